@@ -42,18 +42,18 @@ def full_is_told(path: Path) -> Iterator[None]:
 def existing(path: str | Path) -> Path:
     """Return an existing file. If the file is missing, raise an error with the nearest name in its folder."""
     if not isinstance(path, str | os.PathLike):
-        raise errors.BadInput(f"a data set's file is {path!r}: wanted the path of one file")
-    wanted = Path(path)
-    if wanted.is_file():
-        return wanted
-    if wanted.is_dir():
-        raise errors.MissingFile(f"{wanted} is a folder; give a file in it")
-    if not wanted.parent.is_dir():
-        raise errors.MissingFile(f"no file {wanted}: its folder {wanted.parent} does not exist")
-    names = sorted(entry.name for entry in wanted.parent.iterdir())
-    near = difflib.get_close_matches(wanted.name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean {str(wanted.parent / near[0])!r}?" if near else f"{wanted.parent} holds {len(names)} others."
-    raise errors.MissingFile(f"no file {wanted}. {hint}")
+        raise errors.BadInput(f"a data set's file is {path!r}: expected the path of one file")
+    file = Path(path)
+    if file.is_file():
+        return file
+    if file.is_dir():
+        raise errors.MissingFile(f"{file} is a folder; give a file in it")
+    if not file.parent.is_dir():
+        raise errors.MissingFile(f"no file {file}: its folder {file.parent} does not exist")
+    names = sorted(entry.name for entry in file.parent.iterdir())
+    near = difflib.get_close_matches(file.name, names, n=1, cutoff=0.5)
+    hint = f"Did you mean {str(file.parent / near[0])!r}?" if near else f"{file.parent} holds {len(names)} others."
+    raise errors.MissingFile(f"no file {file}. {hint}")
 
 
 Columns = dict[str, NDArray[Any]]

@@ -31,17 +31,17 @@ def check_sizes(arguments: dict[str, Any], *, filled: Sequence[str] = ()) -> Non
             continue
         if isinstance(value, Sequence) and not isinstance(value, str):
             if not value and name in ("tables", *filled):
-                raise errors.BadInput(f"{model}: {name} is empty; wanted at least one size")
+                raise errors.BadInput(f"{model}: {name} is empty; expected at least one size")
             sizes = [size for group in value for size in group] if name == "groups" else value
             bad = [size for size in sizes if not _is_size(size)]
             if bad:
-                raise errors.BadInput(f"{model}: {name} has {bad[0]!r}; wanted integers of at least 1, as in [64, 32]")
+                raise errors.BadInput(f"{model}: {name} has {bad[0]!r}; expected integers of at least 1: [64, 32]")
         elif isinstance(value, numbers.Integral) and name in ("tables", *filled):
-            raise errors.BadInput(f"{model}: {name} is {value!r}; wanted a list of integers, as in [{value!r}]")
+            raise errors.BadInput(f"{model}: {name} is {value!r}; expected a list of integers, as in [{value!r}]")
         elif not _is_size(value):
-            raise errors.BadInput(f"{model}: {name} is {value!r}; wanted an integer of at least 1")
+            raise errors.BadInput(f"{model}: {name} is {value!r}; expected an integer of at least 1")
     if not isinstance(dropout, numbers.Real) or not 0 <= float(dropout) < 1:
-        raise errors.BadInput(f"{model}: dropout is {dropout!r}; wanted a share of at least 0 and below 1")
+        raise errors.BadInput(f"{model}: dropout is {dropout!r}; expected a share of at least 0 and below 1")
 
 
 def _is_size(value: Any) -> bool:
@@ -112,9 +112,9 @@ def checked_indices(indices: Any, samples: int, name: str) -> NDArray[np.int64]:
     """Return valid indices into this many samples; BadInput otherwise."""
     given = np.asarray(indices)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise errors.BadInput(f"{name}: indices are {given.dtype} of shape {given.shape}; wanted whole numbers, 1-D")
+        raise errors.BadInput(f"{name}: indices are {given.dtype} of shape {given.shape}; expected whole numbers, 1-D")
     if len(given) and not (given.min() >= 0 and given.max() < samples):
-        raise errors.BadInput(f"{name}: indices from {given.min()} to {given.max()}; wanted 0 to {samples - 1}")
+        raise errors.BadInput(f"{name}: indices from {given.min()} to {given.max()}; expected 0 to {samples - 1}")
     return given.astype(np.int64)
 
 

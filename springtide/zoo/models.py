@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from springtide import errors
+from springtide.domain.core import validation
 from springtide.zoo.layers import (
     ClickBatch,
     FieldTables,
@@ -134,6 +135,8 @@ class DCN(nn.Module):
     Each cross layer raises the order of the crosses by one, for one vector of weights.
     """
 
+    stacked = False
+
     def __init__(
         self,
         tables: Sequence[int],
@@ -150,16 +153,20 @@ class DCN(nn.Module):
         check_sizes(locals(), filled=["hidden"])
         width = len(tables) * dim + dense
         self.ids = FieldTables(tables, dim, sparse=sparse, open_ended=open_ended)
-        self.crosses = nn.ModuleList(VectorCross(width) for _ in range(crosses))
+        self.crosses = nn.ModuleList(self.cross(width) for _ in range(crosses))
         self.deep = mlp(width, hidden, dropout=dropout)
-        self.join = nn.Linear(width + hidden[-1], 1)
+        self.join = nn.Linear(hidden[-1] if self.stacked else width + hidden[-1], 1)
+
+    def cross(self, width: int) -> nn.Module:
+        return VectorCross(width)
 
     def forward(self, x: ClickBatch) -> Tensor:
         first = torch.cat([*self.ids(x.sparse), x.dense], dim=1)
         crossed = first
         for cross in self.crosses:
             crossed = cross(first, crossed)
-        logit: Tensor = self.join(torch.cat([crossed, self.deep(first)], dim=1)).squeeze(1)
+        last = self.deep(crossed) if self.stacked else torch.cat([crossed, self.deep(first)], dim=1)
+        logit: Tensor = self.join(last).squeeze(1)
         return logit
 
 
@@ -182,7 +189,7 @@ class MatrixCross(nn.Module):
         return crossed
 
 
-class DCNv2(nn.Module):
+class DCNv2(DCN):
     """DCN V2: Improved Deep & Cross Network (Wang et al., 2021).
 
     Cross layers have a full matrix, or two thin matrices of a given `rank`. The MLP follows the cross layers
@@ -193,35 +200,18 @@ class DCNv2(nn.Module):
         self,
         tables: Sequence[int],
         *,
-        dense: int = 13,
-        dim: int = 16,
-        hidden: Sequence[int] = (256, 128, 64),
         crosses: int = 2,
         rank: int | None = 64,
         structure: str = "stacked",
-        dropout: float = 0.0,
-        sparse: bool = False,
-        open_ended: bool = False,
+        **settings: Any,
     ) -> None:
-        super().__init__()
-        if structure not in STRUCTURES:
-            raise errors.UnknownName("structure of DCNv2", structure, STRUCTURES)
-        check_sizes(locals(), filled=["hidden"])
-        width = len(tables) * dim + dense
-        self.stacked = structure == "stacked"
-        self.ids = FieldTables(tables, dim, sparse=sparse, open_ended=open_ended)
-        self.crosses = nn.ModuleList(MatrixCross(width, rank) for _ in range(crosses))
-        self.deep = mlp(width, hidden, dropout=dropout)
-        self.join = nn.Linear(hidden[-1] if self.stacked else width + hidden[-1], 1)
+        validation.choice(structure, "structure of DCNv2", STRUCTURES)
+        check_sizes({"self": self, "rank": rank, "dropout": 0.0})
+        self.rank, self.stacked = rank, structure == "stacked"
+        super().__init__(tables, crosses=crosses, **settings)
 
-    def forward(self, x: ClickBatch) -> Tensor:
-        first = torch.cat([*self.ids(x.sparse), x.dense], dim=1)
-        crossed = first
-        for cross in self.crosses:
-            crossed = cross(first, crossed)
-        last = self.deep(crossed) if self.stacked else torch.cat([crossed, self.deep(first)], dim=1)
-        logit: Tensor = self.join(last).squeeze(1)
-        return logit
+    def cross(self, width: int) -> nn.Module:
+        return MatrixCross(width, self.rank)
 
 
 class DLRM(nn.Module):
@@ -386,7 +376,7 @@ class MMoE(nn.Module):
     ) -> None:
         super().__init__()
         if any(not isinstance(group, Sequence) or len(group) != 2 for group in groups):
-            raise errors.BadInput(f"MMoE: groups are {groups!r}; wanted (width, features) of each, as in [(64, 2)]")
+            raise errors.BadInput(f"MMoE: groups are {groups!r}; expected (width, features) of each, as in [(64, 2)]")
         check_sizes(locals(), filled=["groups"])
         dims = [dim for dim, count in groups for _ in range(count)]
         if len(tables) != len(dims):

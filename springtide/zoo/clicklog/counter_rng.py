@@ -14,7 +14,7 @@ Index = NDArray[np.int64]
 Bits = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 _LEVELS_LOG2 = 14  # distinct values of a normal: a table of 16384 fits the second-level cache
 
@@ -24,15 +24,15 @@ def key(*parts: int) -> int:
     """Return the key of a stream, from the seed and the parts of its name."""
     state = 0
     for part in parts:
-        state = int(_mixed(np.array([(state + _GOLDEN + part) & _WORD], dtype=np.uint64))[0])
+        state = int(mixed(np.array([(state + GOLDEN + part) & _WORD], dtype=np.uint64))[0])
     return state
 
 
 def bits(index: Index, stream: int) -> Bits:
     state = index.astype(np.uint64)
-    state *= np.uint64(_GOLDEN)
+    state *= np.uint64(GOLDEN)
     state += np.uint64(stream)
-    return _mixed(state)
+    return mixed(state)
 
 
 def uniforms(index: Index, stream: int) -> NDArray[np.float64]:
@@ -56,7 +56,7 @@ def normals(index: Index, stream: int, columns: int = 1) -> Floats:
     return out
 
 
-def _mixed(state: Bits) -> Bits:
+def mixed(state: Bits) -> Bits:
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)
     state ^= state >> np.uint64(27)

@@ -61,7 +61,7 @@ class LogSpec:
     """Longest history of a user, for models with attention."""
 
     def __post_init__(self) -> None:
-        wants = [
+        limits = [
             (isinstance(self.seed, int), "seed", "a whole number"),
             (len(self.cardinalities) >= 3, "cardinalities", "at least 3 fields: user, item, item attribute"),
             (min(self.cardinalities, default=0) >= 2, "cardinalities", "at least 2 ids a field"),
@@ -76,9 +76,9 @@ class LogSpec:
             (self.events_per_s > 0, "events_per_s", "above 0"),
             (self.history >= 1, "history", "1 or more"),
         ]
-        for fits, name, wanted in wants:
+        for fits, name, expected in limits:
             if not fits:
-                raise errors.BadInput(f"click log: {name} is {getattr(self, name)!r}, wanted {wanted}")
+                raise errors.BadInput(f"click log: {name} is {getattr(self, name)!r}, expected {expected}")
 
 
 LATENT = 8

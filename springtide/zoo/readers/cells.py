@@ -9,25 +9,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_WORD = (1 << 64) - 1
+from springtide.zoo.clicklog.counter_rng import GOLDEN, mixed
+
 PADDING = 8
 """Number of bytes that must follow the last cell in a buffer for `hash_cells`."""
-
-
-def hash_text(text: bytes | str) -> int:
-    raw = text.encode() if isinstance(text, str) else text
-    state = _mix((len(raw) + _GOLDEN) & _WORD)
-    for at in range(0, len(raw), 8):
-        word = int.from_bytes(raw[at : at + 8], "little")
-        state = _mix(((state ^ word) + _GOLDEN) & _WORD)
-    return _signed(state or 1)
 
 
 def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the ids of the texts buffer[start:stop]; the arrays may have any shape."""
     lengths = stops - starts
-    state = _mix_all(lengths.astype(np.uint64) + np.uint64(_GOLDEN))
+    state = mixed(lengths.astype(np.uint64) + np.uint64(GOLDEN))
     words: NDArray[np.uint64] = np.ndarray(
         shape=(len(buffer) - PADDING + 1,), dtype="<u8", buffer=buffer.data, strides=(1,)
     )
@@ -37,7 +28,7 @@ def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDAr
         word = words[starts[more] + at]
         cut = np.clip(8 * (8 - left), 0, 56).astype(np.uint64)  # bits that belong to the next cell
         word = (word << cut) >> cut
-        state[more] = _mix_all((state[more] ^ word) + np.uint64(_GOLDEN))
+        state[more] = mixed((state[more] ^ word) + np.uint64(GOLDEN))
     state[state == 0] = 1
     return state.view(np.int64)
 
@@ -46,25 +37,6 @@ def fold(ids: NDArray[np.int64], rows: NDArray[np.int64] | int) -> NDArray[np.in
     """Fold ids into tables of `rows` rows: 0 stays 0 (missing), all other ids map to 1 .. rows - 1."""
     inside = ids.view(np.uint64) % np.asarray(np.asarray(rows) - 1, dtype=np.uint64) + np.uint64(1)
     return np.where(ids == 0, 0, inside.view(np.int64))
-
-
-def _mix(state: int) -> int:
-    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _WORD
-    return state ^ (state >> 31)
-
-
-def _mix_all(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    state ^= state >> np.uint64(30)
-    state *= np.uint64(0xBF58476D1CE4E5B9)
-    state ^= state >> np.uint64(27)
-    state *= np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
-    return state
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >= 1 << 63 else word
 
 
 Places = NDArray[np.int64]
@@ -94,10 +66,10 @@ class Cells:
         shown = raw.decode("utf-8", "backslashreplace")
         return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "...")
 
-    def complain(self, bad: Mask, column: int, name: str, wanted: str) -> None:
+    def complain(self, bad: Mask, column: int, name: str, expected: str) -> None:
         """Record a problem of this column for all lines in `bad`."""
         for line in np.flatnonzero(bad):
-            self.problems.setdefault(int(line), f"{name} is {self.text(int(line), column)}, wanted {wanted}")
+            self.problems.setdefault(int(line), f"{name} is {self.text(int(line), column)}, expected {expected}")
 
     def empty(self, columns: slice | int) -> Mask:
         return np.asarray(self.starts[:, columns] == self.stops[:, columns])
@@ -134,7 +106,7 @@ def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: s
     cell_stops[fits, -1] = stops[fits]
     cells = Cells(buffer=buffer, starts=cell_starts, stops=cell_stops, found=found)
     for bad in np.flatnonzero(~fits):
-        cells.problems[int(bad)] = f"has {found[bad]} cells, wanted {columns}"
+        cells.problems[int(bad)] = f"has {found[bad]} cells, expected {columns}"
     return cells
 
 

@@ -42,7 +42,7 @@ class ParquetClicks(BatchDataset):
         arrow = _pyarrow()
         for name, columns in (("dense", dense), ("sparse", sparse)):
             if isinstance(columns, str):
-                raise errors.BadInput(f"{name}={columns!r}: wanted a list of columns, as in [{columns!r}]")
+                raise errors.BadInput(f"{name}={columns!r}: expected a list of columns, as in [{columns!r}]")
         self._columns = {"label": (label,), "dense": tuple(dense), "sparse": tuple(sparse)}
         self.tables = check_tables(tables, len(self._columns["sparse"]))
         self._kept: OrderedDict[int, Group] = OrderedDict()
@@ -127,7 +127,7 @@ class ParquetClicks(BatchDataset):
         column = table.column(name).combine_chunks()
         types = arrow.types
         if not (types.is_floating(column.type) or types.is_integer(column.type) or types.is_boolean(column.type)):
-            raise errors.BadInput(f"column {name!r} of {path} is {column.type}, wanted numbers")
+            raise errors.BadInput(f"column {name!r} of {path} is {column.type}, expected numbers")
         return np.asarray(column.cast(arrow.float32(), safe=False).fill_null(0.0), dtype=np.float32)
 
     def _ids(self, arrow: Any, table: Any, name: str, path: Path) -> NDArray[np.int64]:
@@ -138,7 +138,7 @@ class ParquetClicks(BatchDataset):
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if not (types.is_string(column.type) or types.is_large_string(column.type) or types.is_binary(column.type)):
-            raise errors.BadInput(f"column {name!r} of {path} is {column.type}, wanted whole numbers or texts")
+            raise errors.BadInput(f"column {name!r} of {path} is {column.type}, expected whole numbers or texts")
         present = np.asarray(column.is_valid())
         texts = column.cast(arrow.large_binary())
         _, offsets, data = texts.buffers()

@@ -16,28 +16,28 @@ from springtide.domain.core import validation
 from springtide.domain.core.validation import takes_numbers
 from springtide.zoo import array_files
 from springtide.zoo.layers import ClickBatch, PairBatch
-from springtide.zoo.readers import cells, text_records
+from springtide.zoo.readers import cells
 from springtide.zoo.readers.cells import Cells
+from springtide.zoo.readers.text_records import Columns, TextRecords
 
 DENSE, SPARSE = 13, 26
 _ODD = np.ones(256, dtype=bool)
 _ODD[np.frombuffer(b"0123456789abcdefABCDEF\t", dtype=np.uint8)] = False
 
 
-class CriteoTsv(text_records.TextRecords):
+class CriteoTsv(TextRecords):
     """Criteo's TSV. `tables` gives the row counts to fold ids into (26, or one for all); None keeps 64-bit ids."""
+
+    kind, delimiter, columns, make = "criteo", "\t", 1 + DENSE + SPARSE, ClickBatch
 
     @takes_numbers("self")
     def __init__(
         self, path: str | Path, *, tables: Sequence[int] | int | None = None, on_malformed: str = "fail"
     ) -> None:
         self.tables = check_tables(tables, SPARSE)
-        form = text_records.Format(
-            name="criteo", delimiter="\t", columns=1 + DENSE + SPARSE, names=(), parse=self._parse, make=ClickBatch
-        )
-        super().__init__(path, form, on_malformed=on_malformed)
+        super().__init__(path, on_malformed=on_malformed)
 
-    def _parse(self, cut: Cells) -> text_records.ParsedColumns:
+    def _parse(self, cut: Cells) -> tuple[Columns, NDArray[np.float32]]:
         label = read_label(cut, 0, "label")
         numbers, bad = cut.integers(slice(1, 1 + DENSE))
         for column in range(DENSE):
@@ -47,7 +47,7 @@ class CriteoTsv(text_records.TextRecords):
         dense = np.sign(numbers) * np.log1p(np.abs(numbers))
         ids = cut.ids(slice(1 + DENSE, None))
         sparse = ids if self.tables is None else cells.fold(ids, np.asarray(self.tables))
-        return text_records.ParsedColumns(x={"dense": dense.astype(np.float32), "sparse": sparse}, y=label)
+        return {"dense": dense.astype(np.float32), "sparse": sparse}, label
 
 
 def read_label(cut: Cells, column: int, name: str) -> NDArray[np.float32]:
@@ -88,25 +88,20 @@ CATEGORIES = (
 _CLICK, _HOUR, _FIRST = 1, 2, 3  # column 0 is the id of the line
 
 
-class AvazuCsv(text_records.TextRecords):
+class AvazuCsv(TextRecords):
     """Avazu's CSV. `tables` gives the row counts to fold ids into (22, or one for all); None keeps 64-bit ids."""
+
+    kind, delimiter, columns, make = "avazu", ",", _FIRST + len(CATEGORIES), ClickBatch
+    names = ("id", "click", "hour", *CATEGORIES)
 
     @takes_numbers("self")
     def __init__(
         self, path: str | Path, *, tables: Sequence[int] | int | None = None, on_malformed: str = "fail"
     ) -> None:
         self.tables = check_tables(tables, 1 + len(CATEGORIES))
-        form = text_records.Format(
-            name="avazu",
-            delimiter=",",
-            columns=_FIRST + len(CATEGORIES),
-            names=("id", "click", "hour", *CATEGORIES),
-            parse=self._parse,
-            make=ClickBatch,
-        )
-        super().__init__(path, form, on_malformed=on_malformed)
+        super().__init__(path, on_malformed=on_malformed)
 
-    def _parse(self, cut: Cells) -> text_records.ParsedColumns:
+    def _parse(self, cut: Cells) -> tuple[Columns, NDArray[np.float32]]:
         label = read_label(cut, _CLICK, "click")
         stamp, bad = cut.integers(slice(_HOUR, _HOUR + 1))
         hour = stamp[:, 0] % 100
@@ -116,14 +111,16 @@ class AvazuCsv(text_records.TextRecords):
         ids = np.concatenate([hour[:, None] + 1, cut.ids(slice(_FIRST, None))], axis=1)
         sparse = ids if self.tables is None else cells.fold(ids, np.asarray(self.tables))
         dense = np.stack([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
-        return text_records.ParsedColumns(x={"dense": dense, "sparse": sparse}, y=label)
+        return {"dense": dense, "sparse": sparse}, label
 
 
 _NAMES = ("user", "movie", "rating", "timestamp")
 
 
-class MovieLens(text_records.TextRecords):
+class MovieLens(TextRecords):
     """Ratings of a file. With `tables` (users, movies), ids must be below these row counts."""
+
+    make = PairBatch
 
     @takes_numbers("self")
     def __init__(
@@ -138,27 +135,22 @@ class MovieLens(text_records.TextRecords):
             raise errors.BadInput(f"tables must be two row counts, users and movies; got {tables!r}")
         stars: Any = liked
         if stars is not None and not isinstance(stars, int | float):
-            raise errors.BadInput(f"liked={liked!r}: wanted the stars from which the label is 1, or None for the stars")
+            raise errors.BadInput(f"liked={liked!r}: expected the stars from which a label is 1, or None for stars")
         self._liked = liked
-        wanted = "a row count, 1 or more"
+        expected = "a row count, 1 or more"
         self._tables = (
-            None if tables is None else tuple(validation.number(one, "tables", wanted, least=1) for one in tables)
+            None if tables is None else tuple(validation.number(one, "tables", expected, least=1) for one in tables)
         )
         name = array_files.existing(path).name.removesuffix(".gz")
         old, oldest = name.endswith(".dat"), name.endswith(".data")
         # a split at each colon gives `a::b` an empty cell in the middle
         self._cells = (0, 2, 4, 6) if old else (0, 1, 2, 3)
-        form = text_records.Format(
-            name="movielens" if self._tables is None else f"movielens-{self._tables[0]}-{self._tables[1]}",
-            delimiter=":" if old else "\t" if oldest else ",",
-            columns=7 if old else 4,
-            names=() if old or oldest else ("userId", "movieId", "rating", "timestamp"),
-            parse=self._parse,
-            make=PairBatch,
-        )
-        super().__init__(path, form, on_malformed=on_malformed)
+        self.kind = "movielens" if self._tables is None else f"movielens-{self._tables[0]}-{self._tables[1]}"
+        self.delimiter, self.columns = ":" if old else "\t" if oldest else ",", 7 if old else 4
+        self.names = () if old or oldest else ("userId", "movieId", "rating", "timestamp")
+        super().__init__(path, on_malformed=on_malformed)
 
-    def _parse(self, cut: Cells) -> text_records.ParsedColumns:
+    def _parse(self, cut: Cells) -> tuple[Columns, NDArray[np.float32]]:
         for between in set(range(max(self._cells))) - set(self._cells):
             cut.complain(~cut.empty(between), between, "what is between two colons", "nothing")
         ids = []
@@ -166,15 +158,15 @@ class MovieLens(text_records.TextRecords):
             column = self._cells[which]
             value, bad = cut.integers(slice(column, column + 1))
             wrong = bad[:, 0] | cut.empty(column) | (value[:, 0] < 0)
-            wanted = "a whole number"
+            expected = "a whole number"
             if self._tables is not None:
                 wrong |= value[:, 0] >= self._tables[which]
-                wanted = f"a whole number below {self._tables[which]}"
-            cut.complain(wrong, column, _NAMES[which], wanted)
+                expected = f"a whole number below {self._tables[which]}"
+            cut.complain(wrong, column, _NAMES[which], expected)
             ids.append(value[:, 0].copy())
         column = self._cells[2]
         stars, bad = cut.decimals(slice(column, column + 1))
         wrong = bad[:, 0] | cut.empty(column) | (stars[:, 0] < 0) | (stars[:, 0] > 5)
         cut.complain(wrong, column, "rating", "0 to 5 stars")
         y = stars[:, 0] if self._liked is None else stars[:, 0] >= self._liked
-        return text_records.ParsedColumns(x={"user": ids[0], "item": ids[1]}, y=y.astype(np.float32))
+        return {"user": ids[0], "item": ids[1]}, y.astype(np.float32)

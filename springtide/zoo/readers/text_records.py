@@ -1,11 +1,12 @@
 """Map-style data set behind all text readers: an index of lines, split into cells, made into batches.
 
-In: a file, a `Format` (columns, and the conversion of cells to a batch). Out: `records[i]`, `records.batch(indices)`.
+In: a file; a subclass converts its cells to a batch. Out: `records[i]`, `records.batch(indices)`.
 The index is a file beside the text, or in the user's temporary folder if that is read-only; a `.gz` is unpacked once.
 The policy "fail" raises `MalformedRecord` when a malformed line is read. The policy "skip" scans the whole file at the
 first indexing and leaves such lines out, so index i means the same record in every process.
 """
 
+import abc
 import errno
 import gzip
 import hashlib
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from springtide import errors
+from springtide.domain.core import validation
 from springtide.zoo import array_files
 from springtide.zoo.layers import Batch, BatchDataset, checked_indices
 from springtide.zoo.readers import cells
@@ -35,6 +37,7 @@ _VERSION = 1
 _EXAMPLES = 5  # problems stored in an index with skipped lines; the header holds about 700 characters of each
 
 Places = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
 Check = Callable[[NDArray[np.uint8], Places, Places], dict[int, str]]
 
 
@@ -195,46 +198,29 @@ def _read_header(index: Path) -> dict[str, Any] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedColumns:
-    """Lines as columns."""
+class TextRecords(BatchDataset):
+    """Records of a delimited text file. Subclasses describe the format, and parse cells."""
 
-    x: dict[str, NDArray[np.generic]]
-    """Inputs by their name in the batch."""
-    y: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """Format of a kind of file."""
-
-    name: str
+    kind: str
+    """Name of the format, and of the settings that decide which lines are malformed."""
     delimiter: str
     columns: int
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
     """Cells of the header, if the first line is a header; columns are still found by position."""
-    parse: Callable[[cells.Cells], ParsedColumns]
-    """Function that makes columns, and records unreadable lines in `Cells.problems`."""
     make: Callable[..., Batch]
-    """Function that makes the batch from the columns."""
+    """Class of the batch."""
 
-    @property
-    def header(self) -> bool:
-        return bool(self.names)
-
-
-class TextRecords(BatchDataset):
-    """Records of a delimited text file."""
-
-    def __init__(self, path: str | Path, form: Format, *, on_malformed: str = "fail") -> None:
-        if on_malformed not in POLICIES:
-            raise errors.UnknownName("policy for malformed lines", on_malformed, POLICIES)
-        self._form = form
+    def __init__(self, path: str | Path, *, on_malformed: str = "fail") -> None:
+        validation.choice(on_malformed, "policy for malformed lines", POLICIES)
         self._on_malformed = on_malformed
         self._lines = self._found(path)
         self.path = self._lines.path
-        if form.header:
+        if self.names:
             self._check_header()
+
+    @abc.abstractmethod
+    def _parse(self, cut: cells.Cells) -> tuple[Columns, NDArray[np.float32]]:
+        """Return inputs by their name in the batch, and labels; record unreadable lines in `cut.problems`."""
 
     @property
     def skipped(self) -> int:
@@ -252,15 +238,15 @@ class TextRecords(BatchDataset):
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
         index = checked_indices(indices, len(self), str(self.path))
         cut = self._cut(self._lines.text, *self._lines.places[index].T)
-        parsed = self._form.parse(cut)
+        columns, y = self._parse(cut)
         if cut.problems:
             first = min(cut.problems)
-            line = int(index[first]) + 1 + self._form.header
+            line = int(index[first]) + 1 + bool(self.names)
             raise errors.MalformedRecord(
                 f"{self.path}, line {line}: {cut.problems[first]}; mend it or read with on_malformed='skip'"
             )
-        x = {name: torch.from_numpy(column) for name, column in parsed.x.items()}
-        return self._form.make(**x), torch.from_numpy(parsed.y)
+        x = {name: torch.from_numpy(column) for name, column in columns.items()}
+        return type(self).make(**x), torch.from_numpy(y)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lines"}
@@ -274,24 +260,24 @@ class TextRecords(BatchDataset):
         text = self._lines.text
         stop = int(np.argmax(text[: self._lines.places[0, 0]] == ord("\n")))
         cut = self._cut(text, np.array([0]), np.array([stop - (text[stop - 1] == ord("\r"))]))
-        self._form.parse(cut)
+        self._parse(cut)
         if not cut.problems:
             raise errors.MalformedRecord(
-                f"{self.path}, line 1: is a record, wanted a header with the names of {self._form.columns} columns; "
+                f"{self.path}, line 1: is a record, expected a header with the names of {self.columns} columns; "
                 "write one as the first line, else this record would be taken for it"
             )
-        known = [repr(name) for name in self._form.names]
-        for column, wanted in enumerate(known):
-            if (found := cut.text(0, column)) != wanted and found in known:
+        known = [repr(name) for name in self.names]
+        for column, name in enumerate(known):
+            if (found := cut.text(0, column)) != name and found in known:
                 raise errors.MalformedRecord(
-                    f"{self.path}, line 1: column {column + 1} is {found}, wanted {wanted}: columns are read by their "
-                    f"place, not by their name. Write them in this order: {', '.join(self._form.names)}"
+                    f"{self.path}, line 1: column {column + 1} is {found}, expected {name}: columns are read by their "
+                    f"place, not by their name. Write them in this order: {', '.join(self.names)}"
                 )
 
     def _found(self, path: str | Path) -> IndexedText:
         check = self._faults if self._on_malformed == "skip" else None
-        kind = f"{self._form.name}-{self._on_malformed}"
-        return lines_of(path, kind, header=self._form.header, check=check)
+        kind = f"{self.kind}-{self._on_malformed}"
+        return lines_of(path, kind, header=bool(self.names), check=check)
 
     def _cut(self, text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> cells.Cells:
         """Copy these lines side by side and split them into cells."""
@@ -301,9 +287,9 @@ class TextRecords(BatchDataset):
         total = int(ends[-1]) if len(ends) else 0
         buffer = np.zeros(total + cells.PADDING, dtype=np.uint8)
         buffer[:total] = text[np.repeat(starts - begins, lengths) + np.arange(total)]
-        return cells.split(buffer, begins, ends, self._form.delimiter, self._form.columns)
+        return cells.split(buffer, begins, ends, self.delimiter, self.columns)
 
     def _faults(self, text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> dict[int, str]:
         cut = self._cut(text, starts, stops)
-        self._form.parse(cut)
+        self._parse(cut)
         return cut.problems

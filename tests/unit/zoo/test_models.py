@@ -187,11 +187,11 @@ def test_open_ended_models_have_tables_without_a_row_count(name):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"dropout": 1.5}, "dropout is 1.5; wanted a share"),
+        ({"dropout": 1.5}, "dropout is 1.5; expected a share"),
         ({"tables": []}, "tables is empty"),
-        ({"tables": 100}, "tables is 100; wanted a list"),
-        ({"tables": [10, 0, 3]}, "tables has 0; wanted integers of at least 1"),
-        ({"tables": ["10", 7, 3]}, "tables has '10'; wanted integers"),
+        ({"tables": 100}, "tables is 100; expected a list"),
+        ({"tables": [10, 0, 3]}, "tables has 0; expected integers of at least 1"),
+        ({"tables": ["10", 7, 3]}, "tables has '10'; expected integers"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused_by_name(name, given, said):
@@ -202,15 +202,15 @@ def test_sizes_that_make_no_model_are_refused_by_name(name, given, said):
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("widedeep", {"dim": 0}, "WideDeep: dim is 0; wanted an integer of at least 1"),
+        ("widedeep", {"dim": 0}, "WideDeep: dim is 0; expected an integer of at least 1"),
         ("deepfm", {"dense": -1}, "DeepFM: dense is -1"),
         ("xdeepfm", {"maps": []}, "XDeepFM: maps is empty"),
         ("dcn", {"hidden": ()}, "DCN: hidden is empty"),
-        ("dcn", {"hidden": 64}, r"DCN: hidden is 64; wanted a list of integers, as in \[64\]"),
+        ("dcn", {"hidden": 64}, r"DCN: hidden is 64; expected a list of integers, as in \[64\]"),
         ("dcnv2", {"rank": 0}, "DCNv2: rank is 0"),
         ("dlrm", {"top": (64, 2.5)}, "DLRM: top has 2.5"),
         ("mmoe", {"groups": ((64, 0),)}, "MMoE: groups has 0"),
-        ("mmoe", {"groups": (64, 2)}, r"MMoE: groups are \(64, 2\); wanted \(width, features\) of each"),
+        ("mmoe", {"groups": (64, 2)}, r"MMoE: groups are \(64, 2\); expected \(width, features\) of each"),
     ],
 )
 def test_a_size_is_refused_with_the_name_of_its_model(name, given, said):

@@ -35,7 +35,7 @@ torch.set_num_threads(1)
 torch.manual_seed(int(sys.argv[3]))
 job = st.join()
 train, test = demo.log(int(sys.argv[2]), folder=sys.argv[1])
-model = demo.Counted(demo.model(sys.argv[4]))
+model = demo.CountedModel(demo.model(sys.argv[4]))
 optimizers = [
     torch.optim.Adagrad(model.model.parameters(), lr=demo.LEARNING_RATE),
     torch.optim.SGD(model.seen.parameters(), lr=1.0),

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.zoo.readers.cells import PADDING, fold, hash_cells, hash_text
+from springtide.zoo.readers.cells import PADDING, fold, hash_cells
+from tests.unit.zoo.readers.hashed_text import hash_text
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20), st.binary(min_size=PADDING, max_size=PADDING))

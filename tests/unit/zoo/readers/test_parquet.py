@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.zoo.readers.cells import hash_text
 from springtide.zoo.readers.parquet import ParquetClicks
+from tests.unit.zoo.readers.hashed_text import hash_text
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -69,9 +69,9 @@ def test_a_misspelt_column_gets_a_hint(path):
 
 
 def test_columns_of_other_types_are_refused(path):
-    with pytest.raises(errors.BadInput, match=r"'site' .* is string, wanted numbers"):
+    with pytest.raises(errors.BadInput, match=r"'site' .* is string, expected numbers"):
         ParquetClicks(path, label="click", dense=["site"]).batch(np.arange(1))
-    with pytest.raises(errors.BadInput, match=r"'price' .* is double, wanted whole numbers or texts"):
+    with pytest.raises(errors.BadInput, match=r"'price' .* is double, expected whole numbers or texts"):
         ParquetClicks(path, label="click", sparse=["price"]).batch(np.arange(1))
 
 
@@ -110,9 +110,9 @@ def test_a_damaged_file_is_said_to_be_one(path):
 
 
 def test_names_and_indices_of_the_wrong_kind_are_refused(path):
-    with pytest.raises(errors.BadInput, match=r"dense='price': wanted a list of columns, as in \['price'\]"):
+    with pytest.raises(errors.BadInput, match=r"dense='price': expected a list of columns, as in \['price'\]"):
         ParquetClicks(path, label="click", dense="price")
-    with pytest.raises(errors.BadInput, match=r"indices are float64 of shape .* wanted whole numbers, 1-D"):
+    with pytest.raises(errors.BadInput, match=r"indices are float64 of shape .* expected whole numbers, 1-D"):
         ParquetClicks(path, **COLUMNS).batch(np.array([0.5]))
-    with pytest.raises(errors.BadInput, match="indices from 0 to 7; wanted 0 to 6"):
+    with pytest.raises(errors.BadInput, match="indices from 0 to 7; expected 0 to 6"):
         ParquetClicks(path, **COLUMNS).batch(np.array([0, 7]))

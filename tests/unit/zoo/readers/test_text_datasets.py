@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from springtide import errors
 from springtide.zoo.readers import text_datasets, text_records
-from springtide.zoo.readers.cells import hash_text
 from springtide.zoo.readers.text_datasets import AvazuCsv, CriteoTsv, MovieLens
+from tests.unit.zoo.readers.hashed_text import hash_text
 
 GOOD = "1\t" + "\t".join(str(n) for n in range(13)) + "\t" + "\t".join(f"{n:08x}" for n in range(26))
 MISSING = "0" + "\t" * 39
@@ -75,16 +75,16 @@ def test_what_is_written_is_read_in_any_order(tmp_path, records, end, last, seed
 
 
 MALFORMED = {
-    "has 2 cells, wanted 40": "1\t5",
-    "has 1 cells, wanted 40": "",
-    "label is '7', wanted 0 or 1": "7" + GOOD[1:],
-    "label is '', wanted 0 or 1": GOOD[1:],
-    "number 3 is 'two', wanted a whole number or nothing": GOOD.replace("\t2\t", "\ttwo\t", 1),
+    "has 2 cells, expected 40": "1\t5",
+    "has 1 cells, expected 40": "",
+    "label is '7', expected 0 or 1": "7" + GOOD[1:],
+    "label is '', expected 0 or 1": GOOD[1:],
+    "number 3 is 'two', expected a whole number or nothing": GOOD.replace("\t2\t", "\ttwo\t", 1),
     "number 3 is '1.5'": GOOD.replace("\t2\t", "\t1.5\t", 1),
     "number 3 is '-'": GOOD.replace("\t2\t", "\t-\t", 1),
     "number 3 is '9999999999999999999999'": GOOD.replace("\t2\t", "\t" + "9" * 22 + "\t", 1),
-    r"category 26 is '\x00', wanted hexadecimal digits": GOOD[:-8] + "\0",
-    "category 1 is 'xyz', wanted hexadecimal digits": GOOD.replace("00000000", "xyz"),
+    r"category 26 is '\x00', expected hexadecimal digits": GOOD[:-8] + "\0",
+    "category 1 is 'xyz', expected hexadecimal digits": GOOD.replace("00000000", "xyz"),
 }
 
 
@@ -119,7 +119,7 @@ def test_ids_are_folded_into_tables(tmp_path):
     assert (x.sparse[0] < 7).all()
     assert (x.sparse[1] == 0).all()
     for path in (None, [tmp_path / "day.txt"]):
-        with pytest.raises(errors.BadInput, match="wanted the path of one file"):
+        with pytest.raises(errors.BadInput, match="expected the path of one file"):
             CriteoTsv(path)
     for rows in (3.5, "10", 1, [2] * 25 + [1]):
         with pytest.raises(errors.BadInput, match="tables"):
@@ -234,7 +234,7 @@ def test_an_avazu_line_becomes_ids_and_the_hour_of_the_day(tmp_path):
 
 def test_a_malformed_avazu_line_counts_the_header(tmp_path):
     data = AvazuCsv(write(tmp_path / "train.csv", [AVAZU_HEADER, avazu_line(), avazu_line(hour="14102199")]))
-    with pytest.raises(errors.MalformedRecord, match="line 3: hour is '14102199', wanted YYMMDDHH"):
+    with pytest.raises(errors.MalformedRecord, match="line 3: hour is '14102199', expected YYMMDDHH"):
         data.batch(np.array([1]))
 
 
@@ -258,7 +258,7 @@ def test_movielens_is_read_in_all_layouts(tmp_path, name, lines):
 
 def test_a_record_is_not_taken_for_the_header(tmp_path):
     with pytest.raises(
-        errors.MalformedRecord, match="line 1: is a record, wanted a header with the names of 24 columns"
+        errors.MalformedRecord, match="line 1: is a record, expected a header with the names of 24 columns"
     ):
         AvazuCsv(write(tmp_path / "train.csv", [avazu_line(), avazu_line()], end="\r\n"))
     with pytest.raises(errors.MalformedRecord, match="line 1: is a record"):
@@ -269,7 +269,7 @@ def test_a_record_is_not_taken_for_the_header(tmp_path):
 
 def test_columns_in_another_order_than_they_are_read_in_are_refused(tmp_path):
     swapped = ["movieId,userId,rating,timestamp", "31,1,2.5,9"]
-    with pytest.raises(errors.MalformedRecord, match=r"line 1: column 1 is 'movieId', wanted 'userId': .* userId, mov"):
+    with pytest.raises(errors.MalformedRecord, match=r"line 1: column 1 is 'movieId', expected 'userId': .* userId"):
         MovieLens(write(tmp_path / "ratings.csv", swapped))
     others = ["member,film,stars,when", "1,31,2.5,9"]
     assert len(MovieLens(write(tmp_path / "others.csv", others))) == 1, "names of one's own say nothing of the order"
@@ -282,7 +282,7 @@ def test_row_counts_that_are_none_are_refused(tmp_path, tables):
 
 
 def test_stars_that_are_no_number_are_refused(tmp_path):
-    with pytest.raises(errors.BadInput, match="liked='x': wanted the stars from which"):
+    with pytest.raises(errors.BadInput, match="liked='x': expected the stars from which"):
         MovieLens(write(tmp_path / "ratings.dat", ["1::31::2.5::9"]), liked="x")
 
 
@@ -290,9 +290,9 @@ def test_movielens_ids_that_do_not_fit_the_tables_are_malformed(tmp_path):
     path = write(tmp_path / "ratings.dat", ["1::31::3::9", "1::5::3::9", "1:x:5::3::9", "1::5::six::9", "1::5::6::9"])
     data = MovieLens(path, tables=(10, 20))
     for line, message in {
-        1: "movie is '31', wanted a whole number below 20",
+        1: "movie is '31', expected a whole number below 20",
         3: "between two colons is 'x'",
-        4: "rating is 'six', wanted 0 to 5 stars",
+        4: "rating is 'six', expected 0 to 5 stars",
         5: "rating is '6'",
     }.items():
         with pytest.raises(errors.MalformedRecord, match=f"line {line}: .*{message}"):
@@ -310,5 +310,5 @@ def test_a_data_loader_reads_records(tmp_path):
     assert pickle.loads(pickle.dumps(data))[-2][1] == 1
     with pytest.raises(IndexError, match="index 6"):
         data[6]
-    with pytest.raises(errors.BadInput, match="indices from 6 to 6; wanted 0 to 5"):
+    with pytest.raises(errors.BadInput, match="indices from 6 to 6; expected 0 to 5"):
         data.batch(np.array([6]))
