@@ -4,13 +4,10 @@ In: tables from `exporter`. Out: files of keys and rows (`table_files`), a state
 that lists the files with checksums. The card is written last: a folder without a card is not an export.
 """
 
-import contextlib
 import io
 import pathlib
 import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, BinaryIO
 
 import msgspec
@@ -119,12 +116,6 @@ class ChecksummedFile:
         self.closed = True
 
 
-@contextlib.contextmanager
-def writing(place: FolderStore | UrlStore, name: str) -> Iterator[Any]:
-    with place.create(name) as file:
-        yield ChecksummedFile(file)
-
-
 def write_dense(place: FolderStore | UrlStore, dense: dict[str, Any]) -> int:
     packed = io.BytesIO()
     torch.save(dense, packed)
@@ -231,7 +222,7 @@ def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel
         for weight, keys, rows in weights:
             weight[keys] = rows.to(weight.dtype)
     model.load_state_dict(found.dense, strict=False)
-    return replace(found, tables=found.tables)
+    return found
 
 
 def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStor
 from springtide.domain.model.tables import DenseOutline, Outline, TableOutline, TableSpec
 from springtide.embedding.lookup.table_client import native_spec
 from springtide.export import export_folder, table_files
-from springtide.export.export_folder import ExportCard, TableFile
+from springtide.export.export_folder import ChecksummedFile, ExportCard, TableFile
 from springtide.export.table_files import Format, Keys, Rows, Spool, TableSpool
 
 log = logging.getLogger(__name__)
@@ -164,8 +165,8 @@ def make(
         spool = Spool(stack.enter_context(table_files.folder_for(there)))
         tables = [TableSpool(spool, str(i), spec.dim) for i, spec in enumerate(specs)]
         dense = DenseParts(outline, manifest)
-        with export_folder.writing(there, table_files.NAME) as out:
-            old = None
+        with there.create(table_files.NAME) as file:
+            out, old = ChecksummedFile(file), None
             if base is not None and base.index_crc is not None:
                 parts = manifest.slots * len(specs)
                 old = table_files.IndexReader(
@@ -201,7 +202,7 @@ def _sort_out(
     tables: list[TableSpool],
     dense: DenseParts,
     old: table_files.IndexReader | None,
-    out: export_folder.ChecksummedFile,
+    out: ChecksummedFile,
     progress: Callable[[int], None],
 ) -> None:
     """Read each slot once: spool new and changed rows, and write all keys and sums to the index."""
@@ -229,7 +230,8 @@ def _write(
     there: FolderStore | UrlStore, at: int, part: TableOutline, spec: TableSpec, table: TableSpool, format: Format
 ) -> TableFile:
     file = f"table-{at}.{format}"
-    with export_folder.writing(there, file) as out:
+    with there.create(file) as written:
+        out: Any = ChecksummedFile(written)
         table_files.pack(format, table, out)
     table.drop()
     return TableFile(
@@ -257,7 +259,7 @@ def parse_since(text: str) -> DeltaBase:
     found = re.fullmatch(r"(?:(step|samples):)?(\d[\d_]*)", text.strip())
     if found is None:
         raise errors.BadInput(
-            f"--since {text}: wanted the number of an export, such as 7, or a moment: samples:1000000, step:500"
+            f"--since {text}: expected the number of an export, such as 7, or a moment: samples:1000000, step:500"
         )
     return DeltaBase(found[1] or "export", int(found[2].replace("_", "")))
 

@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal, Protocol, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -71,12 +71,6 @@ Sums = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.uint32]
 
 
-class Sink(Protocol):
-    """A file to write from front to back."""
-
-    def write(self, content: bytes, /) -> int: ...
-
-
 class UnusableBase(errors.BadInput):
     """Raised if an index does not match its card, so that no delta can build on it."""
 
@@ -101,7 +95,7 @@ def sums_of(rows: Rows) -> Sums:
 class IndexWriter:
     """Writes an index in order of slots, and within a slot in order of tables."""
 
-    def __init__(self, out: Sink) -> None:
+    def __init__(self, out: Any) -> None:
         self._out, self._counts = out, list[int]()
 
     def add(self, keys: Keys, sums: Sums) -> None:
@@ -252,14 +246,9 @@ class TableSpool:
     def removed(self) -> int:
         return self._spool.count(f"{self._name}.removed")
 
-    def keys_in_blocks(self) -> Iterator[Keys]:
-        return self._spool.blocks(f"{self._name}.keys", np.int64)
-
-    def rows_in_blocks(self) -> Iterator[Rows]:
-        return self._spool.blocks(f"{self._name}.rows", np.float32, self.dim)
-
-    def removed_in_blocks(self) -> Iterator[Keys]:
-        return self._spool.blocks(f"{self._name}.removed", np.int64)
+    def blocks(self, column: str) -> Iterator[npt.NDArray[Any]]:
+        dtype, width = (np.float32, self.dim) if column == "rows" else (np.int64, 1)
+        return self._spool.blocks(f"{self._name}.{column}", dtype, width)
 
     def drop(self) -> None:
         for column in ("keys", "rows", "removed"):
@@ -306,13 +295,7 @@ def take_away(left: pathlib.Path, *, now: float) -> None:
 
 
 Format = Literal["safetensors", "parquet"]
-FORMATS: tuple[str, ...] = get_args(Format)
-
-
-def format_named(name: str) -> Format:
-    if name not in FORMATS:
-        raise errors.UnknownName("format", name, FORMATS)
-    return "parquet" if name == "parquet" else "safetensors"
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def check(format: Format) -> None:
@@ -349,8 +332,8 @@ def _pack_safetensors(table: TableSpool, out: BinaryIO) -> None:
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     out.write(len(text).to_bytes(8, "little") + text)
-    for blocks in (table.keys_in_blocks(), table.removed_in_blocks(), table.rows_in_blocks()):
-        for block in blocks:
+    for name in shapes:
+        for block in table.blocks(name):
             out.write(block.tobytes())
 
 
@@ -359,10 +342,10 @@ def _pack_parquet(table: TableSpool, out: BinaryIO) -> None:
     row = arrow.list_(arrow.float32(), table.dim)
     schema = arrow.schema([("key", arrow.int64()), ("row", row)])
     with parquet.ParquetWriter(out, schema) as writer:
-        for keys, rows in zip(table.keys_in_blocks(), table.rows_in_blocks(), strict=True):
+        for keys, rows in zip(table.blocks("keys"), table.blocks("rows"), strict=True):
             values = arrow.FixedSizeListArray.from_arrays(arrow.array(rows.reshape(-1)), table.dim)
             writer.write_table(arrow.table([arrow.array(keys), values], schema=schema))
-        for keys in table.removed_in_blocks():
+        for keys in table.blocks("removed"):
             writer.write_table(arrow.table([arrow.array(keys), arrow.nulls(len(keys), row)], schema=schema))
 
 

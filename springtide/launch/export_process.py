@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from springtide import config, errors
 from springtide.checkpoint.format.storage import open_store
+from springtide.domain.core import validation
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.telemetry import logs, output
 
@@ -33,7 +34,8 @@ def follow(
     from springtide.export.exporter import ContinuousExport
 
     also = open_store(copies) if copies else None
-    following = ContinuousExport(open_store(where), url, format=table_files.format_named(format), copies=also)
+    chosen = validation.choice(format, "format", table_files.FORMATS)
+    following = ContinuousExport(open_store(where), url, format=chosen, copies=also)
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

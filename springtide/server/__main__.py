@@ -108,7 +108,8 @@ def saves(
     with contextlib.ExitStack() as stack:
         if mirror is not None:
             own, host = disk.folder / settings.member, channel.own_host(settings, link)
-            taking = stack.enter_context(mirroring.MirrorServer(own, secret, host, certificates=tls))
+            taking = mirroring.MirrorServer(own, secret, host, certificates=tls)
+            stack.callback(taking.close)
         takes_at, sweep = (taking.address, taking.sweep) if taking is not None else ("", None)
         saver = checkpoints.SlotSaver(
             role, disk.folder, life, run=welcome.run, node=disk.node, mirror=mirror, sweep=sweep

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from springtide import _native, errors
 from springtide.checkpoint.format.checkpoint_io import SegmentWriter
@@ -24,6 +23,7 @@ from springtide.domain.model.checkpoints import SlotExtent
 from springtide.embedding.lookup.table_client import plain_spec
 from springtide.rpc.messages import messages
 from springtide.server import mirror
+from springtide.server.server import ServerRole
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +34,6 @@ PIECE_BYTES = 1 << 19
 WHOLE = sys.maxsize  # bytes per piece (no limit) while somebody waits for the checkpoint
 # increments after a full image; each slot adds 0 to 7 to this number, so that full images spread over time
 MOST_LINKS = 8
-
-
-class SlotStore(Protocol):
-    """Interface of a server that the saver needs; `server.server.ServerRole` implements it."""
-
-    store: _native.Store
-    hurried: bool
-    """Whether the checkpoint being written is urgent, because a caller waits for it."""
-
-    def owns(self, slot: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +59,7 @@ class SlotSaver:
 
     def __init__(
         self,
-        role: SlotStore,
+        role: ServerRole,
         folder: pathlib.Path,
         life: str,
         *,
@@ -119,10 +109,7 @@ class SlotSaver:
             with SegmentWriter(
                 self._folder, self._life, order.number, order.part, run=self._run, home=self._home
             ) as file:
-                if order.part:
-                    self._write_slots(order, file, pace)
-                else:
-                    self._write(order, file, pace)
+                self._write(order, file, pace)
                 written = file.close()._replace(node=self._node)
                 self._sizes[file.path.name] = file.size
         except OSError as error:
@@ -155,28 +142,20 @@ class SlotSaver:
                 self._folder.rmdir()  # fails harmlessly if another server still uses the folder
 
     def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
+        """Write all slots of this server, or full images of the ordered slots that it owns by now."""
         store, cut = self._role.store, self._role.store.cut()
-        while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
-            for slot in left:
-                if not self._role.owns(slot):
-                    continue
-                chain = self._chains.get(slot)
+        asked = order.slots if order.part else range(store.slots)
+        done: set[int] = set() if order.part else set(self._pending)
+        while left := [slot for slot in asked if slot not in done and self._role.owns(slot)]:
+            for slot in filter(self._role.owns, left):
+                chain = None if order.part else self._chains.get(slot)
                 since = chain if chain is not None and chain.number == order.base and not chain.long(slot) else None
                 piece = self._append(file, slot, since, pace)
-                self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
-
-    def _write_slots(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
-        """Write full images of the ordered slots that this server now owns, because no other server has them."""
-        cut = self._role.store.cut()
-        for slot in filter(self._role.owns, order.slots):
-            piece = self._append(file, slot, None, pace)
-            self._keep_if_ours(file, slot, grown(None, piece, order.number, cut, file.path.name))
-
-    def _keep_if_ours(self, file: SegmentWriter, slot: int, chain: Chain) -> None:
-        if self._role.owns(slot):
-            self._pending[slot] = chain
-        else:  # the slot left during the copy, so the copy may be incomplete
-            file.take_back(slot)
+                if self._role.owns(slot):
+                    self._pending[slot] = grown(since, piece, order.number, cut, file.path.name)
+                    done.add(slot)
+                else:  # the slot left during the copy, so the copy may be incomplete
+                    file.take_back(slot)
 
     def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "WritePace") -> SlotExtent:
         copy, cut = self._copy, since.cut if since else 0

@@ -45,8 +45,6 @@ class Mirror:
         certificates: str = "",
         asked: bool = True,
     ) -> None:
-        self.home = home
-        """Name of this server's folder in the job's folder."""
         self.asked = asked
         """Whether the user asked for mirrors, so that a missing buddy is reported."""
         self._own, self._secret, self._certificates = folder / home, secret, certificates
@@ -110,12 +108,6 @@ class MirrorServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    def __enter__(self) -> "MirrorServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     async def _handle(self, _: Peer, request: messages.Request) -> messages.Reply:
         async with self._turn:

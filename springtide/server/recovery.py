@@ -7,7 +7,7 @@ whose ledger returns to that checkpoint.
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from springtide import _native, errors
@@ -71,9 +71,9 @@ def _import(
     store: _native.Store, source: RestoredFrom, wanted: messages.RestoreOrder, places: Mapping[str, str | FileStore]
 ) -> RestoredFrom:
     place = places[source.where]
-    done = restore(store, place, source.number, wanted.slots, wanted.lineage)
-    log.info("restored from checkpoint %d in %s: %s", source.number, source.where, done)
-    spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
+    damaged = restore(store, place, source.number, wanted.slots, wanted.lineage)
+    log.info("restored from checkpoint %d in %s", source.number, source.where)
+    spared = tuple(f"{file} was read from its mirror: {why}" for file, why in damaged.items())
     for each in spared:
         log.warning("%s", each)
     return source._replace(spared=spared)
@@ -89,34 +89,24 @@ def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: st
     return RestoredFrom("", 0)
 
 
-class Restored(NamedTuple):
-    """Amount of data that a restore has read, and its duration."""
-
-    slots: int
-    bytes: int
-    seconds: float
-    spared: dict[str, str]
-    """Errors of damaged files, by file name. The restore read the mirrors of these files."""
-
-    def __str__(self) -> str:
-        return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
-
-
 def restore(
-    store: _native.Store, where: str | FileStore, number: int, slots: Iterable[int], lineage: Lineage | None = None
-) -> Restored:
-    """Declare the tables of the checkpoint and import these slots; BadInput if it is torn or of another run."""
+    store: _native.Store, where: str | FileStore, number: int, slots: Collection[int], lineage: Lineage | None = None
+) -> dict[str, str]:
+    """Declare the tables of the checkpoint and import these slots; BadInput if it is torn or of another run.
+
+    Return the errors of damaged files by name. The restore read the mirrors of these files.
+    """
     began = time.monotonic()
     place = open_store(where) if isinstance(where, str) else where
-    slots = tuple(slots)
     manifest = checkpoint_io.read(place, number, slots, lineage=lineage)
     for spec in manifest.tables:
         store.declare(native_spec(spec))
-    count = size = 0
+    size = 0
     spared: dict[str, str] = {}
     for slot in slots:
         for image in checkpoint_io.images(place, manifest, slot, spared):
             store.import_slot(image)
             size += len(image)
-        count += 1
-    return Restored(count, size, time.monotonic() - began, spared)
+    seconds = time.monotonic() - began
+    log.info("checkpoint %d: %d slots, %.1f MiB in %.2f s", number, len(slots), size / 2**20, seconds)
+    return spared

@@ -50,12 +50,6 @@ class HandedOver:
         )
 
 
-def lookup_threads() -> int:
-    """Return the number of threads for one large request. More threads than usable cores would compete with the sending
-    thread."""
-    return min(LOOKUP_THREADS, usage.cores())
-
-
 class ServerRole:
     """One server of a job, which serves from ``start`` to ``stop``. Call ``place`` to assign its slots."""
 
@@ -83,7 +77,8 @@ class ServerRole:
         """Whether the server refuses further slots."""
         self.in_doubt: dict[int, int] = {}
         """Slots closed here during a handover that was never acknowledged, with the target server."""
-        threads = threads or lookup_threads()
+        # more threads than usable cores would compete with the sender of a large request
+        threads = threads or min(LOOKUP_THREADS, usage.cores())
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()
         settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, threads=threads)

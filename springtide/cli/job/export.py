@@ -32,7 +32,7 @@ def export(
 ) -> int:
     from springtide.export import exporter, table_files
 
-    chosen = table_files.format_named(format)
+    chosen = validation.choice(format, "format", table_files.FORMATS)
     where = name if checkpoints.is_place(name) else str(job_lookup.pick_local(name, folder).files.checkpoints)
     if every:
         if since or checkpoint is not None or as_json:

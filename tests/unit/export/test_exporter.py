@@ -139,8 +139,8 @@ def test_a_number_is_an_export_and_a_word_says_what_else(text, meant):
 
 
 @pytest.mark.parametrize("text", ["", "steps:4", "step:", "-1", "samples:x", "7.5"])
-def test_anything_else_is_refused_with_what_was_wanted(text):
-    with pytest.raises(errors.BadInput, match=r"wanted the number of an export, such as 7.*samples:1000000, step:500"):
+def test_anything_else_is_refused_with_what_is_expected(text):
+    with pytest.raises(errors.BadInput, match=r"expected the number of an export, such as 7.*samples:1000000, step:5"):
         exporter.parse_since(text)
 
 

@@ -55,8 +55,8 @@ class Pair:
     def restored(self, number):
         """A store with all slots, and what was read from mirrors."""
         store = stores._native.Store(slots=stores.SLOTS, seed=5)
-        done = recovery.restore(store, str(self.folder), number, range(stores.SLOTS))
-        return stores.contents(store), done.spared
+        spared = recovery.restore(store, str(self.folder), number, range(stores.SLOTS))
+        return stores.contents(store), spared
 
     def contents(self):
         """All rows of both."""
@@ -74,7 +74,7 @@ def pair(tmp_path, monkeypatch):
     made = Pair(tmp_path)
     with contextlib.ExitStack() as stack:
         for taking in made.taking:
-            stack.enter_context(taking)
+            stack.callback(taking.close)
         yield made
 
 

@@ -95,7 +95,7 @@ def hosts(request, tmp_path, monkeypatch):
     made = Hosts(tmp_path, mirror=getattr(request, "param", True))
     with contextlib.ExitStack() as stack:
         for taking in made.taking:
-            stack.enter_context(taking)
+            stack.callback(taking.close)
         yield made
 
 
