@@ -4,6 +4,7 @@ Usage: `python -m springtide.worker.explain_split REPORT train.py ...`. Out: a `
 REPORT. The process then ends in the middle of the script's loop. Next: cli/lab/explain_split.py.
 """
 
+import functools
 import os
 import pathlib
 import runpy
@@ -17,20 +18,43 @@ import msgspec
 import numpy as np
 
 import springtide
-from springtide import errors
+from springtide import config, errors
 from springtide.data.source import SampleSource
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.program.payload import FirstStage
 from springtide.dataworker.split.report import ScriptReport
 from springtide.telemetry import logs
 from springtide.worker import error_summary
-from springtide.worker.job import open_job
+from springtide.worker.input.batches import Batches
+from springtide.worker.job import Job, PreparedData, open_job
+from springtide.worker.link.master_link import MasterLink
+from springtide.worker.setup import Mode, Wired
 from springtide.worker.split.controller import Made, Splitting
 
 ITERABLE = (
     "the data set is an IterableDataset: its samples have no numbers by which data workers could be asked for them. "
     "Nothing moves"
 )
+
+
+class ObservedJob(Job):
+    """Job whose loop is observed for a split, even without a cluster."""
+
+    def __init__(self, settings: config.Settings, to_master: MasterLink, *, explainer: "ScriptExplainer") -> None:
+        super().__init__(settings, to_master)
+        self._explainer = explainer
+        self._observed: Splitting | None = None
+
+    @property
+    def _splitting(self) -> Splitting | None:
+        return self._observed or super()._splitting
+
+    def _batches(self, data: PreparedData, mode: Mode, wired: Wired) -> Batches:
+        if self.alone and data.source.samples is not None:
+            self._observed = self._splits(data.source, wired, self._explainer.on_ready)
+        made = super()._batches(data, mode, wired)
+        self._explainer.on_prepared(self._splitting, data.source)
+        return made
 
 
 class ScriptExplainer:
@@ -105,7 +129,8 @@ def read_seconds(source: SampleSource) -> float:
 def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> None:
     script = os.path.abspath(given[0])
     explaining = ScriptExplainer(file, end)
-    springtide.join = lambda **settings: open_job(settings, explaining)  # the script calls this function as st.join()
+    make = functools.partial(ObservedJob, explainer=explaining)
+    springtide.join = lambda **settings: open_job(settings, make)  # what the script calls as st.join()
     logs.log_quietly(debug=False)
     sys.argv = given
     sys.path[0] = os.path.dirname(script)

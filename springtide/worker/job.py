@@ -6,7 +6,7 @@ worker/input/batches.py (the batches), worker/link/optimizer.py (the optimizer),
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
-from springtide.data.stream.stream import StreamDataset
+from springtide.data.stream.stream import StreamDataset, open_stream
 from springtide.domain.core import validation
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.samples import DatasetCard
@@ -22,6 +22,7 @@ from springtide.domain.model import cache_rules
 from springtide.domain.spec import schema
 from springtide.domain.spec.job_spec import unit_of
 from springtide.embedding.lookup import compile_guard
+from springtide.rpc.messages.messages import MemberReport
 from springtide.worker import connect, error_summary, setup
 from springtide.worker.bsp import batch_order
 from springtide.worker.epochs import user_loops, user_objects
@@ -31,10 +32,9 @@ from springtide.worker.epochs.user_objects import Schedules
 from springtide.worker.input import batch_plan, batches, feed_switch, feeds, iterable, lease_prefetch, reader
 from springtide.worker.input.batches import Repeats
 from springtide.worker.input.feeds import BatchReadahead
-from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link, progress
 from springtide.worker.link.progress import StepMeter
-from springtide.worker.online import stream_setup as online
+from springtide.worker.online import peers
 from springtide.worker.online.bsp_batches import BspStreamFeed
 from springtide.worker.online.stream_batches import StreamFeed
 from springtide.worker.setup import LoadGuard
@@ -44,6 +44,9 @@ from springtide.worker.step.step import StepListener
 One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
 Optimizers = TypeVar("Optimizers", One, list[One], tuple[One, ...])
+# batches per lease of a bsp group; few, because each new lease chooses the partition with the most untrained records
+IN_STEP_BATCHES = 4
+NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
 SCALINGS = ("worker_batch", "global_batch")
 IN_ORDER = (
     'reduction="batch-order" trains a batch a few samples at a time; what data workers compute of forward() is for '
@@ -60,24 +63,15 @@ def join(**settings: Any) -> "Job":
     return open_job(settings)
 
 
-class PrepareObserver(Protocol):
-    """Observer of `job.prepare` and of the loop, for worker/explain_split.py."""
-
-    def on_prepared(self, splitting: Splitting | None, source: sources.SampleSource) -> None:
-        """Handle the end of `job.prepare`; `splitting` is None if samples have no indices."""
-
-    def on_ready(self) -> None:
-        """Handle the moment from which the loop was observed long enough for a split."""
-
-
-def open_job(settings: Mapping[str, Any], observer: PrepareObserver | None = None) -> "Job":
+def open_job(settings: Mapping[str, Any], make: "Callable[..., Job] | None" = None) -> "Job":
     compile_guard.wait_for_compiler()
     error_summary.show_briefly()
     loaded = config.load(dict(settings))
     if loaded.debug:
         error_summary.show_all()
     # without a cluster every call starts a new job, so that a notebook can start over
-    return Job(loaded, master_link.current(loaded) if loaded.master else master_link.local_link(loaded), observer)
+    to_master = master_link.current(loaded) if loaded.master else master_link.local_link(loaded)
+    return (make or Job)(loaded, to_master)
 
 
 class PreparedData(NamedTuple):
@@ -94,17 +88,11 @@ class PreparedData(NamedTuple):
 class Job:
     """This worker's membership in its job."""
 
-    def __init__(
-        self,
-        settings: config.Settings,
-        to_master: master_link.MasterLink,
-        observer: PrepareObserver | None = None,
-    ) -> None:
-        self._settings, self._link, self._observer = settings, to_master, observer
+    def __init__(self, settings: config.Settings, to_master: master_link.MasterLink) -> None:
+        self._settings, self._link = settings, to_master
         self._welcome = to_master.join()
         self._wired: setup.Wired | None = None
         self._input: reader.BatchReader | StreamFeed | BspStreamFeed | None = None
-        self._observed: Splitting | None = None
         self.rank: int = self._welcome.rank
         """Number of this worker, from 0."""
         self.workers: int = self._welcome.spec.workers
@@ -117,12 +105,11 @@ class Job:
         """Timings of each step; `job.meter.collect()` returns their sums."""
         self._reports = progress.ProgressReporter(to_master, self.meter, self._use, every_s=settings.report_every_s)
         to_master.before_finish(self._reports.send)
-        place = self._welcome.place
         self._registry = user_objects.ObjectRegistry(
             self._welcome.objects,
             to_master.reports.keep_objects,
             every_s=settings.report_every_s,
-            away=place is not None,
+            away=self._welcome.place is not None,
         )
         to_master.before_finish(self._registry.send)
         self._tracker = EpochTracker(to_master, self._registry, self._welcome, folder=user_loops.script_folder())
@@ -198,7 +185,7 @@ class Job:
         back: Any = type(given)(wired.step.optimizers) if isinstance(given, list | tuple) else wired.step.optimizers[0]
         if stream is None:
             return wired.model, back, self._batches(data, mode, wired)
-        return wired.model, back, online.batches_of(stream, wired, self.meter, self._registry.rest)
+        return wired.model, back, self._stream_batches(stream, wired)
 
     @takes_numbers("self")
     def epochs(self, total: int) -> Iterator[int]:
@@ -259,6 +246,11 @@ class Job:
         if mode == "bsp" and staleness is not None:
             raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
         rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.spec.cache)
+        if mode == "bsp" and source.samples is None and source.online is None and not (rules.auto or rules.idle):
+            raise errors.BadInput(
+                "a cache or an allocation with an IterableDataset: its samples have no indices by which workers could "
+                'get other ones. Use a data set with indices, or cache="off"'
+            )
         return setup.SharingOptions(source, rules, unit_of(reduction))
 
     def _wire(
@@ -281,20 +273,18 @@ class Job:
             LoadGuard(wired.model)
         return wired
 
-    def _use(self) -> progress.MemberUse:
+    def _use(self) -> MemberReport:
         cache = None if self._wired is None else self._wired.cache_use
         if isinstance(self._input, reader.BatchReader):
-            return progress.MemberUse(cache, feed=self._input.state)
-        return progress.MemberUse(cache, stream=None if self._input is None else self._input.report())
+            return MemberReport(cache=cache, feed=self._input.state)
+        return MemberReport(cache=cache, stream=None if self._input is None else self._input.report())
 
     def _mode(self, sync: str | None, accumulate: int = 1) -> setup.Mode:
         if self._wired is not None:
             raise errors.BadInput(
                 "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
             )
-        asked = sync or self._welcome.spec.sync
-        if asked not in ("async", "bsp"):
-            raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
+        asked = validation.choice(sync or self._welcome.spec.sync, "sync mode", ("async", "bsp"))
         mode: setup.Mode = "alone" if self.alone else "bsp" if asked == "bsp" else "async"
         feeds.check(accumulate, in_step=mode == "bsp")
         if mode == "bsp" and self._welcome.certificates and not self._settings.plain_groups:
@@ -323,10 +313,9 @@ class Job:
         seed = validation.number(seed, "seed", "a whole number that fits into 64 bits", least=-validation.LARGEST)
         batch_size = source.batch_size * accumulate
         if source.online is not None:
-            return online.card_of(source.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
+            return stream_card(source.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
         scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
-        if scaling not in SCALINGS:
-            raise errors.UnknownName("scaling", scaling, SCALINGS)
+        validation.choice(scaling, "scaling", SCALINGS)
         if mode == "bsp" and scaling == "worker_batch":
             batch_size *= self.workers
         if mode == "async" and scaling == "global_batch":
@@ -347,11 +336,30 @@ class Job:
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
     def _stream_feed(self, dataset: StreamDataset, data: PreparedData) -> StreamFeed | BspStreamFeed:
+        link, idle = self._link, self._reports.step
         if not self.alone:
-            feed_switch.refuse(self._link, online.NO_DATA_WORKERS)
-        idle = self._reports.step
-        stream = self._input = online.open_feed(dataset, data.card, self._link, idle, parts=data.parts, each=data.each)
-        return stream
+            feed_switch.refuse(link, NO_DATA_WORKERS)
+        stream = open_stream(dataset.url)
+        assert data.card.stream is not None
+        card = dataclasses.replace(data.card, stream=dataclasses.replace(data.card.stream, id=stream.id))
+        feed: StreamFeed | BspStreamFeed
+        if card.in_step:
+            feed = BspStreamFeed(dataset, stream, card, link, each=data.each, idle=idle)
+        else:
+            unit = peers.open_unit(link, link.join(), strategy=dataset.shuffle, queue=dataset.queue)
+            feed = StreamFeed(dataset, stream, card, link, unit, idle=idle, parts=data.parts)
+        self._input = feed
+        link.before_finish(feed.close)
+        return feed
+
+    def _stream_batches(self, feed: StreamFeed | BspStreamFeed, wired: setup.Wired) -> batches.Batches:
+        if isinstance(feed, BspStreamFeed):
+            assert wired.group is not None
+            feed.join_group(wired.group, wired.sharing)
+        rest = self._registry.rest
+        return batches.Batches(
+            lambda _: feed.batches(), wired.step, self.meter, ahead=wired.ahead, length=None, at_rest=rest
+        )
 
     def _batches(self, data: PreparedData, mode: setup.Mode, wired: setup.Wired) -> batches.Batches:
         source, card, parts, _ = data
@@ -363,10 +371,6 @@ class Job:
             card = batch_plan.fit_to_group(card, group * unit)
             data = data._replace(card=card)
         read_from = self._reader(source, wired)
-        if self._observer is not None:
-            if self.alone and source.samples is not None:
-                self._observed = self._splits(source, wired, self._observer.on_ready)
-            self._observer.on_prepared(self._splitting, source)
 
         def feed(passes: int) -> Iterator[batch_plan.ReadBatch]:
             handed = self._feed(data, mode, wired, read_from, passes)
@@ -401,8 +405,7 @@ class Job:
             epochs = range(first, first + card.epochs)
             if not in_step:
                 return iterable.leased(source, card, epochs, link, alone=self.alone, parts=parts)
-            rounds = IterableRounds(source, rank=self.rank, workers=self.workers)
-            return rounds.shared(wired.sharing, wired.group, epochs)
+            return iterable.rounds(source, epochs, rank=self.rank, workers=self.workers)
         tracker, direct, plain = link.leases.tracker, in_step or self.alone, wired.cutting is None
         leases = lease_prefetch.open_leases(link.leases, direct=direct)
         group, sharing = wired.group, wired.sharing
@@ -428,7 +431,7 @@ class Job:
 
     @property
     def _splitting(self) -> Splitting | None:
-        return self._input.splitting if isinstance(self._input, reader.BatchReader) else self._observed
+        return self._input.splitting if isinstance(self._input, reader.BatchReader) else None
 
     def _splits(
         self, source: sources.SampleSource, wired: setup.Wired, on_ready: Callable[[], None] = lambda: None
@@ -462,3 +465,21 @@ class Job:
         made = self._input = reader.BatchReader(source, self._link, self._welcome, open_feed)
         self._link.before_finish(made.close)
         return made
+
+
+def stream_card(
+    dataset: StreamDataset, batch_size: int, mode: setup.Mode, *, epochs: int, scaling: str | None, workers: int
+) -> DatasetCard:
+    """Return the master's description of the stream. A bsp group shares each batch; `workers` is its initial size."""
+    if epochs != 1:
+        raise errors.BadInput(f"epochs={epochs}: a stream is trained once; leave epochs out")
+    if mode == "bsp":
+        size = batch_size * workers if scaling == "worker_batch" else batch_size
+        if size < workers:
+            raise errors.BadInput(f"batch_size={size} cannot be shared by {workers} workers; raise it")
+        return DatasetCard(
+            samples=0, batch_size=size, shuffle=False, in_step=True, shard_batches=IN_STEP_BATCHES, stream=dataset.card
+        )
+    if scaling == "global_batch":
+        raise errors.BadInput('scaling="global_batch": batches of a stream do not depend on how many workers there are')
+    return DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)

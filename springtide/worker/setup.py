@@ -28,14 +28,13 @@ from springtide.embedding.modules import convert
 from springtide.embedding.modules.served import LOAD_BEFORE, NOT_PICKLED
 from springtide.embedding.modules.table_weight import TableWeight
 from springtide.worker import connect
-from springtide.worker.bsp import allreduce, batch_order, model_state
+from springtide.worker.bsp import allreduce, batch_order
 from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.bsp.batch_order import OrderedReducer, UnitGradients, UnitSplitter
-from springtide.worker.bsp.group import BspGroup
-from springtide.worker.bsp.model_state import GroupModel
-from springtide.worker.cache import stale_cache
+from springtide.worker.bsp.group import BspGroup, GroupModel
+from springtide.worker.cache import row_cache
 from springtide.worker.cache.coordinator import CacheCoordinator, open_coordinator
-from springtide.worker.cache.stale_cache import StaleRowCache
+from springtide.worker.cache.row_cache import StaleRowCache
 from springtide.worker.input.batch_rows import SourcePicker
 from springtide.worker.link import master_link
 from springtide.worker.link.optimizer import JobOptimizer
@@ -88,9 +87,9 @@ class SharingOptions:
             batch_order.refuse_model(model)
 
     def in_group(self, mode: Mode) -> bool:
-        """Return True if batches may be allocated. A stream or an IterableDataset needs an explicit request."""
+        """Return True if batches may be allocated. A stream needs an explicit request."""
         asked = self.rules.at_once or not self.rules.auto
-        return mode == "bsp" and (self.source.samples is not None or asked)
+        return mode == "bsp" and (self.source.samples is not None or (self.source.online is not None and asked))
 
 
 def wire(
@@ -107,7 +106,7 @@ def wire(
 ) -> Wired:
     refuse(model, own, max_staleness)
     shared.refuse(mode, model)
-    copied = stale_cache.for_async(shared.rules, max_staleness=max_staleness) if mode == "async" else None
+    copied = row_cache.for_async(shared.rules, max_staleness=max_staleness) if mode == "async" else None
     sharing: CacheCoordinator | None = None
 
     def check_read(tables: Sequence[int]) -> None:
@@ -135,13 +134,13 @@ def wire(
         if reducer is None:
             assign()
         else:
-            model_state.declare(client)
-            held = GroupModel(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
+            held = GroupModel(list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = BspGroup(to_master, client, held, reducer)
             if shared.in_group(mode):
                 given = shared.rules, model, shared.source, lookups, served, reducer, group, meter
                 sharing = open_coordinator(*given, to_master.join(), max(1, shared.unit))
-    share_outline(to_master, outline(model, served, placed, state_tensors(model) if group else ()))
+    made = outline(model, served, placed, state_tensors(model) if group else ())
+    to_master.shared.share(SHARED_KEY, msgspec.msgpack.encode(made))
     context = StepContext(lookups, served, placed, rates, to_master, meter, on_step, listener)
     model.register_forward_hook(_ForwardMark(meter))
     if group is None:
@@ -179,7 +178,7 @@ def connected(
 ) -> TableClient:
     """Connect to the tables, and follow their servers to other addresses and placements."""
     client = connect.to_tables(to_master, settings, behind=behind, before_read=before_read)
-    to_master.news.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
+    to_master.news.servers.follow(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.news.slots.follow(client.reroute)
     return client
 
@@ -363,7 +362,3 @@ def outline(
         group=tuple("" if name in fleeting else name for name, _ in group),
         in_workers=tuple(name for name, tensor in state if id(tensor) not in known),
     )
-
-
-def share_outline(to_master: master_link.MasterLink, made: Outline) -> None:
-    to_master.shared.share(SHARED_KEY, msgspec.msgpack.encode(made))

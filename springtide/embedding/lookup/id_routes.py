@@ -104,7 +104,8 @@ def find(batch: Any, ids: Any) -> Route | None:
             if is_jagged(leaf) and is_jagged(ids) and key_of(leaf) == wanted:
                 return Route(path)
             continue
-        if leaf.dtype != ids.dtype or leaf.dim() == 0 or not _same_memory(leaf, ids):
+        same_memory = leaf.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
+        if leaf.dtype != ids.dtype or leaf.dim() == 0 or not same_memory:
             continue
         for view in _candidates(leaf, ids):
             route = Route(path, view)
@@ -112,10 +113,6 @@ def find(batch: Any, ids: Any) -> Route | None:
             if seen is not None and key_of(seen) == wanted:
                 return route
     return None
-
-
-def _same_memory(leaf: torch.Tensor, ids: torch.Tensor) -> bool:
-    return leaf.untyped_storage().data_ptr() == ids.untyped_storage().data_ptr()
 
 
 def _candidates(leaf: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[Any, ...]]:

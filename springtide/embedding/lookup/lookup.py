@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.overrides
@@ -33,13 +33,6 @@ class Crossed(NamedTuple):
 
     batch: Any
     crossing: tuple[Any, ...]
-
-
-@runtime_checkable
-class LookupRecording(Protocol):
-    """Torch function mode of dataworker/split/recorder/call_recorder.py, which does not record inside a lookup."""
-
-    def at_lookup(self, table: str, inputs: Sequence[Any]) -> None: ...
 
 
 class Caller(Protocol):
@@ -107,9 +100,10 @@ class Lookups:
     def prefetch(self, batch: Any, *, after_step: int = 0) -> LookupHandle:
         """Request the rows of a later batch, for all modules whose route to their ids is known."""
         handle = LookupHandle(batch)
-        found = self._replays[isinstance(batch, Crossed)].recall(batch)
-        if found is None:
-            found = self._find(batch)
+        replay = self._replays[isinstance(batch, Crossed)]
+        found = replay.recall(batch)
+        if found is None and (found := self._follow(batch)):
+            replay.note(batch, found)
         if not found:
             return handle
         calls = [one.call for one in found]
@@ -134,12 +128,6 @@ class Lookups:
     def computed(self) -> set[int]:
         calls = [one for one in list(self._learnt.values()) if one.inputs is None]
         return {table for one in calls for table in one.tables}
-
-    def _find(self, batch: Any) -> list[FoundCall]:
-        found = self._follow(batch)
-        if found:
-            self._replays[isinstance(batch, Crossed)].note(batch, found)
-        return found
 
     def _follow(self, batch: Any) -> list[FoundCall]:
         """Return the lookup calls that this batch is known to make, by following the routes to their ids."""
@@ -170,8 +158,8 @@ class Lookups:
             outs: tuple[torch.Tensor, ...] = self._eagerly(module, *inputs, weights=weights)
             return outs
         if torch._C._len_torch_function_stack():
-            mode = torch.overrides._get_current_function_mode()
-            if isinstance(mode, LookupRecording):
+            mode: Any = torch.overrides._get_current_function_mode()
+            if hasattr(mode, "at_lookup"):  # dataworker/split/recorder/call_recorder.py records no calls in a lookup
                 binding = getattr(module, "springtide_binding", None)
                 mode.at_lookup(binding.tables[0].name if binding is not None else "", (*inputs, weights))
                 with torch._C.DisableTorchFunction():

@@ -4,7 +4,7 @@ In: embedding/modules/modules.py makes one TableRequest per table. Out: a Served
 and assigns. Next: embedding/modules/optimizers.py chooses the optimizer, embedding/lookup/lookup.py looks rows up.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy.typing as npt
@@ -64,11 +64,6 @@ class ServedTable:
     def follow_device(self, device: torch.device) -> None:
         """Make lookups return their outputs on the device that the model has moved to."""
         self.gpu = device if device.type == "cuda" else None
-
-    def with_optimizer(self, optim: tables.OptimSpec) -> tables.TableSpec:
-        """Set the optimizer of the table's parameter group, unless the module named its own."""
-        self.spec = replace(self.spec, optim=self.request.optimizer or optim)
-        return self.spec
 
 
 def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.TableSpec:

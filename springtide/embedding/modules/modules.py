@@ -45,8 +45,11 @@ class _OpenTable(KeepsWeight):
             )
         return self.springtide_binding
 
+    name: str | None
+    request: TableRequest
+
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        return []
+        return [(self.name or path, self.request)]
 
     def state_names(self) -> list[str]:
         """Return the prefix of each table's entries in a state dict, in the order of the binding's tables."""
@@ -105,7 +108,9 @@ def _padding(padding_idx: Any, name: str) -> int | None:
 
 def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
     if isinstance(optimizer, str):
-        return optimizers.named(optimizer)
+        if optimizer not in optimizers.NAMED:
+            raise errors.UnknownName("table optimizer", optimizer, optimizers.NAMED)
+        return optimizers.NAMED[optimizer]
     if optimizer is not None and not isinstance(optimizer, tables.OptimSpec):
         raise errors.BadInput(
             f"{name}: optimizer={optimizer!r}: expected the name of a table optimizer ({', '.join(optimizers.NAMED)}), "
@@ -179,13 +184,9 @@ class EmbeddingBag(_OpenTable):
     ) -> None:
         """Create the module. `TableOptions` explains the options."""
         super().__init__(torch.empty(0, _checked(dim, _name(name, "EmbeddingBag") or "EmbeddingBag")))
-        if mode not in ("sum", "mean", "max"):
-            raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
+        validation.choice(mode, "mode", ("sum", "mean", "max"))
         self.name, self.mode, self.padding_idx = name, mode, _padding(padding_idx, name or "EmbeddingBag")
         self.request = _request(dim, name or "EmbeddingBag", **options)
-
-    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        return [(self.name or path, self.request)]
 
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         return (calls.LookupFeature(served[0].name, served[0], self.padding_idx),)
@@ -223,9 +224,6 @@ class Embedding(_OpenTable):
         self.name, self.padding_idx = name, _padding(padding_idx, name or "Embedding")
         self.request = _request(dim, name or "Embedding", **options)
 
-    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        return [(self.name or path, self.request)]
-
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         return (calls.LookupFeature(served[0].name, served[0], self.padding_idx, pull_padding=True),)
 
@@ -251,7 +249,6 @@ class EmbeddingBags(_OpenTable):
         *,
         name: str | None = None,
         mode: Literal["sum", "mean", "max"] = "sum",
-        output: Literal["concat", "list"] = "concat",
         **options: Unpack[TableOptions],
     ) -> None:
         """Create the tables of `dims`: row lengths by table name; a list names the tables by number."""
@@ -262,11 +259,8 @@ class EmbeddingBags(_OpenTable):
                 "or by number: EmbeddingBags([16, 8])"
             )
         named = dict(dims) if isinstance(dims, Mapping) else {str(i): dim for i, dim in enumerate(dims)}
-        if mode not in ("sum", "mean", "max"):
-            raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
-        if output not in ("concat", "list"):
-            raise errors.UnknownName("output", str(output), ("concat", "list"))
-        self.name, self.mode, self.output, self.dims = _name(name, "EmbeddingBags"), mode, output, named
+        validation.choice(mode, "mode", ("sum", "mean", "max"))
+        self.name, self.mode, self.dims = _name(name, "EmbeddingBags"), mode, named
         self.lengths = tuple(named.values())
         self.request_of = {
             table: _request(_checked(dim, f"EmbeddingBags {table!r}"), table, **options) for table, dim in named.items()
@@ -288,18 +282,13 @@ class EmbeddingBags(_OpenTable):
                 f"{self.name or 'EmbeddingBags'}: ids have shape {tuple(ids.shape)}; "
                 f"expected [batch, {len(self.dims)}], a column a table"
             )
-        call = row_batch.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
-        if self.output == "concat":
-            return call
-        shapes: list[tuple[int, ...]] = [(ids.shape[0], dim) for dim in self.lengths]
-        places = [(i, 0, dim) for i, dim in enumerate(self.lengths)]
-        return calls.LookupCall(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
+        return row_batch.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
 
     def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
         if isinstance(ids, Mapping):
             return self._forward_named(ids)
-        outs = self.binding.lookups.run(self, ids)
-        return outs[0] if self.output == "concat" else list(outs)
+        (out,) = self.binding.lookups.run(self, ids)
+        return out
 
     def _forward_named(self, ids: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         by_name = dict(zip(self.dims, self.binding.features, strict=True))

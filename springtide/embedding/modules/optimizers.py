@@ -25,12 +25,6 @@ NAMED: dict[str, tables.OptimSpec] = {
 """Table optimizers by the name that `st.EmbeddingBag(dim, optimizer="...")` accepts."""
 
 
-def named(name: str) -> tables.OptimSpec:
-    if name not in NAMED:
-        raise errors.UnknownName("table optimizer", name, NAMED)
-    return NAMED[name]
-
-
 Group = Mapping[str, Any]
 
 
@@ -61,20 +55,10 @@ def _adagrad(group: Group) -> tables.OptimSpec:
     )
 
 
-def _adam(group: Group, *, decoupled: bool) -> tables.OptimSpec:
-    _refuse(group, "AdamW" if decoupled else "Adam", "maximize", "amsgrad")
+def _adam(group: Group, kind: str = "Adam", **options: bool) -> tables.OptimSpec:
+    _refuse(group, kind, "maximize", "amsgrad")
     beta1, beta2 = group["betas"]
-    return tables.OptimSpec(
-        kind="adam", beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]), decoupled_decay=decoupled
-    )
-
-
-def _sparse_adam(group: Group) -> tables.OptimSpec:
-    _refuse(group, "SparseAdam", "maximize")
-    beta1, beta2 = group["betas"]
-    return tables.OptimSpec(
-        kind="adam", beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]), eps_outside=False
-    )
+    return tables.OptimSpec(kind="adam", beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]), **options)
 
 
 def _rmsprop(group: Group) -> tables.OptimSpec:
@@ -85,9 +69,9 @@ def _rmsprop(group: Group) -> tables.OptimSpec:
 KERNELS: dict[type[torch.optim.Optimizer], Callable[[Group], tables.OptimSpec]] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adagrad: _adagrad,
-    torch.optim.AdamW: lambda group: _adam(group, decoupled=True),
-    torch.optim.Adam: lambda group: _adam(group, decoupled=bool(group.get("decoupled_weight_decay", False))),
-    torch.optim.SparseAdam: _sparse_adam,
+    torch.optim.AdamW: lambda group: _adam(group, "AdamW", decoupled_decay=True),
+    torch.optim.Adam: lambda group: _adam(group, decoupled_decay=bool(group.get("decoupled_weight_decay", False))),
+    torch.optim.SparseAdam: lambda group: _adam(group, "SparseAdam", eps_outside=False),
     torch.optim.RMSprop: _rmsprop,
 }
 

@@ -52,21 +52,6 @@ class Binding:
         raise errors.BadInput(NOT_PICKLED)
 
 
-def read_rows(binding: Binding, table: ServedTable) -> torch.Tensor:
-    keys = np.arange(table.request.rows, dtype=np.int64)
-    return torch.from_numpy(binding.client.read(table.name, keys)).to(binding.dtype)
-
-
-def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: str) -> str | None:
-    """Assign a whole table. Return the shape error instead, in the words of load_state_dict, if the shape is wrong."""
-    wanted = (table.request.rows, table.request.dim)
-    if tuple(weight.shape) != wanted:
-        return f"size mismatch for {key}: the checkpoint has {tuple(weight.shape)}, the model has {wanted}."
-    keys = np.arange(table.request.rows, dtype=np.int64)
-    binding.client.assign(table.name, keys, weight.detach().to("cpu", torch.float32).numpy())
-    return None
-
-
 class KeepsWeight(nn.Module):
     """Module whose `weight` has no memory, because its rows are on servers. The weight follows moves of the model to
     another device, so that outputs are there too, and ignores casts.
@@ -116,15 +101,22 @@ class _WholeTable(KeepsWeight):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         binding = self.springtide_binding
-        destination[prefix + "weight"] = read_rows(binding, binding.tables[0])
+        table = binding.tables[0]
+        rows = binding.client.read(table.name, np.arange(table.request.rows))
+        destination[prefix + "weight"] = torch.from_numpy(rows).to(binding.dtype)
 
     def _load(self, state: dict[str, Any], prefix: str, missing: list[str], wrong: list[str]) -> None:
         key, binding = prefix + "weight", self.springtide_binding
         binding.refuse_load()
         if key not in state:
             missing.append(key)
-        elif mismatch := write_rows(binding, binding.tables[0], state[key], key):
-            wrong.append(mismatch)
+            return
+        table, shape = binding.tables[0], tuple(state[key].shape)
+        if shape != (expected := (table.request.rows, table.request.dim)):  # in the words of load_state_dict
+            wrong.append(f"size mismatch for {key}: the checkpoint has {shape}, the model has {expected}.")
+            return
+        rows = state[key].detach().to("cpu", torch.float32).numpy()
+        binding.client.assign(table.name, np.arange(table.request.rows), rows)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self

@@ -23,8 +23,6 @@ MIN_GAIN = 0.0001
 NOISE = 1e-9
 MOST_PAIRS = 1 << 20
 """Limit on the slot pairs that one exchange search compares."""
-MOST_MERGED = 32
-"""Limit on the moves in a search that replaces two moves by one. The search grows with the square of the moves."""
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Which = npt.NDArray[np.bool_]
@@ -171,8 +169,6 @@ def settled(problem: PlacementProblem, *, least: int) -> Ints:
         layout.rehome()
         layout.settle(moved_first=moved_first)
         layout.take_back()
-        while layout.count > least and layout.merge():
-            pass
         found.append(layout)
         if layout.count <= least:
             break
@@ -223,43 +219,6 @@ class _Layout:
                 if self._gain(slot, source, home) >= -NOISE:
                     self._put(int(slot), home)
                     some = True
-
-    def merge(self) -> bool:
-        moved = np.flatnonzero((self.now != self.before) & (self.before >= 0))
-        first, second = np.triu_indices(len(moved), 1)
-        if not 1 < len(moved) <= MOST_MERGED or self.problem.off(self.held).sum() > NOISE:
-            return False
-        change = self._home_again(moved)
-        held = self.held + change[first] + change[second]
-        off = self.problem.off(held)
-        # only pairs for which at most two servers are unbalanced, because one move changes two servers
-        for pair in np.flatnonzero(np.count_nonzero(off > NOISE, axis=1) <= 2):
-            a, b = int(moved[first[pair]]), int(moved[second[pair]])
-            were = int(self.now[a]), int(self.now[b])
-            self._put(a, int(self.before[a]))
-            self._put(b, int(self.before[b]))
-            if self._one_move():
-                return True
-            self._put(a, were[0])
-            self._put(b, were[1])
-        return False
-
-    def _home_again(self, moved: Ints) -> Floats:
-        change = np.zeros((len(moved), *self.share.shape))
-        each = np.arange(len(moved))
-        change[each, self.now[moved]] -= self.part[moved] / self.share[self.now[moved]]
-        change[each, self.before[moved]] += self.part[moved] / self.share[self.before[moved]]
-        return change
-
-    def _one_move(self) -> bool:
-        """Make the single move that brings all servers within the tolerance; return False if there is none."""
-        worst, still = int(np.argmax(self.problem.off(self.held))), self.now == self.before
-        gain, source, target = max(self._best_from(worst, still), self._best_to(worst, still))
-        if gain <= 0 or gain < self.problem.off(self.held).sum() - NOISE:
-            return False
-        mine = np.flatnonzero(still & (self.now == source))
-        self._put(int(mine[np.argmax(self._gain(mine, source, target))]), target)
-        return True
 
     def _move(self, which: Which) -> bool:
         """Make the best move from or to the most unbalanced server, and all equally good moves between the same two

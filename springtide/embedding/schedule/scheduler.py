@@ -1,29 +1,29 @@
 """Allocate samples of a batch to workers and plan their caches, with the native scheduler.
 
 Every rank runs a scheduler with equal settings and equal batches, so all ranks reach the same result without
-communication. In: ids of the whole next batch, by feature. Out: a rank for every sample, and a plan for every rank's
+communication. In: the lookup calls of the whole next batch. Out: a rank for every sample, and a plan for every rank's
 cache (cpp/cache/cache_plan.h). Also: the time budget of an allocation, and the bytes that plans send.
 """
 
+import ctypes
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from springtide import _native, errors
+from springtide.domain.core import validation
+from springtide.embedding.lookup.calls import Bag, Ids, LookupCall, LookupFeature
 
 POLICIES = ("anneal", "contiguous", "exhaustive", "laia", "random")
 ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
-DEFAULT_SWEEPS, MOST_SWEEPS = (
-    8,
-    20,
-)  # sweeps of `anneal`: default, and maximum if there is time; more sweeps save almost nothing
+DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # of `anneal`: default, and maximum if there is time
 ALL_TABLES = 2**32 - 1
 MARGIN = 0.1
 """Fraction of the budget kept free, because schedule times vary."""
@@ -68,12 +68,9 @@ class ScheduleSettings:
             raise errors.BadInput(f"a scheduler needs 1 to {MOST_WORKERS} workers, got {self.workers}")
         if self.capacity_rows < 0:
             raise errors.BadInput(f"a cache holds 0 rows or more, got capacity_rows={self.capacity_rows}")
-        if self.policy not in POLICIES:
-            raise errors.UnknownName("allocation policy", self.policy, POLICIES)
-        if self.order not in ORDERS:
-            raise errors.UnknownName("order of eviction", self.order, ORDERS)
-        if self.p2p not in P2P:
-            raise errors.UnknownName("way from worker to worker", self.p2p, P2P)
+        validation.choice(self.policy, "allocation policy", POLICIES)
+        validation.choice(self.order, "order of eviction", ORDERS)
+        validation.choice(self.p2p, "way from worker to worker", P2P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +88,9 @@ class Scheduler:
 
     def __init__(self, settings: ScheduleSettings) -> None:
         self.settings = settings
-        self._native = _native.Scheduler(
-            workers=settings.workers,
-            capacity_rows=settings.capacity_rows,
-            order=settings.order,
-            policy=settings.policy,
-            seed=settings.seed,
-            p2p=settings.p2p,
-            p2p_trainers=settings.p2p_trainers,
-            on_demand=settings.on_demand,
-            threads=settings.threads,
-            profile_every=settings.profile_every,
-        )
+        options = asdict(settings)
+        del options["tables"]
+        self._native = _native.Scheduler(**options)
 
     def schedule(
         self,
@@ -141,11 +129,7 @@ class ScheduleTime:
 
 
 def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:
-    return ScheduleTime(
-        units=units,
-        allocate_s=seconds["allocate"],
-        rest_s=sum(each for stage, each in seconds.items() if stage != "allocate"),
-    )
+    return ScheduleTime(units=units, allocate_s=seconds["allocate"], rest_s=sum(seconds.values()) - seconds["allocate"])
 
 
 def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int, least: int = LEAST) -> int:
@@ -193,14 +177,7 @@ class RowSize(NamedTuple):
     """Bytes of the weights and the optimizer state."""
 
 
-class PlanVolume(NamedTuple):
-    """Bytes that all ranks send together."""
-
-    with_caches: int
-    without: int
-
-
-def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> PlanVolume:
+def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> tuple[int, int]:
     """Return the bytes that these `_native.CachePlan`s send, and the bytes of the same samples without caches."""
     tables = max(sizes, default=-1) + 1
     value, image = (np.array([sizes.get(id, RowSize(0, 0))[kind] for id in range(tables)], np.int64) for kind in (0, 1))
@@ -228,4 +205,60 @@ def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> PlanVolume:
         + (passed("value_sends") * value).sum()
         + (given * (SAID + value)).sum()
     )
-    return PlanVolume(int(sums), int((2 * (held + valued + read) * (KEY + value)).sum()))
+    return int(sums), int((2 * (held + valued + read) * (KEY + value)).sum())
+
+
+def features_of(calls: Iterable[LookupCall], samples: int) -> list[FeatureIds] | None:
+    """Return the ids of all features of these calls; None if ids cannot be assigned to samples (rows of the batch)."""
+    found = []
+    for call in calls:
+        for feature, ids, bag, place in zip(call.features, call.ids, call.bags, call.places, strict=True):
+            one = _of_feature(feature, ids, bag, call.shapes[place[0]][0], samples)
+            if one is None:
+                return None
+            found.append(one)
+    return found
+
+
+def in_units(features: Iterable[FeatureIds], samples: int, unit: int) -> list[FeatureIds]:
+    """Group every `unit` samples into one; the last group may be smaller."""
+    if unit == 1:
+        return list(features)
+    bounds = np.append(np.arange(0, samples, unit), samples)
+    return [FeatureIds(one.table, one.ids, bounds if one.offsets is None else one.offsets[bounds]) for one in features]
+
+
+def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: int) -> FeatureIds | None:
+    """Return the ids of one feature by sample; `rows` is the output's first dimension, not always the batch."""
+    values = _at(*ids)
+    _, bags, _, address, closed, _ = bag
+    if address:
+        if bags != samples:
+            return None
+        begins = _at(address, bags + closed, 1)
+        offsets: NDArray[np.int64] | None = begins if closed else np.append(begins, len(values))
+    elif samples and rows == samples:
+        each = len(values) // samples
+        offsets = None if each == 1 else np.arange(samples + 1, dtype=np.int64) * each
+    else:
+        return None
+    if feature.padding is not None and not feature.pull_padding:
+        return _without(feature.table.spec.id, values, offsets, feature.padding)
+    return FeatureIds(feature.table.spec.id, values, offsets)
+
+
+def _without(table: int, values: NDArray[np.int64], offsets: NDArray[np.int64] | None, padding: int) -> FeatureIds:
+    kept = values != padding
+    if kept.all():
+        return FeatureIds(table, values, offsets)
+    before = np.concatenate([[0], np.cumsum(kept)])
+    ends = np.arange(len(values) + 1) if offsets is None else offsets
+    return FeatureIds(table, values[kept], before[ends])
+
+
+def _at(address: int, count: int, stride: int) -> NDArray[np.int64]:
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    cells = (ctypes.c_int64 * ((count - 1) * stride + 1)).from_address(address)
+    lying = np.frombuffer(memoryview(cells), dtype=np.int64)
+    return lying[::stride].copy() if stride else np.repeat(lying, count)

@@ -6,8 +6,9 @@ message. Ranks find each other through the master (`GroupStore`), because torch'
 without authentication.
 """
 
+import contextlib
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within 
 # a rank that does not take part within this time counts as dead; a step takes a fraction of it
 TIMEOUT = datetime.timedelta(minutes=5)
 DIGITS = 4  # bytes of a digest; the sum of a byte's squares over 128 ranks is exact in float32
-FIXED = 8 + 2 * DIGITS
+FLAGS = ("flush", "empty", "last", "go", "stop", "paper")
+FIXED = len(FLAGS) + 2 + 2 * DIGITS
 
 
 def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
@@ -45,13 +47,19 @@ def reason_of(error: RuntimeError) -> str:
     return (str(error).partition("] ")[2] or str(error)).partition(". This")[0]
 
 
+@contextlib.contextmanager
+def noticing_loss() -> Iterator[None]:
+    """Raise `GroupChanged` if gloo loses a rank within the block."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise errors.GroupChanged(f"a member of the group is lost: {reason_of(error)}") from None
+
+
 def broadcast(group: Any, tensor: torch.Tensor, root: int) -> None:
-    """Send the root's values to every rank; `GroupChanged` if a rank is lost."""
     if group is not None and tensor.numel():
-        try:
+        with noticing_loss():
             group.broadcast(tensor, root).wait()
-        except RuntimeError as error:
-            raise errors.GroupChanged(f"a member of the group is lost: {reason_of(error)}") from None
 
 
 class Reducer:
@@ -82,7 +90,6 @@ class Reducer:
         ]
 
     def load(self, *, share: float, skip: bool) -> None:
-        self._skip = skip
         grads = [param.grad for param in self.params]
         for members, bucket in zip(self._members, self._buckets, strict=True):
             bucket.flat.zero_()
@@ -91,10 +98,13 @@ class Reducer:
                 if grad is not None:
                     view.copy_(grad.to_dense() if grad.is_sparse else grad)
             bucket.flat.mul_(share)
+        self._load_flags(skip, [[grads[index] is not None for index in members] for members in self._members])
+
+    def _load_flags(self, skip: bool, present: Sequence[Sequence[bool]]) -> None:
+        self._skip = skip
+        for bucket, here in zip(self._buckets, present, strict=True):
             words = self.words if bucket is self._buckets[0] else ()
-            bucket.flags.copy_(
-                torch.tensor([skip, *words, *(grads[index] is not None for index in members)], device="cpu")
-            )
+            bucket.flags.copy_(torch.tensor([skip, *words, *here], device="cpu"))
             bucket.own.copy_(bucket.flat)
 
     def reduce(self) -> bool:
@@ -106,19 +116,22 @@ class Reducer:
         if self.group is None:
             self.sums = list(self.words)
             return self._skip
+        if self._sum(lambda bucket: bucket.flat):
+            return True
+        self.deal()
+        return False
+
+    def _sum(self, part: Callable[["Bucket"], torch.Tensor]) -> bool:
+        """All-reduce a part of every bucket, with the current words; return True if any rank wants to skip."""
         for bucket in self._buckets:
             bucket.flat.copy_(bucket.own)
             if bucket is self._buckets[0] and self.words:
                 bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words, device="cpu")
-            try:
-                self.group.allreduce([bucket.flat]).wait()
-            except RuntimeError as error:
-                raise errors.GroupChanged(f"a member of the group is lost: {reason_of(error)}") from None
+            if self.group is not None:
+                with noticing_loss():
+                    self.group.allreduce([part(bucket)]).wait()
         self.sums = self._buckets[0].flags[1 : 1 + len(self.words)].tolist()
-        if self._buckets[0].flags[0]:
-            return True
-        self.deal()
-        return False
+        return bool(self._buckets[0].flags[0])
 
     def deal(self) -> None:
         for members, bucket in zip(self._members, self._buckets, strict=True):
@@ -187,23 +200,14 @@ class RankWords:
     """Tables whose ids are not all known ahead of forward()."""
 
 
-class GroupVerdict(NamedTuple):
-    """Combined flags of all ranks."""
+@dataclass(slots=True, kw_only=True)
+class GroupVerdict(RankWords):
+    """Combined flags of all ranks: `ready` if all ranks are, the others if any rank sets them."""
 
-    flush: bool
-    empty: bool
-    torn: bool
+    torn: bool = False
     """Whether only some of the ranks train a batch in this step."""
-    last: bool
-    """Whether at least one rank knows of no further batch."""
-    ready: bool
-    alike: bool
+    alike: bool = True
     """Whether all ranks have the same digest."""
-    go: bool
-    stop: bool
-    paper: bool
-    effort: int
-    refused: frozenset[int]
 
 
 def words_needed(tables: Sequence[int]) -> int:
@@ -212,37 +216,23 @@ def words_needed(tables: Sequence[int]) -> int:
 
 def encode_words(words: RankWords, tables: Sequence[int]) -> list[float]:
     digits = [words.digest >> 8 * place & 0xFF for place in range(DIGITS)]
-    return [
-        float(words.flush),
-        float(words.empty),
-        float(words.last),
-        float(not words.ready),
-        float(words.go),
-        float(words.stop),
-        float(words.paper),
-        float(words.effort),
-        *map(float, digits),
-        *(float(digit * digit) for digit in digits),
-        *(float(table in words.refused) for table in tables),
-    ]
+    flags = (getattr(words, name) for name in FLAGS)
+    numbers = (*flags, not words.ready, words.effort, *digits, *(digit * digit for digit in digits))
+    return [float(number) for number in (*numbers, *(table in words.refused for table in tables))]
 
 
 def decode_words(sums: Sequence[float], tables: Sequence[int], ranks: int) -> GroupVerdict:
     """Decode the sums. Digests are equal if n times the sum of squares equals the squared sum, for every byte."""
-    flush, empty, last, unready, go, stop, paper, effort = sums[: FIXED - 2 * DIGITS]
+    flags = dict(zip(FLAGS, sums, strict=False))
+    unready, effort = sums[len(FLAGS) : len(FLAGS) + 2]
     digits, squares = sums[FIXED - 2 * DIGITS : FIXED - DIGITS], sums[FIXED - DIGITS : FIXED]
     return GroupVerdict(
-        flush=flush > 0,
-        empty=empty > 0,
-        torn=0 < empty < ranks,
-        last=last > 0,
+        **{name: total > 0 for name, total in flags.items()},
         ready=unready == 0,
-        alike=all(ranks * square == digit * digit for digit, square in zip(digits, squares, strict=True)),
-        go=go > 0,
-        stop=stop > 0,
-        paper=paper > 0,
         effort=int(effort),
         refused=frozenset(table for table, many in zip(tables, sums[FIXED:], strict=True) if many),
+        torn=0 < flags["empty"] < ranks,
+        alike=all(ranks * square == digit * digit for digit, square in zip(digits, squares, strict=True)),
     )
 
 

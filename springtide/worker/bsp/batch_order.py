@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,8 +18,7 @@ from torch import nn
 from springtide import _native, errors
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import TableClient
-from springtide.worker.bsp import allreduce
-from springtide.worker.bsp.allreduce import Reducer, reason_of
+from springtide.worker.bsp.allreduce import Reducer, noticing_loss
 from springtide.worker.input.batch_plan import BatchUnit, ReadBatch
 from springtide.worker.input.batch_rows import SourcePicker
 from springtide.worker.link.optimizer import JobOptimizer
@@ -26,8 +26,6 @@ from springtide.worker.link.optimizer import JobOptimizer
 Tables = NDArray[np.uint16]
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float32]
-PLACE = 8
-"""Bytes of a unit's position in the batch, which precede the unit's floats."""
 NOT_STEPPED = (
     'the loop has gone on without optimizer.step(): with reduction="batch-order" it gets a batch a few samples at a '
     "time, and every one of them is stepped on. To train on more samples at once, raise batch_size"
@@ -41,7 +39,6 @@ SCHEDULED = {"lr": "the learning rate", "weight_decay": "weight_decay", "momentu
 Rate = tuple[str, list[float]]
 Stepped = tuple[list[int], list[Rate]]
 """Optimizers that have stepped, by id, and their rates."""
-Places = NDArray[np.int64]
 ACROSS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 BY_CHANCE = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 OPTION = 'reduction="batch-order"'
@@ -58,21 +55,19 @@ class RowGradients(NamedTuple):
     """Number of floats of each gradient."""
     grads: Floats
 
-    def where(self, wanted: NDArray[np.bool_]) -> "RowGradients":
-        here = np.repeat(wanted, self.dims)
+    def where(self, chosen: NDArray[np.bool_]) -> "RowGradients":
+        here = np.repeat(chosen, self.dims)
         return RowGradients(
-            self.tables[wanted], self.keys[wanted], self.places[wanted], self.dims[wanted], self.grads[here]
+            self.tables[chosen], self.keys[chosen], self.places[chosen], self.dims[chosen], self.grads[here]
         )
 
     def to_bytes(self) -> bytes:
-        return len(self.keys).to_bytes(8, "little") + b"".join(column.tobytes() for column in self)
+        return msgspec.msgpack.encode([column.tobytes() for column in self])
 
     @staticmethod
     def from_bytes(parcel: bytes) -> "RowGradients":
-        rows = int.from_bytes(parcel[:8], "little")
-        keys, places, dims = (np.frombuffer(parcel, np.int64, rows, 8 + 2 * rows + 8 * rows * nth) for nth in range(3))
-        grads = np.frombuffer(parcel, np.float32, -1, 8 + 26 * rows)
-        return RowGradients(np.frombuffer(parcel, np.uint16, rows, 8), keys, places, dims, grads)
+        columns: Any = zip(msgspec.msgpack.decode(parcel), NO_ROWS, strict=True)
+        return RowGradients(*(np.frombuffer(column, empty.dtype) for column, empty in columns))
 
 
 NO_ROWS = RowGradients(
@@ -84,22 +79,14 @@ def join_rows(parts: Sequence[RowGradients]) -> RowGradients:
     return RowGradients(*(np.concatenate(columns) for columns in zip(*parts, strict=True))) if parts else NO_ROWS
 
 
-class Distinct(NamedTuple):
-    """Grouping of equal (table, key) pairs."""
-
-    number: Numbers
-    """Index of each pair among the sorted distinct pairs."""
-    first: Numbers
-    """Position of the first occurrence of each distinct pair."""
-
-
-def distinct_rows(tables: Tables, keys: Numbers) -> Distinct:
+def distinct_rows(tables: Tables, keys: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the index of each (table, key) among the sorted distinct pairs, and the first position of each pair."""
     order = np.lexsort((keys, tables))  # stable, so the first of equal pairs stays first
     new = np.ones(len(keys), dtype=bool)
     new[1:] = (np.diff(keys[order]) != 0) | (np.diff(tables[order]) != 0)
     number = np.empty(len(keys), dtype=np.int64)
     number[order] = np.cumsum(new) - 1
-    return Distinct(number, order[new])
+    return number, order[new]
 
 
 def sum_rows(rows: RowGradients) -> RowGradients:
@@ -137,13 +124,11 @@ def exchange_bytes(group: Any, parcels: Sequence[bytes]) -> list[bytes]:
     """Send one buffer to every rank and receive one from every rank; `GroupChanged` if a rank is lost."""
     sizes = torch.tensor([len(parcel) for parcel in parcels], device="cpu")
     coming = torch.empty_like(sizes)
-    try:
+    with noticing_loss():
         group.alltoall_base(coming, sizes, [], []).wait()
         leaving = torch.from_numpy(np.frombuffer(b"".join(parcels), np.uint8).copy())  # may be empty
         arriving = torch.empty(int(coming.sum()), dtype=torch.uint8, device="cpu")
         group.alltoall_base(arriving, leaving, coming.tolist(), sizes.tolist()).wait()
-    except RuntimeError as error:
-        raise errors.GroupChanged(f"a member of the group is lost: {allreduce.reason_of(error)}") from None
     return [part.numpy().tobytes() for part in arriving.split(coming.tolist())]
 
 
@@ -174,25 +159,11 @@ class OrderedReducer(Reducer):
         self._present = [[False] * len(members) for members in self._members]
 
     def load(self, *, share: float, skip: bool) -> None:
-        self._skip = skip
-        for bucket, present in zip(self._buckets, self._present, strict=True):
-            words = self.words if bucket is self._buckets[0] else ()
-            bucket.flags.copy_(torch.tensor([skip, *words, *present], device="cpu"))
-            bucket.own.copy_(bucket.flat)
+        self._load_flags(skip, self._present)
 
     def reduce(self) -> bool:
         """Replace each `p.grad` by the sum of all units in order; return True if any rank wants to skip the step."""
-        for bucket in self._buckets:
-            bucket.flat.copy_(bucket.own)
-            if bucket is self._buckets[0] and self.words:
-                bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words, device="cpu")
-            try:
-                if self.group is not None:
-                    self.group.allreduce([bucket.flags]).wait()
-            except RuntimeError as error:
-                raise errors.GroupChanged(f"a member of the group is lost: {reason_of(error)}") from None
-        self.sums = self._buckets[0].flags[1 : 1 + len(self.words)].tolist()
-        if self._buckets[0].flags[0]:
+        if self._sum(lambda bucket: bucket.flags):
             return True
         for number, bucket in enumerate(self._buckets):
             units = [(place, flats[number]) for place, flats in self._units]
@@ -218,16 +189,10 @@ def sum_units(group: Any, units: Sequence[tuple[int, torch.Tensor]]) -> torch.Te
     each = -(-floats // ranks)
     bounds = [(min(floats, rank * each), min(floats, (rank + 1) * each)) for rank in range(ranks)]
     parcels = [
-        b"".join(place.to_bytes(PLACE, "little") + to_bytes(flat[begin:end]) for place, flat in units)
-        for begin, end in bounds
+        msgspec.msgpack.encode([(place, to_bytes(flat[begin:end])) for place, flat in units]) for begin, end in bounds
     ]
-    begin, end = bounds[group.rank()]
-    size = PLACE + (end - begin) * units[0][1].element_size()
-    mine = []
-    for parcel in exchange_bytes(group, parcels):
-        for at in range(0, len(parcel), size):
-            place = int.from_bytes(parcel[at : at + PLACE], "little")
-            mine.append((place, from_bytes(parcel[at + PLACE : at + size], kind)))
+    came = [unit for parcel in exchange_bytes(group, parcels) for unit in msgspec.msgpack.decode(parcel)]
+    mine = [(place, from_bytes(values, kind)) for place, values in came]
     slices = exchange_bytes(group, [to_bytes(sum_in_order(mine))] * ranks)
     return torch.cat([from_bytes(part, kind) for part in slices])
 
@@ -236,12 +201,8 @@ def to_bytes(flat: torch.Tensor) -> bytes:
     return flat.contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def from_bytes(parcel: bytes, kind: torch.dtype) -> torch.Tensor:
-    return (
-        torch.from_numpy(np.frombuffer(parcel, np.uint8).copy()).view(kind)
-        if parcel
-        else torch.empty(0, dtype=kind, device="cpu")
-    )
+def from_bytes(values: bytes, kind: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(bytearray(values), dtype=kind) if values else torch.empty(0, dtype=kind, device="cpu")
 
 
 class UnitGradients:
@@ -317,17 +278,12 @@ def changed(before: Stepped, now: Stepped) -> str:
 def exchanged(group: Any, mine: RowGradients) -> RowGradients:
     ranks, rank = group.size(), group.rank()
     number, first = distinct_rows(mine.tables, mine.keys)
-    ids = mine.keys[first].tobytes() + mine.tables[first].tobytes()
-    known = [ids_of(parcel) for parcel in exchange_bytes(group, [len(first).to_bytes(8, "little") + ids] * ranks)]
+    ids = msgspec.msgpack.encode([mine.tables[first].tobytes(), mine.keys[first].tobytes()])
+    came = [msgspec.msgpack.decode(parcel) for parcel in exchange_bytes(group, [ids] * ranks)]
+    known = [(np.frombuffer(tables, np.uint16), np.frombuffer(keys, np.int64)) for tables, keys in came]
     home = home_ranks(known, rank)[number]
     parcels = [mine.where(home == peer).to_bytes() for peer in range(ranks)]
     return join_rows([RowGradients.from_bytes(parcel) for parcel in exchange_bytes(group, parcels)])
-
-
-def ids_of(parcel: bytes) -> tuple[Tables, Numbers]:
-    count = int.from_bytes(parcel[:8], "little")
-    keys = np.frombuffer(parcel, np.int64, count, 8)
-    return np.frombuffer(parcel, np.uint16, count, 8 + keys.nbytes), keys
 
 
 class UnitSplitter:

@@ -1,26 +1,32 @@
 """Form the bsp group of this worker, and form it again when a member is lost or the group size changes.
 
 In: worker/setup.py forms the first group, worker/step/bsp_step.py later groups. Out: the same step, model and data
-position on every rank. A step counts once all servers have the parts of all ranks. If a member is lost before that, no
-rank applies the step, and the next group repeats it. Design: docs/design/training.md.
+position on every rank. Joining ranks get the leader's model; for checkpoints it goes to a reserved table on servers.
+A step counts once all servers have the parts of all ranks; else the next group repeats it. docs/design/training.md.
 """
 
 import logging
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+import numpy as np
 import torch
 
 from springtide import errors
 from springtide.checkpoint.format import group_model
+from springtide.checkpoint.format.group_model import FORMAT, TABLE, GroupPosition, SavedGroup, flat, shaped
+from springtide.domain.core.validation import plain
+from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.rpc.messages import messages
 from springtide.worker import connect
-from springtide.worker.bsp import allreduce, model_state
+from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.allreduce import GroupStore, Reducer
-from springtide.worker.bsp.model_state import GroupModel
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
@@ -28,6 +34,8 @@ log = logging.getLogger(__name__)
 NEVER = 2**62  # number of a checkpoint that is never requested
 PROBES = 5  # round trips per median
 LOOK_S = 0.5  # seconds to wait for other ranks' parts on a server before this rank checks for lost members
+TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"  # keys of values that MessagePack lacks
+PLAIN = (bool, int, float, str, type(None))
 
 
 class GroupPlace(NamedTuple):
@@ -71,6 +79,99 @@ class GroupStep(Protocol):
     def begin_at(self, step: int, position: DataPosition, counts: list[int]) -> None: ...
 
 
+@dataclass(slots=True)
+class GroupModel:
+    """State beside the tables that must be equal on all ranks."""
+
+    optimizers: list[torch.optim.Optimizer]
+    tensors: Callable[[], list[torch.Tensor]]
+    assign_tables: Callable[[], None]
+    """Function that assigns the tables' initial weights; the leader of the first group calls it once."""
+
+
+def pack_model(model: GroupModel, place: GroupPosition) -> bytes:
+    tensors: list[torch.Tensor] = []
+    plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
+    saved = SavedGroup(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
+    return msgspec.msgpack.encode(saved)
+
+
+def load_model(model: GroupModel, body: bytes) -> GroupPosition:
+    """Restore the model from these bytes and return its position; `BadInput` if they belong to another model."""
+    saved = group_model.decode(body)
+    own = model.tensors()
+    there, here = [shape for _, shape, _ in saved.dense], [list(one.shape) for one in own]
+    if there != here or len(saved.plan) != len(model.optimizers):
+        raise errors.BadInput(
+            f"the group's model has {len(there)} dense tensors and {len(saved.plan)} optimizers, shapes "
+            f"{there[:3]}...; this one has {len(here)} and {len(model.optimizers)}, shapes {here[:3]}...: go on with "
+            "the script that made it"
+        )
+    with torch.no_grad():
+        for tensor, there_is in zip(own, saved.dense, strict=True):
+            tensor.copy_(shaped(*there_is))
+    tensors = [shaped(*one) for one in saved.tensors]
+    for one, packed in zip(model.optimizers, saved.plan, strict=True):
+        one.load_state_dict(_unpack(packed, tensors))
+    return saved.place
+
+
+def broadcast_bytes(gloo: Any, body: bytes, leader: int) -> bytes:
+    """Return the leader's bytes on every rank; `GroupChanged` if a rank is lost."""
+    size = torch.tensor([len(body)], device="cpu")
+    allreduce.broadcast(gloo, size, leader)
+    held = torch.frombuffer(bytearray(body.ljust(int(size))), dtype=torch.uint8)
+    allreduce.broadcast(gloo, held, leader)
+    return held.numpy().tobytes()
+
+
+def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach().to("cpu", copy=True).contiguous())
+        return {TENSOR: len(tensors) - 1}
+    if isinstance(value, dict):
+        return {key: _pack(each, tensors) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return {TUPLE: [_pack(each, tensors) for each in value]}
+    if isinstance(value, list):
+        return [_pack(each, tensors) for each in value]
+    if isinstance(number := plain(value), PLAIN):
+        return number
+    raise errors.BadInput(
+        f"an optimizer keeps a {type(value).__name__} in its state, which cannot be given to a worker that joins the "
+        "bsp group: expected numbers, text, tensors, and lists and dicts of them"
+    )
+
+
+def _unpack(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if TENSOR in value:
+            return tensors[value[TENSOR]]
+        if TUPLE in value:
+            return tuple(_unpack(each, tensors) for each in value[TUPLE])
+        return {key: _unpack(each, tensors) for key, each in value.items()}
+    return [_unpack(each, tensors) for each in value] if isinstance(value, list) else value
+
+
+def put_model(client: TableClient, body: bytes) -> None:
+    rows = group_model.rows_of(body)
+    client.assign(TABLE, np.arange(len(rows)), rows)
+
+
+def get_model(client: TableClient) -> bytes:
+    """Return the bytes of the last `put_model`; `JobFailed` if they are missing or incomplete."""
+    count = group_model.rows_after(client.read(TABLE, np.arange(1)))
+    if count is None:
+        raise errors.JobFailed(
+            "the servers do not have the dense parameters of a bsp group: the checkpoint that this job goes on from "
+            'was not made with sync="bsp"'
+        )
+    try:
+        return group_model.body_of(client.read(TABLE, np.arange(1 + count)))
+    except errors.BadInput as error:
+        raise errors.JobFailed(f"{error}, as the servers have them") from None
+
+
 class BspGroup:
     """The bsp group, as this worker knows it."""
 
@@ -78,6 +179,8 @@ class BspGroup:
         self, to_master: master_link.MasterLink, client: TableClient, model: GroupModel, reducer: Reducer
     ) -> None:
         welcome = to_master.join()
+        number = max((spec.id for spec in client.specs), default=-1) + 1
+        client.declare([TableSpec(id=number, name=TABLE, dim=group_model.ROW)])
         self._link, self._model, self._reducer = to_master, model, reducer
         self._client = client
         self._backend: Any = client.tables
@@ -165,12 +268,12 @@ class BspGroup:
         spot = stepper.position()
         place = group_model.GroupPosition(stepper.count, *spot, stepper.counts())
         try:
-            body = model_state.to_bytes(self._model, place)
+            body = pack_model(self._model, place)
         except errors.BadInput as error:
             log.warning("no checkpoints: %s", error)
             self._kept = NEVER
             return False
-        model_state.put(self._client, body)
+        put_model(self._client, body)
         log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
         return self._link.group.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
 
@@ -180,13 +283,13 @@ class BspGroup:
         store = GroupStore(self._link.group, formed.generation)
         index, leader = formed.ranks.index(rank), formed.ranks.index(formed.leader)
         gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
-        news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64, device="cpu")
+        body = b""
         if leads:
             if formed.first and not formed.restored:
                 self._model.assign_tables()
             complete, restored = self._backend.regroup(), None
             if formed.restored:
-                restored = model_state.from_bytes(self._model, model_state.get(self._client))
+                restored = load_model(self._model, get_model(self._client))
                 log.info("going on after step %d, with the model that the servers hold", restored.step)
             # take the step number from the model: a server that has just received its first slots does not know it
             if formed.at_rest:
@@ -196,17 +299,17 @@ class BspGroup:
             spot, counts = stepper.position(), stepper.counts()
             if restored is not None:
                 spot, counts = DataPosition(restored.shard, restored.first), restored.counts
-            news = torch.tensor([complete, *spot, *counts], dtype=torch.int64, device="cpu")
-        allreduce.broadcast(gloo, news, leader)
-        complete = int(news[0])
-        if not leads and not self._fresh:
-            stepper.catch_up(complete)
-        model_state.share(gloo, leader, self._model, give=leads, take=self._fresh and not leads)
+            body = pack_model(self._model, group_model.GroupPosition(complete, *spot, counts))
+        body = broadcast_bytes(gloo, body, leader)
+        joins = self._fresh and not leads
+        place = load_model(self._model, body) if joins else group_model.decode(body).place
         if self._fresh:
             self._fresh = False
-            stepper.begin_at(complete, DataPosition(*news[1:3].tolist()), news[3:].tolist())
+            stepper.begin_at(place.step, DataPosition(place.shard, place.first), place.counts)
+        else:
+            stepper.catch_up(place.step)
         self.place = GroupPlace(index, len(formed.ranks), formed.generation)
         self._formed, self._formed_at = formed, time.monotonic()
         self._reducer.group = gloo
         self._reducer.elder = leader if formed.generation > 1 else None
-        return complete
+        return place.step

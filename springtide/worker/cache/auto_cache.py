@@ -8,10 +8,9 @@ planning/guards/cache_benefit.py.
 
 import logging
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from springtide.domain.plan.profile import StepTiming
@@ -66,15 +65,9 @@ class DecisionProbes(NamedTuple):
 class CacheDecision:
     """Decision of the lowest rank. The reader's thread reports batches, the loop's thread reports steps."""
 
-    def __init__(
-        self,
-        steps: Sequence[StepTiming],
-        surroundings: Callable[[], JobSurroundings],
-        open_paper: Callable[[], PaperSchedule],
-        round_trip: Callable[[], float] = lambda: 0.0,
-    ) -> None:
+    def __init__(self, steps: Sequence[StepTiming], probes: DecisionProbes) -> None:
         """Create the decision; `steps` are the latest step timings."""
-        self._steps, self._probes = steps, DecisionProbes(surroundings, open_paper, round_trip)
+        self._steps, self._probes = steps, probes
         self.why = ""
         """Reason for the last decision."""
         self.wish: bool | None = None
@@ -99,10 +92,8 @@ class CacheDecision:
         return self._stage in ("begun", "proving", "settled")
 
     def look(self, features: Sequence[FeatureIds], samples: int) -> None:
-        paper = self._paper = self._paper or self._probes.open_paper()
-        began = time.perf_counter()
-        sent = paper.look(features, samples)
-        self._sent.append(replace(sent, seconds=time.perf_counter() - began))
+        self._paper = self._paper or self._probes.open_paper()
+        self._sent.append(self._paper(features, samples))
 
     def on_request(self, *, asked: bool) -> None:
         if self.asked and not asked:

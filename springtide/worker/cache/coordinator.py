@@ -16,7 +16,7 @@ from torch import nn
 
 from springtide import _native, errors
 from springtide.data.source import SampleSource
-from springtide.domain.model.cache_rules import CacheRules, CacheUse, capacity, words
+from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse, capacity, words
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import native_spec
 from springtide.embedding.lookup.tables import ServedTable
@@ -25,9 +25,10 @@ from springtide.embedding.schedule.scheduler import RowSize
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.allreduce import Reducer
+from springtide.worker.bsp.batch_order import ACROSS
 from springtide.worker.bsp.group import BspGroup, GroupPlace
-from springtide.worker.cache.auto_cache import CacheDecision, JobSurroundings
-from springtide.worker.cache.row_cache import PaperSchedule, Planner, RowCache
+from springtide.worker.cache.auto_cache import CacheDecision, DecisionProbes, JobSurroundings
+from springtide.worker.cache.row_cache import PaperSchedule, Planner, RowCache, paper_schedule
 from springtide.worker.cache.sample_allocation import NOT_YET, SampleAllocator
 from springtide.worker.input.batch_plan import ReadBatch
 from springtide.worker.input.batch_rows import SourcePicker
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 DEFAULT_POLICY = "anneal"
 BOOKED = 64  # bytes that a cache counts per row beside its image; a test compares it with row_cache.h
 FLOAT = 4  # bytes of a number on the network, for any dtype of the table
-ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 LATELY = 32  # number of recent steps that determine the time budget of a schedule
 
 DIFFERENT = (
@@ -185,9 +185,8 @@ class CacheCoordinator:
             refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
         )
         numbers = allreduce.encode_words(said, tables)
-        self._reducer.words[: len(numbers)] = (
-            numbers  # the flags have room for all tables, including tables that cannot be cached
-        )
+        # the flags have room for all tables, including tables that cannot be cached
+        self._reducer.words[: len(numbers)] = numbers
 
     def apply_verdict(self, number: int) -> None:
         """Act on the combined flags of all ranks before the push of step `number`."""
@@ -257,7 +256,7 @@ def needed_s(meter: StepMeter) -> float:
 def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
     """Allocate contiguous runs of samples if a layer looks across samples (such as batch norm) and the user chose no
     policy."""
-    across = rules.policy is None and any(isinstance(module, ACROSS_SAMPLES) for module in model.modules())
+    across = rules.policy is None and any(isinstance(module, ACROSS) for module in model.modules())
     return replace(rules, policy="contiguous") if across else rules
 
 
@@ -286,7 +285,8 @@ def open_coordinator(
         cache = RowCache(backend, most_dirty=rules.dirty, gloo=lambda: reducer.group, p2p=rules.p2p)
 
     def planner(place: GroupPlace, chosen: Sequence[int]) -> Planner:
-        return open_planner(rules, cache, [by_id[table] for table in chosen], place, welcome.spec.seed)
+        seen = () if cache is None else cache.tables([by_id[table] for table in chosen])
+        return Planner(schedule_settings(rules, cache, seen, place, seed=welcome.spec.seed, tables=tuple(chosen)))
 
     def begin(place: GroupPlace, chosen: Sequence[int]) -> Planner:
         made = planner(place, chosen)
@@ -309,32 +309,25 @@ def open_coordinator(
     def paper() -> PaperSchedule:
         chosen = [table for table in tables if table not in lookups.computed()]
         made = planner(group.place, chosen)
-        return PaperSchedule(made, row_sizes(backend, [by_id[table] for table in chosen]))
+        return paper_schedule(made, row_sizes(backend, [by_id[table] for table in chosen]))
 
-    decides = CacheDecision(
-        meter.steps,
-        lambda: around(group, lookups, sharing),
-        paper,
-        lambda: group.round_trip_s(lookups.after_step),
+    probes = DecisionProbes(
+        lambda: around(group, lookups, sharing), paper, lambda: group.round_trip_s(lookups.after_step)
     )
-    sharing.decide_by(decides, at_once=rules.at_once)
+    sharing.decide_by(CacheDecision(meter.steps, probes), at_once=rules.at_once)
     return sharing
 
 
-def open_planner(
-    rules: CacheRules, cache: RowCache | None, chosen: Sequence[ServedTable], place: GroupPlace, seed: int
-) -> Planner:
-    seen = () if cache is None else cache.tables(chosen)
-    return Planner(
-        scheduler.ScheduleSettings(
-            workers=place.workers,
-            capacity_rows=capacity(rules, seen),
-            tables=tuple(table.spec.id for table in chosen),
-            seed=seed,
-            policy=rules.policy or DEFAULT_POLICY,
-            order=rules.order,
-            p2p="off" if cache is None else rules.p2p,
-        )
+def schedule_settings(
+    rules: CacheRules, cache: RowCache | None, seen: tuple[CachedTable, ...], place: GroupPlace, **same: Any
+) -> scheduler.ScheduleSettings:
+    return scheduler.ScheduleSettings(
+        workers=place.workers,
+        capacity_rows=capacity(rules, seen),
+        policy=rules.policy or DEFAULT_POLICY,
+        order=rules.order,
+        p2p="off" if cache is None else rules.p2p,
+        **same,
     )
 
 

@@ -1,10 +1,12 @@
-"""Row cache of a worker in a bsp group, which executes the schedule's plans step by step.
+"""Row caches of a worker. In a bsp group (`RowCache`), a cache executes the schedule's plans step by step.
 
-In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they apply to,
-and feedback to the schedule. Next: embedding/schedule/scheduler.py (the schedule). Design: docs/design/caching.md.
+In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they apply to.
+In an async job (`StaleRowCache`), a cache uses a copy until it lacks too many updates of other workers; servers see
+every push, so training stays exactly once. Design: docs/design/caching.md.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from springtide import _native, errors
-from springtide.domain.model.cache_rules import CachedTable, CacheUse, Way
+from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse, Way, size_in_bytes, words
+from springtide.embedding.lookup.table_client import native_spec
 from springtide.embedding.lookup.tables import ServedTable
 from springtide.embedding.schedule import scheduler
 from springtide.embedding.schedule.scheduler import FeatureIds, RowSize
-from springtide.worker.bsp import allreduce
+from springtide.worker.bsp.allreduce import noticing_loss
 from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.input.batch_plan import AllottedBatch
 
@@ -31,9 +34,8 @@ class Planner:
 
     def __init__(self, settings: scheduler.ScheduleSettings) -> None:
         self._scheduler = scheduler.Scheduler(settings)
-        self._lock = (
-            threading.Lock()
-        )  # a loop that ends or accumulates may flush during the scheduling of the next batch
+        # a loop that ends or accumulates may flush during the scheduling of the next batch
+        self._lock = threading.Lock()
         self._searches = settings.policy == "anneal"
         self._tables = len(settings.tables or ())
         self._took: list[scheduler.ScheduleTime] = []
@@ -55,6 +57,13 @@ class Planner:
     def flushed(self, step: int) -> None:
         with self._lock:
             self._scheduler.flushed(step)
+
+
+def cached_tables(backend: Any, chosen: Sequence[ServedTable]) -> tuple[CachedTable, ...]:
+    size = backend.image_bytes
+    return tuple(
+        CachedTable(id=table.spec.id, row_bytes=size(table.spec.id), rows=table.request.rows) for table in chosen
+    )
 
 
 class RowCache:
@@ -89,10 +98,7 @@ class RowCache:
     def tables(self, chosen: Sequence[ServedTable]) -> tuple[CachedTable, ...]:
         self._kept = frozenset(table.spec.id for table in chosen)
         self.backend.cache_tables(sorted(self._kept))
-        size = self.backend.image_bytes
-        return tuple(
-            CachedTable(id=table.spec.id, row_bytes=size(table.spec.id), rows=table.request.rows) for table in chosen
-        )
+        return cached_tables(self.backend, chosen)
 
     def begin(self, planner: Planner, place: GroupPlace) -> None:
         self.close()
@@ -167,14 +173,12 @@ class RowCache:
 def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, int]]) -> list[Parcel]:
     """Send these parcels, and receive parcels of these sizes (rank, floats), which both sides know from the plan."""
     coming = [(peer, torch.empty(floats, device="cpu")) for peer, floats in sizes]
-    try:
+    with noticing_loss():
         arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]
         leaving = [(peer, torch.from_numpy(floats)) for peer, floats in parcels]
         going = [gloo.send([tensor], peer, 0) for peer, tensor in leaving]
-        for one in (*arriving, *going):
-            one.wait()
-    except RuntimeError as error:
-        raise errors.GroupChanged(f"a member of the group is lost: {allreduce.reason_of(error)}") from None
+        for transfer in (*arriving, *going):
+            transfer.wait()
     return [(peer, tensor.numpy()) for peer, tensor in coming]
 
 
@@ -188,14 +192,70 @@ class CacheTraffic:
     """Duration of the simulation in seconds."""
 
 
-class PaperSchedule:
-    """Simulated schedule that measures the bytes a cache would save."""
+PaperSchedule = Callable[[Sequence[FeatureIds], int], CacheTraffic]
 
-    def __init__(self, planner: Planner, sizes: Mapping[int, RowSize]) -> None:
-        self._planner, self._sizes = planner, sizes
 
-    def look(self, features: Sequence[FeatureIds], samples: int) -> CacheTraffic:
-        """Simulate the next batch. Without caches, every row is pulled and its gradient pushed."""
-        plans = self._planner.schedule(features, samples, effort=0).plans
-        sent = scheduler.volume(plans, self._sizes)
-        return CacheTraffic(sent.with_caches / len(plans), sent.without / len(plans))
+def paper_schedule(planner: Planner, sizes: Mapping[int, RowSize]) -> PaperSchedule:
+    """Return a function that simulates the next batch, to measure the bytes a cache would save."""
+
+    def simulate(features: Sequence[FeatureIds], samples: int) -> CacheTraffic:
+        began = time.perf_counter()
+        plans = planner.schedule(features, samples, effort=0).plans
+        with_caches, without = scheduler.volume(plans, sizes)
+        return CacheTraffic(with_caches / len(plans), without / len(plans), time.perf_counter() - began)
+
+    return simulate
+
+
+class StaleRowCache:
+    """Row cache with bounded staleness: `wrap` puts it before the tables, then `keep` chooses the tables."""
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
+        self._backend: _native.VersionedBackend | None = None
+        self._why = ""
+
+    def wrap(self, tables: _native.Backend) -> _native.Backend:
+        rules = self._rules
+        self._backend = _native.VersionedBackend(tables, capacity_bytes=0, order=rules.order, staleness=rules.staleness)
+        return self._backend
+
+    def keep(self, served: Sequence[ServedTable]) -> None:
+        """Cache rows of those tables that can be cached. The tables must already be declared."""
+        assert self._backend is not None
+        chosen = [table for table in served if _native.CachedBackend.cacheable(native_spec(table.spec))]
+        self._backend.cache_tables([table.spec.id for table in chosen])
+        self._backend.resize(size_in_bytes(self._rules, cached_tables(self._backend, chosen)))
+        left = [table.name for table in served if table not in chosen]
+        self._why = f"asked for, {words(self._rules)} a worker" if chosen else ""
+        if left:
+            self._why += (
+                f"{'; ' if chosen else ''}no rows of {', '.join(left)}, which servers admit or drop by themselves"
+            )
+
+    def use(self) -> CacheUse:
+        assert self._backend is not None
+        stats = self._backend.stats()
+        mean = stats["staleness_sum"] / max(1, stats["hits"])
+        lacked = f"copies lacked {mean:.2f} trainings, {stats['staleness_max']} at most of {self._rules.staleness}"
+        return CacheUse(
+            on=True,
+            why=f"{self._why}; {lacked}",
+            rows=stats["rows"],
+            size=stats["bytes"],
+            hits=stats["hits"],
+            pulled=stats["misses"] + stats["stale"],
+            pushed=stats["pushed_gradients"],
+        )
+
+
+def for_async(rules: CacheRules, *, max_staleness: int | None) -> StaleRowCache | None:
+    """Return a cache if the user gave a size, else None. Only bsp groups measure whether a cache is worth it."""
+    if rules.auto or rules.off:
+        return None
+    if max_staleness is not None:
+        raise errors.BadInput(
+            f"max_staleness={max_staleness} and a cache of {words(rules)}: pushes that are counted do not see copies. "
+            "Use one or the other; cache_staleness bounds what a copy may lack"
+        )
+    return StaleRowCache(rules)

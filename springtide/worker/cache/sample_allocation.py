@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from springtide import errors
 from springtide.data import shards
 from springtide.embedding.lookup.lookup import Lookups
-from springtide.embedding.schedule import sample_ids
+from springtide.embedding.schedule import scheduler
 from springtide.embedding.schedule.scheduler import FeatureIds
 from springtide.worker.bsp.allreduce import GroupVerdict
 from springtide.worker.bsp.group import GroupPlace
@@ -129,7 +129,7 @@ class SampleAllocator:
         if whole is None:
             return handed
         calls = self.lookups.announced(whole)
-        features = sample_ids.of_calls(calls, len(order.whole))
+        features = scheduler.features_of(calls, len(order.whole))
         jagged = any(bag[3] for call in calls for bag in call.bags)
         if features is None or (jagged and not self.picker.again):
             return self._in_runs(handed, whole)
@@ -146,7 +146,7 @@ class SampleAllocator:
         if look is None or whole is None or not self.lookups.settled:
             return
         if (batch := self._whole(handed)) is not None:
-            features = sample_ids.of_calls(self.lookups.announced(batch), len(whole))
+            features = scheduler.features_of(self.lookups.announced(batch), len(whole))
             mine = [one for one in features or () if one.table in self.tables]
             look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
 
@@ -158,14 +158,12 @@ class SampleAllocator:
             return self.picker.fetch(handed.order.whole)
         except errors.JobFailed:
             raise
-        except (
-            Exception
-        ) as error:  # a user's data set may raise anything; the rank that trains the bad samples reports it
+        except Exception as error:  # a user's data set may raise anything; the rank that trains the samples reports it
             log.info("a batch is not scheduled: %s", error)
             return None
 
     def _in_units(self, features: Sequence[FeatureIds], samples: int) -> list[FeatureIds]:
-        return sample_ids.in_units(features, samples, self._unit)
+        return scheduler.in_units(features, samples, self._unit)
 
     def review(self, handed: ReadBatch) -> ReadBatch:
         allotted = handed.plan

@@ -25,12 +25,6 @@ from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 Indices = NDArray[np.int64]
 
 
-def whole(card: DatasetCard, grant: Grant) -> int:
-    """Return the samples of the lease's shard, for batch identities; 0 if the number does not fit in 32 bits."""
-    size = shards.size(card, grant.nth)
-    return size if size < 2**32 else 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOrder:
     """One mini-batch to read and train. An order without ranges is a pause: no batch is available now."""
@@ -70,8 +64,6 @@ def leased(
     tracker: LeaseTracker,
     card: DatasetCard,
     *,
-    rank: int = 0,
-    group: int = 1,
     unit: int = 1,
     each: int | None = None,
     place: Callable[[], tuple[int, int, int]] | None = None,
@@ -85,7 +77,7 @@ def leased(
     its last batches as trained.
     """
     tracker.begin_pass(card)
-    generation = 0
+    rank, group, generation = 0, 1, 0
     read: tuple[Grant, Indices] | None = None
     try:
         while not draining():
@@ -100,7 +92,9 @@ def leased(
                         shards.indices(card, epoch=grant.epoch, index=grant.nth, first=grant.first, end=grant.end),
                     )
                 leases.keep_up(card, claim.end - claim.begin)
-                yield order_of(grant, claim, read[1], rank, group, unit, shard_samples=whole(card, grant))
+                size = shards.size(card, grant.nth)
+                known = size if size < 2**32 else 0  # the samples of the shard are part of batch identities
+                yield order_of(grant, claim, read[1], rank, group, unit, shard_samples=known)
                 continue
             answer = leases.more(card)
             if isinstance(answer, messages.DataEnd) and (card.in_step or not tracker.is_busy):

@@ -129,7 +129,9 @@ def complete(feed: Iterable[ReadBatch]) -> Iterator[ReadBatch]:
             continue
         waiting.append(handed)
         if handed.order.last:
-            if sum(part.order.samples for part in waiting) == whole_samples(waiting[0]):
+            first = waiting[0].order
+            whole = first.samples if first.claim is None else first.claim.end - first.claim.begin
+            if sum(part.order.samples for part in waiting) == whole:
                 yield from without_empty(waiting)
             waiting = []
 
@@ -139,20 +141,12 @@ def without_empty(parts: Sequence[ReadBatch]) -> list[ReadBatch]:
     kept = [part for part in parts if not part.empty] or list(parts[:1])
     begins = [one.order.ranges[0].first for one in (parts[0], *kept[1:])]
     ends = [*begins[1:], begins[0] + sum(part.order.samples for part in parts)]
-    return [
-        dataclasses.replace(part, order=named(part.order, begin, end, last=part is kept[-1]))
-        for part, begin, end in zip(kept, begins, ends, strict=True)
-    ]
-
-
-def named(order: BatchOrder, begin: int, end: int, *, last: bool) -> BatchOrder:
-    (own,) = order.ranges
-    return dataclasses.replace(order, ranges=(dataclasses.replace(own, first=begin, count=end - begin),), last=last)
-
-
-def whole_samples(part: ReadBatch) -> int:
-    claim = part.order.claim
-    return part.order.samples if claim is None else claim.end - claim.begin
+    named = []
+    for part, begin, end in zip(kept, begins, ends, strict=True):
+        own = dataclasses.replace(part.order.ranges[0], first=begin, count=end - begin)
+        order = dataclasses.replace(part.order, ranges=(own,), last=part is kept[-1])
+        named.append(dataclasses.replace(part, order=order))
+    return named
 
 
 def read(

@@ -85,23 +85,20 @@ def borrow(fetch: Fetch, indices: Indices) -> BatchRest | None:
 def explain_errors(source: SampleSource) -> SampleSource:
     """Wrap an iterable source: if the data set raises, the error explains why no sample can be skipped."""
 
-    def runs(run: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
-        def told() -> Iterator[Any]:
-            place = 0
-            try:
-                for batch in run():
-                    yield batch
-                    place += 1
-            except Exception as raised:  # a user's data set may raise anything
-                raise errors.UnreadableSample(
-                    f"{on_one_line(raised)}: of an IterableDataset nothing can be left out (--poison skip), since "
-                    f"nobody can read on behind what it raises, here in mini-batch {place} of an iteration; pass over"
-                    " the sample in its __iter__, or use a data set with indices"
-                ) from raised
+    def told() -> Iterator[Any]:
+        place = 0
+        try:
+            for batch in source.stream():
+                yield batch
+                place += 1
+        except Exception as raised:  # a user's data set may raise anything
+            raise errors.UnreadableSample(
+                f"{on_one_line(raised)}: of an IterableDataset nothing can be left out (--poison skip), since "
+                f"nobody can read on behind what it raises, here in mini-batch {place} of an iteration; pass over"
+                " the sample in its __iter__, or use a data set with indices"
+            ) from raised
 
-        return told
-
-    return replace(source, stream=runs(source.stream), items=runs(source.items))
+    return replace(source, stream=told)
 
 
 @dataclass(slots=True)
@@ -167,10 +164,20 @@ class BatchReader:
 
     def read(self, wanted: Iterable[WantedBatch], *, tolerant: bool = False) -> Iterator[Any]:
         """Yield batches in the requested order, as `SampleSource.read` does; batches of data workers are `Fed`."""
-        stream, self._own.last = _Stream(wanted), time.perf_counter()
-        while not stream.ended:
+        orders, ended, self._own.last = iter(wanted), False, time.perf_counter()
+
+        def until_switch(fed: bool) -> Iterator[WantedBatch]:
+            nonlocal ended
+            while self.fed == fed:
+                order = next(orders, None)
+                if order is None:
+                    ended = True
+                    return
+                yield order
+
+        while not ended:
             fed = self.fed
-            part = _Noted(stream.part(lambda fed=fed: self.fed == fed))  # type: ignore[misc]
+            part = _Noted(until_switch(fed))
             for made in self._from_others(part, tolerant) if fed else self._from_here(part, tolerant):
                 asked = part.popleft()
                 self._own.count()
@@ -211,9 +218,8 @@ class BatchReader:
         """
 
         def fetch(indices: Any) -> Any:
-            with batch_rng.seeded(
-                self._welcome.spec.seed, asked.name
-            ):  # seed the generators for this batch, and leave the loop's random state unchanged
+            # seed the generators for this batch, and leave the loop's random state unchanged
+            with batch_rng.seeded(self._welcome.spec.seed, asked.name):
                 return self._source.fetch(indices)
 
         if fed:
@@ -265,19 +271,4 @@ class _Noted(deque[WantedBatch]):
     def __iter__(self) -> Iterator[WantedBatch]:
         for one in self._wanted:
             self.append(one)
-            yield one
-
-
-class _Stream:
-    """Stream of orders that is read in parts; `ended` once no order is left."""
-
-    def __init__(self, wanted: Iterable[WantedBatch]) -> None:
-        self._wanted, self.ended = iter(wanted), False
-
-    def part(self, on: Callable[[], bool]) -> Iterator[WantedBatch]:
-        while on():
-            one = next(self._wanted, None)
-            if one is None:
-                self.ended = True
-                return
             yield one

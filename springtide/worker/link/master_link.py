@@ -233,9 +233,9 @@ class MasterLink:
             self.news.slots.epoch,
             objects=objects,
             place=place,
-            feeders=self.news.feeders.epoch,
-            shuffle=self.news.shufflers.own_address,
-            shufflers=self.news.shufflers.digest,
+            feeders=0 if self.news.feeders.newest is None else self.news.feeders.newest.epoch,
+            shuffle=self.news.shuffle_address,
+            shufflers=0 if self.news.shufflers.newest is None else self.news.shufflers.newest.digest,
             usage=self._usage.read(),
         )
 

@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from springtide import errors
-from springtide.domain.data.data_workers import FeedState
-from springtide.domain.data.streams import StreamUse
-from springtide.domain.model.cache_rules import CacheUse
 from springtide.domain.plan import profile
 from springtide.rpc.messages.messages import MemberReport
 from springtide.worker.link import master_link
@@ -91,22 +90,14 @@ class StepMeter:
         return self._total
 
 
-class MemberUse(NamedTuple):
-    """Statistics of a worker's cache, data workers and stream, each if the worker has it."""
-
-    cache: CacheUse | None = None
-    feed: FeedState | None = None
-    stream: StreamUse | None = None
-
-
 class ProgressReporter:
-    """Totals of this worker. A lost or repeated report does no harm."""
+    """Totals of this worker. A lost or repeated report does no harm. `use` returns those of its cache and input."""
 
     def __init__(
         self,
         to_master: master_link.MasterLink,
         meter: StepMeter,
-        use: Callable[[], MemberUse] = MemberUse,
+        use: Callable[[], MemberReport] = MemberReport,
         *,
         every_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -140,16 +131,13 @@ class ProgressReporter:
         total = self._meter.collect()
         loss = self._loss_sum / self._losses if self._losses else None
         self._loss_sum, self._losses = 0.0, 0
-        use = self._use()
         self._link.reports.report(
-            MemberReport(
+            msgspec.structs.replace(
+                self._use(),
                 step=total.steps,
                 samples=total.samples,
                 loss=loss,
                 metrics=dict(self._metrics),
-                cache=use.cache,
-                feed=use.feed,
-                stream=use.stream,
                 seconds={name.removesuffix("_s"): getattr(total, name) for name in SECONDS},
             )
         )

@@ -7,6 +7,7 @@ epochs that the next heartbeat acknowledges. A server leaves only after every wo
 import logging
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from springtide.rpc.messages.messages import Feeders, ServerAddresses, Shufflers
 log = logging.getLogger(__name__)
 
 Follow = Callable[[Placement, tuple[str, ...]], None]
+News = TypeVar("News")
 
 
 class SlotsFollower:
@@ -69,63 +71,35 @@ class SlotsFollower:
             self.epoch = goal.placement.epoch
 
 
-class FeedersFollower:
-    """Subscriber to the list of data workers. Calls run in the link's thread and must not block."""
+class Topic(Generic[News]):
+    """Newest news of one kind, for one subscriber. Its calls must not block the link's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._call: Callable[[Feeders], None] = lambda _: None
-        self._newest: Feeders | None = None
+        self._call: Callable[[News], None] = lambda _: None
+        self.newest: News | None = None
 
-    @property
-    def epoch(self) -> int:
-        return 0 if self._newest is None else self._newest.epoch
-
-    def take(self, news: Feeders) -> None:
+    def take(self, news: News) -> None:
         with self._lock:
-            self._newest = news
+            self.newest = news
             self._call(news)
 
-    def follow(self, call: Callable[[Feeders], None]) -> None:
-        """Call `call` now with the known list of data workers, and with every new list."""
+    def follow(self, call: Callable[[News], None]) -> None:
+        """Call `call` now with the newest news, if any, and with all later news."""
         with self._lock:
             self._call = call
-            if self._newest is not None:
-                call(self._newest)
-
-
-class ShufflersFollower:
-    """Subscriber to the addresses of workers that exchange stream batches. Calls run in the link's thread."""
-
-    def __init__(self) -> None:
-        self._call: Callable[[Shufflers], None] = lambda _: None
-        self.own_address = ""
-        """Address where this worker accepts batches of other workers; empty if it accepts none."""
-        self.digest = 0
-        """Digest of the newest list; 0 without a list."""
-
-    def take(self, news: Shufflers) -> None:
-        self.digest = news.digest
-        self._call(news)
-
-    def follow(self, own_address: str, call: Callable[[Shufflers], None]) -> None:
-        self.own_address, self._call = own_address, call
+            if self.newest is not None:
+                call(self.newest)
 
 
 class Subscriptions:
     """All subscriptions of a worker."""
 
     def __init__(self) -> None:
-        self.slots, self.feeders, self.shufflers = SlotsFollower(), FeedersFollower(), ShufflersFollower()
-        self._servers: ServerAddresses | None = None
-        self._follow_servers: Callable[[ServerAddresses], None] = lambda _: None
-
-    def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
-        """Call `call` now with the known server addresses, if any, and later, in the link's thread, after every restart
-        of a server."""
-        self._follow_servers = call
-        if self._servers is not None:
-            call(self._servers)
+        self.slots = SlotsFollower()
+        self.servers, self.feeders, self.shufflers = Topic[ServerAddresses](), Topic[Feeders](), Topic[Shufflers]()
+        self.shuffle_address = ""
+        """Address where this worker accepts batches of other workers; empty if it accepts none."""
 
     def take_servers(self, servers: ServerAddresses | None) -> None:
         """Switch to restarted servers before the worker uses a lease of their new era.
@@ -133,9 +107,8 @@ class Subscriptions:
         If it switched later, an old incarnation of a server that still runs could acknowledge a push that counts for
         the new incarnation.
         """
-        if servers is not None and servers != self._servers:
-            self._servers = servers
-            self._follow_servers(servers)
+        if servers is not None and servers != self.servers.newest:
+            self.servers.take(servers)
 
     def on_reply(self, reply: messages.HeartbeatReply) -> None:
         self.take_servers(reply.servers)
@@ -149,7 +122,7 @@ class Subscriptions:
     def updated(self, welcome: WorkerWelcome) -> WorkerWelcome:
         if (goal := self.slots.newest) is not None:
             welcome = msgspec.structs.replace(welcome, placement=goal.placement, servers=goal.addresses)
-        return welcome if self._servers is None else with_current_servers(welcome, self._servers)
+        return welcome if self.servers.newest is None else with_current_servers(welcome, self.servers.newest)
 
 
 def with_current_servers(welcome: WorkerWelcome, servers: ServerAddresses) -> WorkerWelcome:

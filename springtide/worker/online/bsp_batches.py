@@ -105,9 +105,6 @@ class BspStreamFeed(StepListener):
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         self.use.trained(claims)
 
-    def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        return False
-
     def row_clock(self) -> int:
         return self.event_s
 
@@ -204,23 +201,23 @@ class BspStreamFeed(StepListener):
 
     def _made(self, grant: Grant, claim: BatchClaim, records: Records, place: GroupPlace) -> ReadBatch | None:
         """Return this rank's part, or the whole batch. With fewer records than ranks, each trains all."""
-        made = self.making.whole(grant.nth, records, tell=place.rank == 0)
-        before, count = self._recent[-1] if self._recent else None, len(made.records)
+        batch, records = self.making.whole(grant.nth, records, tell=place.rank == 0)
+        before, count = self._recent[-1] if self._recent else None, len(records)
         self.link.leases.tracker.note_void(claim, claim.end - claim.begin - count)
         if not count:
             return None
         first = 0 if before is None else before.first + len(before.records)
-        recent = RecentBatch(claim, grant.nth, first, made.records, self.making.event_s)
+        recent = RecentBatch(claim, grant.nth, first, records, self.making.event_s)
         # in one assignment, because the loop's thread may read it at the same time
         self._recent = (*self._recent[1 - KEPT :], recent)
         if count < place.workers:
-            return ReadBatch(order_of(claim, count, share=1.0 / place.workers), shaped(made.batch))
+            return ReadBatch(order_of(claim, count, share=1.0 / place.workers), shaped(batch))
         run = shards.rank_part(count, rank=place.rank, workers=place.workers)
         mine, whole = np.arange(run.start, run.stop), first + np.arange(count)
         order = order_of(claim, len(mine), share=len(mine) / count, whole=whole, places=mine)
         if self._sharing is not None and self._sharing.allotting.wholes:
-            return ReadBatch(order, shaped(made.batch), whole=True)
-        return ReadBatch(order, shaped(made.batch) if place.workers == 1 else self.fetch(whole[run]))
+            return ReadBatch(order, shaped(batch), whole=True)
+        return ReadBatch(order, shaped(batch) if place.workers == 1 else self.fetch(whole[run]))
 
     def _hand_out(self, order: BatchOrder, claim: BatchClaim) -> None:
         recent = next(one for one in self._recent if one.claim == claim)

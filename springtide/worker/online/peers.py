@@ -27,7 +27,7 @@ from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import addresses, auth, frames, tls
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.master_link import MasterLink
-from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit, strategy_named
+from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -250,8 +250,9 @@ class Peers:
 
     def _send(self, peer: str, run: RecordRun) -> None:
         line = self._lines.get(peer)
-        if line is not None:  # without a connection, the unit learns that the peer is lost
-            self._write(line, batch_of(run))
+        if line is not None:  # otherwise the unit learns of the lost peer
+            batch = BatchForwarded(run.claim, run.partition, run.records.to_bytes())
+            self._write(line, frames.pack(batch, limit=MAX_BYTES))
 
     def _say(self, lines: dict[str, PeerLine], peer: str, said: PeerMessage) -> None:
         if (line := lines.get(peer)) is not None:
@@ -362,10 +363,6 @@ from_called: "msgspec.msgpack.Decoder[PeerAlive | PeerReady | BatchTrained | Bat
 )
 
 
-def batch_of(run: RecordRun) -> bytes:
-    return frames.pack(BatchForwarded(run.claim, run.partition, run.records.to_bytes()), limit=MAX_BYTES)
-
-
 def run_of(batch: BatchForwarded, owner: str) -> RecordRun:
     claim = batch.claim
     if not (0 <= claim.first <= claim.begin < claim.end and claim.shard >= 0 and batch.partition >= 0):
@@ -383,7 +380,7 @@ def open_unit(
     to_master: MasterLink, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
 ) -> ShuffleUnit:
     """Open the unit; `ShuffleUnit.close` disconnects it. With "none", or without a cluster, it is a plain queue."""
-    chosen = strategy_named(strategy) if any(welcome.servers) else "none"
+    chosen = strategy if any(welcome.servers) else "none"
     unit = ShuffleUnit(
         to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.spec.seed * 65537 + welcome.rank
     )
@@ -404,7 +401,8 @@ def open_unit(
     def heed(news: Shufflers) -> None:
         peers.follow({each.name: each.address for each in news.members})
 
-    to_master.news.shufflers.follow(peers.address, heed)
+    to_master.news.shuffle_address = peers.address
+    to_master.news.shufflers.follow(heed)
     return unit
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
-from springtide import errors
 from springtide.data import peer_shuffle
 from springtide.data.peer_shuffle import QueueBounds, Strategy
 from springtide.data.stream.records import Records
+from springtide.domain.core import validation
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
 SENDABLE_BYTES = 64 * 2**20  # largest batch that is sent to a peer; a worker that reads a larger batch trains it itself
@@ -63,12 +63,6 @@ class Wires(Protocol):
         ...
 
 
-def strategy_named(name: str) -> Strategy:
-    if name not in peer_shuffle.STRATEGIES:
-        raise errors.UnknownName("shuffle strategy", name, list(peer_shuffle.STRATEGIES))
-    return cast(Strategy, name)
-
-
 class ShuffleUnit:
     """Queue of batches with exchange between peers. All methods are thread-safe."""
 
@@ -83,17 +77,17 @@ class ShuffleUnit:
     ) -> None:
         self._tracker, self._clock = tracker, clock
         bounds = None if queue is None else QueueBounds(lower=queue[0], upper=queue[1])
-        chance = random.Random(seed)
         self._shuffle: peer_shuffle.PeerShuffle[BatchClaim] = peer_shuffle.PeerShuffle(
-            strategy_named(strategy), bounds, chance.randrange
+            cast(Strategy, validation.choice(strategy, "shuffle strategy", peer_shuffle.STRATEGIES)),
+            bounds,
+            random.Random(seed).randrange,
         )
         self._runs: dict[BatchClaim, RecordRun] = {}
         """Records of all batches that are queued here or sent to a peer."""
         self._early: list[RecordRun] = []
         """Batches from peers that learned of a new era before this worker."""
-        self._lock = (
-            threading.RLock()
-        )  # used directly, because an interrupt in Condition.__enter__ would leave it locked
+        # used directly, because an interrupt in Condition.__enter__ would leave it locked
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._wires: Wires | None = None
         self._forwarded = self._received = 0

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +81,8 @@ class StreamFeed(StepListener):
                     patience_s = 0.0  # do not delay the push of the previous batch while no batch is ready
                     yield from self._handed(run)
                 else:
-                    _raise(reading.failure or asking.failure)
+                    if failure := reading.failure or asking.failure:
+                        raise failure
                     if asking.over and not tracker.is_busy and self._unit.idle:
                         return
                     if not tracker.is_busy:
@@ -162,19 +163,6 @@ def order_of(claim: BatchClaim, begin: int, end: int) -> BatchOrder:
     return BatchOrder(indices=PAUSE.indices, ranges=(identity,), claim=claim, last=end == claim.end)
 
 
-def _raise(failure: BaseException | None) -> None:
-    if failure is not None:
-        raise failure
-
-
-class DecodedBatch(NamedTuple):
-    """Batch of a group, decoded alike on every rank."""
-
-    batch: Any
-    records: Records
-    """Records in the batch; empty if none can be trained."""
-
-
 class RecordDecoder:
     """Decoder of raw records, for one thread at a time."""
 
@@ -182,7 +170,7 @@ class RecordDecoder:
         self._rules = record_filter.FilterRules(
             max_record_bytes=dataset.max_record_bytes, max_lateness_s=dataset.max_lateness_s
         )
-        self._decoder = decoder_of(dataset.decode or _bodies)
+        self._decoder = decoder_of(dataset.decode or (lambda bodies: bodies))
         self._letters = DeadLetters(dataset.dead_letters)
         self._use = use
         self._said: set[str] = set()
@@ -192,11 +180,11 @@ class RecordDecoder:
     def batch(self, partition: int, records: Records) -> record_filter.FilteredBatch:
         return self._made(partition, records, tell=True)
 
-    def whole(self, partition: int, records: Records, *, tell: bool) -> DecodedBatch:
-        """Decode a batch that all ranks read. Only the rank with `tell` reports records that cannot be trained."""
+    def whole(self, partition: int, records: Records, *, tell: bool) -> tuple[Any, Records]:
+        """Return a batch that all ranks read and its trainable records. The rank with `tell` reports the others."""
         made = self._made(partition, records, tell=tell)
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
-        return DecodedBatch(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
+        return made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records
 
     def again(self, partition: int, records: Records) -> Any:
         return record_filter.batch_of(partition, records, self._rules, self._decoder).batch
@@ -232,7 +220,3 @@ class RecordDecoder:
                     why,
                     first.detail or f"{first.size} bytes",
                 )
-
-
-def _bodies(bodies: list[bytes]) -> list[bytes]:
-    return bodies

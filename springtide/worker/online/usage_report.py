@@ -19,34 +19,7 @@ from springtide.worker.link.lease_tracker import BatchClaim, LeaseTail
 
 KEPT_LAGS = 4096  # records in the quantiles
 OF_A_BATCH = 16  # records sampled per batch
-
-
-class RecordLags:
-    """Batches in training, and the lags of the records trained last."""
-
-    def __init__(self) -> None:
-        self.records = 0
-        """Records trained so far."""
-        self._under_way: dict[BatchClaim, tuple[int, NDArray[np.float64]]] = {}
-        self._lags: deque[float] = deque(maxlen=KEPT_LAGS)
-
-    def begin(self, claim: BatchClaim, count: int, appended_at: NDArray[np.float64]) -> None:
-        self._under_way[claim] = (count, appended_at)
-
-    def forget(self, claim: BatchClaim) -> None:
-        self._under_way.pop(claim, None)
-
-    def end(self, claim: BatchClaim, now: float) -> None:
-        count, appended_at = self._under_way.pop(claim, (0, None))
-        self.records += count
-        if appended_at is not None:
-            self._lags.extend(np.maximum(0.0, now - appended_at).tolist())
-
-    def quantiles(self) -> tuple[float, float]:
-        if not self._lags:
-            return 0.0, 0.0
-        p50, p99 = np.quantile(np.array(self._lags), (0.5, 0.99)).tolist()
-        return p50, p99
+NO_TIMES: NDArray[np.float64] = np.empty(0)
 
 
 class LoopTime:
@@ -86,7 +59,11 @@ class StreamMeter:
     ) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._lags, self._time = RecordLags(), LoopTime(counter)
+        self._time = LoopTime(counter)
+        self._records = 0
+        self._under_way: dict[BatchClaim, tuple[int, NDArray[np.float64]]] = {}
+        """Batches in training: number of records, and append times of some of them."""
+        self._lags: deque[float] = deque(maxlen=KEPT_LAGS)
         self._claimed: dict[LeaseKey, deque[tuple[int, float]]] = {}
         """Claimed batches, perhaps untrained, by lease: end of the batch, append time of its first record."""
         self.read_bytes = self._expired = 0
@@ -118,18 +95,20 @@ class StreamMeter:
     def handed(self, claim: BatchClaim, records: Records, count: int) -> None:
         every = max(1, len(records) // OF_A_BATCH)
         with self._lock:
-            self._lags.begin(claim, count, np.array(records.appended_at[::every]))
+            self._under_way[claim] = (count, np.array(records.appended_at[::every]))
 
     def trained(self, claims: Iterable[BatchClaim]) -> None:
         now = self._clock()
         with self._lock:
             for claim in claims:
-                self._lags.end(claim, now)
+                count, appended_at = self._under_way.pop(claim, (0, NO_TIMES))
+                self._records += count
+                self._lags.extend(np.maximum(0.0, now - appended_at).tolist())
 
     def forget(self, claims: Iterable[BatchClaim]) -> None:
         with self._lock:
             for claim in claims:
-                self._lags.forget(claim)
+                self._under_way.pop(claim, None)
 
     def stands(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
         """Record the read position: append times of the oldest unclaimed records, and the ends of partitions."""
@@ -146,7 +125,7 @@ class StreamMeter:
         """Return all totals except the shuffle unit's; `tails` are this worker's partitions."""
         with self._lock:
             self._time.count()
-            p50, p99 = self._lags.quantiles()
+            p50, p99 = np.quantile(np.array(self._lags or [0.0]), (0.5, 0.99)).tolist()
             ours = {LeaseKey(tail.grant.shard, tail.grant.first): tail for tail in tails}
             self._claimed = {key: batches for key, batches in self._claimed.items() if key in ours}
             views = [
@@ -156,7 +135,7 @@ class StreamMeter:
             ]
             return StreamUse(
                 partitions=tuple(sorted(views)),
-                records=self._lags.records,
+                records=self._records,
                 expired=self._expired,
                 waited_s=self._time.waited_s,
                 busy_s=self._time.busy_s,

@@ -198,8 +198,7 @@ class ForwardStandIn(abc.ABC):
         return type(self._model).forward(self._model, *args, **kwargs)
 
     @abc.abstractmethod
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the user's own forward."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if self._instances_own:
@@ -209,10 +208,8 @@ class ForwardStandIn(abc.ABC):
     def __reduce__(self) -> Any:
         if self._instances_own:
             return functools.partial, (self._before,)
-        return getattr, (
-            self._model,
-            "forward",
-        )  # resolves to the class, because the unpickled instance has no attributes yet
+        # resolves to the class, because the unpickled instance has no attributes yet
+        return getattr, (self._model, "forward")
 
 
 class Recording(ForwardStandIn):

@@ -238,11 +238,6 @@ def present(tree: Any) -> Any:
     return _pytree.tree_map(lambda leaf: leaf.here() if is_absent(leaf) else leaf, tree)
 
 
-def whole(leaf: Any) -> Any:
-    """Return the real tensor of a placeholder, and any other leaf unchanged; for `pytree.substituted`."""
-    return leaf.here() if is_absent(leaf) else leaf
-
-
 def behind(leaf: Any) -> Any:
     """Return the real tensor but leave the placeholder untouched, so that the next use counts as the first."""
     return leaf.springtide_read() if is_absent(leaf) else leaf

@@ -104,7 +104,7 @@ class SplitForward(ForwardStandIn):
         return self._answered(now, args, self._call.in_order(kwargs))
 
     def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with pytree.substituted((args, kwargs), received_batches.whole) as (args, kwargs):
+        with pytree.substituted((args, kwargs), id_routes.real) as (args, kwargs):
             return self.own(*args, **kwargs)
 
     def _answered(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,7 +5,9 @@ optimizer after the group's all-reduce. In: the step, when the loop has stepped.
 """
 
 import math
-from collections.abc import Callable, Sequence, Set
+import weakref
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,6 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.modules import optimizers
 from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.link.optimizer import JobOptimizer, is_watched
-from springtide.worker.step.gpu_bucket import GpuBucket
 from springtide.worker.step.hyperparams import TableRates
 
 CHUNK = 1024  # floats per row (4 KiB): large enough to stream, small enough to spread a layer over servers
@@ -102,6 +103,43 @@ def check_dtype(name: str, param: torch.Tensor) -> None:
             f"parameter {name!r} is {param.dtype}; servers keep dense parameters as float32, so expected float32, "
             'bfloat16 or float16. Convert the model, or use sync="bsp", which keeps dense parameters in the workers'
         )
+
+
+class GpuBucket:
+    """A flat buffer on the GPU, beside pinned flat buffers for values and gradients in CPU memory.
+
+    Uploads run on their own stream and do not wait for the step that the GPU computes.
+    """
+
+    def __init__(self, values: torch.Tensor, grads: torch.Tensor, gpu: torch.device) -> None:
+        self.flat = torch.zeros_like(values, device=gpu)
+        self._values, self._grads = values, grads
+        self._upload = torch.cuda.Stream(gpu)
+        self._free = torch.cuda.Event()
+        """Recorded after the last use of `flat`."""
+        for memory in (values, grads):
+            if memory.nbytes:  # without permission to lock memory, transfers only become slower
+                torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+                weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, memory.data_ptr())
+
+    @contextmanager
+    def uploaded(self) -> Iterator[None]:
+        """Copy the values to `flat` for the `with` block. After it, the caller may change its own memory."""
+        step = torch.cuda.current_stream(self.flat.device)
+        self._upload.wait_event(self._free)
+        with torch.cuda.stream(self._upload):
+            self.flat.copy_(self._values, non_blocking=True)
+        step.wait_stream(self._upload)
+        yield
+        self._free.record(step)
+        self._upload.synchronize()  # waits for the copy, not for the step
+
+    def download(self) -> None:
+        """Copy `flat` to the memory of the gradients, and wait for it."""
+        self._grads.copy_(self.flat, non_blocking=True)
+        step = torch.cuda.current_stream(self.flat.device)
+        self._free.record(step)
+        step.synchronize()
 
 
 class DenseChunks:

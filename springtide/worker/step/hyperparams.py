@@ -5,7 +5,7 @@ step) for every push, read anew so that schedulers work. Next: embedding/modules
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -65,11 +65,10 @@ class TableRates:
         optimizer, group = place
         # free it, because servers hold the state; Adagrad allocates a state as large as the table at its creation
         optimizer.state.pop(table.weight, None)
-        if table.request.optimizer is None:
-            table.with_optimizer(optimizers.spec_of(optimizer, optimizer.param_groups[group]))
         follower = self._tables_of(optimizer, group)
         follower.weights.append(table.weight)
         if table.request.optimizer is None:
+            table.spec = replace(table.spec, optim=optimizers.spec_of(optimizer, optimizer.param_groups[group]))
             follower.settled = optimizers.settled(optimizer.param_groups[group])
         if table.request.optimizer is None and table.request.lr is None:
             follower.tables.append(table.spec.id)

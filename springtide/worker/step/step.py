@@ -288,9 +288,9 @@ class UnsteppedGradients:
     def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
         """Watch for gradients of table rows; in a model without tables, for gradients of `dense` parameters."""
         self._lookups = lookups
-        touched = self._touched = set[
-            int
-        ]()  # hooks reference only this set, so that a model does not keep its job alive
+        # hooks reference only this set, so that a model does not keep its job alive
+        touched: set[int] = set()
+        self._touched = touched
         self._dense = [] if tables else list(dense)
         for param in self._dense:
             param.register_post_accumulate_grad_hook(lambda param: touched.add(id(param)))
@@ -301,15 +301,12 @@ class UnsteppedGradients:
     def refuse(self) -> None:
         """Raise BadInput for gradients without a step. A sum over several batches needs one common identity
         (`accumulate=`); without a common identity, servers could apply only a part of the sum."""
-        touched = [param.grad for param in self._dense if id(param) in self._touched]
-        if any(grad is not None and is_some(grad) for grad in touched) or self._lookups.pending_parts():
+        touched = [param.grad for param in self._dense if id(param) in self._touched and param.grad is not None]
+        values = [grad.coalesce().values() if grad.is_sparse else grad for grad in touched]
+        if any(bool(value.any()) for value in values) or self._lookups.pending_parts():
             raise errors.BadInput(
                 "the loop asks for the next batch with gradients that it has not stepped on. To add up those of "
                 "several batches, say how many, job.prepare(..., accumulate=4), and call optimizer.step() where "
                 "batches.completes_step is true: then a sum is trained once and as a whole, whichever worker is lost. "
                 "To pass over a batch, call optimizer.zero_grad()"
             )
-
-
-def is_some(grad: torch.Tensor) -> bool:
-    return bool((grad.coalesce().values() if grad.is_sparse else grad).any())

@@ -12,7 +12,7 @@ from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
 from springtide.rpc.messages.data_workers import Feeders
 from springtide.worker.cache import coordinator
-from springtide.worker.link.subscriptions import FeedersFollower
+from springtide.worker.link.subscriptions import Subscriptions
 from springtide.worker.split import controller
 from tests.unit.worker import hashed, ranks
 
@@ -22,7 +22,12 @@ BATCH = 16
 @pytest.fixture
 def all_fed(monkeypatch):
     """Every rank is fed what data workers would make."""
-    monkeypatch.setattr(FeedersFollower, "follow", lambda self, call: call(Feeders(1, 1)))
+
+    def begin(self, begin=Subscriptions.__init__):
+        begin(self)
+        self.feeders.take(Feeders(1, 1))
+
+    monkeypatch.setattr(Subscriptions, "__init__", begin)
     fed = {}
 
     def read(source, indices, *, tolerant=False):

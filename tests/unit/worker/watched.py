@@ -1,6 +1,8 @@
 """A job without a cluster whose loop is searched for a split, as by `springtide explain-split`."""
 
-from springtide.worker import job
+import functools
+
+from springtide.worker import explain_split, job
 
 
 class Watcher:
@@ -12,4 +14,4 @@ class Watcher:
 
 
 def join(**settings):
-    return job.open_job(settings, Watcher())
+    return job.open_job(settings, functools.partial(explain_split.ObservedJob, explainer=Watcher()))

@@ -6,7 +6,6 @@ from torch import nn
 
 import springtide
 from springtide import errors
-from springtide.embedding.modules import optimizers
 
 EXACT = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -99,4 +98,4 @@ def test_what_has_no_kernel_is_refused(make_served, make, says):
 
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(errors.UnknownName, match="Did you mean 'adagrad'"):
-        optimizers.named("adagard")
+        springtide.EmbeddingBag(4, optimizer="adagard")

@@ -8,7 +8,7 @@ import pytest
 from springtide.domain.plan.profile import StepTiming
 from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.worker.cache import auto_cache
-from springtide.worker.cache.auto_cache import CacheDecision, CacheTraffic, JobSurroundings
+from springtide.worker.cache.auto_cache import CacheDecision, CacheTraffic, DecisionProbes, JobSurroundings
 
 RISK = CrashRisk(workers=4, deaths=0, watched_s=100.0, checkpoint_s=30.0, saved_once=True, return_s=5.0)
 AROUND = JobSurroundings(risk=RISK, read_s=0.001, moved=0)
@@ -28,7 +28,7 @@ class Paper:
     def __init__(self, with_caches=100):
         self.with_caches, self.seen = with_caches, 0
 
-    def look(self, features, samples):
+    def __call__(self, features, samples):
         self.seen += 1
         return CacheTraffic(200 if self.seen <= auto_cache.TRIED // 2 else self.with_caches, 200)
 
@@ -46,7 +46,7 @@ def watch(one, times, count, *, on=False):
 
 
 def made(times, around=AROUND, paper=None, trip_s=0.0):
-    return CacheDecision(times, lambda: around, lambda: paper or Paper(), lambda: trip_s)
+    return CacheDecision(times, DecisionProbes(lambda: around, lambda: paper or Paper(), lambda: trip_s))
 
 
 def begun(times, **how):

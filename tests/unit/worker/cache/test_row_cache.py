@@ -14,7 +14,6 @@ from springtide.embedding.schedule.scheduler import FeatureIds
 from springtide.planning.guards import cache_benefit as planning
 from springtide.worker.bsp import group as train_group
 from springtide.worker.cache import auto_cache, coordinator
-from springtide.worker.cache import row_cache as keeping
 from springtide.worker.cache.row_cache import Planner
 from tests.unit.worker import clicks, ranks
 
@@ -247,10 +246,13 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
     for name in ("WATCHED", "COLD", "TRIED", "WARM"):
         monkeypatch.setattr(auto_cache, name, 4)
     looked = []
-    plain = keeping.PaperSchedule.look
-    monkeypatch.setattr(
-        keeping.PaperSchedule, "look", lambda self, *what: looked.append(threading.get_ident()) or plain(self, *what)
-    )
+    plain = coordinator.paper_schedule
+
+    def paper_schedule(*how):
+        simulate = plain(*how)
+        return lambda *what: looked.append(threading.get_ident()) or simulate(*what)
+
+    monkeypatch.setattr(coordinator, "paper_schedule", paper_schedule)
     monkeypatch.setattr(planning, "decide", lambda measured: planning.CacheVerdict(True, "it pays"))
     monkeypatch.setattr(planning, "keep", lambda before, after, risk, sums: planning.CacheVerdict(False, "it does not"))
     monkeypatch.setattr(planning, "LEAST_GAIN", 0.0)

@@ -13,12 +13,12 @@ from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import LeaseTracker
 
 
-def all_of(card, **group):
+def all_of(card, rank=0, group=1):
     """Every order of a pass, each acknowledged as soon as it is there."""
     alone = master_link.local_link(config.load(environ={}))
     found = []
     for order in batch_plan.leased(
-        lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card, **group
+        lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card, place=lambda: (rank, group, 0)
     ):
         alone.leases.tracker.acknowledge([order.claim])
         found.append(order)

@@ -15,9 +15,9 @@ from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.rpc.messages.messages import DataEnd, LeaseReply, WaitReply
 from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.input.batch_plan import PAUSED
+from springtide.worker.job import stream_card
 from springtide.worker.link.lease_tracker import LeaseTracker
 from springtide.worker.online.bsp_batches import BspStreamFeed
-from springtide.worker.online.stream_setup import card_of
 
 BATCH = 8
 
@@ -67,7 +67,7 @@ def decode(bodies):
 def ranks(log, workers, **options):
     """One `InStep` a rank, over one book."""
     book, dataset = JobLedger(workers=workers), stream(f"log://{log.folder}", decode=decode, **options)
-    card = card_of(dataset, BATCH, "bsp", epochs=1, scaling=None, workers=workers)
+    card = stream_card(dataset, BATCH, "bsp", epochs=1, scaling=None, workers=workers)
     for rank in range(workers):
         book.report(LeaseHolder(rank), (), 0.0)  # all are there from the beginning
     feeds = [BspStreamFeed(dataset, log, card, GroupLink(book, rank)) for rank in range(workers)]

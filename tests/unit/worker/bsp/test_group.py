@@ -8,8 +8,9 @@ from torch import nn
 
 from springtide import errors
 from springtide.checkpoint.format import group_model
+from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.table_client import TableClient
-from springtide.worker.bsp import model_state
+from springtide.worker.bsp import group
 
 
 def held(*sizes, dtype=torch.float32):
@@ -25,7 +26,7 @@ def held(*sizes, dtype=torch.float32):
 @pytest.fixture
 def client():
     local = TableClient.local(slots=64, seed=1)
-    model_state.declare(local)
+    local.declare([TableSpec(id=0, name=group_model.TABLE, dim=group_model.ROW)])
     return local
 
 
@@ -33,8 +34,8 @@ def client():
 def test_what_is_put_on_servers_comes_back_to_the_bit(client, dtype):
     place, one, other = group_model.GroupPosition(7, 3, 40, [7]), held(3, 2000, dtype=dtype), held(3, 2000, dtype=dtype)
     one.tensors()[0].data[0, 0] = float("nan")
-    model_state.put(client, model_state.to_bytes(one, place))
-    assert model_state.from_bytes(other, model_state.get(client)) == place
+    group.put_model(client, group.pack_model(one, place))
+    assert group.load_model(other, group.get_model(client)) == place
     for mine, theirs in zip(one.tensors(), other.tensors(), strict=True):
         assert mine.dtype == theirs.dtype and torch.equal(mine.nan_to_num(9), theirs.nan_to_num(9))
     states = [dict(each.optimizers[0].state_dict()["state"]) for each in (one, other)]
@@ -45,13 +46,13 @@ def test_what_is_put_on_servers_comes_back_to_the_bit(client, dtype):
 
 def test_a_shorter_one_that_is_put_later_is_what_counts(client):
     for body in (b"x" * 10_000, b"", b"y" * 4096):
-        model_state.put(client, body)
-        assert model_state.get(client) == body
+        group.put_model(client, body)
+        assert group.get_model(client) == body
 
 
 def test_servers_that_hold_none_and_another_model_are_told_apart(client):
     with pytest.raises(errors.JobFailed, match='was not made with sync="bsp"'):
-        model_state.get(client)
-    body = model_state.to_bytes(held(3), group_model.GroupPosition(1, 0, 0, [1]))
+        group.get_model(client)
+    body = group.pack_model(held(3), group_model.GroupPosition(1, 0, 0, [1]))
     with pytest.raises(errors.BadInput, match="go on with the script that made it"):
-        model_state.from_bytes(held(5), body)
+        group.load_model(held(5), body)

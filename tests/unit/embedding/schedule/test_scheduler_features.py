@@ -11,7 +11,7 @@ from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.modules import convert
 from springtide.embedding.modules.modules import EmbeddingBags
-from springtide.embedding.schedule import sample_ids
+from springtide.embedding.schedule import scheduler
 
 
 def ids_of(module, *inputs, samples):
@@ -19,7 +19,7 @@ def ids_of(module, *inputs, samples):
     lookups = Lookups(client)
     model = nn.ModuleList([module])
     convert.convert(model, lookups)
-    found = sample_ids.of_calls([model[0].call(*inputs)], samples)
+    found = scheduler.features_of([model[0].call(*inputs)], samples)
     return found and [by_sample(one, samples) for one in found]
 
 

@@ -9,7 +9,7 @@ from springtide import errors
 from springtide.domain.model import cache_rules
 from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.table_client import TableClient
-from springtide.worker.cache import stale_cache
+from springtide.worker.cache import row_cache
 
 
 def served(number, rows=0, **spec):
@@ -18,7 +18,7 @@ def served(number, rows=0, **spec):
 
 
 def begin(rules, *tables):
-    kept = stale_cache.for_async(rules, max_staleness=None)
+    kept = row_cache.for_async(rules, max_staleness=None)
     client = TableClient(TableClient.local(slots=64).backend, behind=kept.wrap)
     client.declare([table.spec for table in tables])
     kept.keep(tables)
@@ -45,7 +45,7 @@ def test_rows_are_kept_within_a_share_of_all_rows_or_within_bytes():
 
 def test_rows_that_are_read_outside_a_step_are_those_of_the_servers():
     tables = TableClient.local(slots=64)
-    kept = stale_cache.for_async(cache_rules.rules("64K", staleness=100), max_staleness=None)
+    kept = row_cache.for_async(cache_rules.rules("64K", staleness=100), max_staleness=None)
     client = TableClient(tables.backend, behind=kept.wrap)
     for each in (tables, client):
         each.declare([served(0).spec])
@@ -78,11 +78,11 @@ def test_nothing_is_kept_unless_a_size_is_asked_for():
         cache_rules.rules("off"),
         cache_rules.rules("0%"),
     ):
-        assert stale_cache.for_async(rules, max_staleness=None) is None
+        assert row_cache.for_async(rules, max_staleness=None) is None
 
 
 def test_a_bound_on_pushes_and_a_cache_are_not_for_one_job():
     with pytest.raises(errors.BadInput, match="Use one or the other"):
-        stale_cache.for_async(cache_rules.rules("64M"), max_staleness=2)
+        row_cache.for_async(cache_rules.rules("64M"), max_staleness=2)
     with pytest.raises(errors.BadInput, match="rows that lack -1 trainings"):
         cache_rules.rules("64M", staleness=-1)
