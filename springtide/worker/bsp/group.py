@@ -54,7 +54,7 @@ class DataPosition(NamedTuple):
 
 
 class GroupStep(Protocol):
-    """Interface of the current step that the group needs."""
+    """Interface of worker/step/bsp_step.py that the group needs."""
 
     @property
     def idle(self) -> bool: ...
@@ -63,14 +63,9 @@ class GroupStep(Protocol):
     def count(self) -> int: ...
 
     @property
-    def bound(self) -> bool:
-        """Whether the loss of any rank would lose the current batch or trained rows, so that the group could not
-        continue."""
-        ...
+    def bound(self) -> bool: ...
 
-    def catch_up(self, step: int) -> None:
-        """Apply the current step if it is not applied yet; all steps up to `step` are complete on all servers."""
-        ...
+    def catch_up(self, step: int) -> None: ...
 
     def position(self) -> DataPosition: ...
 

@@ -5,6 +5,7 @@ unit. One lease request is always open, so that a lost worker's partitions move 
 reading and training continue. A full queue blocks the reading.
 """
 
+import abc
 import logging
 import threading
 import time
@@ -29,24 +30,47 @@ EVERY_S = 2.0  # seconds between partition discoveries while this worker holds l
 SOON_S = 0.05  # seconds between two requests; the master holds a request that it cannot answer yet
 
 
-class StreamLeases:
-    """Leases of a stream, one object per pass. `failure` is the error that ended a thread; the loop raises it."""
+class StreamThread(abc.ABC):
+    """Daemon thread of a pass. `failure` is the error that ended it; the loop raises it."""
 
-    def __init__(self, to_master: MasterLink, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
-        assert card.stream is not None
-        self._link, self._card, self._stream, self._every_s = to_master, card, stream, every_s
-        self._start, self._now = card.stream.start, card.stream.until == "now"
-        self._ended = threading.Event()
-        self._wake = threading.Event()
-        self.over = False
-        """Whether the master has no lease left. The pass ends once this worker's own leases are trained."""
+    def __init__(self, name: str) -> None:
         self.failure: BaseException | None = None
+        self._ended = threading.Event()
         self._trouble = ""
-        self._cutting: threading.Thread | None = None
-        self._thread = threading.Thread(target=self._run, name="springtide-partitions", daemon=True)
+        self._thread = threading.Thread(target=self._carefully, args=(self._work,), name=name, daemon=True)
 
     def begin(self) -> None:
         self._thread.start()
+
+    @abc.abstractmethod
+    def _work(self) -> None:
+        """Do the work of the thread until the pass ends."""
+
+    def _carefully(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except BaseException as error:  # the loop must raise any error
+            if not self._ended.is_set():
+                self.failure = error
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("%s", trouble or "the stream can be read again")
+
+
+class StreamLeases(StreamThread):
+    """Leases of a stream, one object per pass."""
+
+    def __init__(self, to_master: MasterLink, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
+        assert card.stream is not None
+        super().__init__("springtide-partitions")
+        self._link, self._card, self._stream, self._every_s = to_master, card, stream, every_s
+        self._start, self._now = card.stream.start, card.stream.until == "now"
+        self._wake = threading.Event()
+        self.over = False
+        """Whether the master has no lease left. The pass ends once this worker's own leases are trained."""
+        self._cutting: threading.Thread | None = None
 
     def hurry(self) -> None:
         self._wake.set()
@@ -64,10 +88,7 @@ class StreamLeases:
         self._ended.set()
         self._wake.set()
 
-    def _run(self) -> None:
-        self._carefully(self._ask_on)
-
-    def _ask_on(self) -> None:
+    def _work(self) -> None:
         tracker = self._link.leases.tracker
         seen: tuple[PartitionRange, ...] = ()
         look_at = time.monotonic()
@@ -94,21 +115,9 @@ class StreamLeases:
         self._say("")
         return tuple(one._replace(final=True) for one in seen) if self._now else tuple(seen)
 
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("%s", trouble or "the stream is there again")
 
-    def _carefully(self, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except BaseException as error:  # the loop must raise any error
-            if not self._ended.is_set():
-                self.failure = error
-
-
-class StreamBatchReader:
-    """Reader of a stream, one per pass. `failure` is the error that ended the thread; the loop raises it."""
+class StreamBatchReader(StreamThread):
+    """Reader of a stream, one per pass."""
 
     def __init__(
         self,
@@ -122,34 +131,25 @@ class StreamBatchReader:
         linger_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("springtide-stream")
         self._stream, self._tracker, self._unit, self._asking, self._use = stream, tracker, unit, asking, use
         self._most, self._few, self._linger_s, self._clock = MOST_BATCHES * batch_size, batch_size, linger_s, clock
         self._heads = PartitionHeads(batch_size)
-        self._ended = threading.Event()
-        self.failure: BaseException | None = None
         self._stands: dict[int, int] = {}
         """Reader's offset in each partition."""
-        self._trouble = ""
-        self._thread = threading.Thread(target=self._run, name="springtide-stream", daemon=True)
-
-    def begin(self) -> None:
-        self._thread.start()
 
     def close(self) -> None:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def _run(self) -> None:
+    def _work(self) -> None:
+        reader = self._stream.open()
         try:
-            reader = self._stream.open()
-            try:
-                while not self._ended.is_set():
-                    self._round(reader)
-            finally:
-                reader.close()
-        except BaseException as error:  # the loop must raise any error
-            self.failure = error
+            while not self._ended.is_set():
+                self._round(reader)
+        finally:
+            reader.close()
 
     def _round(self, reader: StreamReader) -> None:
         heads = self._heads
@@ -210,8 +210,3 @@ class StreamBatchReader:
         self._use.claimed(claim, whole.records)
         self._unit.offer(RecordRun(claim, whole.tail.grant.nth, whole.records))
         return True
-
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("%s", trouble or "the stream can be read again")
