@@ -135,7 +135,7 @@ def test_the_lengths_and_weights_of_features_are_part_of_what_was_fetched_ahead(
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_extra_asks_for_what_there_are_wheels_of(machine):
-    project = tomllib.loads((pathlib.Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((pathlib.Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
     asked = [Requirement(one) for one in project["optional-dependencies"]["torchrec"]]
     names = {one.name for one in asked if one.marker is None or one.marker.evaluate({"platform_machine": machine})}
     assert ("torchrec" in names) == (machine == "x86_64"), "it requires fbgemm-gpu, of which ARM has none"
