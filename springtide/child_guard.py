@@ -13,7 +13,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when `parent` ends, and exit at once if it already has. 0 means no parent."""
+    """Ask the kernel to kill this process when `parent` ends. If `parent` has already ended, exit immediately. 0 means
+    no parent."""
     if not parent:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

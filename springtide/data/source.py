@@ -158,7 +158,7 @@ def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> SampleS
 
 
 def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> Fetch:
-    """Return the fastest way to read many samples of this data set at once."""
+    """Return the fastest function that reads many samples of this data set together."""
     if collate_fn is None:
         if reads_batches(dataset):
             return dataset.batch  # type: ignore[no-any-return]

@@ -37,10 +37,11 @@ class RollCall:
         self._still, self._said = set(), {}
 
     def answer(self, rank: int, number: int, said: ServerAnswer, living: Collection[int]) -> bool:
-        """Record a living server's answer to `number`. Return True if the other servers should hear of it.
+        """Record a living server's answer to `number`. Return True if the other servers should be informed of this
+        answer.
 
-        The server has stopped handing slots over since it heard the number. Its report counts only once it knows that
-        all servers have stopped. Before that, a slot may be on its way to it.
+        The server has stopped handing slots over since it received the number. Its report counts only once it knows
+        that all servers have stopped. Before that, a slot may be on its way to it.
         """
         if not self.open or number < self.number:
             return False

@@ -95,7 +95,8 @@ class JobState(JobCore):
         return tuple(node.wanted for node in nodes if node.state is not NodeState.GONE)
 
     def draining(self, role: Role) -> bool:
-        """Return True if a worker should finish its batch and leave. A bsp group is told through its leases."""
+        """Return True if a worker should finish its batch and leave. A bsp group learns of the drain through its
+        leases."""
         draining = self.phase is JobPhase.DRAINING and not self.bsp.in_step
         return self.node(role).state is NodeState.DRAINING or draining
 

@@ -11,7 +11,7 @@ from springtide.telemetry.prometheus import Family, single
 
 
 def text(status: JobStatus, *, run: str = "") -> str:
-    """Return the metrics for Prometheus. `run` is the run's folder, which tells runs of one name apart."""
+    """Return the metrics for Prometheus. `run` is the run's folder, which distinguishes runs of the same name."""
     labels = {"job_name": status.name, **({"run": run} if run else {})}
     return prometheus.text(families(status), labels)
 

@@ -34,7 +34,7 @@ class SlotHandover:
         tell: Callable[[messages.SlotsMoved], object],
         answer: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start the thread. `answer` sends a heartbeat at once, for a roll call of the master."""
+        """Start the thread. `answer` sends an immediate heartbeat, as the answer to a roll call of the master."""
         self._role, self._tell, self._answer = role, tell, answer
         self._call = 0
         self.hurried = False

@@ -213,8 +213,8 @@ class Job:
         name: identifies the object after a restart; default: its class name, numbered in order of registration.
 
         The worker saves the state between two steps, about twice a second, and at the end of the script. A restarted
-        worker, or a job that resumes from a checkpoint, restores the state at once. A new worker gets the state of the
-        lowest rank.
+        worker, or a job that resumes from a checkpoint, restores the state when the script registers the object. A new
+        worker gets the state of the lowest rank.
         """
         self._registry.add(obj, name)
         return obj

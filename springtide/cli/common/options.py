@@ -271,7 +271,8 @@ def run_options(**given: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhereOptions:
-    """Where a job runs, unless its card on this machine says so: see `launch.job_lookup`."""
+    """Location of a job. The card of a job on this machine, if there is one, supplies the defaults: see
+    `launch.job_lookup`."""
 
     platform: Annotated[
         str, typer.Option(help="local, ray or k8s.  [default: where the job was submitted]", metavar="NAME")

@@ -1,9 +1,9 @@
 """Pure. Lease the shards, or the offset ranges of a stream, to a bsp group: every rank gets the same leases in the same
 order.
 
-A rank cannot train another rank's part, so a lost rank returns no samples. Its next incarnation starts with the first
-unfinished shard, and the other ranks tell it their position in that shard. A checkpoint records the state of a pass
-after one step (`note`). The group rolls back to this step, or continues from it, as a whole.
+A rank cannot train another rank's part, so a lost rank returns no samples. The rank's next incarnation starts with the
+first unfinished shard, and learns its position in that shard from the other ranks. A checkpoint records the state of a
+pass after one step (`note`). The group rolls back to this step, or continues from it, as a whole.
 """
 
 from collections.abc import Iterable, Sequence

@@ -78,7 +78,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Unsplit:
-    """A forward that stays whole, with the reason."""
+    """A forward that is not split, with the reason."""
 
     explanation: Explanation
 

@@ -138,7 +138,7 @@ class RoleNode:
             self.departure.finished = True
 
     def remove(self, *, at: float, why: str) -> None:
-        """Remove the role at once, because it has nothing to finish."""
+        """Remove the role immediately, because it has nothing to finish."""
         self.departure.removed = True
         self.move(NodeState.GONE, at=at, why=why)
 

@@ -169,8 +169,8 @@ class SlotMigration:
             self._take(claimed, role.rank)
 
     async def reckon(self, role: Role, incarnation: int) -> None:
-        """Find out which slots a relaunched server owns, before the master tells it. Some slots may have moved, and
-        some may have no owner.
+        """Find out which slots a relaunched server owns, before the master informs the server. Some slots may have
+        moved, and some may have no owner.
 
         If a server was lost during a transfer, the reports of all living servers show who has the slot. Slots that no
         living server has are restored from the checkpoint by this incarnation.
@@ -264,7 +264,7 @@ class SlotMigration:
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
 
     def _drop_what_leaves(self, stay: tuple[int, ...]) -> None:
-        """Cancel moves to servers that must leave, and tell all servers at once."""
+        """Cancel moves to servers that must leave, and inform all servers immediately."""
         nodes = self._record.state.of_kind(RoleKind.SERVER)
         leaving = frozenset(node.role.rank for node in nodes if node.state is NodeState.DRAINING)
         goal = {slot: target for slot, target in self._goal.items() if target in stay}

@@ -97,8 +97,8 @@ def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
 
 
 def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
-    """Run the greedy algorithm for all jobs at once, up to the first step that does not fit. Until then, the steps of
-    different jobs are independent."""
+    """Run the greedy algorithm for all jobs in parallel, up to the first step that does not fit. Until then, the steps
+    of different jobs are independent."""
     jobs, rows = len(options.scale), np.arange(len(options.scale))
     at, steps = np.zeros(jobs, dtype=np.int64), []
     moving = rows
@@ -127,7 +127,7 @@ def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
 
 
 def _first_steps(options: KnapsackOptions, taken: Ints, free: tuple[float, float]) -> list[tuple[float, int, int]]:
-    """Return the best step of each job, computed for all jobs at once, to fill the queue."""
+    """Return the best step of each job, computed for all jobs together, to fill the queue."""
     rows = np.arange(len(taken))
     gain = options.value - options.value[rows, taken][:, None]
     fits = (gain > 0) & (options.cpu - options.cpu[rows, taken][:, None] <= free[0])

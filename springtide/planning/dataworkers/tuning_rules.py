@@ -1,7 +1,7 @@
 """Pure. State and rules of the tuner: size and number of data workers of a stage, cores of a trainer, and benefit.
 
 Each rule takes notes and measurements, and returns new notes with a reason. The result of each growth is checked. A
-removal that causes waiting is undone at once and not repeated.
+removal that causes waiting is undone in the next interval and not repeated.
 """
 
 import math

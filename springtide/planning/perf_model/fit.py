@@ -1,4 +1,4 @@
-"""Pure. Fits the performance model of a job to its profiles, for many jobs at once.
+"""Pure. Fits the performance models of many jobs to their profiles in one computation.
 
 The fit minimizes the root mean square of log(predicted / measured) seconds over coefficients >= 0 (`solve`). Huber
 weights bound the influence of outliers. If cores limited the speed of a shape, the equations may predict a higher speed

@@ -184,8 +184,8 @@ class MasterChannel:
     ) -> None:
         """Send `beat()` at regular intervals and pass the reply to `pulse`. Call `lost` once the master is gone.
 
-        If `pulse` returns True, the next heartbeat follows immediately. A fenced member always gets a reply that says
-        so.
+        If `pulse` returns True, the next heartbeat follows immediately. A fenced member always gets a reply, which says
+        that it is fenced.
         """
         self._run(self._start_beating(self._beat(every_s, beat, pulse, lost)))
 

@@ -180,7 +180,7 @@ class SharedValues:
 
 
 class ReportClient:
-    """Client that reports to the master: progress and object states with heartbeats, events at once."""
+    """Client that reports to the master: progress and object states with the next heartbeat, events immediately."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

@@ -217,7 +217,8 @@ class LeaseTracker:
     def add_grants(
         self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[BatchCut] = ()
     ) -> None:
-        """Add granted leases. Leases of another data set return at once; leases of an earlier era are dropped."""
+        """Add granted leases. Leases of another data set are returned immediately; leases of an earlier era are
+        dropped."""
         with self._lock:
             self._enter(era)
             if era < self.era:
@@ -263,8 +264,8 @@ class LeaseTracker:
     ) -> bool:
         """Drop revoked leases, and shorten leases at the master's request, but not before claimed batches.
 
-        Return True if a lease was shortened. The caller should then report at once, because other workers wait for the
-        rest of the lease. A message of an earlier era changes nothing; a message of a new era drops all leases.
+        Return True if a lease was shortened. The caller should then report immediately, because other workers wait for
+        the rest of the lease. A message of an earlier era changes nothing; a message of a new era drops all leases.
         """
         granted = False
         with self._lock:

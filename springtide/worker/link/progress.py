@@ -47,7 +47,7 @@ class StepMeter:
         self._data_s += seconds
 
     def looked_up(self, seconds: float) -> None:
-        """Add lookup time; tables in this process look rows up at once."""
+        """Add lookup time; tables in this process look rows up during the call, without a request."""
         self._lookup_s += seconds
 
     def handed_out(self) -> None:

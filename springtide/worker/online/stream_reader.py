@@ -1,7 +1,7 @@
 """Threads that lease partitions of a stream, read them, claim whole batches and queue them for the loop.
 
 In: the stream's bounds and chunks. Out: leases and noted cuts in worker/link/lease_tracker.py, and runs in the shuffle
-unit. One lease request is always open, so that a lost worker's partitions move at once. While the master is away,
+unit. One lease request is always open, so that a lost worker's partitions move without delay. While the master is away,
 reading and training continue. A full queue blocks the reading.
 """
 

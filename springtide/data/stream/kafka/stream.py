@@ -141,7 +141,8 @@ class KafkaStream:
         return len(topic.partitions)
 
     def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
-        """Repeat a query until it is answered. A user error raises at once, a missing topic after `MISSING_S`."""
+        """Repeat a query until it is answered. A user error raises immediately, a missing topic after `MISSING_S`
+        seconds."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
         said, missing_since = limit_s <= SAID_S, float("inf")
         while True:

@@ -222,7 +222,7 @@ def _write_at(handle: int, view: memoryview, position: int) -> None:
 
 
 class LogWriter:
-    """A `StreamWriter` for the log in a folder. For a single thread; several writers may append at once."""
+    """A `StreamWriter` for the log in a folder. For a single thread; several writers may append at the same time."""
 
     def __init__(self, folder: Path, heads: LogHeads) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
 """Classify torch functions for the split: stable names, in-place writes, memory access, rounding, calling line.
 
 In: function objects from a `TorchFunctionMode`. Out: a name that every process resolves to the same function, and the
-possible effects of a call. Names and schemas of Python functions do not tell enough (`F.relu(x, inplace=True)`,
+possible effects of a call. Names and schemas of Python functions do not show all effects (`F.relu(x, inplace=True)`,
 `F.dropout`), so `OperationWatch` also observes the aten operations below a call: their writes and random draws.
 """
 

@@ -44,7 +44,7 @@ class MakePod:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod, within its grace period or at once."""
+    """Delete a pod, within its grace period or immediately."""
 
     name: str
     uid: str
