@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import errors
-from springtide.cli.common import exit_status
+from springtide.cli.common import render
 from springtide.cli.common.options import run_options
 from springtide.cli.common.render import print_json
 from springtide.cli.job import run as running
@@ -131,17 +131,15 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
     print(
         text(status, files, script, saboteur)
         if status.phase is JobPhase.FINISHED
-        else exit_status.text(status, places_of(files), debug=debug)
+        else render.outcome_text(status, places_of(files), debug=debug)
     )
-    print_json(exit_status.as_object(status, places_of(files)), as_json)
-    return exit_status.exit_code(status)
+    print_json(render.status_object(status, places_of(files)), as_json)
+    return render.exit_code(status)
 
 
 def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults | None = None) -> str:
     auc, best = status.metrics.get("test_auc"), status.metrics.get("best_auc")
-    lines = [
-        f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {exit_status.rate(status):,.0f} samples/s"
-    ]
+    lines = [f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {render.rate(status):,.0f} samples/s"]
     if saboteur:
         lines += saboteur.report(files)
     if "counted" in status.metrics:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.cli.common import exit_status
+from springtide.cli.common import render
 from springtide.cli.common.options import RUN_OPTIONS, RunOption
 from springtide.cli.common.render import wrap
 from springtide.cli.show import live_view
@@ -37,11 +37,11 @@ PARTS: dict[str, Any] = {
 
 def run(given: Mapping[str, Any]) -> int:
     status, files = execute(given)
-    code = exit_status.exit_code(status)
+    code = render.exit_code(status)
     places = job_handle.places_of(files)
-    print(exit_status.text(exit_status.called(status, files.root.name), places, debug=given["debug"]))
+    print(render.outcome_text(render.called(status, files.root.name), places, debug=given["debug"]))
     if given["as_json"]:
-        print(msgspec.json.encode(exit_status.as_object(status, places)).decode())
+        print(msgspec.json.encode(render.status_object(status, places)).decode())
     return code
 
 
@@ -56,7 +56,7 @@ async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> message
     shown = live_view.open_view(begun.plan, begun.files)
 
     def seen(status: messages.JobStatus) -> None:
-        shown.update(exit_status.called(status, begun.files.root.name))
+        shown.update(render.called(status, begun.files.root.name))
         if witness:
             witness(status, begun.files, shown.say)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from springtide.cli.common import exit_status
+from springtide.cli.common import render
 from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.cli.job.run import said
 from springtide.cli.show import status as shown_status
@@ -59,9 +59,9 @@ def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> in
         print(f"\njob {name} goes on: `springtide top {name}` looks on again, `springtide stop {name}` ends it")
         return 0
     status = reach.status()
-    print(exit_status.text(status, reach.places, debug=debug))
-    print_json(exit_status.as_object(status, reach.places), as_json)
-    return exit_status.exit_code(status)
+    print(render.outcome_text(status, reach.places, debug=debug))
+    print_json(render.status_object(status, reach.places), as_json)
+    return render.exit_code(status)
 
 
 def rehearse(found: ParsedSpec, where: JobLocation, *, named: bool, as_json: bool) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.cli.common import exit_status
+from springtide.cli.common import render
 from springtide.cli.show import events as story
 from springtide.domain.spec.online_job import OnlinePoint
 from springtide.launch import job_lookup
@@ -70,7 +70,7 @@ class DashboardData:
     def _look(self) -> dict[str, Any]:
         if time.monotonic() > self._asked_at + STATUS_S:
             status = LocalJobHandle(self._run).status()
-            plain = exit_status.as_object(status, places_of(self._run.files))
+            plain = render.status_object(status, places_of(self._run.files))
             self._status = {name: value for name, value in plain.items() if name != "members"}
             self._asked_at = time.monotonic()
         return self._status

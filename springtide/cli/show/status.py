@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from springtide import errors
-from springtide.cli.common import exit_status, render
+from springtide.cli.common import render
 from springtide.cli.common.render import WIDTH, alive_text, decision_of, line_of, picture, print_json, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
@@ -54,10 +54,10 @@ def columns(name: str, state: str, age: str, samples: str, why: str) -> str:
 
 def text(reach: JobHandle, job: JobStatus) -> str:
     if job.phase.over:
-        lines = wrap(exit_status.text(exit_status.called(job, reach.name), reach.places))
+        lines = wrap(render.outcome_text(render.called(job, reach.name), reach.places))
     else:
-        lines = wrap(f"job {reach.name} is {job.phase} since {job.elapsed_s:.0f} s: {exit_status.numbers(job)}")
-        lines += exit_status.measures(job)
+        lines = wrap(f"job {reach.name} is {job.phase} since {job.elapsed_s:.0f} s: {render.numbers(job)}")
+        lines += render.measures(job)
         if job.why:
             lines += wrap(f"why     {job.why}")
         if job.disk_trouble:
@@ -135,7 +135,7 @@ def member_row(member: MemberView) -> str:
 
 
 def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
-    plain = exit_status.as_object(job, reach.places)
+    plain = render.status_object(job, reach.places)
     if job.phase is not JobPhase.FINISHED and not job.phase.over:
         plain.pop("exit_code")  # the job has no exit code yet
     return {**plain, "job": reach.name, "platform": reach.platform, "running": reach.running()}
@@ -184,7 +184,7 @@ def watch(reach: JobHandle, console: Console) -> None:
         return
     with Live(console=console, refresh_per_second=4) as live:
         while (status := poll_status(reach)) is not None:
-            live.update(picture(exit_status.called(status, reach.name)))
+            live.update(picture(render.called(status, reach.name)))
             time.sleep(REDRAW_S)
 
 

@@ -1,12 +1,13 @@
 """`springtide produce` appends records to a stream; `springtide stream info|grow|seal|trim` shows or changes a
 stream."""
 
+import contextlib
 import dataclasses
 import itertools
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptio
     )
     stream = open_or_make(url, into)  # last, so that invalid options do not leave a new log behind
     try:
-        with _Interrupted() as interrupted:
+        with _interrupts() as interrupted:
             done = producer.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
         if into.seal and not done.interrupted:
             if not isinstance(stream, logs.LogStream):
@@ -163,30 +164,21 @@ class _Progress:
         )
 
 
-class _Interrupted:
-    """Callable that returns True after Ctrl-C or SIGTERM. As a context manager, it restores the signal handlers at the
-    end."""
-
-    def __init__(self) -> None:
-        self._come = False
-        self._before: dict[int, Any] = {}
-
-    def __call__(self) -> bool:
-        return self._come
-
-    def __enter__(self) -> Callable[[], bool]:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Give a function that returns True once Ctrl-C or SIGTERM has come; restore the signals afterwards."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
         if sys.stderr.isatty():
             print(file=sys.stderr)
-
-    def _note(self, *_: object) -> None:
-        self._come = True
 
 
 def info(url: str, *, rows: int, as_json: bool) -> int:

@@ -51,11 +51,11 @@ class Executor:
         *,
         brain_secret: str = "",
         brain_files: Mapping[str, bytes] | None = None,
+        can_resize: bool = False,
     ) -> None:
-        self._client, self._site = client, site
+        self._client, self._site, self._can_resize = client, site, can_resize
         self._brain_secret, self._brain_files = brain_secret, brain_files or {}
         self.nodes: dict[str, Mapping[str, Any]] = {}
-        self.can_resize = False
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def attend(self, key: tuple[str, str]) -> float | None:
@@ -101,7 +101,7 @@ class Executor:
             plan_fault=fault,
             plan_generation=int(plan["metadata"].get("generation", 0)) if plan is not None else 0,
             plan_status=job_objects.plan_status(plan if plan is not None and ours else {}),
-            can_resize=self.can_resize,
+            can_resize=self._can_resize,
             nodes=nodes,
             doomed=doomed(nodes),
         )
@@ -201,8 +201,7 @@ class Executor:
         # the master reads the capacity of the nodes at its start
         status = status_reports.plan_status(seen, StepOutcome())
         if change := status_reports.plan_patch({}, status):
-            body = {"status": change}
-            await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
+            await self._set_plan_status(job, change)
 
     async def _take_away(self, seen: OperatorView, step: lifecycle.DeletePod | lifecycle.EvictPod) -> None:
         space = seen.job.namespace
@@ -253,13 +252,7 @@ class Executor:
         status = status_reports.plan_status(seen, outcome)
         if plan is not None and (change := status_reports.plan_patch(plan.get("status") or {}, status)):
             with contextlib.suppress(errors.NotFound):
-                await self._client.patch(
-                    kinds.SCALE_PLANS,
-                    seen.job.name,
-                    {"status": change},
-                    namespace=seen.job.namespace,
-                    subresource="status",
-                )
+                await self._set_plan_status(seen.job, change)
         if lifecycle.stopped_early(seen):
             await self._say(thing, status_reports.stopped(seen.job, "stopped before it began", seen.at))
         elif lifecycle.left_alone_s(seen) == 0:
@@ -267,6 +260,10 @@ class Executor:
             await self._say(thing, status_reports.stopped(seen.job, why, seen.at))
         else:
             await self._say(thing, status_reports.job_status(seen, outcome, status))
+
+    async def _set_plan_status(self, job: JobObject, change: Object) -> None:
+        body = {"status": change}
+        await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
 
     async def _say(self, thing: Object, change: Object | None) -> None:
         """Patch the status, unless the master has written it meanwhile; the next visit then sees the master's

@@ -134,8 +134,13 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
     client = Client.open(options.kubeconfig, options.context)
     async with client, alive(options.health):
         await check(client)
-        executor = Executor(client, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files)
-        executor.can_resize = await client.has(kinds.PODS, "resize")
+        executor = Executor(
+            client,
+            options.site,
+            brain_secret=options.brain_secret,
+            brain_files=options.brain_files,
+            can_resize=await client.has(kinds.PODS, "resize"),
+        )
         queue = WorkQueue(executor.attend)
         listener = ChangeListener(queue, executor)
         watched: list[tuple[ObjectKind, Hear, str]] = [

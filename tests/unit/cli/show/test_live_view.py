@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from springtide.cli.common import exit_status, render
+from springtide.cli.common import render
 from springtide.cli.show import live_view, status
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
@@ -185,17 +185,18 @@ def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
         blame=Blame.USER,
         detail="Trace",
     )
-    assert exit_status.text(failed, files).splitlines()[0] == "ValueError: no (train.py:3)"
-    assert "Trace" not in exit_status.text(failed, files) and "Trace" in exit_status.text(failed, files, debug=True)
-    assert exit_status.exit_code(failed) == 1
-    assert exit_status.as_object(failed, files)["exit_code"] == 1 and exit_status.as_object(failed, files)[
-        "logs"
-    ] == str(tmp_path)
+    assert render.outcome_text(failed, files).splitlines()[0] == "ValueError: no (train.py:3)"
+    assert "Trace" not in render.outcome_text(failed, files)
+    assert "Trace" in render.outcome_text(failed, files, debug=True)
+    assert render.exit_code(failed) == 1
+    assert render.status_object(failed, files)["exit_code"] == 1 and render.status_object(failed, files)["logs"] == str(
+        tmp_path
+    )
 
 
 def test_exit_codes_say_who_is_to_blame():
     def code(phase, blame=Blame.NONE):
-        return exit_status.exit_code(JobStatus(name="train", phase=phase, why="", elapsed_s=1.0, blame=blame))
+        return render.exit_code(JobStatus(name="train", phase=phase, why="", elapsed_s=1.0, blame=blame))
 
     assert code(JobPhase.FINISHED) == 0
     assert code(JobPhase.FAILED, Blame.USER) == 1
@@ -227,24 +228,24 @@ def drawn(status):
 def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     trouble = "checkpoint 1 was not completed: server-0.0: cannot write to /full: No space left on device"
     done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0, checkpoint_trouble=trouble)
-    told = " ".join(exit_status.text(done, {}).split())
+    told = " ".join(render.outcome_text(done, {}).split())
     assert told.endswith(f"saved no checkpoint; {trouble}")
-    assert "saved" not in exit_status.text(msgspec.structs.replace(done, checkpoint_trouble=""), {})
+    assert "saved" not in render.outcome_text(msgspec.structs.replace(done, checkpoint_trouble=""), {})
     stopped = msgspec.structs.replace(done, phase=JobPhase.STOPPED, checkpoint=7, checkpoint_trouble="")
-    assert "saved   checkpoint 7, which --resume goes on from" in exit_status.text(stopped, {}).splitlines()
+    assert "saved   checkpoint 7, which --resume goes on from" in render.outcome_text(stopped, {}).splitlines()
     failed = msgspec.structs.replace(stopped, phase=JobPhase.FAILED, why="no room left")
-    assert "saved   checkpoint 7, which --resume goes on from" in exit_status.text(failed, {}).splitlines()
+    assert "saved   checkpoint 7, which --resume goes on from" in render.outcome_text(failed, {}).splitlines()
 
 
 def test_a_job_that_trained_nothing_says_what_its_script_left_out():
     done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0)
-    assert "nothing was trained: the script never looped" in exit_status.text(done, {})
-    assert "nothing" not in exit_status.text(msgspec.structs.replace(done, samples=10, shards_total=1), {})
+    assert "nothing was trained: the script never looped" in render.outcome_text(done, {})
+    assert "nothing" not in render.outcome_text(msgspec.structs.replace(done, samples=10, shards_total=1), {})
 
 
 def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
     failed = JobStatus(name="train", phase=JobPhase.FAILED, why="", elapsed_s=1.0, poisoned=("samples 0 to 64: no",))
-    told = exit_status.text(failed, {}).splitlines()
+    told = render.outcome_text(failed, {}).splitlines()
     assert told[-2:] == [
         "given up: samples 0 to 64: no",
         "mend what cannot be read, or train without it: --poison skip",
@@ -253,4 +254,4 @@ def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
 
 def test_the_speed_of_a_run_that_goes_on_from_another_is_its_own():
     status = msgspec.structs.replace(STATUS, samples=60_000, samples_before=48_000, trained_s=10.0)
-    assert exit_status.numbers(status).endswith(" 1,200 samples/s")
+    assert render.numbers(status).endswith(" 1,200 samples/s")

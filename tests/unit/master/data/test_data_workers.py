@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.cli.common import exit_status
+from springtide.cli.common import render
 from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.data.data_workers import BatchName, FeedRules, FeedState, LeftOut
 from springtide.domain.spec.job_spec import JobSpec
@@ -148,7 +148,7 @@ def test_samples_that_were_left_out_are_told_by_index(tmp_path):
         assert (status.left_out, status.samples_left_out) == ((left_out,), 2)
         assert status.decision == "train without samples 17, 19 (shard 3, epoch 0)"
         assert status.decision_why == "worker-0: ValueError: broken"
-        assert exit_status.left_out(status) == [
+        assert render.left_out(status) == [
             "without 2 samples that could not be made (--poison skip):",
             "  samples 17, 19 (shard 3, epoch 0): ValueError: broken",
         ]
