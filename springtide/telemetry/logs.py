@@ -67,6 +67,9 @@ class RunFiles:
         folder = self.tls / role
         return str(folder.absolute()) if folder.is_dir() else ""
 
+    def logged_roles(self) -> list[str]:
+        return sorted(path.stem for path in self.logs.glob("*.log"))
+
     def log_of(self, role: Role) -> pathlib.Path:
         return self.logs / f"{role}.log"
 

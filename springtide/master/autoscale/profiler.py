@@ -99,9 +99,8 @@ class Profiler:
 
     def _close(self) -> None:
         """End the period of this shape, and keep its last few windows."""
-        if (
-            self.era is not None and self._readings and not self.era.extra
-        ):  # no readings with low-priority workers, which only use CPU that others leave idle
+        # no readings with low-priority workers, which only use CPU that others leave idle
+        if self.era is not None and self._readings and not self.era.extra:
             batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
             own = self.window(max(1, batch)).own()
             self._before = [*self._before, *own[-KEPT_WINDOWS:]][-KEPT_PROFILES:]

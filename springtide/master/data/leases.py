@@ -110,9 +110,8 @@ class LeaseService:
     ) -> LedgerReply:
         context, book = self._context, self._context.record.book
         failed = False
-        for failure in (
-            failures if era == book.era else ()
-        ):  # failures first: a progress report ends such a lease before the unreadable sample
+        # failures come first, because progress on such a lease ends it before the unreadable sample
+        for failure in failures if era == book.era else ():
             if context.journaled(book.fail, holder, failure):
                 failed = True
                 context.log_event("unreadable", role=f"worker-{holder.rank}", **failure._asdict())

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import addresses, connection
 from springtide.telemetry.logs import RunCard, RunFiles
@@ -68,6 +69,10 @@ class JobHandle(Protocol):
         With `follow`, continue with new lines until the job is over. If `roles` is empty, this includes roles that join
         later.
         """
+
+
+def not_running(name: str, phase: JobPhase) -> errors.BadInput:
+    return errors.BadInput(f"job {name} does not run: {phase}; see `springtide status {name}`")
 
 
 async def ask_master(

@@ -61,9 +61,7 @@ class LocalJobHandle:
 
     def ask(self, request: messages.Request) -> messages.Reply:
         if not self.run.running:
-            raise errors.BadInput(
-                f"job {self.name} does not run: {self.status().phase}; see `springtide status {self.name}`"
-            )
+            raise job_handle.not_running(self.name, self.status().phase)
         return asyncio.run(self._ask(request))
 
     async def _ask(self, request: messages.Request) -> messages.Reply:
@@ -73,7 +71,7 @@ class LocalJobHandle:
         return events.read(self.run.files.events)
 
     def roles(self) -> list[str]:
-        return sorted(path.stem for path in self.run.files.logs.glob("*.log"))
+        return self.run.files.logged_roles()
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
         tails: dict[str, logs.LogTail] = {}

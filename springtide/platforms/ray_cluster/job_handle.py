@@ -10,7 +10,7 @@ from ray import exceptions
 
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.agent.job_handle import LogLine
+from springtide.platforms.agent.job_handle import LogLine, not_running
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
 from springtide.rpc.messages import messages
 from springtide.telemetry.logs import RunCard
@@ -63,9 +63,7 @@ class RayJobHandle:
     def ask(self, request: messages.Request) -> messages.Reply:
         reply: messages.Reply | None = self._call("ask", request)
         if reply is None:
-            raise errors.BadInput(
-                f"job {self.name} does not run: {self._last().phase}; see `springtide status {self.name}`"
-            )
+            raise not_running(self.name, self._last().phase)
         return reply
 
     def story(self) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ class Steward:
         return events.read(self._files.events)
 
     def roles(self) -> list[str]:
-        return sorted(path.stem for path in self._files.logs.glob("*.log"))
+        return self._files.logged_roles()
 
     def tail(self, role: str, lines: int) -> tuple[list[str], int]:
         path = self._files.logs / f"{role}.log"

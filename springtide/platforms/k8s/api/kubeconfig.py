@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import yaml
 
 from springtide import config, errors, file_input
 
@@ -115,10 +114,7 @@ def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
 
 
 def load(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        read = yaml.safe_load(file_input.read(path, what="a kubeconfig"))
-    except yaml.YAMLError as error:
-        raise errors.BadInput(f"{path} is no YAML: {error}") from None
+    read = file_input.parse(path, file_input.read(path, what="a kubeconfig"), what="a kubeconfig")
     if not isinstance(read, dict):
         raise errors.BadInput(f"{path} is no kubeconfig: expected clusters, users and contexts")
     return read

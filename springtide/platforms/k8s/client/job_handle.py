@@ -17,7 +17,7 @@ from typing import Any
 from springtide import errors
 from springtide.domain.plan.scale_plan import ScalePlan
 from springtide.domain.spec import schema
-from springtide.platforms.agent.job_handle import LogLine
+from springtide.platforms.agent.job_handle import LogLine, not_running
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client, with_client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS, SCALE_PLANS, Object
@@ -99,9 +99,7 @@ class KubernetesJobHandle:
         if isinstance(request, messages.StatusRequest):
             return self.status()
         if not self.running():
-            raise errors.BadInput(
-                f"job {self.name} does not run: {self.status().phase}; see `springtide status {self.name}`"
-            )
+            raise not_running(self.name, self.status().phase)
         match request:
             case messages.StopRequest():
                 body = {"spec": {"stopped": True}}
