@@ -103,10 +103,6 @@ def say(line: str) -> None:
     print(output.redact(line), file=sys.stderr, flush=True)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = None, say: Say = lambda _: None) -> str:
     """Submit a job and return its name. `code`: folder with the script; None if the image has it."""
     if code is not None and not code.is_dir():
@@ -162,3 +158,7 @@ def cluster_name(name: str) -> str:
     plain = "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower()).strip("-")
     plain = plain if plain[:1].isalpha() else f"job-{plain}"
     return plain[:40].strip("-")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -238,21 +238,16 @@ def lay_out(files: logs.RunFiles, settings: config.Settings) -> None:
 def main(arguments: list[str]) -> int:
     try:
         logs.log_to_stderr(debug=config.load().debug)
-        namespace, name = wanted(arguments)
-        return asyncio.run(keep(namespace, name))
+        if len(arguments) != 2:
+            given = " ".join(arguments) or "nothing"
+            raise errors.BadInput(
+                f"{given}: expected NAMESPACE JOB. The operator starts this in a job's master pod; jobs are begun by "
+                "`springtide submit JOB.yaml --platform k8s`"
+            )
+        return asyncio.run(keep(*arguments))
     except errors.SpringtideError as error:
         log.error("%s", error)
         return AGAIN
-
-
-def wanted(arguments: list[str]) -> tuple[str, str]:
-    if len(arguments) != 2:
-        said = " ".join(arguments) or "nothing"
-        raise errors.BadInput(
-            f"{said}: expected NAMESPACE JOB. The operator starts this in a job's master pod; jobs are begun by "
-            "`springtide submit JOB.yaml --platform k8s`"
-        )
-    return arguments[0], arguments[1]
 
 
 async def keep(namespace: str, name: str) -> int:

@@ -177,8 +177,5 @@ def usage_of(running: RunningRole) -> Usage:
 
 
 def exit_of(life: Life, pid: int, returned: int, *, oom: bool = False) -> RoleExit:
-    role, incarnation = life.role, life.incarnation
-    if returned >= 0:
-        return RoleExit(role=role, incarnation=incarnation, pid=pid, code=returned, oom=oom)
-    name = signal.Signals(-returned).name
-    return RoleExit(role=role, incarnation=incarnation, pid=pid, signal=name, oom=oom)
+    how = {"code": returned} if returned >= 0 else {"signal": signal.Signals(-returned).name}
+    return RoleExit(role=life.role, incarnation=life.incarnation, pid=pid, oom=oom, **how)

@@ -31,17 +31,13 @@ def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:
         status = (proc / str(pid) / "status").read_text()
     except OSError:
         return Usage()
-    kilobytes = {name: int(rest.split()[0]) for name, _, rest in lines(status) if rest.strip().endswith("kB")}
+    fields = (line.partition(":") for line in status.splitlines())  # such as `VmRSS:   123 kB`
+    kilobytes = {name: int(rest.split()[0]) for name, _, rest in fields if rest.strip().endswith("kB")}
     return Usage(
         cpu_s=(int(stat[11]) + int(stat[12])) / TICKS_PER_S,
         memory=(kilobytes.get("RssAnon", 0) + kilobytes.get("RssShmem", 0)) << 10,
         peak=kilobytes.get("VmHWM", 0) << 10,
     )
-
-
-def lines(status: str) -> list[tuple[str, str, str]]:
-    """Split lines such as `VmRSS:   123 kB`."""
-    return [line.partition(":") for line in status.splitlines()]
 
 
 class OwnUsage:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
@@ -173,9 +172,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # ---- objects ----
@@ -349,34 +346,26 @@ class Client:
     async def stream(
         self, path: str, what: str, query: Mapping[str, str], *, silence_s: float | None
     ) -> AsyncIterator[bytes]:
+        """Yield the lines of a streamed reply until the server ends it."""
+        timeout = self._http.ClientTimeout(total=None, sock_connect=ONE_TRY_S, sock_read=silence_s)
         for anew in (False, True):
             try:
-                async for line in self._lines(path, what, query, silence_s, anew=anew):
-                    yield line
-                return
-            except Unauthenticated as error:  # the token may have expired
-                if anew:
-                    raise self._error(error.refusal, what) from None
-
-    async def _lines(
-        self, path: str, what: str, query: Mapping[str, str], silence_s: float | None, *, anew: bool
-    ) -> AsyncIterator[bytes]:
-        timeout = self._http.ClientTimeout(total=None, sock_connect=ONE_TRY_S, sock_read=silence_s)
-        try:
-            headers = await self.access.headers(anew=anew)
-            async with self._request("GET", path, query, timeout=timeout, headers=headers) as response:
-                if response.status >= 400:
-                    refusal = read_refusal(response.status, await response.read())
-                    raise Unauthenticated(refusal) if refusal.status == 401 else self._error(refusal, what)
-                rest = b""
-                async for chunk in response.content.iter_any():
-                    *whole, rest = (rest + chunk).split(b"\n")
-                    for line in whole:
-                        yield line
-                if rest:
-                    yield rest
-        except (self._http.ClientError, TimeoutError, OSError) as error:
-            raise self._error(Refusal(status=0, message=worded(error)), what) from None
+                headers = await self.access.headers(anew=anew)
+                async with self._request("GET", path, query, timeout=timeout, headers=headers) as response:
+                    if response.status == 401 and not anew:
+                        continue  # the token may have expired
+                    if response.status >= 400:
+                        raise self._error(read_refusal(response.status, await response.read()), what)
+                    rest = b""
+                    async for chunk in response.content.iter_any():
+                        *whole, rest = (rest + chunk).split(b"\n")
+                        for line in whole:
+                            yield line
+                    if rest:
+                        yield rest
+                    return
+            except (self._http.ClientError, TimeoutError, OSError) as error:
+                raise self._error(Refusal(status=0, message=worded(error)), what) from None
 
     # ---- one request ----
 
@@ -440,14 +429,6 @@ class Client:
 
     def _space(self, kind: ObjectKind, namespace: str) -> str:
         return (namespace or self.namespace) if kind.namespaced else ""
-
-
-class Unauthenticated(Exception):
-    """Raised if the server does not accept the client's credentials."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
 
 
 def selectors(labels: str, fields: str) -> dict[str, str]:
