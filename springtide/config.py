@@ -79,7 +79,7 @@ class BrainSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptSettings:
-    """What the training script sees."""
+    """Settings for the training script and its data, tables and pushes."""
 
     data: str = ""
     """Data sets of the job's spec: a JSON object of names to paths or URLs, seen as `job.data`."""

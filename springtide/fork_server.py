@@ -95,7 +95,7 @@ class ForkServer:
         return None
 
     def _fork(self, birth: ForkRequest, reports: int, gate: int, log: list[int]) -> bool:
-        """Return False in the child, once it may start."""
+        """Fork a process. In the child, return False once the child may start."""
         parent = os.getpid()
         try:
             with warnings.catch_warnings():

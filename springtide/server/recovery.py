@@ -36,7 +36,7 @@ class RestoredFrom(NamedTuple):
 
 
 def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
-    """Import the slots from the named checkpoint, or else from the newest readable one.
+    """Import the slots from the named checkpoint, or else from the newest readable checkpoint.
 
     If the named folder has no usable checkpoint, `fallback` is tried, a copy in storage. With local disks, `scattered`
     replaces the folder.

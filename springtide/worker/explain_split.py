@@ -130,7 +130,7 @@ def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> N
     script = os.path.abspath(given[0])
     explaining = ScriptExplainer(file, end)
     make = functools.partial(ObservedJob, explainer=explaining)
-    springtide.join = lambda **settings: open_job(settings, make)  # what the script calls as st.join()
+    springtide.join = lambda **settings: open_job(settings, make)  # the script calls this function as st.join()
     logs.log_quietly(debug=False)
     sys.argv = given
     sys.path[0] = os.path.dirname(script)

@@ -239,7 +239,7 @@ class ImageSaver:
         return SaveReply(request.sequence)
 
     def stop(self) -> None:
-        """Do nothing: the trainer ends this saver with itself."""
+        """Do nothing, because this saver runs in the trainer's process and ends with it."""
 
     def save_newest(self) -> None:
         """Publish the last complete image after the trainer's death, if it is not published yet."""

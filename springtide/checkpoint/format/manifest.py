@@ -143,7 +143,7 @@ def segment_name(life: str, number: int, run: str) -> str:
 
 
 def without_mirrors(manifest: Manifest) -> Manifest:
-    """Return the checkpoint with each file once, all in one folder, as in a copy elsewhere."""
+    """Return the manifest of a copy of the checkpoint, which has each file once, all in one folder."""
     files = tuple(File(bare(file.name), file.life, file.size) for file in manifest.files)
     return msgspec.structs.replace(manifest, files=files, apart={})
 

@@ -212,7 +212,8 @@ def metric_cells(status: JobStatus) -> list[tuple[str, str]]:
 
 
 def show(name: str, value: float) -> str:
-    """Format a metric: counts as whole numbers, all else with four places; `MEASURED` names are never counts."""
+    """Format a metric: a count as a whole number, any other metric with four places. Metrics with `MEASURED` names are
+    never counts."""
     measured = abs(value) <= 1 and not MEASURED.isdisjoint(name.lower().split("_"))
     return f"{value:,.0f}" if value.is_integer() and not measured else f"{value:.4f}"
 

@@ -79,7 +79,7 @@ class BspLedger:
 
     @property
     def over(self) -> bool:
-        """True if the pass ran to its end; False if the job was closed before."""
+        """True if the pass ran to its end; False if the job was closed before the end."""
         return self.total == self.numbers
 
     def close(self) -> None:

@@ -134,7 +134,7 @@ class Pooled(torch.autograd.Function):
         after: Callable[[Gathered, list[int]], None],
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Pool all calls; each comes with the index of its first feature in the plan."""
+        """Pool all calls. `calls` has each call with the index of its first feature in the plan."""
         outs = tuple(empty_rows(shape, call.features[0].table.gpu) for _, call in calls for shape in call.shapes)
         bags, places = [], []
         first_out = 0

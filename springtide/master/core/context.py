@@ -130,7 +130,7 @@ class MasterContext:
         self._story.write(kind, **fields)
 
     def is_news(self, topic: str, text: str) -> bool:
-        """Return True if a text differs from the last one of its topic by more than numbers."""
+        """Return True if a text differs from the last text of the same topic in more than its numbers."""
         before, self._last_news[topic] = self._last_news.get(topic, ""), without_numbers(text)
         return self._last_news[topic] != before
 

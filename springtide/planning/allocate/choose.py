@@ -164,7 +164,7 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
 
 
 def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Floats:
-    """Return a table with one option of each job, then its other options, padded with 1."""
+    """Return a table with one row per job: its `first` option, then its other options, padded with 1."""
     whole = np.ones((len(first), int(rows.lengths.max()) + 1))
     whole[:, 0] = first
     whole[rows.owner, rows.place + 1] = rest

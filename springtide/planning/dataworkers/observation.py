@@ -115,7 +115,8 @@ def _all_over(told: Mapping[str, Sequence[TrainerReport]], since: float) -> list
 
 
 def _over(words: Sequence[TrainerReport]) -> _Over | None:
-    """Return the differences between the first and last report; None if there are too few or the trainer restarted."""
+    """Return the differences between the first and last report; None if there are too few reports or the trainer
+    restarted."""
     if len(words) < 2:
         return None
     first, last = words[0], words[-1]

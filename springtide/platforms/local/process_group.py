@@ -243,7 +243,7 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
     removed = []
     try:
         bases = sorted(parent.glob("springtide-*-*-*"))
-    except OSError:  # a pod may not see the group that it is in
+    except OSError:  # a process in a pod may not see its own control group
         return []
     for base in bases:
         found = _OURS.fullmatch(base.name)

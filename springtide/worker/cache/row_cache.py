@@ -208,7 +208,8 @@ def paper_schedule(planner: Planner, sizes: Mapping[int, RowSize]) -> PaperSched
 
 
 class StaleRowCache:
-    """Row cache with bounded staleness: `wrap` puts it before the tables, then `keep` chooses the tables."""
+    """Row cache with bounded staleness: `wrap` puts the cache before the tables, then `keep` chooses the tables to
+    cache."""
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules

@@ -148,7 +148,8 @@ def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = F
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:
-    """Return begin and end of each batch of a shard. A last batch smaller than the group joins the previous one."""
+    """Return begin and end of each batch of a shard. A last batch that is smaller than the group is added to the
+    previous batch."""
     ends = [*range(batch_size, samples, batch_size), samples]
     if len(ends) > 1 and ends[-1] - ends[-2] < group:
         del ends[-2]

@@ -2,8 +2,8 @@
 group.
 
 Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
-(`rounds`): every rank reads rounds with one mini-batch per rank. Both need every iteration to yield the same samples in
-the same order; Springtide cannot check it.
+(`rounds`): every rank reads rounds with one mini-batch per rank. Both modes need every iteration to yield the same
+samples in the same order, which Springtide cannot check.
 """
 
 import dataclasses

@@ -250,7 +250,7 @@ class Peers:
 
     def _send(self, peer: str, run: RecordRun) -> None:
         line = self._lines.get(peer)
-        if line is not None:  # otherwise the unit learns of the lost peer
+        if line is not None:  # without a connection, the unit learns that the peer is lost
             batch = BatchForwarded(run.claim, run.partition, run.records.to_bytes())
             self._write(line, frames.pack(batch, limit=MAX_BYTES))
 

@@ -274,7 +274,7 @@ class KafkaWriter:
                 raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble.text}") from None
 
     def _look(self) -> None:
-        """Query the number of partitions; the client itself refreshes it only every few minutes."""
+        """Query the number of partitions, which the client itself refreshes only every few minutes."""
         try:
             self._it.list_topics(self._address.topic, NEW_S)
         except KafkaException as error:

@@ -253,7 +253,7 @@ class LogWriter:
         return sum(self._tail(partition).trim(now) for partition in range(self._heads.partitions))
 
     def flush(self) -> None:
-        """Force appended records to disk. Readers see the records before that."""
+        """Force appended records to disk. Readers see appended records even without a flush."""
         for tail in self._tails.values():
             tail.sync()
 
