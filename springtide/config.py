@@ -37,8 +37,7 @@ class MemberSettings:
     parent: int = 0
     """Process id of the agent on this host; this process ends with it. 0: none."""
     arguments: str = ""
-    """Arguments of this process as a JSON list. They are not on the command line, which other users of the machine can
-    read."""
+    """Arguments of this process as a JSON list, because other users of the machine can read its command line."""
     report_usage: bool = False
     """Report CPU and memory to the master, for an agent on another host."""
     report_every_s: float = 0.5
@@ -54,7 +53,7 @@ class SecuritySettings:
     secret: str = ""
     """Secret of the job, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
     secret_file: str = ""
-    """File with the job's secret, readable by its owner only. It is safer than `secret`, because an environment is
+    """File with the job's secret, readable by its owner only. A file is safer than `secret`, because an environment is
     visible in many places."""
     tls: str = ""
     """Folder with ca.crt, tls.crt and tls.key of this process, for mutual TLS. Empty: plain TCP."""

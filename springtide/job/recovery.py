@@ -118,8 +118,8 @@ class RestorePoint:
 
     saved: int | None = None
     origin: int = 0
-    """Checkpoint of another run from which this job resumed. It is the restore point until the job has its own
-    checkpoint."""
+    """Checkpoint of another run from which this job resumed. The job rolls back to this checkpoint until it has its
+    own."""
     placed: bool = False
     """True if servers have their slots. Before that, a server holds nothing."""
     lost: dict[int, int] = field(default_factory=dict)

@@ -78,7 +78,8 @@ class SlotSaver:
         self._chains: dict[int, Chain] = {}
         """Chains by slot, up to the last complete checkpoint."""
         self._pending: dict[int, Chain] = {}
-        """Chains of the last save by slot. They count once the next order confirms that its checkpoint is complete."""
+        """Chains of the last save by slot. These chains count once the next order confirms that the last checkpoint is
+        complete."""
         self._sizes: dict[str, int] = {}
         """Sizes in bytes of the segment files that hold chains, by name."""
         self._copy = _native.SlotCopy()

@@ -185,8 +185,8 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     """Time of day when the run began, in seconds."""
     agent_pid: int = 0
     agent_start: int = -1
-    """Start time of the agent's process, in kernel ticks. It distinguishes two processes that had the same process
-    id."""
+    """Start time of the agent's process, in kernel ticks. The start time distinguishes two processes that had the same
+    process id."""
     platform: str = "local"
     """Platform of the job. On platforms other than local, this folder has only the card."""
     where: dict[str, str] = {}

@@ -32,7 +32,7 @@ class CacheRules:
     size: int | None = None
     """Bytes for rows and optimizer state in each worker; 0 means no cache. None means that `share` applies."""
     share: float | None = None
-    """Share of all rows that fits in a worker's cache. It needs the row count of every table."""
+    """Share of all rows that fits in a worker's cache. A share needs the row count of every table."""
     at_once: bool = False
     """True if the user asked for "auto". The job may then measure the benefit of a cache in the first pass already."""
     policy: Policy | None = None

@@ -29,7 +29,8 @@ class ShapePlan:
     stage: PlanningStage | None = None
     """Stage that begins when the plan is applied; None keeps the current stage."""
     extra_workers: int = 0
-    """Additional low-priority workers beyond the job's quota. They are removed when other jobs need their resources."""
+    """Additional low-priority workers beyond the job's quota, which are removed when other jobs need their
+    resources."""
     server_cpus: tuple[tuple[int, float], ...] = ()
     """Rank and cores of each server whose cores differ from the shape."""
 

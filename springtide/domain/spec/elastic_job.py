@@ -25,7 +25,7 @@ class RoleWish:
     """Number and size of the processes of one role. Springtide plans the fields that are not set."""
 
     count: int | None = None
-    """Fixed number of processes. It is not planned then."""
+    """Fixed number of processes, which is not planned."""
     min: int | None = None
     """Smallest planned number."""
     max: int | None = None
@@ -78,7 +78,7 @@ class Quota:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWish:
-    """Settings of one embedding table. They override those in the script."""
+    """Settings of one embedding table, which override the settings in the script."""
 
     dtype: str | None = None
     """Type of the numbers in a row: float32, float16 or bfloat16."""
@@ -294,7 +294,7 @@ class ElasticJob:
     data: Mapping[str, str] = field(default_factory=dict)
     """Paths or URLs by name. The script reads them as `job.data["train"]`."""
     tables: Mapping[str, TableWish] = field(default_factory=dict)
-    """Settings of embedding tables by name. They override those in the script."""
+    """Settings of embedding tables by name, which override the settings in the script."""
     workers: RoleWish = field(default_factory=RoleWish)
     """Workers: processes that run the script."""
     servers: RoleWish = field(default_factory=RoleWish)

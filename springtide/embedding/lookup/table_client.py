@@ -69,7 +69,7 @@ class TableClient:
         self.source = _native.RowSource(self.backend, threads)
         copies = isinstance(self.backend, _native.VersionedBackend)
         self._servers = _native.RowSource(backend, threads) if copies else self.source
-        """Source of exact reads outside a step. It bypasses a cache, because cached copies may lack updates."""
+        """Source of exact reads outside a step, which bypasses a cache, because cached copies may lack updates."""
         self.before_read = before_read
         self.whole_table_bytes = whole_table_bytes
         self.loads = loads

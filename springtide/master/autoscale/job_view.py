@@ -27,7 +27,8 @@ from springtide.master.servers.guards import ServerGuards
 from springtide.planning.guards import memory
 
 BANDWIDTH = 4e9
-"""Bandwidth of one loopback connection on a typical machine, in bytes a second. It only scales a fitted coefficient."""
+"""Bandwidth of one loopback connection on a typical machine, in bytes a second. The value only scales a fitted
+coefficient."""
 FLOAT_BYTES = 4
 RECENT_S = 60.0  # how long the view shows a problem that a guard found but could not act on
 ROOM = 1.15

@@ -46,7 +46,8 @@ class Standing:
 
 
 Priority = Callable[[Standing, Floats, float, float], Floats]
-"""Function of a job, the throughput of its candidates, rho and epsilon. It returns the log weight of each candidate."""
+"""Function of a job, the throughput of its candidates, rho and epsilon. The function returns the log weight of each
+candidate."""
 
 
 def remaining(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:

@@ -134,8 +134,8 @@ MARGIN = 0.05
 """Surplus of production over the need, as a share, because batches differ. A consumer that waits for at most this share
 of its time is fed well enough."""
 SPARE = 0.25
-"""Surplus of production over the need, as a share, at which data workers are removed. It is larger than MARGIN to avoid
-oscillation."""
+"""Surplus of production over the need, as a share, at which data workers are removed. SPARE is larger than MARGIN to
+avoid oscillation."""
 FASTEST = 2.0
 """Largest factor by which the number of data workers changes in one step. The result of each step is checked before the
 next."""

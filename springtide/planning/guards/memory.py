@@ -27,7 +27,7 @@ class RowCount(NamedTuple):
 
 
 Law = Callable[[Sequence[RowCount], float], float]
-"""Function of points and a later number of samples. It returns the rows by then."""
+"""Function of points and a later number of samples, which returns the expected rows at that number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

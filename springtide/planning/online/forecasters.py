@@ -24,7 +24,7 @@ BUILT_IN: dict[str, Forecaster] = {
     "last-day": partial(calibrated, "last-day", last_day, 1),
     "last-week": partial(calibrated, "last-week", last_week, 7),
 }
-"""Built-in forecasters. They need only NumPy, and take milliseconds."""
+"""Built-in forecasters, which need only NumPy and take milliseconds."""
 
 
 def names() -> tuple[str, ...]:

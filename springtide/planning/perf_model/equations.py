@@ -19,7 +19,7 @@ Index = numpy.typing.NDArray[Any]
 """Indices into an array, or a mask."""
 TERMS = ("grad", "upd", "sync", "emb", "beta")
 HOP_S = 1e-4
-"""Approximate seconds of one message between workers, besides its bytes. It only scales a fitted coefficient."""
+"""Approximate seconds of one message between workers, besides its bytes. The value only scales a fitted coefficient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,8 @@ class SaveOrder(Reply, frozen=True):
     buddy: Buddy | None = None
     """Server that must get a copy of the written files, if the job keeps mirrors and has another server."""
     needed: tuple[str, ...] = ()
-    """Files that a server with its own disk must keep. It may delete other files of checkpoints up to `base`."""
+    """Files that a server with its own disk must keep. The server may delete other files of checkpoints up to
+    `base`."""
 
 
 class SaveReport(Request, frozen=True):

@@ -96,7 +96,7 @@ class ServerReady(Request, frozen=True):
     source: str = ""
     """Folder or URL of that checkpoint."""
     error: str = ""
-    """Why the server could not restore its slots. It then has no address, and exits."""
+    """Why the server could not restore its slots. Such a server has no address, and exits."""
     spared: tuple[str, ...] = ()
     """Files that the server read from a mirror, and why, one sentence each."""
     unusable: tuple[str, ...] = ()

@@ -125,7 +125,7 @@ class ReconnectingConnection:
 
 
 BIRTH = secrets.randbits(62)
-"""Random number of this process. It distinguishes a restarted container with the same name and process id."""
+"""Random number of this process, which distinguishes a restarted container with the same name and process id."""
 T = TypeVar("T")
 
 
