@@ -299,13 +299,8 @@ class StragglerRun:
     """From then to the first decision about the slow worker."""
 
     @property
-    def capacity(self) -> tuple[float, ...]:
-        """Batches a second that each worker could train since."""
-        return tuple(pace * (self.slow if rank == SLOW else 1.0) for rank, pace in enumerate(self.paces))
-
-    @property
     def ideal_s(self) -> float:
-        return self.left / sum(self.capacity)
+        return self.left / sum(pace * (self.slow if rank == SLOW else 1.0) for rank, pace in enumerate(self.paces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

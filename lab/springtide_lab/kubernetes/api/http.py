@@ -52,12 +52,10 @@ class Api:
         app.router.add_route("*", "/{tail:.*}", self._serve)
         return app
 
-    def drop_watches(self, resource: str = "") -> int:
-        """Break the connections of watches; how many there were."""
-        broken = [each for each in self.feeds if resource in ("", each.target.kind.plural)]
-        for feed in broken:
+    def drop_watches(self) -> None:
+        """Break the connections of watches."""
+        for feed in self.feeds:
             feed.drop()
-        return len(broken)
 
     def _learn(self, resource: str, change: Change) -> None:
         if resource != CRDS.resource:

@@ -24,12 +24,12 @@ from springtide.platforms.agent import credentials
 from springtide.rpc.transport import tls
 from springtide_lab.kubernetes.api.api_faults import Faults
 from springtide_lab.kubernetes.api.http import Api
-from springtide_lab.kubernetes.api.status_errors import Json
 
 log = logging.getLogger(__name__)
 
 START_S = 60.0
 Result = TypeVar("Result")
+HOST = "127.0.0.1"
 NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 LIFE = datetime.timedelta(days=2)
 
@@ -96,12 +96,11 @@ class LoopThread(abc.ABC):
 class ApiServer(LoopThread):
     """One server, empty but for the namespaces `default` and `kube-system`."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__("kubernetes-api-server")
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._host, self._port = host, port
-        self._context = make_context(host, self.folder)
+        self._context = make_context(HOST, self.folder)
         self._api = Api((self.folder / tls.AUTHORITY).read_text())
         self.url = ""
 
@@ -131,15 +130,9 @@ class ApiServer(LoopThread):
         self.kubeconfig.touch(0o600)
         self.kubeconfig.write_text(json.dumps(config, indent=2))
 
-    def objects(self, resource: str, namespace: str | None = None) -> list[Json]:
-        """What the server keeps of a resource (`pods`, `elasticjobs.springtide.dev`), as it is now."""
-        found: list[Json] = self._call(lambda: self._api.store.all(resource, namespace))
-        return found
-
-    def drop_watches(self, resource: str = "") -> int:
-        """Break the connections of all watches, or of those of a resource; how many there were."""
-        count: int = self._call(lambda: self._api.drop_watches(resource))
-        return count
+    def drop_watches(self) -> None:
+        """Break the connections of all watches."""
+        self._call(self._api.drop_watches)
 
     def compact(self) -> None:
         """Forget the past: whoever resumes a watch from before now gets 410."""
@@ -154,9 +147,9 @@ class ApiServer(LoopThread):
     async def main(self) -> None:
         runner = web.AppRunner(self._api.application(), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, self._host, self._port, ssl_context=self._context)
+        site = web.TCPSite(runner, HOST, 0, ssl_context=self._context)
         await site.start()
-        self.url = f"https://{self._host}:{runner.addresses[0][1]}"
+        self.url = f"https://{HOST}:{runner.addresses[0][1]}"
         self._write_kubeconfig()
         self.ready()
         await self.over.wait()

@@ -19,6 +19,7 @@ from springtide import errors
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import LEASES, NODES, ObjectKind, timestamp
 from springtide_lab.kubernetes.api import server
+from springtide_lab.kubernetes.api.server import HOST
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.control.reconcile import is_over, is_ready
 from springtide_lab.kubernetes.control.scheduler import OWN_TAINT
@@ -26,7 +27,6 @@ from springtide_lab.kubernetes.kubelet.pod_lifecycle import PodLife
 from springtide_lab.kubernetes.objects import selectors
 
 DOMAIN = "cluster.local"
-HOST = "127.0.0.1"
 ENDPOINT_SLICES = ObjectKind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 LEASE_NAMESPACE = "kube-node-lease"
 PODS_AT_MOST = 110
