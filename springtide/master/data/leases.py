@@ -110,7 +110,8 @@ class LeaseService:
     ) -> LedgerReply:
         context, book = self._context, self._context.record.book
         failed = False
-        # failures come first, because progress on such a lease ends it before the unreadable sample
+        # record failures before progress: a progress report for such a lease ends the lease before the unreadable
+        # sample
         for failure in failures if era == book.era else ():
             if context.journaled(book.fail, holder, failure):
                 failed = True

@@ -326,7 +326,7 @@ def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
     seconds = numpy.maximum(seconds, numpy.maximum(workers.least.take(left), servers.least.take(right)))
     throughput = numpy.divide(1.0, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
     best = numpy.maximum(rows.best_before(throughput), -1.0)
-    (hopeful,) = numpy.nonzero(throughput * (1 - SAME) > best)  # a difference within rounding is no advantage
+    (hopeful,) = numpy.nonzero(throughput * (1 - SAME) > best)  # rounding errors are no advantage
     rows, job, left, right = rows.only(hopeful), job[hopeful], left[hopeful], right[hopeful]
     whole = _columns(wanted, job, workers, servers, left, right)
     cost = cost[hopeful] + wanted.rows.take(job) / GIB * wanted.memory_price.take(job)
