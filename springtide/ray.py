@@ -79,7 +79,6 @@ def drain(reach: RayJobHandle, why: str) -> None:
 
 
 def job_of(job: ElasticJob | str | os.PathLike[str], fields: dict[str, Any]) -> tuple[ElasticJob, pathlib.Path]:
-    """Return the job with `fields` applied, and the folder of its code."""
     if isinstance(job, ElasticJob):
         wanted = replace(job, **fields)
         return wanted, pathlib.Path(wanted.working_dir or ".")

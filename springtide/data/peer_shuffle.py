@@ -13,8 +13,6 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
-from springtide import errors
-
 Strategy = Literal["none", "basic", "advanced"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
@@ -39,12 +37,6 @@ class QueueBounds:
     """At or below this length, the worker accepts batches from peers again."""
     upper: int
     """At this length, the worker accepts no batches from peers, and sends further batches of its own to ready peers."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.lower < self.upper:
-            raise errors.BadInput(
-                f"bounds of a worker's queue: lower={self.lower}, upper={self.upper}; expected 0 <= lower < upper"
-            )
 
 
 def bounds_for(step_s: float) -> QueueBounds:

@@ -78,7 +78,6 @@ def folder_for(url: str, chosen: str | os.PathLike[str] | None) -> pathlib.Path:
 
 
 def read_head(path: pathlib.Path) -> ImageHead | None:
-    """Return the header of a complete image, or None."""
     try:
         with open(path, "rb") as file:
             head = decode_head(file.read(BYTES))

@@ -146,7 +146,6 @@ def images(place: FileStore, manifest: Manifest, slot: int, spared: dict[str, st
 
 
 def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> None:
-    """Reject bytes that are not the image that the manifest describes."""
     where = f"the image of slot {slot} at {segment.offset} of {file}"
     if len(image) != segment.length:
         raise DamagedImage(f"{where} is torn: {len(image)} of {segment.length} bytes")

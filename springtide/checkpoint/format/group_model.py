@@ -61,7 +61,6 @@ def rows_after(first: npt.NDArray[np.float32]) -> int | None:
 
 
 def body_of(rows: npt.NDArray[np.float32]) -> bytes:
-    """Return the bytes from the header row and the rows after it."""
     content = rows.tobytes()
     _, size, check = _HEAD.unpack_from(content)
     body = content[4 * ROW : 4 * ROW + size]

@@ -463,7 +463,6 @@ class AsyncLedger(SharedLedger):
         return Grant(shard, epoch, nth, lease.first, lease.end, lease.returned)
 
     def _cut(self, lease: ShardLease, end: int) -> None:
-        """End the lease at `end`, and queue its tail."""
         if end < lease.end:
             self.todo.put_back(ShardRange(lease.running, end, lease.end))
             lease.end, lease.wish = end, None

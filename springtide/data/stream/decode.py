@@ -49,17 +49,9 @@ class UndecodableRecords(Exception):
         self.bad = bad
 
 
-def decoder_of(decode: Any) -> Decoder:
+def decoder_of(decode: "Decoder | Callable[[list[bytes]], Any]") -> Decoder:
     """Return a decoder unchanged; wrap a user function."""
-    if hasattr(decode, "parse"):
-        decoder: Decoder = decode
-        return decoder
-    if callable(decode):
-        return FunctionDecoder(decode)
-    raise errors.BadInput(
-        f"decode is a {type(decode).__name__}; give springtide.data.stream.decode.Fixed(...), Json(...), or a function "
-        "that makes a batch of a list of bytes"
-    )
+    return decode if hasattr(decode, "parse") else FunctionDecoder(decode)
 
 
 class Fixed:

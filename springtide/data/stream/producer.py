@@ -18,7 +18,6 @@ import numpy as np
 
 from springtide import errors
 from springtide.data.stream import records
-from springtide.data.stream.decode import Field
 from springtide.data.stream.records import Bytes, Floats, Ints
 from springtide.data.stream.stream import Stream, StreamWriter
 
@@ -140,10 +139,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-COUNTER_FIELDS: dict[str, Field] = {"key": "i8", "serial": "i8"}
-"""Fields of the counter's records, for `decode.Fixed`."""
 
 
 class RecordSource(Protocol):

@@ -216,7 +216,6 @@ class DeadLetters:
 
 
 def line_of(letter: DeadLetter) -> bytes:
-    """Return a letter as a line of JSON, with its bytes in base64."""
     fields = {
         "partition": letter.partition,
         "offset": letter.offset,

@@ -62,7 +62,6 @@ class StepState:
     holders: list[str] = field(default_factory=list)
     """Workers that were assigned the step and have not answered."""
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """Failures of the step: worker and error."""
     deaths: int = 0
     """Number of workers that were lost while they made the step."""
 
@@ -121,7 +120,6 @@ class Dispatch:
         return [*self._released(worker), *self._hand_out(at)]
 
     def lost(self, worker: str, *, at: float) -> list[DispatchOrder]:
-        """Remove a lost worker, and reassign its steps."""
         gone = self.workers.pop(worker, None)
         orders: list[DispatchOrder] = []
         for place, number in enumerate(gone.steps if gone else ()):

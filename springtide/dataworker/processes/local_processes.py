@@ -106,7 +106,6 @@ class WorkerForker:
         return self._server.process.pid if self._server is not None else None
 
     def start(self, number: int) -> LocalWorker:
-        """Return a data worker, which starts with `ready`."""
         if self._server is None or self._server.process.poll() is not None:
             self.close()
             self._server = _ForkServerProcess(self._setup)

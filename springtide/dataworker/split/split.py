@@ -116,7 +116,6 @@ class _Cut:
             if call.same_as is None
             and (str(number) in self.chosen.moved or name(PartKey(number, 0)) in self.chosen.moved)
         ]
-        """Numbers of the calls that move, in order."""
         self.crossing = self._crossing()
         """Moved results that the trainer or a remaining call reads."""
         self.known = self._known()

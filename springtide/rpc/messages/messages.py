@@ -262,7 +262,6 @@ class HeartbeatReply(Reply, frozen=True):
     hurry: bool = False
     """To a worker: it should ask for a lease now. To a server: the job waits for its part of a checkpoint."""
     group_lost: int = 0
-    """Generation of a bsp group that has lost a member; 0 if none is lost."""
     truncate: tuple[ShrinkRequest, ...] = ()
     """Leases that should end early, so that other workers can train the rest."""
     era: int = 0

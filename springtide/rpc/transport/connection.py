@@ -79,7 +79,6 @@ class RpcConnection:
         return self._lost is not None
 
     async def close(self) -> None:
-        """Close the connection. Waiting requests fail."""
         self._receiver.cancel()
         self._lose("this side closed the connection")
         await hang_up(self._writer)

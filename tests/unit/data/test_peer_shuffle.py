@@ -8,7 +8,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from springtide import errors
 from springtide.data.peer_shuffle import (
     AnnounceReady,
     PeerShuffle,
@@ -141,11 +140,6 @@ def test_bounds_follow_what_a_step_takes():
     for step in range(20):
         one.take(0.1 * step)
     assert one.bounds.upper == 10
-
-
-def test_bounds_that_make_no_sense_are_refused():
-    with pytest.raises(errors.BadInput, match="lower=3, upper=3"):
-        QueueBounds(lower=3, upper=3)
 
 
 class Workers(RuleBasedStateMachine):

@@ -108,7 +108,6 @@ def partition_folder(folder: Path, partition: int) -> Path:
 
 
 def index_path(folder: Path, base: int) -> Path:
-    """Return the path of the index of the segment that begins with this offset."""
     return folder / f"{base:020d}.index"
 
 

@@ -57,8 +57,7 @@ class LogStream:
         elif start == "latest":
             starts = list(ends)
         else:
-            at = _time_of(start)
-            starts = [self._since(partition, at, end) for partition, end in enumerate(ends)]
+            starts = [self._since(partition, float(start), end) for partition, end in enumerate(ends)]
         return [PartitionRange(i, min(a, b), b, final) for i, (a, b) in enumerate(zip(starts, ends, strict=True))]
 
     def kept_bytes(self) -> list[int]:
@@ -196,12 +195,3 @@ def _look_again(folder: Path, told: LogHeads) -> None:
             _mend(folder, partition, settings, told)
         told.sealing = heads.SEALED if settings.sealed else heads.OPEN
         told.begin(settings.partitions)
-
-
-def _time_of(start: str) -> float:
-    try:
-        return float(start)
-    except ValueError:
-        raise errors.BadInput(
-            f"a stream cannot start at {start!r}; say earliest, latest, or a time of day in seconds since 1970"
-        ) from None

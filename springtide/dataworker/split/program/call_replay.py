@@ -80,7 +80,6 @@ class CallReplay:
             entry.at = at
         self.free = [entry for entry in made if entry.known.free]
         self.makers = {slot: entry for entry in made if entry.first >= 0 for slot in entry.slots}
-        """The call that produces each slot."""
         self.by_function: dict[Any, list[KnownEntry]] = {}
         for entry in self.entries[:-1]:
             self.by_function.setdefault(entry.function, []).append(entry)
@@ -231,11 +230,9 @@ class ForwardReplay:
             self._inputs[id(leaf)] = self.values[number] = self._to.promises.take(number)
 
     def input(self, leaf: Any) -> Any:
-        """Return the value that forward() gets for this input."""
         return self._inputs.get(id(leaf), leaf)
 
     def end(self) -> None:
-        """Finish the replay after forward() returned."""
         report, other, self._order.other = self.report, self._order.other, None
         if report.complete:
             report.why = ""

@@ -132,7 +132,6 @@ class KnownEntry:
 
 
 def difference(replay: Any, entry: KnownEntry, args: Any) -> str:
-    """Describe how a call with these arguments differs from the known call."""
     what = f"{torch_functions.operation(entry.known.name)} of {entry.known.line or 'forward()'}"
     for spec, given in zip(entry.known.args, args, strict=False):
         if not entry.context.matcher([spec], {})((given,), None, replay.values, replay):

@@ -136,7 +136,6 @@ class _Step:
         self._parts = [PartKey(call.number, at) for at in range(len(call.parts))]
 
     def run(self, values: dict[Any, Any], size: int) -> None:
-        """Run the call, and drop values that no later call reads."""
         found = self._call.run(self._function, values.__getitem__, size)
         values.update(zip(self._parts, found, strict=True))
         for term in self._free:
@@ -177,7 +176,6 @@ def defaulting_to(dtype: torch.dtype) -> AbstractContextManager[None]:
 
 @contextmanager
 def _setting(value: Any, get: Callable[[], Any], change: Callable[[Any], None]) -> Iterator[None]:
-    """Change a setting of torch inside the block."""
     before = get()
     if value == before:
         yield

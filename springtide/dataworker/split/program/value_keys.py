@@ -157,7 +157,6 @@ class TorchCall:
     text: str = ""
 
     def keys(self, *kinds: type[Key]) -> Iterator[Key]:
-        """Yield the keys of these kinds among the arguments."""
         return keys_in((self.args, self.kwargs or ()), *kinds)
 
     @property
@@ -219,7 +218,6 @@ class Writer:
 
 
 def keys_in(spec: Any, *kinds: type[Key]) -> Iterator[Key]:
-    """Yield the keys of these kinds in a template."""
     if isinstance(spec, kinds):
         yield spec
     elif isinstance(spec, NestKey | tuple):

@@ -191,7 +191,6 @@ def _array_check(name: str, array: Any, *, copied: bool) -> Check:
 
 
 def _generator_check(name: str, state: Callable[[], Any]) -> Check:
-    """Check a random number generator by its position."""
     where = state()
     return lambda lenient: "" if state() == where else name
 

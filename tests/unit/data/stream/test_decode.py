@@ -119,5 +119,3 @@ def test_what_cannot_be_a_field_or_a_decoder_is_refused() -> None:
         Fixed({"time": "f8"}, event_time="tim")
     with pytest.raises(errors.UnknownName, match="unit of time"):
         Json({"x": "f4"}, event_time="t", unit="minutes")
-    with pytest.raises(errors.BadInput, match="decode is a int"):
-        decoder_of(3)

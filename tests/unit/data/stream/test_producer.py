@@ -15,7 +15,7 @@ from springtide.data.stream.log import layout, stream
 from springtide.data.stream.producer import FaultMix, ProduceOrder
 from springtide.data.stream.records import Records, concat
 
-COUNTED = Fixed(producer.COUNTER_FIELDS)
+COUNTED = Fixed({"key": "i8", "serial": "i8"})
 
 
 def make(folder: Path, partitions: int = 3) -> stream.LogStream:

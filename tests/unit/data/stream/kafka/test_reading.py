@@ -56,12 +56,6 @@ def test_a_topic_has_partitions_and_they_have_bounds(stream):
     assert [seen.start for seen in stream.bounds("latest")] == [0, 0, 30, 0]
 
 
-def test_a_stream_does_not_start_at_a_word_that_is_no_time(stream):
-    mocked.fill(stream, {0: numbered(1)})
-    with pytest.raises(errors.BadInput, match="'yesterday'"):
-        stream.bounds("yesterday")
-
-
 def test_a_stream_starts_at_a_time_if_one_says(stream, monkeypatch):
     mocked.fill(stream, {0: numbered(10)})
 
