@@ -19,29 +19,17 @@ Kind = Literal["sync", "async", "crowded", "ernest", "optimus", "optimus-async"]
 Feature = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-def _one(workers: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.ones_like(workers)
-
-
-def _each(workers: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 1 / workers
-
-
 def _each_squared(workers: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / workers**2
 
 
-def _all(workers: NDArray[np.float64]) -> NDArray[np.float64]:
-    return workers
-
-
 FEATURES: Mapping[Kind, tuple[Feature, ...]] = {
-    "sync": (_one, _each, _each_squared, _all),
-    "async": (_each, _each_squared, _one),
-    "crowded": (_each, _each_squared, _one, _all),
-    "ernest": (_one, _each, np.log, _all),
-    "optimus": (_one, _each, _all),
-    "optimus-async": (_each, _one),
+    "sync": (np.ones_like, np.reciprocal, _each_squared, np.positive),
+    "async": (np.reciprocal, _each_squared, np.ones_like),
+    "crowded": (np.reciprocal, _each_squared, np.ones_like, np.positive),
+    "ernest": (np.ones_like, np.reciprocal, np.log, np.positive),
+    "optimus": (np.ones_like, np.reciprocal, np.positive),
+    "optimus-async": (np.reciprocal, np.ones_like),
 }
 """Feature of each coefficient, in seconds per batch of all workers (sync, ernest, optimus) or per sample (others)."""
 LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {

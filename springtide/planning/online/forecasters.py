@@ -82,17 +82,14 @@ def backtest(
     *,
     known_days: int = KNOWN_DAYS,
     every_s: float = DAY_S,
-    horizon_s: float = DAY_S,
     last: int | None = None,
 ) -> BacktestScore:
-    """Score forecasts of the past: one every `every_s` seconds, for the following `horizon_s` seconds, from the
-    preceding `known_days`. `last` limits the test to the last forecasts."""
-    step, ahead = (round(one / history.step_s) for one in (every_s, horizon_s))
+    """Score forecasts of the past: one every `every_s` seconds, for the following day, from the preceding `known_days`.
+    `last` limits the test to the last forecasts."""
+    step, ahead = (round(one / history.step_s) for one in (every_s, DAY_S))
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
     if not starts or step < 1 or ahead < 1:
-        raise errors.BadInput(
-            f"{history.days} days of traffic: expected {known_days} and what is to be forecast ({horizon_s / DAY_S:g})"
-        )
+        raise errors.BadInput(f"{history.days} days of traffic: expected {known_days} and what is to be forecast (1)")
     off = over = traffic = 0.0
     inside = under = values = 0
     for start in starts:

@@ -39,7 +39,8 @@ def throughput(shape: Shape, timing: TimingSum) -> float | None:
     """Return samples per second from sums over all workers; None if the sums are not valid."""
     if not (0 < timing.total_s < math.inf and 0 < timing.samples < math.inf and timing.steps > 0):
         return None
-    return shape.workers * timing.samples / timing.total_s
+    speed = shape.workers * timing.samples / timing.total_s
+    return speed if speed < math.inf else None
 
 
 def by_shape(job: JobView) -> tuple[ShapeSpeed, ...]:
@@ -181,7 +182,7 @@ def pace_of(job: JobView, throughput: float) -> CoreSpeed:
 
 def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
     a_sample = spent(job, kind)
-    if a_sample is not None:
+    if a_sample:
         return 1 / a_sample
     used = use(job, kind)
     return math.inf if used is None else of_cores(throughput, used.used, used.given)

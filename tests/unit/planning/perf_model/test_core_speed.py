@@ -117,3 +117,10 @@ def test_profiles_without_sense_are_left_out_with_any_pace():
     odd = replace(profile(shape()), timing=TimingSum(steps=3, total_s=math.nan))
     assert measurements.throughput(odd.shape, odd.timing) is None
     assert len(fit.fit([odd, *map(profile, FREE)], FACTS, CoreSpeed(worker=views.AMPLE.cpu)).table) == len(FREE)
+
+
+def test_a_window_of_no_length_says_nothing_about_cores():
+    short = replace(profile(shape()), worker_cores=1.0, server_cores=1.0)
+    short = replace(short, timing=replace(short.timing, total_s=5e-324))
+    assert measurements.throughput(short.shape, short.timing) is None
+    assert measurements.pace_of(running(profiles=(short,) * 3, uses=()), 1.0) == CoreSpeed()
