@@ -35,8 +35,7 @@ constexpr Key key_of(TableId table, uint64_t hash) {
   return static_cast<Key>(unmix64(hash) - 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(table) + 1));
 }
 
-// Slots are the top bits of the hash, so a stripe (64 of them) is a run of neighbouring slots. `slots` is a
-// power of two of at least 64.
+// A slot is the top bits of the hash, so a stripe is a run of neighbouring slots. `slots`: a power of two, >= 64.
 constexpr uint32_t slot_of(uint64_t hash, uint32_t slots) {
   return static_cast<uint32_t>(hash >> (64 - std::countr_zero(slots)));
 }

@@ -23,38 +23,24 @@ class ThreadPool {
     for (std::thread& member : members_) member.join();
   }
 
-  // Calls work(0) … work(shares - 1), each once. A crew that is busy with another call leaves it to the caller.
-  void run(uint32_t shares, const std::function<void(uint32_t)>& work) {
-    std::unique_lock in_use(in_use_, std::try_to_lock);
-    if (threads_ < 2 || shares < 2 || !in_use.owns_lock()) {
-      for (uint32_t i = 0; i < shares; ++i) work(i);
-      return;
-    }
-    begin(shares, work);
-    std::unique_lock hold(lock_);
-    for (uint32_t share = take(); share != kNone; share = take()) {
-      hold.unlock();
-      call(share, work);
-      hold.lock();
-    }
-    end(hold);
-  }
-  // The same, telling the caller in between how many from the first on are done: `done(n)` runs in its thread
-  // while others still work, the last time with all. Without `helped` it works alone.
+  // Calls work(0) … work(shares - 1), each once. A pool that is busy with another call leaves it to the caller.
+  void run(uint32_t shares, const std::function<void(uint32_t)>& work) { run_in_order(shares, true, work, {}); }
+  // The same; `done(n)` runs in the caller's thread when shares 0 to n - 1 are done, at last with all, while other
+  // threads may still work. Without `helped` the caller works alone.
   void run_in_order(uint32_t shares, bool helped, const std::function<void(uint32_t)>& work,
                     const std::function<void(uint32_t)>& done) {
     std::unique_lock in_use(in_use_, std::defer_lock);
     if (!helped || threads_ < 2 || shares < 2 || !in_use.try_lock()) {
       for (uint32_t i = 0; i < shares; ++i) {
         work(i);
-        done(i + 1);
+        if (done) done(i + 1);
       }
       return;
     }
     begin(shares, work);
     std::unique_lock hold(lock_);
-    for (uint32_t told = 0; told < shares && !failure_;) {
-      if (done_first_ > told) {  // first of all: whoever uses it does so beside what follows
+    for (uint32_t told = done ? 0 : shares; !failure_;) {
+      if (done_first_ > told) {  // before more work: the caller uses these results while others work
         told = done_first_;
         hold.unlock();
         call(told, done);
@@ -64,6 +50,8 @@ class ThreadPool {
         call(share, work);
         hold.lock();
         note_done(share);
+      } else if (told == shares) {
+        break;
       } else {
         finished_.wait(hold, [&] { return done_first_ > told || failure_; });
       }
@@ -73,9 +61,6 @@ class ThreadPool {
   uint32_t threads() const { return threads_; }
 
  private:
-  void start() {
-    for (uint32_t i = 1; i < threads_; ++i) members_.emplace_back([this] { help(); });
-  }
   void help() {
     uint64_t seen = 0;
     std::unique_lock hold(lock_);
@@ -96,7 +81,9 @@ class ThreadPool {
     }
   }
   void begin(uint32_t shares, const std::function<void(uint32_t)>& work) {
-    if (members_.empty()) start();
+    for (uint32_t i = static_cast<uint32_t>(members_.size()) + 1; i < threads_; ++i) {
+      members_.emplace_back([this] { help(); });
+    }
     {
       std::lock_guard hold(lock_);
       work_ = &work;
@@ -113,9 +100,8 @@ class ThreadPool {
     finished_.wait(hold, [&] { return busy_ == 0; });
     if (failure_) std::rethrow_exception(failure_);
   }
-  static constexpr uint32_t kNone = UINT32_MAX;
-  // With the lock held.
-  // kNone: nothing is left
+  static constexpr uint32_t kNone = UINT32_MAX;  // no share is left
+  // The next two with the lock held.
   uint32_t take() { return next_ >= shares_ || failure_ ? kNone : next_++; }
   void note_done(uint32_t share) {
     done_[share] = 1;
@@ -123,7 +109,6 @@ class ThreadPool {
     while (done_first_ < shares_ && done_[done_first_] != 0) ++done_first_;
     if (done_first_ != before) finished_.notify_all();  // nobody is woken where nobody waits
   }
-  // keeps what it throws
   void call(uint32_t number, const std::function<void(uint32_t)>& work) {
     try {
       work(number);

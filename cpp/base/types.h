@@ -78,8 +78,7 @@ struct TableHyper {
 };
 static_assert(sizeof(TableHyper) == 24);
 
-// Identity of trained batches: samples of a shard, or offsets of a stream's partition. The number of a shard
-// is unique in the job, over epochs and data sets.
+// Identity of trained batches: samples of a shard (numbered uniquely in the job), or offsets of a stream's partition.
 struct BatchRange {
   uint32_t shard_samples = 0;  // of the whole shard, to merge finished neighbours; 0: unknown
   uint32_t shard = 0;          // or the stream's partition
@@ -95,8 +94,7 @@ struct BadInput : std::runtime_error {
 struct NonFinite : BadInput {
   using BadInput::BadInput;
 };
-// A push whose batches a slot has applied in part. Gradients cannot be split, so nothing was applied there.
-// springtide.errors.PartlyApplied.
+// Nothing was applied to a slot that had a part of the push's batches. springtide.errors.PartlyApplied.
 struct PartlyApplied : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

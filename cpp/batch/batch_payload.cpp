@@ -1,6 +1,5 @@
 #include "batch/batch_payload.h"
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -10,13 +9,6 @@
 namespace springtide {
 
 namespace {
-
-template <typename Number>
-Number number_at(const std::byte* from) {
-  Number found;
-  std::memcpy(&found, from, sizeof(found));
-  return found;
-}
 
 // 0, an errno, or -1 when the other side has closed.
 int fill(int socket, std::byte* into, size_t size) {
@@ -28,7 +20,6 @@ bool same(std::span<const std::byte> one, std::span<const std::byte> other) {
   return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size()) == 0;
 }
 
-constexpr size_t kMostParts = 1024;  // IOV_MAX of Linux
 constexpr size_t kGap = 64;
 alignas(kGap) constexpr std::byte kZeros[kGap] = {};
 
@@ -68,52 +59,31 @@ void gather(std::span<const Piece> pieces, std::byte* into) {
 
 int send_pieces(Line line, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed) {
   std::vector<iovec> parts = parts_of(prefix, pieces);
-  if (line.tls != nullptr) return send_all(line, parts) == Io::ok ? 0 : (errno != 0 ? errno : EPIPE);
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  while (!parts.empty()) {
-    msghdr message = {};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = std::min(kMostParts, parts.size());
-    if (passed >= 0) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(rights), &passed, sizeof(int));
-    }
-    const ssize_t sent = ::sendmsg(line.fd, &message, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return errno;
-    passed = -1;
-    advance(parts, static_cast<size_t>(sent));
+  if (passed >= 0) {
+    const auto* first = reinterpret_cast<const uint8_t*>(prefix.data());
+    if (send_with_fd(line.fd, {first, prefix.size()}, passed) != Io::ok) return errno;
+    parts.erase(parts.begin());
   }
-  return 0;
+  return send_all(line, parts) == Io::ok ? 0 : errno != 0 ? errno : EPIPE;
 }
-
-uint16_t MessageHead::flags() const { return number_at<uint16_t>(bytes + 6); }
-uint32_t MessageHead::fields() const { return number_at<uint32_t>(bytes + 8); }
-uint32_t MessageHead::header() const { return number_at<uint32_t>(bytes + 12); }
-uint64_t MessageHead::payload() const { return number_at<uint64_t>(bytes + 16); }
 
 ReceivedMessage receive_message(int socket, const Expected& expected) {
   ReceivedMessage taken;
   MessageHead& head = taken.head;
-  taken.error = fill(socket, head.bytes, MessageHead::kBytes);
+  taken.error = fill(socket, reinterpret_cast<std::byte*>(&head), sizeof head);
   if (taken.error != 0) return taken;
-  const bool ours = expected.begins.size() <= MessageHead::kBytes &&
-                    same(expected.begins, {head.bytes, expected.begins.size()}) &&
-                    head.fields() <= expected.most_fields && head.header() <= expected.most_header;
+  const bool ours = expected.begins.size() <= sizeof head &&
+                    same(expected.begins, head.bytes().first(expected.begins.size())) &&
+                    head.fields <= expected.most_fields && head.header <= expected.most_header;
   if (!ours) return taken;
-  taken.text.resize(size_t{head.fields()} + head.header());
+  taken.text.resize(size_t{head.fields} + head.header);
   taken.error = fill(socket, taken.text.data(), taken.text.size());
   if (taken.error != 0) return taken;
   taken.came = ReceivedMessage::Progress::text;
-  const auto header = std::span<const std::byte>(taken.text).subspan(head.fields());
-  if (head.flags() != 0 || header.empty() || !same(header, expected.header)) return taken;
-  if (head.payload() != expected.into.size()) return taken;
-  taken.error = fill(socket, expected.into.data(), head.payload());
+  const auto header = std::span<const std::byte>(taken.text).subspan(head.fields);
+  if (head.flags != 0 || header.empty() || !same(header, expected.header)) return taken;
+  if (head.payload != expected.into.size()) return taken;
+  taken.error = fill(socket, expected.into.data(), head.payload);
   if (taken.error == 0) taken.came = ReceivedMessage::Progress::whole;
   return taken;
 }

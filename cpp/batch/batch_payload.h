@@ -29,15 +29,19 @@ int send_pieces(Line line, std::span<const std::byte> prefix, std::span<const Pi
 
 // Receives one data worker message from a socket without the GIL: head, text and, if the header equals the expected
 // one, the payload, straight into its final memory. In: dataworker/transport/channel.py. Next: bindings/payload.cpp.
-struct MessageHead {  // as it goes over the wire, little-endian
-  static constexpr size_t kBytes = 28;
-  std::byte bytes[kBytes];
+#pragma pack(push, 1)
+struct MessageHead {  // as on the wire, little-endian
+  std::byte magic[4];
+  uint8_t version, kind;
+  uint16_t flags;
+  uint32_t fields, header;  // bytes
+  uint64_t payload;         // bytes
+  uint32_t number;
 
-  uint16_t flags() const;
-  uint32_t fields() const;
-  uint32_t header() const;
-  uint64_t payload() const;
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
 };
+#pragma pack(pop)
+static_assert(sizeof(MessageHead) == 28);
 
 struct Expected {
   std::span<const std::byte> begins;  // what every head of ours begins with
@@ -54,8 +58,7 @@ struct ReceivedMessage {
   std::vector<std::byte> text;  // fields, then header
 };
 
-// Takes the next message off a blocking socket. Its payload is taken too if it is as expected and not in
-// shared memory (flags 0); otherwise it is still to come.
+// Receives the next message; the payload too if its header is the expected one and it is not in shared memory.
 ReceivedMessage receive_message(int socket, const Expected& expected);
 
 }  // namespace springtide

@@ -29,7 +29,7 @@ struct Ends {
 };
 
 std::string head(uint16_t flags, uint32_t fields, uint32_t header, uint64_t payload) {
-  std::string made(MessageHead::kBytes, '\0');
+  std::string made(sizeof(MessageHead), '\0');
   std::memcpy(made.data(), "STDB\1\7", 6);
   std::memcpy(made.data() + 6, &flags, 2);
   std::memcpy(made.data() + 8, &fields, 4);
@@ -85,7 +85,7 @@ TEST(a_payload_of_another_look_size_or_place_is_left_on_the_socket) {
 }
 
 TEST(of_a_head_that_is_not_ours_nothing_more_is_read) {
-  for (const std::string& odd : {std::string(MessageHead::kBytes, 'x'), head(0, 101, 5, 8), head(0, 2, 101, 8)}) {
+  for (const std::string& odd : {std::string(sizeof(MessageHead), 'x'), head(0, 101, 5, 8), head(0, 2, 101, 8)}) {
     const Ends ends;
     std::vector<std::byte> into(8);
     say(ends, odd + "z");

@@ -38,8 +38,7 @@ uint64_t by_slots(std::span<const int64_t> given, uint64_t least, uint64_t range
 
 using Words = std::unique_ptr<uint64_t[]>;
 
-// `count` words in the order of the `bits` above `from`, digit by digit from the lowest; a digit that all
-// have in common costs nothing.
+// Radix sort of `count` words by the `bits` above `from`; skips digits that all words share.
 Words sorted(Words words, size_t count, int from, int bits) {
   const int passes = (bits + kDigitBits - 1) / kDigitBits;
   const auto digit = [from](uint64_t word, int pass) { return word >> (from + pass * kDigitBits) & (kDigits - 1); };

@@ -16,6 +16,13 @@ namespace springtide {
 
 namespace {
 
+template <typename T>
+T value_at(const uint8_t* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);  // the machine is little-endian: wire.h asserts it
+  return value;
+}
+
 constexpr uint32_t kPolynomial = 0xEDB88320U;
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
@@ -46,9 +53,7 @@ __attribute__((target("+crc"))) uint32_t by_instruction(std::span<const uint8_t>
   const uint8_t* at = bytes.data();
   size_t left = bytes.size();
   for (; left >= 8; at += 8, left -= 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, at, 8);
-    value = __crc32d(value, word);
+    value = __crc32d(value, value_at<uint64_t>(at));
   }
   for (; left > 0; ++at, --left) value = __crc32b(value, *at);
   return ~value;
@@ -59,13 +64,6 @@ constexpr uint8_t kMark[4] = {0xF5, 'S', 'T', 1};
 constexpr size_t kSize = 16;
 constexpr size_t kCrcAt = 4;
 constexpr size_t kTimeAt = 8;  // what the checksum covers begins here too
-
-template <typename T>
-T little_endian(const uint8_t* at) {
-  T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<T>(static_cast<T>(at[i]) << (8 * i));
-  return value;
-}
 
 std::span<const uint8_t> run(std::span<const uint8_t> payload, std::span<const int64_t> starts,
                              std::span<const int64_t> ends, size_t i) {
@@ -85,8 +83,7 @@ uint32_t crc32_by_tables(std::span<const uint8_t> bytes) {
   const uint8_t* at = bytes.data();
   size_t left = bytes.size();
   for (; left >= 8; at += 8, left -= 8) {
-    const uint32_t low = value ^ (static_cast<uint32_t>(at[0]) | static_cast<uint32_t>(at[1]) << 8 |
-                                  static_cast<uint32_t>(at[2]) << 16 | static_cast<uint32_t>(at[3]) << 24);
+    const uint32_t low = value ^ value_at<uint32_t>(at);
     value = kCrcTables[7][low & 0xFFU] ^ kCrcTables[6][(low >> 8) & 0xFFU] ^ kCrcTables[5][(low >> 16) & 0xFFU] ^
             kCrcTables[4][low >> 24] ^ kCrcTables[3][at[4]] ^ kCrcTables[2][at[5]] ^ kCrcTables[1][at[6]] ^
             kCrcTables[0][at[7]];
@@ -114,8 +111,8 @@ Envelopes open_envelopes(std::span<const uint8_t> payload, std::span<const int64
       ++found.bare;
       continue;
     }
-    event_us[i] = static_cast<int64_t>(little_endian<uint64_t>(record.data() + kTimeAt));
-    const bool whole = crc32(record.subspan(kTimeAt)) == little_endian<uint32_t>(record.data() + kCrcAt);
+    event_us[i] = static_cast<int64_t>(value_at<uint64_t>(record.data() + kTimeAt));
+    const bool whole = crc32(record.subspan(kTimeAt)) == value_at<uint32_t>(record.data() + kCrcAt);
     states[i] = whole ? kWhole : kDamaged;
     if (!whole) ++found.damaged;
   }

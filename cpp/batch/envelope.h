@@ -1,5 +1,4 @@
-// Validates the envelopes of a batch of stream records: presence, checksum, event time. Layout:
-// springtide/data/stream/records.py. Next: bindings/records.cpp.
+// Validates the envelopes of stream records: presence, checksum, event time. Layout: springtide/data/stream/records.py.
 #pragma once
 
 #include <cstdint>

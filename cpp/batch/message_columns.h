@@ -1,6 +1,5 @@
-// Kafka messages as columns per partition, without a Python object per record and without the GIL.
-// In: a librdkafka queue and the addresses of three functions of the library that confluent-kafka has loaded.
-// Out: payload, ends, offsets and times per partition, and errors. Next: bindings/records.cpp.
+// Kafka messages as columns per partition, without a Python object per record and without the GIL. In: a librdkafka
+// queue and the addresses of three functions of the library that confluent-kafka has loaded.
 #pragma once
 
 #include <sys/types.h>
@@ -49,8 +48,7 @@ struct Consumed {
   std::vector<MessageEvent> news;
 };
 
-// What the queue has, about `most` messages; waits up to `timeout_ms` while it has none. A message without a
-// value is a record of no bytes.
+// Takes about `most` messages; waits up to `timeout_ms` for the first. A message without a value has no bytes.
 Consumed consume(const KafkaCalls& calls, void* queue, size_t most, int timeout_ms);
 
 }  // namespace springtide

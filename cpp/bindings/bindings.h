@@ -4,9 +4,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <span>
+
+#include "base/types.h"
 
 namespace nb = nanobind;
 
@@ -33,10 +37,30 @@ nb::object to_numpy(std::vector<T> values, size_t width = 0) {
   return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size() / width, width}, owner));
 }
 
-namespace springtide {
-enum class EvictOrder : uint8_t;
+using BatchTuple =
+    std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>;  // samples of the shard (0: unknown), shard, first, count
+
+inline std::vector<springtide::BatchRange> batches_of(const std::vector<BatchTuple>& tuples) {
+  std::vector<springtide::BatchRange> batches;
+  for (const auto& [samples, shard, first, count] : tuples) batches.push_back({samples, shard, first, count});
+  return batches;
 }
-springtide::EvictOrder order_called(const std::string& name);  // BadInput with the names there are
+
+// The enum value with this name; springtide.errors.UnknownName for any other.
+template <class Enum, size_t N>
+Enum parse(const char* kind, const std::string& name, const std::array<const char*, N>& known) {
+  for (size_t i = 0; i < N; ++i) {
+    if (name == known[i]) return static_cast<Enum>(i);
+  }
+  nb::list names;
+  for (const char* one : known) names.append(one);
+  nb::object type = nb::module_::import_("springtide.errors").attr("UnknownName");
+  nb::object error = type(kind, name, names);
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw nb::python_error();
+}
+
+constexpr std::array<const char*, 2> kEvictOrders{"lru", "lfu"};
 
 // Of a dict `out` of the figures in `stats`.
 #define SPRINGTIDE_ENTRY(name) out[#name] = stats.name;

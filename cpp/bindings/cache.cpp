@@ -37,7 +37,9 @@ void bind_versioned(nb::module_& m) {
           "__init__",
           [](st::VersionedBackend* self, std::shared_ptr<st::Backend> inner, uint64_t capacity_bytes,
              const std::string& order, uint32_t staleness) {
-            new (self) st::VersionedBackend(std::move(inner), {capacity_bytes, ::order_called(order), staleness});
+            new (self) st::VersionedBackend(
+                std::move(inner),
+                {capacity_bytes, parse<st::EvictOrder>("order of eviction", order, kEvictOrders), staleness});
           },
           nb::arg("inner"), nb::kw_only(), nb::arg("capacity_bytes"), nb::arg("order") = "lru",
           nb::arg("staleness") = 0)

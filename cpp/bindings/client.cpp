@@ -2,7 +2,6 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/tuple.h>
 
 #include "bindings/bindings.h"
 #include "bindings/step.h"
@@ -14,8 +13,6 @@ namespace st = springtide;
 
 namespace {
 
-using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t,
-                              uint64_t>;  // samples of the shard (0: not known), shard, first, count
 using HyperTuple = std::tuple<uint16_t, float, float, uint64_t>;  // table, lr, weight decay, step
 
 st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock, const std::vector<BatchTuple>& batches,
@@ -25,7 +22,7 @@ st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock, con
   meta.bsp = bsp;
   meta.unique = unique;
   meta.clock = clock;
-  for (const auto& [samples, shard, first, count] : batches) meta.batches.push_back({samples, shard, first, count});
+  meta.batches = batches_of(batches);
   for (const auto& [table, lr, decay, count] : hyper)
     meta.hyper.push_back({.table = table, .lr = lr, .weight_decay = decay, .step = count});
   return meta;
@@ -165,11 +162,7 @@ void bind_client(nb::module_& m) {
       .def(
           "__init__",
           [](st::LocalBackend* self, uint32_t slots, uint64_t seed, uint32_t threads, uint16_t servers) {
-            st::StoreOptions options;
-            options.slots = slots;
-            options.seed = seed;
-            options.threads = threads;
-            new (self) st::LocalBackend(options, servers);
+            new (self) st::LocalBackend({.slots = slots, .seed = seed, .threads = threads}, servers);
           },
           nb::arg("slots"), nb::arg("seed"), nb::arg("threads"), nb::arg("servers"))
       .def("store", &st::LocalBackend::store, nb::arg("server"), nb::rv_policy::reference_internal);

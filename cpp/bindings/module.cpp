@@ -1,5 +1,4 @@
 // The Python module. Each file of this folder binds one part; nothing outside it sees nanobind.
-#include "base/types.h"
 #include "bindings/bindings.h"
 #include "net/socket.h"
 

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "base/types.h"
 #include "batch/batch_payload.h"
 #include "bindings/bindings.h"
 #include "net/tls_session.h"
@@ -67,8 +66,8 @@ nb::tuple receive(int socket, nb::bytes begins, uint32_t most_fields, uint32_t m
   }
   const std::span<const std::byte> text = taken.text;
   const bool read = taken.came != ReceivedMessage::Progress::head && taken.error == 0;
-  const size_t fields = read ? taken.head.fields() : 0;
-  return nb::make_tuple(taken.error, bytes_of(taken.head.bytes), bytes_of(text.first(fields)),
+  const size_t fields = read ? taken.head.fields : 0;
+  return nb::make_tuple(taken.error, bytes_of(taken.head.bytes()), bytes_of(text.first(fields)),
                         bytes_of(text.subspan(fields)), taken.came == ReceivedMessage::Progress::whole);
 }
 

@@ -1,6 +1,5 @@
-// Upper bound for any hashed table, for `springtide bench store`: a loop that reads one random index cell, then its row
-// (and updates the row). Same bytes, prefetches, huge pages and kernels as the store; no hashing, comparing, locks or
-// growth.
+// Upper bound for any hashed table, for `springtide bench store`: reads (and updates) rows through random index cells
+// with the bytes, prefetches, huge pages and kernels of the store, but without hashing, comparing, locks or growth.
 #include <span>
 #include <string>
 #include <vector>

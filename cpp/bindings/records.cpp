@@ -1,8 +1,6 @@
-// Columns of records for data workers and streams: distinct integers, envelopes, Kafka messages. Python allocates the
-// outputs of the first two.
+// Columns of records for data workers and streams: distinct integers, envelopes, Kafka messages.
 #include <nanobind/stl/pair.h>
 
-#include "base/types.h"
 #include "batch/distinct.h"
 #include "batch/envelope.h"
 #include "batch/message_columns.h"

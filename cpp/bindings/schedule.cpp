@@ -3,21 +3,15 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/tuple.h>
 
 #include "bindings/bindings.h"
 
 using namespace nb::literals;
 using namespace springtide;
 
-EvictOrder order_called(const std::string& name) {
-  if (name == "lru") return EvictOrder::lru;
-  if (name == "lfu") return EvictOrder::lfu;
-  throw BadInput("no order of eviction is called '" + name + "'; there are: lfu, lru");
-}
-
 namespace {
 
+constexpr std::array<const char*, 3> kP2P{"off", "rows", "gradients"};
 using Feature = std::tuple<TableId, KeyArray, std::optional<KeyArray>>;
 
 nb::tuple pairs(const PlanKeys& keys) { return nb::make_tuple(to_numpy(keys.tables), to_numpy(keys.keys)); }
@@ -26,13 +20,6 @@ nb::list peers(const std::vector<PeerRows>& all) {
   nb::list found;
   for (const PeerRows& one : all) found.append(nb::make_tuple(one.peer, pairs(one.rows)));
   return found;
-}
-
-P2P p2p_called(const std::string& name) {
-  if (name == "off") return P2P::off;
-  if (name == "rows") return P2P::rows;
-  if (name == "gradients") return P2P::gradients;
-  throw BadInput("nothing goes from worker to worker that is called '" + name + "'; there are: gradients, off, rows");
 }
 
 std::vector<BatchFeature> spans_of(const std::vector<Feature>& features) {
@@ -115,8 +102,7 @@ void bind_schedule(nb::module_& m) {
   bind_plan(m);
   nb::class_<Considered>(m, "Considered")
       .def_prop_ro("rank_of_sample", [](const Considered& c) { return to_numpy(c.rank_of_sample); })
-      .def_ro("transmissions", &Considered::transmissions)
-      .def_ro("at_least", &Considered::at_least);
+      .def_ro("transmissions", &Considered::transmissions);
   nb::class_<Scheduler>(m, "Scheduler")
       .def(
           "__init__",
@@ -125,10 +111,10 @@ void bind_schedule(nb::module_& m) {
              uint32_t threads, uint32_t profile_every) {
             new (self) Scheduler({.workers = workers,
                                   .capacity_rows = capacity_rows,
-                                  .order = order_called(order),
+                                  .order = parse<EvictOrder>("order of eviction", order, kEvictOrders),
                                   .policy = policy,
                                   .seed = seed,
-                                  .p2p = p2p_called(p2p),
+                                  .p2p = parse<P2P>("way from worker to worker", p2p, kP2P),
                                   .p2p_trainers = p2p_trainers,
                                   .on_demand = on_demand,
                                   .threads = threads,

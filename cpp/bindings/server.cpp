@@ -3,9 +3,7 @@
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/vector.h>
 
-#include "base/sha256.h"
 #include "bindings/bindings.h"
 
 namespace st = springtide;
@@ -35,13 +33,6 @@ nb::dict hand_over(st::Server& server, const std::string& host, uint16_t port, u
   return d;
 }
 
-nb::bytes hmac(nb::bytes key, nb::bytes message) {
-  const auto* k = reinterpret_cast<const uint8_t*>(key.c_str());
-  const auto* m = reinterpret_cast<const uint8_t*>(message.c_str());
-  const st::Digest digest = st::hmac_sha256({k, key.size()}, {m, message.size()});
-  return nb::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
-}
-
 }  // namespace
 
 void bind_server(nb::module_& m) {
@@ -55,15 +46,10 @@ void bind_server(nb::module_& m) {
       .def_rw("tls", &st::ServerOptions::tls)
       .def_rw("index", &st::ServerOptions::index)
       .def_rw("workers", &st::ServerOptions::workers)
-      .def_rw("threads", &st::ServerOptions::threads)
       .def_rw("shared_memory", &st::ServerOptions::shared_memory)
-      .def_rw("max_connections", &st::ServerOptions::max_connections)
       .def_rw("max_frame_bytes", &st::ServerOptions::max_frame_bytes)
-      .def_rw("handshake_s", &st::ServerOptions::handshake_s)
       .def_rw("stall_s", &st::ServerOptions::stall_s)
-      .def_rw("step_wait_s", &st::ServerOptions::step_wait_s)
-      .def_rw("credit_requests", &st::ServerOptions::credit_requests)
-      .def_rw("credit_bytes", &st::ServerOptions::credit_bytes);
+      .def_rw("step_wait_s", &st::ServerOptions::step_wait_s);
   nb::class_<st::Server>(m, "Server")
       .def(nb::init<st::Store&, const st::ServerOptions&>(), nb::keep_alive<1, 2>(), nb::arg("store"),
            nb::arg("options"))
@@ -97,5 +83,4 @@ void bind_server(nb::module_& m) {
       .def("set_generation", &st::Server::set_generation, nb::arg("generation"), nb::arg("workers"))
       .def("stats", &stats_of)
       .def("stop", &st::Server::stop, nb::arg("drain_s"), nb::call_guard<nb::gil_scoped_release>());
-  m.def("hmac_sha256", &hmac, nb::arg("key"), nb::arg("message"));
 }

@@ -3,7 +3,6 @@
 #include "bindings/step.h"
 
 #include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/tuple.h>
 
 namespace st = springtide;
 

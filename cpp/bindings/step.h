@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <variant>
 #include <vector>
 
 #include "bindings/bindings.h"

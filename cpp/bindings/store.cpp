@@ -3,7 +3,6 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +18,6 @@ using namespace springtide;
 
 namespace {
 
-using Matrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using HyperList = std::vector<std::pair<TableId, TableHyper>>;
 
 void check_flat(const char* call, const Store& store, std::span<const TableId> tables, size_t keys, size_t floats) {
@@ -32,15 +30,6 @@ void check_flat(const char* call, const Store& store, std::span<const TableId> t
     throw BadInput(std::string(call) + ": the rows of these keys have " + std::to_string(wanted) +
                    " floats together, got an array of " + std::to_string(floats));
   }
-}
-
-template <class Array>
-void check_matrix(const char* call, const Store& store, TableId table, size_t keys, const Array& rows) {
-  uint32_t dim = store.spec(table).dim;
-  if (rows.shape(0) == keys && rows.shape(1) == dim) return;
-  throw BadInput(std::string(call) + ": table '" + store.spec(table).name + "' needs rows of shape (" +
-                 std::to_string(keys) + ", " + std::to_string(dim) + "), got (" + std::to_string(rows.shape(0)) + ", " +
-                 std::to_string(rows.shape(1)) + ")");
 }
 
 std::vector<TableHyper> named(const HyperList& hyper) {
@@ -77,16 +66,6 @@ void import_slot(Store& store, const nb::bytes& image) {
   store.import_slot(bytes);
 }
 
-void import_array(Store& store, const ByteArray& image) {
-  nb::gil_scoped_release release;
-  store.import_slot(span_of(image));
-}
-
-bool copy_slot(Store& store, uint32_t slot, uint64_t since_cut, SlotCopy& into, size_t part_bytes) {
-  nb::gil_scoped_release release;
-  return store.copy_slot(slot, since_cut, into, part_bytes);
-}
-
 // All of it, or an errno.
 int write_at(int file, uint64_t offset, std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
@@ -99,8 +78,7 @@ int write_at(int file, uint64_t offset, std::span<const uint8_t> bytes) {
   return 0;
 }
 
-// So many more bytes of the copy into an open file, where `offset` is the place of the whole; what comes
-// first in it is known last. Whether all are written.
+// Writes `count` more bytes of the copy to a file at `offset`, the header last. Returns whether all are written.
 bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
   if (copy.size() == 0) throw BadInput("there is nothing to write: copy a slot first");
   int failed = 0;
@@ -119,19 +97,15 @@ bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
   throw nb::python_error();
 }
 
-using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t,
-                              uint64_t>;  // samples of the shard (0: not known), shard, first, count
-
 OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper,
                     const std::vector<BatchTuple>& ranges, std::optional<ByteArray> covers, uint64_t clock,
                     bool unique) {
   check_flat("push_once", store, span_of(tables), keys.size(), grads.size());
   const std::vector<TableHyper> values = named(hyper);
-  std::vector<BatchRange> batches;
-  for (const auto& [samples, shard, first, count] : ranges) batches.push_back({samples, shard, first, count});
+  const std::vector<BatchRange> batches = batches_of(ranges);
   std::span<const uint8_t> mask;
   if (covers) mask = span_of(*covers);
-  const RowRun run{keys.size(), grads.data()};
+  const RowRun run{keys.size(), const_cast<float*>(grads.data())};
   nb::gil_scoped_release release;
   return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, values, clock, unique, {batches, mask});
 }
@@ -199,25 +173,16 @@ void bind_rows(nb::class_<Store>& store) {
           "row_floats", [](const Store& s, TableArray tables) { return s.row_floats(span_of(tables)); },
           "tables"_a.noconvert())
       .def(
-          "pull_table",
-          [](Store& s, TableId table, KeyArray keys, Matrix out) {
-            check_matrix("pull_table", s, table, keys.size(), out);
-            std::vector<TableId> tables(keys.size(), table);
-            nb::gil_scoped_release release;
-            s.pull(tables, span_of(keys), out.data());
-          },
-          "table"_a, "keys"_a.noconvert(), "out"_a.noconvert())
-      .def(
           "push",
           [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper, uint64_t clock,
-             bool unique, bool check_finite) {
+             bool unique) {
             check_flat("push", s, span_of(tables), keys.size(), grads.size());
             const std::vector<TableHyper> values = named(hyper);
             nb::gil_scoped_release release;
-            return s.push(span_of(tables), span_of(keys), grads.data(), values, clock, unique, check_finite);
+            return s.push(span_of(tables), span_of(keys), grads.data(), values, clock, unique);
           },
           "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0,
-          "unique"_a = false, "check_finite"_a = true)
+          "unique"_a = false)
       .def(
           "assign",
           [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray rows, bool keep) {
@@ -268,14 +233,16 @@ void bind_store(nb::module_& m) {
   bind_identities(m, store);
   store.def("declare", &Store::declare, "spec"_a)
       .def("table", &Store::spec, "table"_a, nb::rv_policy::copy)
-      .def("has_table", &Store::has_table, "table"_a)
       .def_prop_ro("slots", &Store::slots)
       .def("evict", &Store::evict, "clock"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("scan", scan, "table"_a, "slot"_a)
       .def("export_slot", export_slot, "slot"_a, "since_cut"_a = 0)
       .def("import_slot", import_slot, "image"_a)
-      .def("import_slot", import_array, "image"_a)
-      .def("copy_slot", copy_slot, "slot"_a, "since_cut"_a, "into"_a, "part_bytes"_a = SIZE_MAX)
+      .def(
+          "import_slot", [](Store& s, const ByteArray& image) { s.import_slot(span_of(image)); }, "image"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("copy_slot", &Store::copy_slot, "slot"_a, "since_cut"_a, "into"_a, "part_bytes"_a = SIZE_MAX,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("tables", &Store::tables)
       .def("is_open", &Store::is_open, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())

@@ -1,8 +1,5 @@
 // TableSpec and Hyper, with enums by name; an unknown name raises springtide.errors.UnknownName.
-#include <array>
-#include <string_view>
 
-#include "base/types.h"
 #include "bindings/bindings.h"
 
 using namespace nb::literals;
@@ -13,19 +10,6 @@ namespace {
 constexpr std::array<const char*, 3> kDTypes{"float32", "float16", "bfloat16"};
 constexpr std::array<const char*, 4> kInits{"zeros", "uniform", "normal", "xavier"};
 constexpr std::array<const char*, 6> kOptimizers{"sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftrl"};
-
-template <class Enum, size_t N>
-Enum parse(const char* kind, const std::string& name, const std::array<const char*, N>& known) {
-  for (size_t i = 0; i < N; ++i) {
-    if (name == known[i]) return static_cast<Enum>(i);
-  }
-  nb::list names;
-  for (const char* one : known) names.append(one);
-  nb::object type = nb::module_::import_("springtide.errors").attr("UnknownName");
-  nb::object error = type(kind, name, names);
-  PyErr_SetObject(type.ptr(), error.ptr());
-  throw nb::python_error();
-}
 
 // "zeros", or ("uniform", low, high), ("normal", mean, std), ("xavier", gain, rows).
 InitSpec parse_init(const nb::object& init) {

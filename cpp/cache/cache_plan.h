@@ -1,22 +1,16 @@
-// What one worker's cache does around one step, decided by the scheduler for all workers alike.
-// In: schedule.h makes one of these per rank and step. Out: a cache executes it and decides nothing itself.
+// What one worker's cache does around one step. The scheduler (schedule.h) makes one per rank and step; a cache
+// executes it and decides nothing itself.
 //
-// A row is cached by one worker at most, always as its image (weights and optimizer state): the worker that trained it
-// last and kept it. A row that several workers train in one step is summed on the server, and a cached copy of it is
-// stale from then on; or, with P2P::gradients, it is summed by its keeper, one of them, in rank order, who has the
-// gradients of the others sent to it. So a cached row is dirty from the moment it is trained until it is written back,
-// and it is written back when it is trained elsewhere next, when it is evicted, or with a flush.
+// At most one worker caches a row, always as its image (weights and optimizer state). A row that several workers train
+// in one step is summed on the server, or with P2P::gradients by its keeper, one of them, in rank order. A cached row
+// is dirty from the moment it is trained until it is written back: when another worker trains it, on eviction, or by a
+// flush.
 //
-// The order in which a rank executes the plan of step s:
-//   1. with the push of step s - 1, after that step's rows were trained: write_back, sends, value_sends and
-//   the
-//      other ends of these
-//   2. at the start of step s: the values of pass_hit are read, then the rows of `drop` leave the cache, then
-//      the images of hold_pull (from the servers, which have applied step s - 1) and of `receives` enter it
-//   3. at the end of step s: gradients of what gradient_sends names go there; those of other keys in pass_hit
-//   and
-//      pass_pull are pushed; those of hold_hit, hold_pull and `receives`, summed with what gradient_receives
-//      brings, are applied in the cache
+// A rank executes the plan of step s in this order:
+//   1. with the push of step s - 1: write_back, sends, value_sends, and the other ends of these
+//   2. at the start of step s: read the values of pass_hit; drop; add the images of hold_pull and `receives`
+//   3. at the end of step s: send the gradients of gradient_sends, push those of other keys in pass_hit and pass_pull,
+//      and apply those of hold_hit, hold_pull and `receives`, summed with gradient_receives, in the cache
 // The keys that a rank trains are in exactly one of hold_hit, hold_pull, receives, value_receives, pass_hit, pass_pull.
 #pragma once
 
@@ -27,8 +21,7 @@
 
 namespace springtide {
 
-// (table, key) pairs. In the order in which the batch first names them; `write_back` and `drop` end with what
-// is evicted, oldest first.
+// (table, key) pairs in the batch's order; `write_back` and `drop` end with evictions, oldest first.
 struct PlanKeys {
   std::vector<TableId> tables;
   std::vector<Key> keys;

@@ -15,6 +15,14 @@ const PlanKeys* keys_of(const std::vector<PeerRows>& all, uint32_t peer) {
   return nullptr;
 }
 
+void check_size(const CachedBackend::Sizes& wanted, uint64_t step, uint32_t peer, size_t floats) {
+  const auto of_peer = std::find_if(wanted.begin(), wanted.end(), [&](auto& one) { return one.first == peer; });
+  const size_t planned = of_peer == wanted.end() ? 0 : of_peer->second;
+  if (of_peer != wanted.end() && planned == floats) return;
+  throw BadInput("rank " + std::to_string(peer) + " sent " + std::to_string(floats) + " floats for step " +
+                 std::to_string(step) + "; the plan has " + std::to_string(planned));
+}
+
 }  // namespace
 
 void CachedBackend::set_plan(uint64_t step, CachePlan plan) {
@@ -100,8 +108,8 @@ CacheStats CachedBackend::stats() const {
 }
 
 // Exchange of rows and gradients between the caches of two ranks. A part of CachedBackend.
-const CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
-  if (const Planned* planned = plan_of(step)) return *planned;
+CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
+  if (Planned* planned = plan_of(step)) return *planned;
   throw BadInput("step " + std::to_string(step) + " has no plan, so nothing comes from other ranks for it");
 }
 
@@ -165,23 +173,10 @@ CachedBackend::Sizes CachedBackend::gradient_receives(uint64_t step) const {
   return all;
 }
 
-namespace {
-
-void check_size(const CachedBackend::Sizes& wanted, uint64_t step, uint32_t peer, size_t floats) {
-  const auto of_peer = std::find_if(wanted.begin(), wanted.end(), [&](auto& one) { return one.first == peer; });
-  const size_t planned = of_peer == wanted.end() ? 0 : of_peer->second;
-  if (of_peer != wanted.end() && planned == floats) return;
-  throw BadInput("rank " + std::to_string(peer) + " sent " + std::to_string(floats) + " floats for step " +
-                 std::to_string(step) + "; the plan has " + std::to_string(planned));
-}
-
-}  // namespace
-
 void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float> floats) {
   check_size(receives(step), step, peer, floats.size());
   const std::lock_guard lock(mutex_);
-  static_cast<void>(known_plan(step));
-  Planned& planned = *plan_of(step);
+  Planned& planned = known_plan(step);
   begin(planned);  // room first
   const float* at = floats.data();
   if (const PlanKeys* keys = keys_of(planned.plan.value_receives, peer)) {
@@ -239,8 +234,7 @@ std::vector<CachedBackend::RankBuffer> CachedBackend::gradient_sends(uint64_t st
 void CachedBackend::gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats) {
   check_size(gradient_receives(step), step, peer, floats.size());
   const std::lock_guard lock(mutex_);
-  static_cast<void>(known_plan(step));
-  plan_of(step)->gradients[peer].assign(floats.begin(), floats.end());
+  known_plan(step).gradients[peer].assign(floats.begin(), floats.end());
 }
 
 // Ranks one after the other, this one at its place: so a sum is the one that a server would make.

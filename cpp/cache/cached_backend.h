@@ -1,15 +1,12 @@
-// A worker's row cache in front of its tables, for bsp groups. Rows that only this worker trains are read,
-// trained and kept here, with the server's kernels, and written back when another worker needs them. A plan
-// (cache_plan.h), the same on all ranks, decides what is cached, dropped and written back. Results equal
-// those without a cache, bit for bit. In: requests of a step, plans. Out: the remaining requests, to the
-// inner backend. Protocol: docs/design/caching.md.
+// A worker's row cache in front of its tables, for bsp groups. Rows that only this worker trains are read, trained and
+// kept here, with the server's kernels, and written back when another worker needs them, all by a plan (cache_plan.h).
+// Results equal those without a cache, bit for bit. Protocol: docs/design/caching.md.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -102,14 +99,12 @@ class CachedBackend final : public CachingBackend {
   // What is done around `step` (as in PushMeta). Before the step's first pull, and before the push of the
   // step before it: a push that does not find the next plan writes everything back.
   void set_plan(uint64_t step, CachePlan plan);
-  void move_plan(uint64_t step,
-                 uint64_t to);  // another step comes first: what was done for the plan stays done
-  void flush_next();            // the next push writes everything back that is dirty; rows stay here, clean
-  void clear();                 // rows are forgotten, written back or not, and so are plans
+  void move_plan(uint64_t step, uint64_t to);  // another step comes first: what was done for the plan stays done
+  void flush_next();                           // the next push writes back all dirty rows; they stay here, clean
+  void clear();                                // forgets rows, written back or not, and plans
 
-  // Between ranks. After the push of the step before `step`: images of rows that change hands, each with one
-  // float more, which says whether it is dirty, then values of rows that others train too. All that a plan
-  // receives must be here before the step's first pull.
+  // Between ranks, after the push of the step before `step`: values of rows that others train too, then images of rows
+  // that change hands, each followed by a dirty flag. A plan's `receives` must be here before the step's first pull.
   struct RankBuffer {
     uint32_t peer;
     std::vector<float> floats;
@@ -147,7 +142,7 @@ class CachedBackend final : public CachingBackend {
   void begin(Planned& planned);  // what is written back is on its way: rows leave, for other ranks or for good
   void pack(Planned& planned);
   void leave(CachedRow& row);
-  const Planned& known_plan(uint64_t step) const;
+  Planned& known_plan(uint64_t step) const;
   Sizes sizes(const std::vector<PeerRows>& images, const std::vector<PeerRows>& others) const;
   CachedRow& row_of(const char* list, TableId table, Key key) const;  // that a plan takes for cached
   [[noreturn]] void refuse(const std::string& what, TableId table, Key key) const;

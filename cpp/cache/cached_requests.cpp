@@ -1,6 +1,5 @@
 // Pulls and pushes through a cache. A part of CachedBackend.
 #include <algorithm>
-#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -61,14 +60,6 @@ class CachedPull final : public Pending {
  private:
   std::shared_ptr<PullInFlight> pull_;
 };
-
-template <class Visit>
-void for_each_key(const Routed& routed, Visit visit, const std::function<void()>& server_ends) {
-  for (size_t s = 0; s + 1 < routed.server_begin.size(); ++s) {
-    for (uint32_t r = routed.server_begin[s]; r < routed.server_begin[s + 1]; ++r) visit(r);
-    server_ends();
-  }
-}
 
 }  // namespace
 
@@ -139,7 +130,7 @@ void CachedBackend::split_pull(const Part& part, const Planned* planned, RowSele
       ++count_.pulled_values;
     }
   };
-  for_each_key(routed, look_at, [&] {
+  routed.for_each(look_at, [&] {
     values.end_server();
     images.end_server();
   });
@@ -236,7 +227,7 @@ void CachedBackend::split_push(const Part& part, const Planned* planned, bool un
     if (use != PlannedUse::hold && use != PlannedUse::hold_pull) return grads.add(id, key, floats, grad);
     training.add(row_of("hold", id, key), *table, grad, unique);
   };
-  for_each_key(routed, look_at, [&] { grads.end_server(); });
+  routed.for_each(look_at, [&] { grads.end_server(); });
 }
 
 std::unique_ptr<RowSelection> CachedBackend::write_back(const Planned* next) {

@@ -40,8 +40,7 @@ class RowCache {
     const uint32_t row = index_[place_of(hash_key(table, key), table)];
     return row == kFree ? nullptr : const_cast<CachedRow*>(&rows_[row]);
   }
-  // A row that is not here yet, the newest of all, clean; its image holds anything. Stays where it is until
-  // it is erased.
+  // Adds a clean row with an undefined image as the newest. Its address is stable until it is erased.
   CachedRow& insert(TableId table, Key key, uint32_t floats) {
     if (2 * (count_ + 1) > index_.size()) grow();
     const uint64_t hash = hash_key(table, key);
@@ -117,12 +116,6 @@ class RowCache {
   size_t dirty_rows() const { return dirty_; }
   uint64_t bytes() const { return image_bytes_ + count_ * kRowBytes; }
   uint64_t dirty_bytes() const { return dirty_bytes_ + dirty_ * kRowBytes; }
-  // slack of slabs and index included
-  uint64_t resident_bytes() const {
-    uint64_t bytes = index_.size() * sizeof(uint32_t) + rows_.size() * sizeof(CachedRow);
-    for (const auto& [floats, slab] : slabs_) bytes += slab.bytes;
-    return bytes;
-  }
   // What one more row of that size is counted as, index and all.
   static uint64_t row_bytes(uint32_t floats) { return kRowBytes + floats * uint64_t{sizeof(float)}; }
 

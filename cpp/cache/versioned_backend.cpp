@@ -62,22 +62,21 @@ class VersionedPull final : public Pending {
 
   void divide(const Part& part, Request& request) {
     const Routed& routed = *part.routed;
-    for (size_t s = 0; s + 1 < routed.server_begin.size(); ++s) {
-      for (uint32_t r = routed.server_begin[s]; r < routed.server_begin[s + 1]; ++r) {
-        const TableId id = routed.tables[r];
-        float* home = part.rows + routed.row_offset[r];
-        const CachedTable* table = backend_.tables_.of(id);
-        if (table == nullptr) {
-          request.values->add(id, routed.keys[r], routed.row_offset[r + 1] - routed.row_offset[r], home);
-          continue;
-        }
-        const bool here = backend_.rows_.find(id, routed.keys[r]) != nullptr;
-        request.counts->add(id | kCount, routed.keys[r], 1, home);
-        request.here.push_back(here ? 1 : 0);
-        if (!here) request.images->add(id | kImage, routed.keys[r], table->image_floats(), home);
+    const auto add = [&](uint32_t r) {
+      const TableId id = routed.tables[r];
+      float* home = part.rows + routed.row_offset[r];
+      const CachedTable* table = backend_.tables_.of(id);
+      if (table == nullptr) {
+        return request.values->add(id, routed.keys[r], routed.row_offset[r + 1] - routed.row_offset[r], home);
       }
+      const bool here = backend_.rows_.find(id, routed.keys[r]) != nullptr;
+      request.counts->add(id | kCount, routed.keys[r], 1, home);
+      request.here.push_back(here ? 1 : 0);
+      if (!here) request.images->add(id | kImage, routed.keys[r], table->image_floats(), home);
+    };
+    routed.for_each(add, [&] {
       for (auto* one : {&request.counts, &request.images, &request.values}) (*one)->end_server();
-    }
+    });
   }
 
   // Copies that will do go home first: what enters may take their place.
@@ -85,19 +84,15 @@ class VersionedPull final : public Pending {
     request.values->copy_home();
     request.again = backend_.selection(request.counts->routed().version);
     const Routed& routed = request.counts->routed();
-    for (size_t s = 0; s + 1 < routed.server_begin.size(); ++s) {
-      for (uint32_t r = routed.server_begin[s]; r < routed.server_begin[s + 1]; ++r) {
-        const TableId id = table_of(routed.tables[r]);
-        const uint32_t count = count_at(request, r);
-        if (request.here[r] == 0 ||
-            backend_.use_copy(id, routed.keys[r], count, meta_.after_step != 0, request.counts->home(r)))
-          continue;
-        request.again->add(id | kImage, routed.keys[r], backend_.tables_.known(id).image_floats(),
-                           request.counts->home(r));
-        request.again_counts.push_back(count);
-      }
-      request.again->end_server();
-    }
+    const auto use_or_ask = [&](uint32_t r) {
+      const TableId id = table_of(routed.tables[r]);
+      const uint32_t count = count_at(request, r);
+      float* home = request.counts->home(r);
+      if (request.here[r] == 0 || backend_.use_copy(id, routed.keys[r], count, meta_.after_step != 0, home)) return;
+      request.again->add(id | kImage, routed.keys[r], backend_.tables_.known(id).image_floats(), home);
+      request.again_counts.push_back(count);
+    };
+    routed.for_each(use_or_ask, [&] { request.again->end_server(); });
     for (size_t r = 0, i = 0; r < request.here.size(); ++r) {
       if (request.here[r] != 0) continue;
       arrived(*request.images, i++, count_at(request, r));

@@ -1,12 +1,10 @@
-// A worker's row cache of bounded staleness (HET's model, write-through). A row is served from here while it
-// is at most `staleness` updates behind the server, by the counts that come with every pull (row_counts.h).
-// Every gradient is pushed at once and also applied to the cached copy. With staleness 0 in a bsp group it is
-// exact. The cache driven by plans: cached_backend.h. Design: docs/design/caching.md.
+// A worker's row cache of bounded staleness (HET's model, write-through). It serves a row that is at most `staleness`
+// updates behind the server, by the counts that come with every pull (row_counts.h). Every gradient is pushed at once
+// and also applied to the cached copy. Exact with staleness 0 in a bsp group. Design: docs/design/caching.md.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "cache/row_cache.h"
@@ -22,8 +20,8 @@ struct VersionedOptions {
   uint32_t staleness = 0;  // trainings by others that a copy may lack
 };
 
-// Rows since the beginning, but for the first two, which are now; bytes as they cross the wire. stale: copies that were
-// too old, and pulled again. staleness: trainings that hits lacked.
+// Totals, but for the first two; bytes as on the wire. stale: old copies pulled again. staleness: updates missing in
+// hits.
 // clang-format off
 #define SPRINGTIDE_VERSIONED_STATS(F) \
   F(rows) F(bytes) F(hits) F(misses) F(stale) F(evicted) F(staleness_sum) F(staleness_max) F(pushed_gradients) \
@@ -56,8 +54,7 @@ class VersionedBackend final : public CachingBackend {
   static constexpr int32_t kOwnUnderWay = 1024;
 
   // With the lock held.
-  bool use_copy(TableId table, Key key, uint32_t count, bool settled,
-                float* home);  // whether there is one that is new enough
+  bool use_copy(TableId table, Key key, uint32_t count, bool settled, float* home);  // false: none is new enough
   void enter(TableId table, Key key, uint32_t count, const float* image);
   void reserve_more(uint64_t bytes);
 

@@ -13,7 +13,8 @@ void add(std::vector<iovec>& buffers, const void* from, uint64_t bytes) {
 }
 
 void count(Call& call, std::span<const Slice> slices) {
-  const uint64_t keys = count_keys(slices);
+  uint64_t keys = 0;
+  for (const Slice& slice : slices) keys += slice.keys().size();
   if (keys > UINT32_MAX) throw BadInput("one request holds at most 2^32 - 1 keys");
   call.header.keys = static_cast<uint32_t>(keys);
 }
@@ -26,8 +27,8 @@ void compose_socket(Call& call, std::span<const Slice> slices, const Message& me
   call.header.body_bytes = at.floats;
   add(call.out, &call.header, sizeof call.header);
   add(call.out, call.head.data(), call.head.size());
-  for (const Slice& slice : slices) add(call.out, slice.keys(), slice.count() * sizeof(Key));
-  for (const Slice& slice : slices) add(call.out, slice.tables(), slice.count() * sizeof(TableId));
+  for (const Slice& slice : slices) add(call.out, slice.keys().data(), slice.keys().size_bytes());
+  for (const Slice& slice : slices) add(call.out, slice.tables().data(), slice.tables().size_bytes());
   add(call.out, kZeros, padding);
   for (const Slice& slice : slices) {
     add(pull ? call.in : call.out, slice.rows(), slice.bytes());
@@ -78,10 +79,10 @@ bool compose_window(Call& call, std::span<const Slice> slices, const Message& me
   std::memcpy(body, call.head.data(), call.head.size());
   uint64_t keys = at.keys, tables = at.tables;
   for (const Slice& slice : slices) {
-    std::memcpy(body + keys, slice.keys(), slice.count() * sizeof(Key));
-    std::memcpy(body + tables, slice.tables(), slice.count() * sizeof(TableId));
-    keys += slice.count() * sizeof(Key);
-    tables += slice.count() * sizeof(TableId);
+    std::memcpy(body + keys, slice.keys().data(), slice.keys().size_bytes());
+    std::memcpy(body + tables, slice.tables().data(), slice.tables().size_bytes());
+    keys += slice.keys().size_bytes();
+    tables += slice.tables().size_bytes();
   }
   call.header.body_bytes = at.floats;
   call.out_bytes += at.floats;
@@ -99,22 +100,6 @@ void give_back(Call& call) {
 Call::~Call() {
   // After a failure the server may still be writing there: such a piece is lost with the connection, not reused.
   if (shared && (!error || answered)) give_back(*this);
-}
-
-std::vector<Slice> slices_of(std::span<const Part> parts, uint16_t server) {
-  std::vector<Slice> slices;
-  for (const Part& part : parts) {
-    const auto& begin = part.routed->server_begin;
-    if (begin.size() <= server + size_t{1}) continue;  // made before that server came
-    if (begin[server] != begin[server + 1]) slices.push_back({&part, begin[server], begin[server + 1]});
-  }
-  return slices;
-}
-
-uint64_t count_keys(std::span<const Slice> slices) {
-  uint64_t keys = 0;
-  for (const Slice& slice : slices) keys += slice.count();
-  return keys;
 }
 
 void compose(Call& call, std::span<const Slice> slices, const Message& message,

@@ -57,22 +57,6 @@ struct Call {
   std::exception_ptr error;
 };
 
-// Which keys of a part go to the server: [begin, end) in the part's plan.
-struct Slice {
-  const Part* part;
-  uint32_t begin, end;
-  const Key* keys() const { return part->routed->keys.data() + begin; }
-  const TableId* tables() const { return part->routed->tables.data() + begin; }
-  float* rows() const { return part->rows + part->routed->row_offset[begin]; }
-  uint64_t count() const { return end - begin; }
-  uint64_t bytes() const {
-    return sizeof(float) * (uint64_t{part->routed->row_offset[end]} - part->routed->row_offset[begin]);
-  }
-};
-
-std::vector<Slice> slices_of(std::span<const Part> parts, uint16_t server);
-uint64_t count_keys(std::span<const Slice> slices);
-
 // What a push says beside its rows; empty for the others.
 struct Message {
   std::span<const BatchRange> batches;

@@ -12,32 +12,14 @@ namespace springtide {
 
 class Done final : public Pending {
  public:
-  inline void wait() override {}
-  inline bool done() override { return true; }
+  void wait() override {}
+  bool done() override { return true; }
 };
-
-// The share of one server in a routed plan.
-struct Share {
-  std::span<const TableId> tables;
-  std::span<const Key> keys;
-  float* rows;
-  size_t floats;
-};
-
-inline Share share_of(const Part& part, size_t server) {
-  const Routed& routed = *part.routed;
-  const uint32_t begin = routed.server_begin.at(server), end = routed.server_begin.at(server + 1);
-  const uint32_t first = routed.row_offset[begin];
-  return {std::span(routed.tables).subspan(begin, end - begin), std::span(routed.keys).subspan(begin, end - begin),
-          part.rows + first, routed.row_offset[end] - first};
-}
 
 class LocalBackend final : public Backend {
  public:
   // Slots are shared out over the stores in runs, one store a "server".
   LocalBackend(const StoreOptions& options, uint16_t servers) {
-    if (!std::has_single_bit(options.slots) || options.slots < kStripes || options.slots > 65536)
-      throw BadInput("slots is " + std::to_string(options.slots) + "; it must be a power of two between 64 and 65536");
     if (servers == 0 || servers > options.slots)
       throw BadInput(std::to_string(servers) + " servers for " + std::to_string(options.slots) +
                      " slots; wanted 1 to " + std::to_string(options.slots));
@@ -61,11 +43,8 @@ class LocalBackend final : public Backend {
       for (const TableSpec& spec : tables) store->declare(spec);
   }
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta&) override {
-    for (const Part& part : parts)
-      for (size_t s = 0; s < stores_.size(); ++s) {
-        const Share share = share_of(part, s);
-        if (!share.keys.empty()) stores_[s]->pull(share.tables, share.keys, share.rows);
-      }
+    for (size_t s = 0; s < stores_.size(); ++s)
+      for (const Slice& slice : slices_of(parts, s)) stores_[s]->pull(slice.tables(), slice.keys(), slice.rows());
     return std::make_unique<Done>();
   }
   // Gradients were checked when the parts were made; a store need not look again.
@@ -74,24 +53,20 @@ class LocalBackend final : public Backend {
     for (const Part& part : all) (part.holds_images() ? images : parts).push_back(part);
     const bool summed = !meta.unique && parts.size() > 1, once = !meta.batches.empty() && !meta.bsp;
     for (size_t s = 0; s < stores_.size(); ++s) {
-      if (once) push_once(s, parts, meta);
-      if (summed && !once) push_summed(s, parts, meta);
-      if (once || summed) continue;
-      for (const Part& part : parts) {
-        const Share share = share_of(part, s);
-        if (!share.keys.empty())
-          stores_[s]->push(share.tables, share.keys, share.rows, meta.hyper, meta.clock, meta.unique, false);
+      if (once || summed) {
+        push_together(s, parts, meta, once);
+        continue;
       }
+      for (const Slice& slice : slices_of(parts, s))
+        stores_[s]->push(slice.tables(), slice.keys(), slice.rows(), meta.hyper, meta.clock, meta.unique);
     }
     assign(images, false);
     return std::make_unique<Done>();
   }
   void assign(std::span<const Part> parts, bool keep) override {
-    for (const Part& part : parts)
-      for (size_t s = 0; s < stores_.size(); ++s) {
-        const Share share = share_of(part, s);
-        if (!share.keys.empty()) stores_[s]->assign(share.tables, share.keys, share.rows, nullptr, keep);
-      }
+    for (size_t s = 0; s < stores_.size(); ++s)
+      for (const Slice& slice : slices_of(parts, s))
+        stores_[s]->assign(slice.tables(), slice.keys(), slice.rows(), nullptr, keep);
   }
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override {
     for (size_t slot = 0; slot < placement_.server_of_slot.size(); ++slot) {
@@ -104,30 +79,23 @@ class LocalBackend final : public Backend {
   }
 
   Store& store(size_t server) { return *stores_.at(server); }
-  size_t servers() const { return stores_.size(); }
 
  private:
-  void push_summed(size_t server, std::span<const Part> parts, const PushMeta& meta) {
-    std::vector<TableId> tables;
-    std::vector<Key> keys;
-    std::vector<float> grads;
-    for (const Part& part : parts) {
-      const Share share = share_of(part, server);
-      tables.insert(tables.end(), share.tables.begin(), share.tables.end());
-      keys.insert(keys.end(), share.keys.begin(), share.keys.end());
-      grads.insert(grads.end(), share.rows, share.rows + share.floats);
-    }
-    if (!keys.empty()) stores_[server]->push(tables, keys, grads.data(), meta.hyper, meta.clock, false, false);
-  }
-  void push_once(size_t server, std::span<const Part> parts, const PushMeta& meta) {
+  // All parts in one call: the store sums duplicates over them, or records their batches once.
+  void push_together(size_t server, std::span<const Part> parts, const PushMeta& meta, bool once) {
     std::vector<TableId> tables;
     std::vector<Key> keys;
     std::vector<RowRun> runs;
-    for (const Part& part : parts) {
-      const Share share = share_of(part, server);
-      tables.insert(tables.end(), share.tables.begin(), share.tables.end());
-      keys.insert(keys.end(), share.keys.begin(), share.keys.end());
-      runs.push_back({share.keys.size(), share.rows});
+    std::vector<float> grads;
+    for (const Slice& slice : slices_of(parts, server)) {
+      tables.insert(tables.end(), slice.tables().begin(), slice.tables().end());
+      keys.insert(keys.end(), slice.keys().begin(), slice.keys().end());
+      runs.push_back({slice.keys().size(), slice.rows()});
+      if (!once) grads.insert(grads.end(), slice.rows(), slice.rows() + slice.floats());
+    }
+    if (!once) {
+      if (!keys.empty()) stores_[server]->push(tables, keys, grads.data(), meta.hyper, meta.clock, false);
+      return;
     }
     const OnceStats stats = stores_[server]->push_once({tables, keys, runs}, meta.hyper, meta.clock, meta.unique,
                                                        {meta.batches, own_slots_[server]});

@@ -16,8 +16,6 @@ constexpr uint32_t kPrompt = 8;                         // prompt waits in a row
 constexpr auto kLookUp = std::chrono::milliseconds(5);  // between two looks of the thread that stands by
 constexpr auto kQuiet = std::chrono::milliseconds(50);  // without a call it listens for the connection's end
 
-double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
-
 uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
   return b <= a ? 0 : static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(b - a).count());
 }
@@ -111,30 +109,9 @@ void Peer::check_terms(const Welcome& terms) const {
   }
 }
 
-Fd Peer::connect_window(const Welcome& terms, SharedWindow& shared) const {
-  if (terms.local_name[0] == '\0') return Fd();
-  Fd local = connect_local(terms.local_name.data());
-  if (!local) return Fd();  // another host, or another network namespace
-  set_timeouts(local.get(), 5, 5);
-  try {
-    const Welcome again = offer_handshake(local.get(), options_.secret, header(Kind::hello));
-    if (again.instance != terms.instance) return Fd();
-  } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
-    return Fd();
-  }
-  FrameHeader frame = header(Kind::window);
-  const uint64_t bytes = shared.window.size();
-  frame.body_bytes = sizeof bytes;
-  seal(frame);
-  std::vector<iovec> out = {{&frame, sizeof frame}};
-  if (send_all(local.get(), out) != Io::ok) return Fd();
-  const auto* body = reinterpret_cast<const uint8_t*>(&bytes);
-  if (send_with_fd(local.get(), {body, sizeof bytes}, shared.window.fd()) != Io::ok) return Fd();
-  FrameHeader answer;
-  std::vector<uint8_t> rest;
-  std::string why;
-  if (receive_frame(local.get(), answer, rest, kHandshakeBytes, why) != Io::ok || !why.empty()) return Fd();
-  return answer.status == static_cast<uint16_t>(Status::ok) ? std::move(local) : Fd();
+Fd Peer::connect_window(const Welcome& terms, const SharedWindow& shared) const {
+  Fd local = connect_on_host(terms, options_.secret, header(Kind::hello), 5);
+  return local && share_window(local.get(), header(Kind::window), shared.window) ? std::move(local) : Fd();
 }
 
 FrameHeader Peer::header(Kind kind) const {
@@ -161,9 +138,8 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   std::unique_lock lock(mutex_);
   const auto may_go = [&] { return !failed_.empty() || has_credit(*call); };
   if (!may_go()) receive_eagerly();
-  const Clock::time_point due = Clock::now() + seconds_of(call->timeout_s);
-  const auto deadline = [&] { return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2)); };
-  for (auto until = deadline(); !may_go() && until > Clock::now(); until = deadline()) {
+  call->sent = Clock::now();
+  for (auto until = due(*call); !may_go() && until > Clock::now(); until = due(*call)) {
     moved_.wait_until(lock, until, may_go);
   }
   if (!may_go()) {
@@ -356,9 +332,8 @@ std::string Peer::advice() const {
   return "is it running? see logs/server-" + std::to_string(index_) + ".log, and check host, port and firewall";
 }
 
-// Which thread reads replies. A receiver thread does, so that replies arrive while the caller computes. A
-// caller that sends and waits at once, several times in a row, reads its replies itself and saves a thread
-// switch; the receiver then only checks now and then for replies that nobody reads or that are overdue.
+// A receiver thread reads replies while the caller computes. A caller that sends and waits at once, several times in a
+// row, reads its replies itself and saves a thread switch; the receiver then only checks for unread and overdue ones.
 void Peer::receive_loop() {
   std::unique_lock lock(mutex_);
   while (failed_.empty() && !closing_) {
@@ -385,8 +360,7 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
     why = "it answered what nobody asked";
   }
   if (!why.empty()) {
-    const double lived = std::chrono::duration<double>(Clock::now() - connected_).count();
-    why = name() + " went away " + seconds(lived) + " after it was connected (" + why + "); " + advice();
+    why = name() + " went away " + seconds(since(connected_)) + " after it was connected (" + why + "); " + advice();
     return io == Io::ok ? fail(why) : broke(why);
   }
   const std::shared_ptr<Call> call = awaiting_.front();

@@ -1,6 +1,5 @@
-// A client's connection to one server: requests and replies in order, while the caller computes. A broken
-// connection is reopened, to the same server or to its restarted successor, and unanswered requests are sent
-// again in order (peer_reopen.cpp). Next: remote_backend.h.
+// A client's connection to one server: requests and replies in order, while the caller computes. A broken connection is
+// reopened, to the server or its restarted successor, and unanswered requests are sent again (peer_reopen.cpp).
 #pragma once
 
 #include <atomic>
@@ -22,14 +21,10 @@
 namespace springtide {
 
 std::string seconds(double s);  // for messages
-inline Clock::duration seconds_of(double s) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-}
 
 class Peer {
  public:
-  // Connects, retrying for `connect_s`, or as long as the options allow. `shared` moves it to shared memory
-  // when the server is on this host.
+  // Connects within `connect_s`, or the options' time. `shared`: use this window if the server is on this host.
   Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
        const std::shared_ptr<SharedWindow>& shared, std::optional<double> connect_s = {});
   ~Peer();  // calls that are still under way fail
@@ -39,8 +34,7 @@ class Peer {
   void settle(Call& call) noexcept;                // until nothing uses the caller's memory any more
   bool done(const Call& call);
   void move_to(uint32_t life, const std::string& host, uint16_t port);  // see RemoteBackend::readdress
-  // Whether it waits for a next life when its server is lost. One that nobody can tell of it should not.
-  // False when it was lost meanwhile.
+  // Sets whether it waits for a next life when its server is lost. Returns false when it was lost meanwhile.
   bool wait_for_next_life(bool wait);
   FrameHeader header(Kind kind) const;  // with this client's identity
 
@@ -51,10 +45,9 @@ class Peer {
   void add_to(RemoteStats& stats) const;
 
  private:
-  Link connect_until(Clock::time_point deadline, Welcome& terms,
-                     std::string& last) const;  // invalid: in vain
+  Link connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const;  // invalid: in vain
   // A connection through shared memory, once the server has taken the window; invalid: not on this host.
-  Fd connect_window(const Welcome& terms, SharedWindow& shared) const;
+  Fd connect_window(const Welcome& terms, const SharedWindow& shared) const;
   void check_terms(const Welcome& terms) const;
   void send_loop();
   void receive_loop();

@@ -1,21 +1,15 @@
-// Reopens a broken connection, to the same server or to its restarted successor, on the receiver thread.
-// Waiting callers keep waiting, new calls queue up, and all unanswered calls are sent again in order.
-// Duplicates are harmless: servers recognize a push by its batches, or by its step and rank.
+// Reopens a broken connection on the receiver thread. Waiting callers keep waiting, new calls queue up, and unanswered
+// calls are sent again in order. Servers recognize duplicates by a push's batches, or by its step and rank.
 #include <algorithm>
 
 #include "client/peer.h"
 
 namespace springtide {
-namespace {
-
 constexpr double kSliceS = 0.1;  // between two looks at a closing, or at news of where the server is
-
-}  // namespace
 
 void Peer::broke(const std::string& why) {
   if (!failed_.empty() || !broken_.empty()) return;
-  // Through shared memory a connection ends with its server, so there is only its next life to wait for: one
-  // that lives might still write into the window.
+  // With shared memory wait only for the next life: a server that lives might still write into the window.
   const double patience_s = shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
   if (closing_ || patience_s <= 0 || !patient_) return fail(why);
   broken_ = why;

@@ -3,11 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
-#include <limits>
 #include <numeric>
 
+#include "base/byte_stream.h"
 #include "client/remote_pending.h"
 #include "wire/wire.h"
 
@@ -74,7 +73,7 @@ void RemoteBackend::assign(std::span<const Part> parts, bool keep) {
   links_->check_process();
   for (const Part& part : parts) {
     for (size_t s = 0; s + 1 < part.routed->server_begin.size(); ++s) {
-      for (Slice rest : slices_of(std::span(&part, 1), static_cast<uint16_t>(s))) {
+      for (Slice rest : slices_of(std::span(&part, 1), s)) {
         while (rest.begin != rest.end) {
           Slice now = rest;
           for (now.end = now.begin + 1; now.end < rest.end && now.bytes() < kAssignBytes; ++now.end) {
@@ -101,9 +100,9 @@ void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<floa
     std::vector<uint16_t> here;
     std::copy_if(left.begin(), left.end(), std::back_inserter(here),
                  [&](uint16_t slot) { return routes->placement.server_of_slot[slot] == server; });
-    std::vector<uint8_t> body(sizeof table + here.size() * sizeof(uint16_t));
-    std::memcpy(body.data(), &table, sizeof table);
-    std::memcpy(body.data() + sizeof table, here.data(), here.size() * sizeof(uint16_t));
+    std::vector<uint8_t> body;
+    ByteWriter{body}.field(table);
+    ByteWriter{body}.put(here.data(), here.size() * sizeof(uint16_t));
     std::shared_ptr<Call> call;
     try {
       call = links_->ask(links_->peer(server), Kind::scan, std::move(body), 0);
@@ -112,21 +111,16 @@ void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<floa
       if (!links_->follow(refused.refusal)) links_->wait_for_news(routes->placement.version, kPause);
       continue;
     }
-    const uint64_t count = call->answer.keys, key_bytes = count * sizeof(Key), done = call->answer.step;
-    if (call->reply.size() < key_bytes || done == 0 || done > here.size())
-      throw PeerLost("a scan's reply is malformed");
-    const uint64_t float_bytes = call->reply.size() - key_bytes;
-    const size_t old_keys = keys.size(), old_rows = rows.size();
-    keys.resize(old_keys + count);
-    rows.resize(old_rows + float_bytes / sizeof(float));
-    if (count != 0) {
-      std::memcpy(keys.data() + old_keys, call->reply.data(), key_bytes);
-      std::memcpy(rows.data() + old_rows, call->reply.data() + key_bytes, float_bytes);
-    }
-    std::erase_if(left, [&](uint16_t slot) {
-      return std::find(here.begin(), here.begin() + static_cast<ptrdiff_t>(done), slot) !=
-             here.begin() + static_cast<ptrdiff_t>(done);
-    });
+    ByteReader<PeerLost> reply{call->reply, "a scan's reply is malformed"};
+    if (call->answer.step == 0 || call->answer.step > here.size()) throw PeerLost(reply.torn);
+    std::vector<Key> slot_keys;
+    std::vector<float> slot_rows;
+    reply.elements(slot_keys, call->answer.keys);
+    reply.elements(slot_rows, reply.rest.size() / sizeof(float));
+    keys.insert(keys.end(), slot_keys.begin(), slot_keys.end());
+    rows.insert(rows.end(), slot_rows.begin(), slot_rows.end());
+    const auto done = std::span(here).first(call->answer.step);
+    std::erase_if(left, [&](uint16_t slot) { return std::ranges::find(done, slot) != done.end(); });
     until = Clock::now() + seconds_of(links_->options.follow_s());
   }
 }

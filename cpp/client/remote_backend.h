@@ -34,11 +34,10 @@ struct RemoteOptions {
   uint32_t generation = 0;      // bsp: raised when the group goes back to a checkpoint
 };
 
-// What this client has seen of all servers since it connected; times are sums in ns, so that a reader takes
-// differences. Requests count one a server. lookup, update: servers' own time in pulls and pushes, as they report it.
-// sync: from a request's first byte to its reply's last, less the server's own time. step_wait: pulls that waited on
-// servers for the bsp step before. wait: callers blocked in Pending::wait. read_by_caller: replies that the one who
-// waited for them took off the socket.
+// Totals of this client over all servers; times in ns. A request counts once per server. lookup, update: the servers'
+// own time in pulls and pushes. sync: from a request's first byte to its reply's last, less the server's own time.
+// step_wait: pulls that waited on servers for the bsp step before. wait: callers blocked in Pending::wait.
+// read_by_caller: replies read by the waiting thread itself.
 // clang-format off
 #define SPRINGTIDE_REMOTE_STATS(F) \
   F(pulls) F(pushes) F(pulled_keys) F(pushed_keys) F(bytes_in) F(bytes_out) F(lookup_ns) F(update_ns) F(sync_ns) \
@@ -63,13 +62,11 @@ class RemoteBackend final : public Backend {
   void assign(std::span<const Part> parts, bool keep) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
-  // Slots have moved, says the master. Mostly the client knows already: a server that refuses a slot names
-  // the new owner, and requests follow it, for `follow_s` before they fail with WrongOwner. Servers that
-  // the placement names and the client does not know need an address (host:port).
+  // The master's newest placement. Mostly the client knows already: a refusal names the slot's new owner, which
+  // requests follow for `follow_s` before WrongOwner. Servers unknown to this client need an address (host:port).
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses = {});
 
-  // A server was lost, and this is its next life, with its slots restored: what had no answer goes there.
-  // News of an earlier life, or of the same, change nothing.
+  // The next life of a lost server, with its slots restored: unanswered requests go there. Ignores older lives.
   void readdress(size_t server, uint32_t life, const std::string& host, uint16_t port);
 
   // bsp, on every server that has slots. GroupChanged when the group was formed anew meanwhile.

@@ -1,5 +1,4 @@
-// One request to all servers until each has answered. Keys of slots that have moved are sent again to the
-// owner that the refusal names. Next: peer.h.
+// One request to all servers until each has answered. Keys of moved slots are sent again to the owner in the refusal.
 #pragma once
 
 #include <unistd.h>

@@ -24,8 +24,6 @@ namespace {
 constexpr size_t kSlotsABatch = 1024;
 constexpr uint64_t kBytesABatch = 32 << 20;
 
-double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
-
 // The target may read this process meanwhile, where a process must permit that (Yama).
 class PermitReading {
  public:
@@ -66,7 +64,7 @@ class Attempt {
   void keep(uint16_t slot, const std::string& why) {
     if (state_.ownership()->mine[slot] == 0) {  // closed now or by an earlier try, and the target has it not
       state_.store.open_slot(slot);
-      state_.record_received(slot);
+      state_.record_received({&slot, 1});
     }
     outcome_.kept.push_back(slot);
     outcome_.why = why;
@@ -87,9 +85,8 @@ class Attempt {
   HandoverOutcome& outcome_;
 };
 
-// Hands over the slots of a CPU-throttled server at the least cost to it. Slots are closed in large batches and sent
-// whole, without a first pass while they serve: clients would wait for this server anyway, and wait at request_pause.h
-// instead. A target on the same host reads the rows out of this process.
+// Hands over the slots of a CPU-throttled server at the least cost to it: closes them in large batches and sends them
+// whole, while clients wait at RequestPause. A target on the same host reads the rows out of this process.
 class ThrottledMover : public Attempt {
  public:
   ThrottledMover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -167,8 +164,7 @@ constexpr uint64_t kFewRows = 32;  // changed since the image: they can come wit
 constexpr size_t kTogether = 32;   // slots that change hands by one frame: requests meet a closed one once
 
 // Whole images go over one connection, by a thread of their own; later changes and ownership over another, so that a
-// closed slot never waits behind images. Slots are closed in batches: a worker's step touches most slots, so closing
-// them one by one would delay it again and again.
+// closed slot never waits behind images. Slots are closed in batches, which delays a worker's step once.
 class Mover : public Attempt {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -209,8 +205,7 @@ class Mover : public Attempt {
     uint16_t slot;
     uint64_t cut;  // what changed later is not in it
   };
-  // Request over `control_`, and not answered yet: take, what changed since the image; own_all, the rest of
-  // all in `batch_`.
+  // Unanswered request over `control_`: take (changes since the image) or own_all (the rest of `batch_`).
   struct Request {
     uint16_t slot;
     Kind kind;

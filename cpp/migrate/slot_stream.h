@@ -32,29 +32,12 @@ namespace springtide {
 
 constexpr uint64_t kReplyBytes = 1 << 16;
 
-// A connection that stays within this host, to the same life of the same server; invalid where it is on another.
-inline Fd within_host(const ServerState& state, const HandoverOptions& to, const FrameHeader& who,
-                      const Welcome& terms) {
-  if (!state.options.shared_memory || terms.local_name[0] == '\0') return Fd();
-  Fd local = connect_local(terms.local_name.data());
-  if (!local) return Fd();
-  set_timeouts(local.get(), to.timeout_s, to.timeout_s);
-  try {
-    return offer_handshake(local.get(), state.options.secret, who).instance == terms.instance ? std::move(local) : Fd();
-  } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
-    return Fd();
-  }
-}
-
-// A connection to the server that receives slots: TCP, or a Unix socket where both servers are on one host. Replies
-// come in the order of the requests.
+// A connection to the server that receives slots: TCP, or a Unix socket on one host. Replies come in order.
 class SlotTarget {
  public:
   // PeerLost
   SlotTarget(const ServerState& state, const HandoverOptions& to) {
-    const auto deadline =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(to.timeout_s));
-    Fd fd = connect_tcp(to.host, to.port, deadline);
+    Fd fd = connect_tcp(to.host, to.port, Clock::now() + seconds_of(to.timeout_s));
     if (!fd) throw PeerLost(std::string("cannot be reached: ") + std::strerror(errno));
     tune_tcp(fd.get());
     // Exact: handover.cpp polls for answers.
@@ -69,14 +52,14 @@ class SlotTarget {
     }
     if (terms.slots != state.store.slots()) throw PeerLost("has another number of slots");
     generation_ = terms.generation;
-    if (Fd local = within_host(state, to, who, terms)) {
+    if (!state.options.shared_memory) return;
+    if (Fd local = connect_on_host(terms, state.options.secret, who, to.timeout_s)) {
       link_ = std::move(local);
       local_ = true;
     }
   }
 
-  // PeerLost when it is gone. What lies in the window is not sent: the target reads it there, and it must stay until
-  // the answer.
+  // Throws PeerLost. The target reads a body that lies in the window there: it must stay until the reply.
   void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t transfer = 0) {
     FrameHeader header;
     header.kind = static_cast<uint8_t>(kind);
@@ -113,21 +96,9 @@ class SlotTarget {
   const Window& share(uint64_t bytes) {
     if (!local_) return window_;
     Window window = Window::create(bytes);
-    if (!window.valid()) return window_;
     FrameHeader header;
-    header.kind = static_cast<uint8_t>(Kind::window);
-    header.request = ++sent_;
     header.generation = generation_;
-    header.body_bytes = sizeof bytes;
-    seal(header);
-    std::vector<iovec> buffers = {{&header, sizeof header}};
-    const auto* claimed = reinterpret_cast<const uint8_t*>(&bytes);
-    if (send_all(link_.line(), buffers) != Io::ok ||
-        send_with_fd(link_.get(), {claimed, sizeof bytes}, window.fd()) != Io::ok) {
-      throw PeerLost("went away");
-    }
-    FrameHeader answer;
-    if (receive(answer).empty()) window_ = std::move(window);
+    if (window.valid() && share_window(link_.get(), header, window)) window_ = std::move(window);
     return window_;
   }
 
@@ -160,8 +131,7 @@ class CopyThrottle {
   explicit CopyThrottle(const ServerState& state)
       : state_(state), requests_before_(requests()), cpu_before_(cpu_seconds()) {}
 
-  // Sleeps after a piece of work and returns the seconds slept: 0 while too little CPU time was used, or no
-  // request came since the last call.
+  // Sleeps after some CPU time if requests came since the last call. Returns the seconds slept.
   double pause() {
     const double now = cpu_seconds(), sleep = std::min(kSleepPerWork * (now - cpu_before_), kLongestSleep);
     if (sleep < kShortestSleep) return 0;

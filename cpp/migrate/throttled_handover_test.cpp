@@ -29,7 +29,7 @@ std::unique_ptr<Store> filled() {
     grads.insert(grads.end(), key % 2 == 0 ? 4 : 9, static_cast<float>(key) / 1000);
   }
   const std::vector<TableHyper> hyper = {{.table = 0, .lr = 0.1f, .step = 1}, {.table = 1, .lr = 0.1f, .step = 1}};
-  store->push(tables, keys, grads.data(), hyper, 7, true, false);
+  store->push(tables, keys, grads.data(), hyper, 7, true);
   return store;
 }
 
@@ -59,7 +59,7 @@ TEST(an_open_slot_has_no_reference_and_a_closed_one_keeps_its_rows_where_they_ar
   const std::vector<Key> keys = {1};
   const std::vector<float> grads(4, 1.0f);
   const std::vector<TableHyper> hyper = {{.table = 0, .lr = 0.1f, .step = 1}};
-  store->push(tables, keys, grads.data(), hyper, 1, true, false);
+  store->push(tables, keys, grads.data(), hyper, 1, true);
   SlotReference said;
   CHECK_THROWS(BadInput, store->refer(0, said));
   for (uint32_t slot = 0; slot < kSlots; ++slot) store->close_slot(slot);

@@ -53,21 +53,12 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
 std::string text_of(std::span<const uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
 
 std::string describe(Io io, Line line) {
-  switch (io) {
-    case Io::ok:
-      return "fine";
-    case Io::closed:
-      return "the connection was closed";
-    case Io::torn:
-      return "the connection broke in the middle of a frame";
-    case Io::idle:
-      return "nothing came in time";
-    case Io::stalled:
-      return "the other side stopped in the middle of a frame";
-    case Io::failed:
-      break;
-  }
   const int error = errno;
+  if (io == Io::ok) return "fine";
+  if (io == Io::closed) return "the connection was closed";
+  if (io == Io::torn) return "the connection broke in the middle of a frame";
+  if (io == Io::idle) return "nothing came in time";
+  if (io == Io::stalled) return "the other side stopped in the middle of a frame";
   if (line.tls != nullptr && !line.tls->why().empty()) return line.tls->why();
   return std::strerror(error);
 }

@@ -123,4 +123,32 @@ Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who) {
   welcome.local_name.back() = '\0';
   return welcome;
 }
+
+Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameHeader& who, double timeout_s) {
+  if (terms.local_name[0] == '\0') return Fd();
+  Fd local = connect_local(terms.local_name.data());
+  if (!local) return Fd();  // another host, or another network namespace
+  set_timeouts(local.get(), timeout_s, timeout_s);
+  try {
+    return offer_handshake(local.get(), secret, who).instance == terms.instance ? std::move(local) : Fd();
+  } catch (const PeerLost&) {  // another process has the name
+    return Fd();
+  }
+}
+
+bool share_window(int fd, FrameHeader who, const Window& window) {
+  const uint64_t bytes = window.size();
+  who.kind = static_cast<uint8_t>(Kind::window);
+  who.body_bytes = sizeof bytes;
+  seal(who);
+  std::vector<iovec> out = {{&who, sizeof who}};
+  const auto* body = reinterpret_cast<const uint8_t*>(&bytes);
+  if (send_all(fd, out) != Io::ok || send_with_fd(fd, {body, sizeof bytes}, window.fd()) != Io::ok) return false;
+  FrameHeader answer;
+  std::vector<uint8_t> rest;
+  std::string why;
+  return receive_frame(fd, answer, rest, kHandshakeBytes, why) == Io::ok && why.empty() &&
+         answer.status == static_cast<uint16_t>(Status::ok);
+}
+
 }  // namespace springtide

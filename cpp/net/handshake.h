@@ -15,6 +15,7 @@
 #include <string>
 
 #include "net/socket.h"
+#include "net/window.h"
 #include "wire/wire.h"
 
 namespace springtide {
@@ -46,11 +47,15 @@ std::string accept_handshake(Line line, const std::string& secret, const Welcome
 // Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what went wrong.
 Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who);
 
+// A second connection to the same server through its Unix socket; invalid unless it runs on this host.
+Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameHeader& who, double timeout_s);
+// Shares a window over such a connection; false when the server did not take it. `who` as in offer_handshake.
+bool share_window(int fd, FrameHeader who, const Window& window);
+
 std::string random_bytes(size_t count);
 
-// Limits connections that have not completed the handshake: a maximum number and one deadline each. Overdue
-// ones, and the oldest when there are too many, are shut down. Authenticated connections are not counted
-// here. The same in Python: springtide/rpc/transport/auth.py.
+// Limits connections that have not completed the handshake: shuts down overdue ones, and the oldest when there are too
+// many. The same in Python: springtide/rpc/transport/auth.py.
 class PendingHandshakes {
  public:
   PendingHandshakes(size_t most, double within_s) : most_(most), within_s_(within_s) {}
@@ -59,12 +64,10 @@ class PendingHandshakes {
   uint64_t begin(int fd) {
     const std::lock_guard lock(mutex_);
     while (pending_.size() >= most_) shut_oldest();
-    const auto within = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(within_s_));
-    pending_[++last_ticket_] = {fd, Clock::now() + within};
+    pending_[++last_ticket_] = {fd, Clock::now() + seconds_of(within_s_)};
     return last_ticket_;
   }
-  // It has proved itself, or is over; to be called before its socket is closed, once or more. False: it was
-  // shut down before.
+  // Ends the handshake; call it before the socket is closed. Returns false if it was shut down before.
   bool end(uint64_t ticket) {
     const std::lock_guard lock(mutex_);
     return pending_.erase(ticket) != 0;

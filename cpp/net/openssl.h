@@ -48,6 +48,7 @@ using CipherCtx = evp_cipher_ctx_st;
   F(void, SSL_set_bio, Ssl*, Bio*, Bio*)                                                                       \
   F(void, SSL_set_accept_state, Ssl*)                                                                          \
   F(void, SSL_set_connect_state, Ssl*)                                                                         \
+  F(const char*, SSL_alert_desc_string_long, int)                                                              \
   F(int, SSL_do_handshake, Ssl*)                                                                               \
   F(int, SSL_get_error, const Ssl*, int)                                                                       \
   F(long, SSL_get_verify_result, const Ssl*)                                                                   \

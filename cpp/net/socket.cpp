@@ -266,7 +266,10 @@ Io send_with_fd(int fd, std::span<const uint8_t> bytes, int passed) {
   entry->cmsg_type = SCM_RIGHTS;
   entry->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(entry), &passed, sizeof passed);
-  const ssize_t sent = sendmsg(fd, &with.message, MSG_NOSIGNAL);
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(fd, &with.message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(bytes.size()) ? Io::ok : Io::failed;
 }
 

@@ -23,6 +23,10 @@ inline uint64_t now_ns() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
 }
+inline Clock::duration seconds_of(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
+inline double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 class Fd {
  public:

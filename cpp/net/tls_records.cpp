@@ -1,6 +1,7 @@
 #include "net/tls_records.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -21,18 +22,13 @@ Digest expand(const Digest& secret, std::string_view label, uint8_t bytes) {
   return hmac_sha256(secret, {reinterpret_cast<const uint8_t*>(info.data()), info.size()});
 }
 
-int nibble(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 bool read_hex(std::string_view text, Digest& out) {
   if (text.size() != 2 * out.size()) return false;
   for (size_t i = 0; i < out.size(); ++i) {
-    const int high = nibble(text[2 * i]), low = nibble(text[2 * i + 1]);
-    if (high < 0 || low < 0) return false;
-    out[i] = static_cast<uint8_t>(16 * high + low);
+    const char* const end = text.data() + 2 * i + 2;
+    if (const auto [read, error] = std::from_chars(end - 2, end, out[i], 16); read != end || error != std::errc()) {
+      return false;
+    }
   }
   return true;
 }

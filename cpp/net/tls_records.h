@@ -1,6 +1,5 @@
-// TLS 1.3 records (RFC 8446, section 5) of one direction, encrypted and decrypted straight between the
-// caller's memory and the socket buffer. OpenSSL does the handshake and the cipher. SSL_read and SSL_write
-// copy each byte twice more per side: docs/design/tls.md has the measured cost. Next: tls_session.h.
+// TLS 1.3 records (RFC 8446, section 5) of one direction, straight between the caller's memory and the socket buffer.
+// OpenSSL does handshake and cipher; SSL_read and SSL_write would copy each byte twice more (docs/design/tls.md).
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,26 @@
 
 namespace springtide {
 
+struct TlsName {     // springtide:JOB/ROLE in a certificate
+  std::string job;   // as it is written there, escapes and all
+  std::string role;  // worker, server, ...
+};
+
+struct TlsContext {
+  explicit TlsContext(SslCtx* made) : ctx(made) {}
+  ~TlsContext() {
+    if (ctx != nullptr) openssl().SSL_CTX_free(ctx);
+  }
+  TlsContext(const TlsContext&) = delete;
+  TlsContext& operator=(const TlsContext&) = delete;
+
+  SslCtx* ctx;
+  TlsName own;
+};
+
 namespace {
+
+constexpr int kSecrets = 0;  // index of TlsSecrets in an Ssl's own data
 
 constexpr int kSetMinimum = 123, kTls13 = 0x0304;
 constexpr int kVerifyPeer = 1, kFailWithout = 2;
@@ -51,6 +70,45 @@ Stamp stamp_of(const std::string& folder) {
   return stamp;
 }
 
+TlsName name_in(X509* certificate) {
+  const OpenSsl& o = openssl();
+  TlsName name;
+  if (certificate == nullptr) return name;
+  void* names = o.X509_get_ext_d2i(certificate, kAlternativeNames, nullptr, nullptr);
+  if (names == nullptr) return name;
+  for (int i = 0; i < o.OPENSSL_sk_num(names) && name.job.empty(); ++i) {
+    int kind = 0;
+    const void* value = o.GENERAL_NAME_get0_value(o.OPENSSL_sk_value(names, i), &kind);
+    if (kind != kUri) continue;
+    const std::string uri(reinterpret_cast<const char*>(o.ASN1_STRING_get0_data(value)),
+                          static_cast<size_t>(o.ASN1_STRING_length(value)));
+    const size_t slash = uri.find('/');
+    if (uri.rfind(kScheme, 0) != 0 || slash == std::string::npos || slash + 1 == uri.size()) continue;
+    name.job = uri.substr(kScheme.size(), slash - kScheme.size());
+    name.role = uri.substr(slash + 1);
+  }
+  o.GENERAL_NAMES_free(names);
+  return name;
+}
+
+std::string tls_error() {
+  const OpenSsl& o = openssl();
+  const unsigned long code = o.ERR_peek_error();
+  const char* reason = code == 0 ? nullptr : o.ERR_reason_error_string(code);
+  return reason == nullptr ? "no reason was given" : reason;
+}
+
+std::string explain_tls_error(const std::string& reason) {
+  if (reason == "wrong version number" || reason == "http request" || reason == "unsupported protocol" ||
+      reason == "packet length too long") {
+    return "it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides? (" + reason + ")";
+  }
+  if (reason == "peer did not return a certificate") return "it showed no certificate";
+  if (reason.find("alert") != std::string::npos)
+    return "it did not accept this process's certificate, or broke off (" + reason + ")";
+  return "TLS failed: " + reason;
+}
+
 void note_secret(const Ssl* ssl, const char* line) {
   auto* secrets = static_cast<TlsSecrets*>(openssl().SSL_get_ex_data(ssl, kSecrets));
   if (secrets != nullptr) secrets->note(line);
@@ -81,27 +139,6 @@ std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
     return nullptr;
   }
   return made;
-}
-
-std::string alert_name(uint8_t number) {  // of those that are about certificates
-  switch (number) {
-    case 42:
-      return "bad certificate";
-    case 43:
-      return "unsupported certificate";
-    case 45:
-      return "certificate expired";
-    case 46:
-      return "certificate unknown";
-    case 48:
-      return "unknown ca";
-    case 51:
-      return "decrypt error";
-    case 116:
-      return "certificate required";
-    default:
-      return "number " + std::to_string(number);
-  }
 }
 
 constexpr int kErrorSsl = 1, kWantRead = 2;
@@ -139,10 +176,6 @@ int wait_for(int fd, short what, int ms) {
 
 }  // namespace
 
-TlsContext::~TlsContext() {
-  if (ctx != nullptr) openssl().SSL_CTX_free(ctx);
-}
-
 std::shared_ptr<const TlsContext> tls_context(const std::string& folder) {
   static std::mutex mutex;
   static std::map<std::string, Known> known;
@@ -161,50 +194,6 @@ std::shared_ptr<const TlsContext> tls_context(const std::string& folder) {
   throw BadInput("the certificates in " + folder + " cannot be used: " + (why.empty() ? "they keep changing" : why) +
                  "; wanted ca.crt, tls.crt and tls.key of this job");
 }
-
-TlsName name_in(X509* certificate) {
-  const OpenSsl& o = openssl();
-  TlsName name;
-  if (certificate == nullptr) return name;
-  void* names = o.X509_get_ext_d2i(certificate, kAlternativeNames, nullptr, nullptr);
-  if (names == nullptr) return name;
-  for (int i = 0; i < o.OPENSSL_sk_num(names) && name.job.empty(); ++i) {
-    int kind = 0;
-    const void* value = o.GENERAL_NAME_get0_value(o.OPENSSL_sk_value(names, i), &kind);
-    if (kind != kUri) continue;
-    const std::string uri(reinterpret_cast<const char*>(o.ASN1_STRING_get0_data(value)),
-                          static_cast<size_t>(o.ASN1_STRING_length(value)));
-    const size_t slash = uri.find('/');
-    if (uri.rfind(kScheme, 0) != 0 || slash == std::string::npos || slash + 1 == uri.size()) continue;
-    name.job = uri.substr(kScheme.size(), slash - kScheme.size());
-    name.role = uri.substr(slash + 1);
-  }
-  o.GENERAL_NAMES_free(names);
-  return name;
-}
-
-std::string tls_error() {
-  const OpenSsl& o = openssl();
-  const unsigned long code = o.ERR_peek_error();
-  const char* reason = code == 0 ? nullptr : o.ERR_reason_error_string(code);
-  return reason == nullptr ? "no reason was given" : reason;
-}
-
-bool is_refusal(const std::string& reason) {  // as OpenSSL calls alerts
-  return reason.find("alert") != std::string::npos;
-}
-
-std::string explain_tls_error(const std::string& reason) {
-  if (reason == "wrong version number" || reason == "http request" || reason == "unsupported protocol" ||
-      reason == "packet length too long") {
-    return "it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides? (" + reason + ")";
-  }
-  if (reason == "peer did not return a certificate") return "it showed no certificate";
-  if (is_refusal(reason)) return "it did not accept this process's certificate, or broke off (" + reason + ")";
-  return "TLS failed: " + reason;
-}
-
-std::string explain_alert(uint8_t number) { return explain_tls_error("alert: " + alert_name(number)); }
 
 TlsSession::TlsSession(int fd, const TlsOptions& options)
     : fd_(fd),
@@ -279,14 +268,13 @@ int TlsSession::write_flight(Bio* bio, const char* from, int bytes) {
 long TlsSession::control(Bio*, int command, long, void*) { return command == kFlush ? 1 : 0; }
 
 void TlsSession::shake_hands(Ssl* ssl, double within_s) {
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(within_s));
+  const auto deadline = Clock::now() + seconds_of(within_s);
   while (true) {
     o_.ERR_clear_error();
     const int done = o_.SSL_do_handshake(ssl);
     const int code = done == 1 ? 0 : o_.SSL_get_error(ssl, done);
     const std::string reason = code == kErrorSsl ? tls_error() : "";
-    const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
+    const double left = -since(deadline);
     send_ms_ = milliseconds(std::max(left, 0.001));
     const Io io = flush(true);  // also an alert that says why not
     if (code == kErrorSsl && !ended_) {
@@ -484,7 +472,7 @@ Io TlsSession::take_word(RecordKind kind, const uint8_t* text, size_t bytes) {
       ended_ = true;
       return Io::closed;
     }
-    return failed(explain_alert(text[1]), true);
+    return failed(explain_tls_error(std::string("alert: ") + o_.SSL_alert_desc_string_long(text[1])), true);
   }
   if (kind == RecordKind::handshake && bytes == 5 && text[0] == kKeyUpdate && text[4] <= 1) {
     opener_->take_next_key();

@@ -1,9 +1,7 @@
-// TLS on one connected socket: handshake, then send and receive like on a plain socket (socket.h). One thread
-// may send while another receives. OpenSSL does the handshake, tls_records.h the records. The job's secret is
-// proved inside (handshake.h).
-//
-// Checked: TLS 1.3, a valid certificate of the job's authority, the job's name in it and, by a caller, the
-// role of the listener. Host names are not checked: servers move.
+// TLS on one connected socket: handshake, then send and receive like on a plain socket (socket.h). One thread may send
+// while another receives. OpenSSL does the handshake, tls_records.h the records. Checked: TLS 1.3, a valid certificate
+// of the job's authority, the job's name in it and, by a caller, the listener's role; no host names, since servers
+// move.
 #pragma once
 
 #include <sys/uio.h>
@@ -23,30 +21,11 @@
 
 namespace springtide {
 
-// Loads this process's certificates (ca.crt, tls.crt, tls.key) from a folder, again when the files change, and reads
-// the name springtide:JOB/ROLE in tls.crt. The same in Python: springtide/rpc/transport/tls.py. Next: tls_session.h.
-struct TlsName {
-  std::string job;   // as it is written there, escapes and all
-  std::string role;  // worker, server, ...
-};
+struct TlsContext;  // this process's certificates
 
-constexpr int kSecrets = 0;  // of an Ssl's own data: its TlsSecrets, filled in while it shakes hands
-
-struct TlsContext {
-  explicit TlsContext(SslCtx* made) : ctx(made) {}
-  ~TlsContext();
-  TlsContext(const TlsContext&) = delete;
-  TlsContext& operator=(const TlsContext&) = delete;
-
-  SslCtx* ctx;
-  TlsName own;
-};
-
-// As the files are now. BadInput when they are missing, or do not belong together.
+// Reads ca.crt, tls.crt and tls.key from the folder, again when they change. BadInput when they are missing or do not
+// belong together. The same in Python: springtide/rpc/transport/tls.py.
 std::shared_ptr<const TlsContext> tls_context(const std::string& folder);
-
-TlsName name_in(X509* certificate);  // empty where it has none
-std::string tls_error();             // what OpenSSL has against the last call of this thread
 
 enum class TlsSide : uint8_t { caller, listener };
 
@@ -55,8 +34,7 @@ struct TlsOptions {
   TlsSide side = TlsSide::caller;
   std::string role;  // that the other side must have; empty: any of this job
   double within_s = 10;
-  // Take no byte off the socket beyond the record that is read: a poll then tells of what comes next, where
-  // messages end with a record.
+  // Read no byte beyond the current record, so that poll() reports the next one. Messages must end with a record.
   bool exact = false;
   // A key is good for some 2^24 records of AES-GCM; long before that another one is taken.
   uint64_t rekey_bytes = 32ULL << 30;

@@ -103,7 +103,6 @@ class WindowHeap {
       free_.erase(piece);
       if (room > need) free_[offset + need] = room - need;
       taken_[offset] = need;
-      used_ += need;
       return offset;
     }
     return {};
@@ -113,7 +112,6 @@ class WindowHeap {
     const auto taken = taken_.find(offset);
     if (taken == taken_.end()) return;
     uint64_t bytes = taken->second;
-    used_ -= bytes;
     taken_.erase(taken);
     auto after = free_.lower_bound(offset);
     if (after != free_.end() && after->first == offset + bytes) {
@@ -129,16 +127,11 @@ class WindowHeap {
     }
     free_[offset] = bytes;
   }
-  uint64_t used() const {
-    const std::lock_guard lock(mutex_);
-    return used_;
-  }
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<uint64_t, uint64_t> free_;  // offset -> bytes
   std::map<uint64_t, uint64_t> taken_;
-  uint64_t used_ = 0;
 };
 
 }  // namespace springtide

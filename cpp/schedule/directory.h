@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "base/cpu.h"
@@ -32,8 +31,7 @@ class Directory {
   };
 
   Directory(uint32_t workers, uint64_t capacity_rows, EvictOrder order)
-      : capacity_(capacity_rows),
-        levels_(order == EvictOrder::lru ? 1 : kLevels),
+      : levels_(order == EvictOrder::lru ? 1 : kLevels),
         words_((levels_ + 63) / 64),
         row_memory_("rows of the scheduler's directory", address_space(workers, capacity_rows)),
         rows_(reinterpret_cast<Row*>(row_memory_.base())),
@@ -65,9 +63,6 @@ class Directory {
   const Row& row(RowAt at) const { return rows_[at]; }
   uint64_t rows_of(uint32_t worker) const { return count_[worker]; }
   uint64_t rows_of_table(TableId table) const { return table < by_table_.size() ? by_table_[table] : 0; }
-  uint64_t rows() const { return live_; }
-  uint64_t capacity() const { return capacity_; }
-  uint32_t workers() const { return static_cast<uint32_t>(count_.size()); }
 
   // A row that nobody caches yet, in the hands of `owner` but not in its order: link() comes next.
   RowAt add(TableId table, Key key, uint64_t hash, uint32_t owner) {
@@ -87,8 +82,7 @@ class Directory {
     ++by_table_[table];
     return at;
   }
-  // unlinked before
-  // No tombstones: what follows the hole and could stand in it moves there.
+  // Of a row that is unlinked. Leaves no tombstone: a later cell that may stand in the hole moves there.
   void forget(RowAt at) {
     const Row& row = rows_[at];
     size_t hole = home(tag_of(hash_key(row.table, row.key)));
@@ -195,7 +189,6 @@ class Directory {
   }
   size_t level(const Row& row) const { return levels_ == 1 ? 0 : row.uses; }
 
-  const uint64_t capacity_;
   const size_t levels_;  // of use counts; one for lru
   const size_t words_;   // a worker of filled_
   Arena row_memory_;

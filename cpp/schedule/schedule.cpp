@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <utility>
 
 namespace springtide {
 
@@ -17,26 +18,14 @@ const SchedulerOptions& checked(const SchedulerOptions& options) {
   return options;
 }
 
-// Seconds from one stage to the next.
-class Laps {
- public:
-  double lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const double took = std::chrono::duration<double>(now - since_).count();
-    since_ = now;
-    return took;
-  }
-
- private:
-  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-};
-
 }  // namespace
 
 AllocationPolicy policy_called(const std::string& name) {
   static const std::map<std::string, AllocationPolicy> policies = {
-      {"anneal", allocate_anneal},         {"exhaustive", allocate_exhaustive}, {"laia", allocate_laia},
-      {"contiguous", allocate_contiguous}, {"random", allocate_random},
+      {"anneal", allocate_anneal},
+      {"contiguous", allocate_contiguous},
+      {"laia", allocate_laia},
+      {"random", allocate_random},
   };
   const auto found = policies.find(name);
   if (found != policies.end()) return found->second;
@@ -60,24 +49,28 @@ Scheduler::Scheduler(const SchedulerOptions& options)
 
 Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t samples, const ScheduleWish& wish) {
   Scheduled done;
-  Laps laps;
+  auto since = std::chrono::steady_clock::now();
+  const auto finish = [&](Stage stage) {
+    const auto now = std::chrono::steady_clock::now();
+    done.seconds[size_t(stage)] = std::chrono::duration<double>(now - std::exchange(since, now)).count();
+  };
   batch_.read(features, samples, pool_);
-  done.seconds[size_t(Stage::read)] = laps.lap();
+  finish(Stage::read);
   ++step_;
   if (options_.profile_every != 0 && step_ % options_.profile_every == 1 % options_.profile_every)
     profile_.look(batch_);
-  done.seconds[size_t(Stage::profile)] = laps.lap();
+  finish(Stage::profile);
   look_up();
-  done.seconds[size_t(Stage::look_up)] = laps.lap();
+  finish(Stage::look_up);
   done.rank_of_sample.resize(samples);
   allocate(policy_, step_, wish, done.rank_of_sample);
-  done.seconds[size_t(Stage::allocate)] = laps.lap();
+  finish(Stage::allocate);
   find_trainers(done.rank_of_sample);
   choose_keepers();
   make_plans();
-  done.seconds[size_t(Stage::plan)] = laps.lap();
+  finish(Stage::plan);
   update_directory();
-  done.seconds[size_t(Stage::snapshot)] = laps.lap();
+  finish(Stage::snapshot);
   done.step = step_;
   done.distinct = batch_.size();
   done.plans.assign(plans_.begin(), plans_.end());
@@ -135,7 +128,6 @@ Considered Scheduler::consider(std::span<const BatchFeature> features, uint32_t 
   found.rank_of_sample.resize(samples);
   const AllocationTask task = allocate(policy_called(policy), step_ + 1, wish, found.rank_of_sample);
   found.transmissions = transmissions(task, found.rank_of_sample);
-  found.at_least = transmissions_at_least(task);
   return found;
 }
 
@@ -166,7 +158,6 @@ AllocationTask Scheduler::allocate(const AllocationPolicy& policy, uint64_t step
       .samples = batch_.samples(),
       .sample_begin = batch_.sample_begin(),
       .units = batch_.units(),
-      .table = batch_.tables(),
       .owner = owner_,
       .dirty = dirty_,
       .positions = positions_,

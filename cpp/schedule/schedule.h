@@ -1,6 +1,5 @@
-// The scheduler: assigns the samples of the next batch to workers and plans what every worker's cache sends
-// and pulls. Every rank runs it on the same batches and gets the same result. In: ids of a whole batch
-// (schedule_batch.h). Out: a rank per sample (allocate.h), a plan per rank (cache_plan.h).
+// The scheduler: assigns the samples of the next batch to workers (allocate.h) and plans what every worker's cache
+// sends and pulls (cache_plan.h). Every rank runs it on the same batches and gets the same result.
 #pragma once
 
 #include <array>
@@ -58,7 +57,6 @@ using Trainers = std::array<uint64_t, kMostWorkers / 64>;
 struct Considered {
   std::vector<int32_t> rank_of_sample;
   uint64_t transmissions = 0;
-  uint64_t at_least = 0;  // no allocation of the batch costs less
 };
 
 using AllocationPolicy = std::function<void(const AllocationTask&, std::span<int32_t>)>;

@@ -42,8 +42,7 @@ class ScheduleBatch {
   std::span<const uint64_t> hashes() const { return hashes_; }
   std::span<const uint32_t> sample_begin() const { return sample_begin_; }
   std::span<const uint32_t> units() const { return units_; }
-  // Every sample has one id of each feature and no two features share a table: position f of a sample is
-  // feature f's key.
+  // Every sample has one id of each feature, and each feature its own table: position f is feature f's key.
   bool uniform() const { return uniform_; }
   std::span<const TableId> feature_tables() const { return feature_tables_; }
 

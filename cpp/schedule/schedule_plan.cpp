@@ -27,9 +27,6 @@ void reserve(CachePlan& plan, const CachePlan& before) {
 
 }  // namespace
 
-// The trainers of each key after allocation, and which of them keeps its row: the only one, or with
-// P2P::gradients one of a few. Next: schedule_plan.cpp.
-
 // Worker by worker, so that a key is new to a worker when it was not the last to name it.
 void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   std::vector<uint32_t> begin(options_.workers + 1), samples(rank_of_sample.size());
@@ -96,8 +93,7 @@ bool Scheduler::exchanged(uint32_t unit) const {
   return static_cast<uint32_t>(count) <= options_.p2p_trainers;
 }
 
-// A row whose owner is not among its trainers goes to the one of them that keeps fewest such rows, so that no
-// worker has to sum for all.
+// A row whose owner is not a trainer goes to the trainer that keeps fewest such rows, which spreads the summing.
 void Scheduler::choose_homes() {
   std::vector<uint32_t> homes(options_.workers);
   for (uint32_t w = 0; w < options_.workers; ++w) {

@@ -1,7 +1,6 @@
-// Degree of infrequency (DoI, Herald) per table, estimated from the stream. A key is frequent when at least
-// one in `workers` samples has it: several workers train it in nearly every step, so no single cache can keep
-// it. Counts decay slowly. A table with one id per sample has at most `workers` frequent keys, so only
-// candidates are stored. In: batches of schedule.h. Out: a degree per table, and the tables worth scoring.
+// Degree of infrequency (DoI, Herald) per table, estimated from the stream with decaying counts. A key is frequent when
+// at least one in `workers` samples has it: several workers train it in nearly every step, so no single cache can keep
+// it. There are at most `workers` such keys per id of a sample, so only candidates are stored.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +73,6 @@ class TableProfile {
     for (size_t i = 0; i < std::min(count, ranked.size()); ++i) found.push_back(ranked[i].second);
     return found;
   }
-  uint64_t looks() const { return looks_; }
 
  private:
   using Shares = std::unordered_map<Key, double>;  // of samples that have the key

@@ -10,21 +10,16 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <condition_variable>
 #include <cstring>
-#include <list>
 #include <memory>
 #include <new>
-#include <string>
 #include <system_error>
-#include <thread>
 
 #include "net/frame_io.h"
 #include "net/handshake.h"
 #include "net/socket.h"
 #include "net/tls_session.h"
 #include "server/requests/request_handler.h"
-#include "server/requests/server_state.h"
 
 namespace springtide {
 
@@ -32,6 +27,14 @@ namespace {
 
 constexpr uint64_t kKeepBytes = 64 << 20;       // a buffer grown past this by one large frame is given back
 constexpr uint64_t kWindowBytes = 64ULL << 30;  // address space that one client may ask us to map
+
+int until(Clock::time_point due) {  // milliseconds, for poll()
+  if (due == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
+}
+
+}  // namespace
 
 // One client connection of a server: handshake, then frames in order until it ends. Next: request_handler.h.
 class Connection {
@@ -178,119 +181,81 @@ class Connection {
   uint64_t capacity_ = 0;
 };
 
-}  // namespace
-
-struct Server::Impl {
-  Impl(Store& store, const ServerOptions& options) : state(store, options) {}
-
-  Welcome terms() const;
-  void accept_loop();
-  void admit(int listener, bool local);
-  void launch(Fd fd, bool local);
-  void reap();
-  void signal();  // the accept loop looks around
-
-  ServerState state;
-  Fd tcp, local, wake;
-  uint16_t port = 0;
-  std::string local_name;
-  uint64_t instance = 0;
-  std::thread accepting;
-  std::mutex mutex;  // of the list
-  std::condition_variable ended;
-  std::list<Connection> connections;
-  bool stopped = false;
-};
-
-Welcome Server::Impl::terms() const {
-  const ServerOptions& o = state.options;
+Welcome Server::terms() const {
+  const ServerOptions& o = state_.options;
   Welcome terms;
   terms.server_index = o.index;
-  terms.slots = state.store.slots();
-  terms.epoch = state.ownership()->epoch;
-  terms.generation = state.generation;
-  terms.instance = instance;
+  terms.slots = state_.store.slots();
+  terms.epoch = state_.ownership()->epoch;
+  terms.generation = state_.generation;
+  terms.instance = instance_;
   terms.max_frame_bytes = o.max_frame_bytes;
   terms.credit_requests = o.credit_requests;
   terms.workers = o.workers;
   terms.credit_bytes = o.credit_bytes;
   terms.step_wait_ms = static_cast<uint64_t>(o.step_wait_s * 1000);
-  std::copy(local_name.begin(), local_name.end(), terms.local_name.begin());
+  std::copy(local_name_.begin(), local_name_.end(), terms.local_name.begin());
   return terms;
 }
 
-namespace {
-
-int until(Clock::time_point due) {  // milliseconds, for poll()
-  if (due == Clock::time_point::max()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
-}
-
-}  // namespace
-
-void Server::Impl::accept_loop() {
-  while (!state.stopping) {
-    std::array<pollfd, 3> wait = {{{wake.get(), POLLIN, 0}, {tcp.get(), POLLIN, 0}, {local.get(), POLLIN, 0}}};
-    if (poll(wait.data(), local ? 3 : 2, until(state.handshakes.shut_overdue())) < 0 && errno != EINTR) return;
+void Server::accept_loop() {
+  while (!state_.stopping) {
+    std::array<pollfd, 3> wait = {{{wake_.get(), POLLIN, 0}, {tcp_.get(), POLLIN, 0}, {local_.get(), POLLIN, 0}}};
+    if (poll(wait.data(), local_ ? 3 : 2, until(state_.handshakes.shut_overdue())) < 0 && errno != EINTR) return;
     uint64_t signals = 0;
-    while ((wait[0].revents & POLLIN) != 0 && read(wake.get(), &signals, sizeof signals) < 0 && errno == EINTR) {
+    while ((wait[0].revents & POLLIN) != 0 && read(wake_.get(), &signals, sizeof signals) < 0 && errno == EINTR) {
     }
-    if ((wait[1].revents & POLLIN) != 0) admit(tcp.get(), false);
-    if (local && (wait[2].revents & POLLIN) != 0) admit(local.get(), true);
+    if ((wait[1].revents & POLLIN) != 0) admit(tcp_.get(), false);
+    if (local_ && (wait[2].revents & POLLIN) != 0) admit(local_.get(), true);
     reap();
   }
 }
 
-void Server::Impl::admit(int listener, bool is_local) {
+void Server::admit(int listener, bool local) {
   Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
-    pollfd pause{wake.get(), POLLIN, 0};  // out of descriptors: let some go before trying again
+    pollfd pause{wake_.get(), POLLIN, 0};  // out of descriptors: let some go before trying again
     poll(&pause, 1, 100);
     return;
   }
-  launch(std::move(fd), is_local);
-}
-
-void Server::Impl::launch(Fd fd, bool is_local) {
-  const std::lock_guard lock(mutex);
-  Connection& connection = connections.emplace_back(state, std::move(fd), is_local);
+  const std::lock_guard lock(mutex_);
+  Connection& connection = connections_.emplace_back(state_, std::move(fd), local);
   try {
     connection.thread = std::thread([this, &connection] {
       connection.serve(terms());
       connection.cut();  // the peer hears of it now, the descriptor goes with the next reap
-      const std::lock_guard inner(mutex);
+      const std::lock_guard inner(mutex_);
       connection.finished = true;
-      ended.notify_all();
+      ended_.notify_all();
       signal();
     });
   } catch (const std::system_error&) {  // no thread to be had: this client is turned away, the others are served
-    ++state.count.refused;
-    connections.pop_back();
+    ++state_.count.refused;
+    connections_.pop_back();
   }
 }
 
-void Server::Impl::signal() {
+void Server::signal() {
   const uint64_t one = 1;
-  while (write(wake.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
 
-void Server::Impl::reap() {
+void Server::reap() {
   std::list<Connection> gone;
   {
-    const std::lock_guard lock(mutex);
-    for (auto c = connections.begin(); c != connections.end();) {
+    const std::lock_guard lock(mutex_);
+    for (auto c = connections_.begin(); c != connections_.end();) {
       const auto next = std::next(c);
-      if (c->finished) gone.splice(gone.end(), connections, c);
+      if (c->finished) gone.splice(gone.end(), connections_, c);
       c = next;
     }
   }
   for (Connection& connection : gone) connection.thread.join();
 }
 
-Server::Server(Store& store, const ServerOptions& options) : impl_(std::make_unique<Impl>(store, options)) {
+Server::Server(Store& store, const ServerOptions& options) : state_(store, options) {
   if (options.secret.empty()) throw BadInput("a server needs the job's secret: bytes that only its members know");
   if (options.workers == 0) throw BadInput("workers is 0; a server needs at least 1");
 }
@@ -298,102 +263,89 @@ Server::Server(Store& store, const ServerOptions& options) : impl_(std::make_uni
 Server::~Server() { stop(0); }
 
 void Server::start() {
-  if (!impl_->state.options.tls.empty()) tls_context(impl_->state.options.tls);  // what is wrong is said now
-  Impl& s = *impl_;
-  if (s.tcp || s.stopped) throw BadInput("this server was started before; make a new one");
-  s.tcp = listen_tcp(s.state.options.host, s.state.options.port, s.port);
+  if (!state_.options.tls.empty()) tls_context(state_.options.tls);  // what is wrong is said now
+  if (tcp_ || stopped_) throw BadInput("this server was started before; make a new one");
+  tcp_ = listen_tcp(state_.options.host, state_.options.port, port_);
   const std::string token = random_bytes(16);
-  std::memcpy(&s.instance, token.data(), sizeof s.instance);
-  if (s.state.options.shared_memory) {
-    s.local_name = "springtide-" + std::to_string(s.port) + "-" + std::to_string(s.instance);
-    s.local = listen_local(s.local_name);
-    if (!s.local) s.local_name.clear();  // no Unix sockets here: TCP serves everyone
+  std::memcpy(&instance_, token.data(), sizeof instance_);
+  if (state_.options.shared_memory) {
+    local_name_ = "springtide-" + std::to_string(port_) + "-" + std::to_string(instance_);
+    local_ = listen_local(local_name_);
+    if (!local_) local_name_.clear();  // no Unix sockets here: TCP serves everyone
   }
-  s.wake = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  s.accepting = std::thread([&s] { s.accept_loop(); });
+  wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  accepting_ = std::thread([this] { accept_loop(); });
 }
 
-std::string Server::host() const { return impl_->state.options.host; }
-
-uint16_t Server::port() const { return impl_->port; }
-
 void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) {
-  ServerState& state = impl_->state;
-  if (owners.size() != state.store.slots()) {
+  if (owners.size() != state_.store.slots()) {
     throw BadInput("a placement of " + std::to_string(owners.size()) + " slots for tables of " +
-                   std::to_string(state.store.slots()));
+                   std::to_string(state_.store.slots()));
   }
-  auto owned = std::make_shared<SlotOwnership>();
-  owned->epoch = epoch;
-  owned->slots = state.store.slots();
-  owned->owner = owners;
-  for (const uint16_t owner : owners) owned->mine.push_back(owner == state.options.index ? 1 : 0);
-  owned->all = std::all_of(owned->mine.begin(), owned->mine.end(), [](uint8_t mine) { return mine != 0; });
-  const std::lock_guard lock(state.mutex);
-  if (epoch < state.owned->epoch) {
-    throw BadInput("placement epoch " + std::to_string(epoch) + " is older than " + std::to_string(state.owned->epoch));
-  }
-  const SlotOwnership& before = *state.owned;
-  for (size_t slot = 0; slot < owners.size(); ++slot) {
-    const bool kept = !before.mine.empty() && before.mine[slot] != 0;  // before the first, none was placed
-    owned->since.push_back(kept ? before.since[slot] : epoch);
-    if (owned->mine[slot] != 0) owned->newest = std::max(owned->newest, owned->since.back());
-  }
-  owned->addresses = before.addresses;
-  for (uint32_t slot = 0; slot < owners.size(); ++slot) {
-    owned->mine[slot] != 0 ? state.store.open_slot(slot) : state.store.close_slot(slot);
-  }
-  state.owned = std::move(owned);
+  state_.change_ownership([&](SlotOwnership& now) {
+    if (epoch < now.epoch) {
+      throw BadInput("placement epoch " + std::to_string(epoch) + " is older than " + std::to_string(now.epoch));
+    }
+    now.epoch = epoch;
+    now.owner = owners;
+    now.newest = 0;
+    now.mine.resize(owners.size());
+    now.since.resize(owners.size());
+    for (uint32_t slot = 0; slot < owners.size(); ++slot) {
+      if (now.mine[slot] == 0) now.since[slot] = epoch;
+      now.mine[slot] = owners[slot] == state_.options.index ? 1 : 0;
+      if (now.mine[slot] != 0) now.newest = std::max(now.newest, now.since[slot]);
+      now.mine[slot] != 0 ? state_.store.open_slot(slot) : state_.store.close_slot(slot);
+    }
+  });
 }
 
 void Server::learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
                              const std::map<uint16_t, std::string>& addresses) {
-  ServerState& state = impl_->state;
-  if (owners.size() != state.store.slots()) throw BadInput("the placement has another number of slots than the tables");
-  state.change_ownership([&](SlotOwnership& now) {
+  if (owners.size() != state_.store.slots())
+    throw BadInput("the placement has another number of slots than the tables");
+  state_.change_ownership([&](SlotOwnership& now) {
     if (now.mine.empty() || epoch < now.epoch) return;
     now.epoch = epoch;
     for (const auto& [server, address] : addresses) now.addresses[server] = address;
     for (size_t slot = 0; slot < owners.size(); ++slot) {
-      const bool mine = owners[slot] == state.options.index;  // the master may not know yet that it has left
+      const bool mine = owners[slot] == state_.options.index;  // the master may not know yet that it has left
       if (now.mine[slot] == 0 && !mine) now.owner[slot] = owners[slot];
     }
   });
 }
 
 HandoverOutcome Server::hand_over(const HandoverOptions& to, std::span<const uint16_t> slots) {
-  return springtide::hand_over(impl_->state, to, slots);
+  return springtide::hand_over(state_, to, slots);
 }
 
-bool Server::take_back(uint32_t slot) {
-  ServerState& state = impl_->state;
-  const std::lock_guard one(state.handover_mutex);
-  if (!state.clear_in_doubt(static_cast<uint16_t>(slot))) return false;
-  state.store.open_slot(slot);
-  state.record_received(static_cast<uint16_t>(slot));
+bool Server::take_back(uint16_t slot) {
+  const std::lock_guard one(state_.handover_mutex);
+  if (!state_.clear_in_doubt(slot)) return false;
+  state_.store.open_slot(slot);
+  state_.record_received({&slot, 1});
   return true;
 }
 
-bool Server::let_go(uint32_t slot) {
-  ServerState& state = impl_->state;
-  const std::lock_guard one(state.handover_mutex);
-  if (!state.clear_in_doubt(static_cast<uint16_t>(slot))) return false;
-  if (!state.store.is_open(slot)) state.store.clear_slot(slot);
+bool Server::let_go(uint16_t slot) {
+  const std::lock_guard one(state_.handover_mutex);
+  if (!state_.clear_in_doubt(slot)) return false;
+  if (!state_.store.is_open(slot)) state_.store.clear_slot(slot);
   return true;
 }
 
 void Server::take_no_more(bool yes) {
-  const std::lock_guard nothing_arrives(impl_->state.import_mutex);
-  impl_->state.draining = yes;
+  const std::lock_guard nothing_arrives(state_.import_mutex);
+  state_.draining = yes;
 }
 
 void Server::expect_anew() {
-  const std::lock_guard nothing_arrives(impl_->state.import_mutex);
-  ++impl_->state.import_epoch;
+  const std::lock_guard nothing_arrives(state_.import_mutex);
+  ++state_.import_epoch;
 }
 
 std::vector<uint16_t> Server::owned() const {
-  const auto owned = impl_->state.ownership();
+  const auto owned = state_.ownership();
   std::vector<uint16_t> mine;
   for (uint32_t slot = 0; slot < owned->slots; ++slot) {
     if (owned->mine.empty() || owned->mine[slot] != 0) mine.push_back(static_cast<uint16_t>(slot));
@@ -402,40 +354,35 @@ std::vector<uint16_t> Server::owned() const {
 }
 
 void Server::set_generation(uint32_t generation, uint32_t workers) {
-  ServerState& state = impl_->state;
-  if (generation < state.generation) {
-    throw BadInput("generation " + std::to_string(generation) + " is older than " + std::to_string(state.generation));
+  if (generation < state_.generation) {
+    throw BadInput("generation " + std::to_string(generation) + " is older than " + std::to_string(state_.generation));
   }
   if (workers == 0) throw BadInput("workers is 0; a group needs at least 1");
-  state.generation = generation;
-  state.steps.reset(workers, generation);
+  state_.generation = generation;
+  state_.steps.reset(workers, generation);
 }
 
-ServerStats Server::stats() const { return impl_->state.stats(); }
-
 void Server::stop(double drain_s) {
-  Impl& s = *impl_;
-  if (s.stopped || !s.tcp) return;
-  s.stopped = true;
-  s.state.stopping = true;
-  s.state.steps.cancel("the server is stopping");
-  const uint64_t one = 1;
-  if (write(s.wake.get(), &one, sizeof one) < 0) s.state.stopping = true;  // an eventfd takes a one unless full
-  s.accepting.join();
-  s.tcp.reset();
-  s.local.reset();
+  if (stopped_ || !tcp_) return;
+  stopped_ = true;
+  state_.stopping = true;
+  state_.steps.cancel("the server is stopping");
+  signal();
+  accepting_.join();
+  tcp_.reset();
+  local_.reset();
   {
-    std::unique_lock lock(s.mutex);
-    for (Connection& connection : s.connections) connection.stop_reading();
+    std::unique_lock lock(mutex_);
+    for (Connection& connection : connections_) connection.stop_reading();
     const auto all_ended = [&] {
-      return std::all_of(s.connections.begin(), s.connections.end(),
+      return std::all_of(connections_.begin(), connections_.end(),
                          [](const Connection& c) { return c.finished.load(); });
     };
-    s.ended.wait_for(lock, std::chrono::duration<double>(drain_s), all_ended);
-    for (Connection& connection : s.connections) connection.cut();
-    s.ended.wait(lock, all_ended);
+    ended_.wait_for(lock, std::chrono::duration<double>(drain_s), all_ended);
+    for (Connection& connection : connections_) connection.cut();
+    ended_.wait(lock, all_ended);
   }
-  s.reap();
+  reap();
 }
 
 }  // namespace springtide

@@ -2,11 +2,14 @@
 // per connection. Python starts, stops and observes it. Next: server/requests/request_handler.h.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <map>
-#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "migrate/handover.h"
@@ -14,6 +17,8 @@
 #include "store/store.h"
 
 namespace springtide {
+
+class Connection;
 
 class Server {
  public:
@@ -23,8 +28,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   void start();  // PortTaken, BadInput
-  std::string host() const;
-  uint16_t port() const;
+  const std::string& host() const { return state_.options.host; }
+  uint16_t port() const { return port_; }
   // owners[slot] is the index of the slot's server. Before the first call this server owns every slot.
   // BadInput for a wrong number of slots or an epoch lower than the last.
   void set_placement(uint32_t epoch, const std::vector<uint16_t>& owners);
@@ -32,20 +37,34 @@ class Server {
   void learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
                        const std::map<uint16_t, std::string>& addresses);
   HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
-  bool let_go(uint32_t slot);     // ends a hand-over in doubt: the target has the slot
+  bool let_go(uint16_t slot);     // ends a hand-over in doubt: the target has the slot
   void take_no_more(bool yes);    // refuse slots from peers, because this server drains
   void expect_anew();             // refuse slots over connections made before this call
-  bool take_back(uint32_t slot);  // ends a hand-over in doubt: the target is lost
+  bool take_back(uint16_t slot);  // ends a hand-over in doubt: the target is lost
   std::vector<uint16_t> owned() const;
   // bsp: the group restarts; frames of an older generation are refused from now on.
   void set_generation(uint32_t generation, uint32_t workers);
-  ServerStats stats() const;
+  ServerStats stats() const { return state_.stats(); }
   // Closes the listeners and serves requests that have arrived, for `drain_s` at most. Idempotent.
   void stop(double drain_s);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  Welcome terms() const;
+  void accept_loop();
+  void admit(int listener, bool local);
+  void reap();
+  void signal();  // wakes the accept loop
+
+  ServerState state_;
+  Fd tcp_, local_, wake_;
+  uint16_t port_ = 0;
+  std::string local_name_;
+  uint64_t instance_ = 0;  // see Welcome
+  std::thread accepting_;
+  std::mutex mutex_;  // guards connections_
+  std::condition_variable ended_;
+  std::list<Connection> connections_;
+  bool stopped_ = false;
 };
 
 }  // namespace springtide

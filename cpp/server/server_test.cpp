@@ -3,9 +3,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <random>
 #include <thread>
 

@@ -10,14 +10,8 @@ namespace springtide {
 namespace {
 
 Verdict verdict_of(IdentitySet::Has has) {
-  switch (has) {
-    case IdentitySet::Has::none:
-      return Verdict::apply;
-    case IdentitySet::Has::all:
-      return Verdict::had;
-    default:
-      return Verdict::torn;
-  }
+  if (has == IdentitySet::Has::none) return Verdict::apply;
+  return has == IdentitySet::Has::all ? Verdict::had : Verdict::torn;
 }
 
 void add_all(IdentitySet& set, std::span<const SampleSpan> spans) {

@@ -1,6 +1,5 @@
-// The batches that a slot has applied, as ranges of samples: the basis of exactly-once pushes. A set instead
-// of a high watermark, because messages come in any order. Adjacent complete shards merge into one range, so
-// its size is that of the batches in flight. Why: docs/design/identities.md.
+// The batches that a slot has applied, as ranges of samples: the basis of exactly-once pushes. Messages come in any
+// order. Adjacent complete shards merge, so the size is that of the batches in flight. Why: docs/design/identities.md.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +57,6 @@ class IdentitySet {
   void add(const SampleSpan& span);  // of which it has none; cannot fail if there is room
 
   const std::vector<SampleRun>& runs() const { return runs_; }
-  uint64_t fingerprint() const { return fingerprint_; }  // equal for equal sets
   bool operator==(const IdentitySet& other) const { return fingerprint_ == other.fingerprint_ && runs_ == other.runs_; }
 
  private:
@@ -68,11 +66,7 @@ class IdentitySet {
   uint64_t fingerprint_ = 0;
 };
 
-// The batches applied by each slot of a lock stripe. Slots with the same history share one set and part when
-// a push covers only some of them, or one is imported or cleared. Recording cannot fail after a reservation.
-// Used by store_once.cpp under the stripe's lock.
-
-// What becomes of a push at one slot.
+// Decision on a push at one slot.
 enum class Verdict : uint8_t {
   apply,    // new: the caller records and applies it before it lets go of the lock
   had,      // applied before: acknowledge and skip
@@ -80,15 +74,15 @@ enum class Verdict : uint8_t {
   torn,     // the slot has a part of these batches: nothing is applied, since gradients cannot be split
 };
 
+// The batches applied by each slot of a lock stripe. Slots with the same history share one set and part when a push
+// covers only some of them, or one is imported or cleared. Used under the stripe's lock.
 class SlotIdentities {
  public:
   explicit SlotIdentities(uint32_t slots = 0);
 
-  // What becomes of a push at each slot. `spoken` says which slots it speaks for (empty: all). `verdicts` has
-  // one entry a slot, or a single one that holds for all of them.
+  // Decides on a push that covers the slots of `spoken` (empty: all). `verdicts` gets one entry a slot, or one for all.
   void judge(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken, std::vector<Verdict>& verdicts) const;
-  // Makes room for record(), which must come next: the spans are noted at every slot to which they are
-  // applied. Without memory nothing has changed.
+  // Makes room for record(), which must come next and cannot fail. Without memory nothing has changed.
   void reserve_more(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts);
   void record(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) noexcept;
 

@@ -43,11 +43,9 @@ struct BatchAnswer {
 std::vector<uint8_t> encode(const BatchAnswer& answer);
 BatchAnswer decode_answer(std::span<const uint8_t> bytes);
 
-// A slot by reference: keys and ages as bytes, and the addresses of its rows. A server on the same host reads
-// the rows itself (process_vm_readv), which costs a CPU-throttled source next to nothing. The slot stays
-// closed meanwhile. Used by handover.cpp and slot_requests.cpp.
-
-// One table's part, column by column. Addresses are of the process that wrote it.
+// A slot by reference: keys and ages as bytes, and the addresses of its rows. A server on the same host reads the rows
+// itself (process_vm_readv), which costs a CPU-throttled source next to nothing. The slot stays closed meanwhile.
+// One table's part, column by column; addresses are of the process that wrote it.
 struct TableReference {
   TableShape shape;
   uint32_t vector_bytes = 0, number_bytes = 0;  // of a row's state

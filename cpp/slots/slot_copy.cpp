@@ -1,41 +1,18 @@
 #include "slots/slot_copy.h"
 
-#include <bit>
 #include <map>
+#include <unordered_set>
 
 #include "base/half.h"
 
 namespace springtide {
 namespace {
 
-// Hashes are as good as random, so their own bits say where they lie.
-class HashSet {
- public:
-  void add_all(const Column<uint64_t>& hashes) {
-    for (size_t i = 0; i < hashes.size(); ++i) added_.push_back(hashes[i]);
-  }
-  void settle() {
-    cells_.assign(std::bit_ceil(added_.size() * 4 + 1), 0);
-    for (const uint64_t hash : added_) {
-      if (hash == 0) has_zero_ = true;
-      size_t at = hash & (cells_.size() - 1);
-      while (cells_[at] != 0 && cells_[at] != hash) at = (at + 1) & (cells_.size() - 1);
-      cells_[at] = hash;
-    }
-  }
-  bool has(uint64_t hash) const {
-    if (hash == 0) return has_zero_;
-    for (size_t at = hash & (cells_.size() - 1); cells_[at] != 0; at = (at + 1) & (cells_.size() - 1)) {
-      if (cells_[at] == hash) return true;
-    }
-    return false;
-  }
-  bool empty() const { return added_.empty(); }
+using HashSet = std::unordered_set<uint64_t>;
 
- private:
-  std::vector<uint64_t> added_, cells_;
-  bool has_zero_ = false;
-};
+void add_all(HashSet& to, const Column<uint64_t>& hashes) {
+  for (size_t i = 0; i < hashes.size(); ++i) to.insert(hashes[i]);
+}
 
 // Entries of a table's columns that stay, side by side.
 struct Run {
@@ -46,7 +23,7 @@ std::vector<Run> staying(const Column<uint64_t>& hashes, const HashSet& stale) {
   if (stale.empty()) return {{0, hashes.size()}};
   std::vector<Run> runs;
   for (size_t i = 0; i < hashes.size(); ++i) {
-    if (stale.has(hashes[i])) continue;
+    if (stale.contains(hashes[i])) continue;
     if (runs.empty() || runs.back().first + runs.back().count != i) runs.push_back({i, 0});
     ++runs.back().count;
   }
@@ -71,7 +48,7 @@ struct Merged {
   std::vector<Source> sources;
   Column<uint64_t> gone;
 
-  void know(const TableImage& t) { shape = {t.id, t.dim, t.dtype, t.optimizer, t.state_floats, 0, 0, 0}; }
+  void know(const TableFormat& format) { shape = {format, 0, 0, 0}; }
 
   void count() {
     for (const Source& source : sources) {
@@ -113,10 +90,9 @@ void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotI
   for (const TableImage& t : later.tables) {
     Merged& merged = tables[t.id];
     merged.know(t);
-    merged.stale.add_all(t.rows);
-    merged.stale.add_all(t.waiting);
-    merged.stale.add_all(t.gone);
-    merged.stale.settle();
+    add_all(merged.stale, t.rows);
+    add_all(merged.stale, t.waiting);
+    add_all(merged.stale, t.gone);
   }
   for (const SlotImage& part : parts) {
     for (const TableImage& t : part.tables) {

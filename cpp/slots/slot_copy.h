@@ -1,11 +1,9 @@
-// A copy of one slot, made at once or in parts between which the slot's lock is released: a slot of 9 MB
-// would otherwise block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
+// A copy of one slot, made at once or in parts between which the slot's lock is released: a slot of 9 MB would
+// otherwise block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
 //
-//   a mark ─► part 1 ─► part 2 ─► ... ─► what changed after the mark, and the batches that the slot has
-//   applied
+//   a mark ─► part 1 ─► part 2 ─► ... ─► changes after the mark, and the batches that the slot has applied
 //
-// merge() overlays the parts, without copying rows, with the later changes: the result is the slot at the moment of the
-// last call.
+// merge() overlays the parts with the later changes, without copying rows: the slot at the moment of the last call.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +18,7 @@
 
 namespace springtide {
 
-// An image in several places: one after the other these bytes are it, less its sum. Good as long as what it
-// was made of is.
+// An image in several pieces of memory, without its checksum. Valid as long as the memory of its parts.
 struct ScatteredImage {
   std::vector<std::span<const uint8_t>> pieces;
   uint64_t bytes = 0;
@@ -32,7 +29,7 @@ struct ScatteredImage {
 // what the whole says of itself, and the tombstones it carries. No row is in two parts.
 void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to);
 
-// One that is used again keeps its memory. What it says is good when the copy is complete.
+// Reuses its memory. Valid when the copy is complete.
 class SlotCopy {
  public:
   uint64_t size() const { return image_.bytes; }

@@ -10,13 +10,12 @@
 #include "base/half.h"
 #include "store/store.h"
 #include "testing/check.h"
-#include "testing/tables.h"
+#include "testing/cluster.h"
 
 using namespace springtide;
 
 namespace {
 
-constexpr uint32_t kSlots = 64;
 constexpr TableId kTables = 3;
 
 StoreOptions small() { return {kSlots, 7, uint64_t{256} << 20, 1}; }
@@ -163,7 +162,7 @@ TEST(copies_made_while_others_train_have_rows_and_batches_of_one_moment) {
   constexpr size_t kKeys = 20'000;
   const std::vector<TableId> tables(kKeys, 0);
   const std::vector<TableHyper> hyper{{.table = 0, .lr = 1.0f}};
-  const std::vector<float> ones(kKeys * 16, -1.0f);
+  std::vector<float> ones(kKeys * 16, -1.0f);
   std::vector<Key> keys(kKeys);
   for (size_t i = 0; i < kKeys; ++i) keys[i] = static_cast<Key>(i);
   const RowRun run{kKeys, ones.data()};

@@ -55,12 +55,8 @@ struct Reader : ByteReader<BadInput> {
 TableImage read_table(Reader& r) {
   auto head = r.get<TableHead>();
   if (head.dtype > 2 || head.optimizer > 5) torn();
-  TableImage t;
-  t.id = head.id;
-  t.dim = head.dim;
-  t.dtype = static_cast<DType>(head.dtype);
-  t.optimizer = static_cast<OptimKind>(head.optimizer);
-  t.state_floats = head.state_floats;
+  TableImage t{
+      {head.id, head.dim, static_cast<DType>(head.dtype), static_cast<OptimKind>(head.optimizer), head.state_floats}};
   uint64_t weight_bytes = uint64_t{head.dim} * bytes_of(t.dtype), state_bytes = uint64_t{head.state_floats} * 4;
   t.rows = r.column<uint64_t>(head.rows);
   t.row_ages = r.column<uint64_t>(head.rows);

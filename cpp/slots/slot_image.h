@@ -28,13 +28,17 @@ struct Column {
   }
 };
 
-// The rows of one table, column by column. Hashes stand for keys (hash.h).
-struct TableImage {
+// How a table's rows are stored.
+struct TableFormat {
   TableId id = 0;
   uint32_t dim = 0;
   DType dtype = DType::f32;
   OptimKind optimizer = OptimKind::sgd;
   uint32_t state_floats = 0;
+};
+
+// The rows of one table, column by column. Hashes stand for keys (hash.h).
+struct TableImage : TableFormat {
   Column<uint64_t> rows, row_ages;
   Column<uint8_t> weights, state;
   Column<uint64_t> waiting, waiting_ages;
@@ -53,12 +57,7 @@ struct SlotImage {
 };
 
 // How much of one table an image has.
-struct TableShape {
-  TableId id = 0;
-  uint32_t dim = 0;
-  DType dtype = DType::f32;
-  OptimKind optimizer = OptimKind::sgd;
-  uint32_t state_floats = 0;
+struct TableShape : TableFormat {
   uint64_t rows = 0, waiting = 0, gone = 0;
 };
 
@@ -67,15 +66,13 @@ struct TableColumns {
   uint8_t *rows, *row_ages, *weights, *state, *waiting, *waiting_ages, *waiting_counts, *gone;
 };
 
-// An image written in place: how much there is first, then each row straight to where it belongs. One that
-// is used again keeps its memory.
+// Writes an image in place: sizes first, then each row straight to where it belongs. Reuses its memory.
 class ImageWriter {
  public:
   // Bytes of an image. `about` has everything but tables, here and below.
   static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
   bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
-  // Memory for images of this size and some more, touched: making it takes as long as the copy itself, so it
-  // is not for those who hold a lock.
+  // Allocates and touches memory for images of this size, which takes as long as a copy: not under a lock.
   void reserve_more(size_t bytes);
   void make_room_for(size_t bytes) {
     if (!has_room(bytes)) reserve_more(bytes);
@@ -129,8 +126,7 @@ ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes);
 constexpr size_t kUnsummed = 24;
 std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow);
 
-// What the first bytes of an image say, unchecked against the rest: enough to note where it lies and to look
-// for it there again.
+// The first bytes of an image, not checked against the rest.
 struct ImageInfo {
   uint32_t slot = 0;
   bool full = true;

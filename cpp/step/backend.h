@@ -6,7 +6,6 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/types.h"
@@ -29,6 +28,15 @@ struct Routed {
   std::vector<uint32_t> row_offset;    // size keys.size() + 1
   std::vector<uint32_t> server_begin;  // size servers + 1, indices into keys
   uint64_t version = 0;                // of the placement it was made with
+
+  // Calls visit(row) for every row, and server_ends() after the rows of each server.
+  template <class Visit, class ServerEnds>
+  void for_each(Visit visit, ServerEnds server_ends) const {
+    for (size_t s = 0; s + 1 < server_begin.size(); ++s) {
+      for (uint32_t row = server_begin[s]; row < server_begin[s + 1]; ++row) visit(row);
+      server_ends();
+    }
+  }
 };
 
 // Keys and rows of a request. One frame to a server carries several: e.g. embedding rows and dense chunks.
@@ -38,6 +46,27 @@ struct Part {
   // bsp: a part of a push may hold images of rows (types.h) instead of gradients; not some of each.
   bool holds_images() const { return !routed->tables.empty() && is_image(routed->tables[0]); }
 };
+
+// The keys of a part that go to one server: [begin, end) in the part's plan.
+struct Slice {
+  const Part* part;
+  uint32_t begin, end;
+  std::span<const Key> keys() const { return {part->routed->keys.data() + begin, end - begin}; }
+  std::span<const TableId> tables() const { return {part->routed->tables.data() + begin, end - begin}; }
+  float* rows() const { return part->rows + part->routed->row_offset[begin]; }
+  uint64_t floats() const { return part->routed->row_offset[end] - part->routed->row_offset[begin]; }
+  uint64_t bytes() const { return sizeof(float) * floats(); }
+};
+
+inline std::vector<Slice> slices_of(std::span<const Part> parts, size_t server) {
+  std::vector<Slice> slices;
+  for (const Part& part : parts) {
+    const auto& begin = part.routed->server_begin;
+    if (begin.size() <= server + 1) continue;  // made before that server came
+    if (begin[server] != begin[server + 1]) slices.push_back({&part, begin[server], begin[server + 1]});
+  }
+  return slices;
+}
 
 struct PullMeta {
   uint64_t after_step = 0;  // bsp: answer only once this step is applied; 0: at once

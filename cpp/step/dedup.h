@@ -1,5 +1,4 @@
-// Deduplicates the ids of one table in a batch. Out: per occurrence the index of its unique key, in order of
-// first occurrence. Next: row_set.h routes the keys.
+// Deduplicates the ids of one table in a batch: the index of each id's unique key, in order of first occurrence.
 #pragma once
 
 #include <cstdint>

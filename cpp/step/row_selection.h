@@ -1,12 +1,10 @@
-// Some rows of a request, on their way through memory of their own: those that a cache does not have, does
-// not train itself, or writes back. In: rows of a plan in its order, or cached rows. Out: a Part for the
-// backend behind the cache.
+// Some rows of a request, copied through separate memory: rows that a cache does not have, does not train itself, or
+// writes back. Out: a Part for the backend behind the cache.
 #pragma once
 
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "step/backend.h"

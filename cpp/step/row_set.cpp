@@ -240,17 +240,15 @@ void RowSet::select_touched() {
   selected_.row_offset.assign(1, 0);
   selected_.server_begin.assign(1, 0);
   float* wire = wire_.get(*backend_, floats());
-  for (size_t s = 0; s + 1 < routed_.server_begin.size(); ++s) {
-    for (uint32_t r = routed_.server_begin[s]; r < routed_.server_begin[s + 1]; ++r) {
-      if (unique_at[r] == kNone) continue;
-      const uint32_t at = selected_.row_offset.back();
-      copy_row(wire + at, grads_.data() + user_offset_[unique_at[r]], dim_at[r]);
-      selected_.tables.push_back(routed_.tables[r]);
-      selected_.keys.push_back(routed_.keys[r]);
-      selected_.row_offset.push_back(at + dim_at[r]);
-    }
-    selected_.server_begin.push_back(static_cast<uint32_t>(selected_.keys.size()));
-  }
+  const auto select = [&](uint32_t r) {
+    if (unique_at[r] == kNone) return;
+    const uint32_t at = selected_.row_offset.back();
+    copy_row(wire + at, grads_.data() + user_offset_[unique_at[r]], dim_at[r]);
+    selected_.tables.push_back(routed_.tables[r]);
+    selected_.keys.push_back(routed_.keys[r]);
+    selected_.row_offset.push_back(at + dim_at[r]);
+  };
+  routed_.for_each(select, [&] { selected_.server_begin.push_back(static_cast<uint32_t>(selected_.keys.size())); });
 }
 
 Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check) {

@@ -1,8 +1,6 @@
-// Rows of one request: unique keys routed to servers, their values, their gradients. Base of what a step
-// pulls and pushes: step_rows.h.
-//
-// Two layouts. On the wire rows lie in (server, slot) order, as Routed says. The caller sees them in groups,
-// one a parameter, each group's rows together. With a single group both layouts are the same memory.
+// Rows of one request: unique keys routed to servers, their values, their gradients. Base of step_rows.h. On the wire
+// rows lie in (server, slot) order, as Routed says. The caller sees them in groups, one a parameter, each group's rows
+// together. With a single group both layouts are the same memory.
 #pragma once
 
 #include <memory>

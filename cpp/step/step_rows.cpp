@@ -11,19 +11,10 @@ namespace springtide {
 
 namespace {
 
-void add_row(float* to, const float* from, uint32_t dim) {
-  for (uint32_t d = 0; d < dim; ++d) to[d] += from[d];
-}
-
 // Ids are hashed this many ahead of the probe, so that multiplications and cache misses overlap.
 constexpr int64_t kBlock = 32;
 constexpr int64_t kRowsAShare = 64;    // of a batch, when several threads pool it
 constexpr size_t kWorthWaking = 4096;  // ids of a batch below which one thread is sooner done alone
-
-KeyIndex& key_index() {
-  thread_local KeyIndex index;
-  return index;
-}
 
 [[noreturn]] void out_of_range(const FeatureSpec& feature, int64_t position, Key id) {
   throw BadInput("feature '" + feature.name + "': id " + std::to_string(id) + " at position " +
@@ -87,7 +78,8 @@ void StepRows::dedup(std::span<const FeatureIds> ids) {
   for_each(plan_->tables.size(), [&](uint32_t t) {
     UniqueKeys::Run run = unique.runs[t];
     const uint32_t room = (t + 1 < unique.runs.size() ? unique.runs[t + 1].begin : unique.room) - run.begin;
-    const KeyIndex::Filling index = key_index().begin(room);
+    thread_local KeyIndex shared;
+    const KeyIndex::Filling index = shared.begin(room);
     for (uint32_t f : plan_->tables[t]) dedup_feature(f, ids[f], index, run);
     unique.runs[t].end = run.end;
   });
@@ -261,7 +253,7 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
         if (here[p][i] == kPadding) continue;
         const uint32_t from = part.user_offset()[i], at = to[here[p][i]];
         std::memcpy(rows + at, part.rows().data() + from, run.dim * sizeof(float));
-        add_row(grads + at, part_grads + from, run.dim);
+        for (uint32_t d = 0; d < run.dim; ++d) grads[at + d] += part_grads[from + d];
       }
     set_->suspect();  // sums of finite numbers may overflow; the push looks once more
     part.drop_grads();

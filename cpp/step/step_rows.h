@@ -70,7 +70,6 @@ class StepRows {
            std::span<const std::vector<int>> groups);
 
   const std::shared_ptr<RowSet>& set() const { return set_; }
-  const StepPlan& plan() const { return *plan_; }
   size_t unique() const { return set_->routed().keys.size(); }
 
   // Writes one output row per bag (or id). Waits for the pull.
@@ -99,8 +98,7 @@ class StepRows {
   std::vector<uint32_t> padding_at_;  // of each feature
 };
 
-// Rows with known, unique keys: chunks of dense tensors, or keys named by the caller. Values and gradients
-// are in the caller's order.
+// Rows with known, unique keys (chunks of dense tensors, or keys named by the caller), in the caller's order.
 class DenseRows {
  public:
   DenseRows(RowSource& source, std::span<const TableId> tables, std::span<const Key> keys,

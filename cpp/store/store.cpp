@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/hash.h"
-#include "store/store.h"
 
 namespace springtide {
 

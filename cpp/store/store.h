@@ -1,7 +1,7 @@
 // The tables of one server, or of a job of one process: slots of every table in shared huge-page arenas.
 // In: (table, key) pairs and gradients. Out: rows. Its files: store.cpp (tables), store_pull.cpp, store_push.cpp,
-// store_once.cpp (pushes by identity), store_evict.cpp, store_slots.cpp (scan, loads, import), store_export.cpp.
-// Oracle: tests/oracles/reference.py.
+// store_once.cpp (pushes by identity), store_reserve.cpp, store_evict.cpp, store_slots.cpp (scan, loads, import),
+// store_export.cpp. Oracle: tests/oracles/reference.py.
 #pragma once
 
 #include <array>
@@ -48,13 +48,17 @@ struct PushStats {
   uint64_t created = 0;
   uint64_t waiting = 0;  // keys seen but not admitted yet
   uint64_t evicted = 0;
+
+  PushStats& operator+=(const PushStats& other) {
+    applied += other.applied;
+    created += other.created;
+    waiting += other.waiting;
+    evicted += other.evicted;
+    return *this;
+  }
 };
 
-// The keys of a push with their gradients: `floats` in runs of keys, one after the other.
-struct RowRun {
-  size_t keys = 0;
-  const float* floats = nullptr;
-};
+// The keys of a push with their gradients.
 struct PushRows {
   std::span<const TableId> tables;
   std::span<const Key> keys;
@@ -111,26 +115,24 @@ class Store {
   // Idempotent. BadInput names the field that differs from an earlier spec.
   void declare(const TableSpec& spec);
   const TableSpec& spec(TableId id) const { return table(id).spec; }  // BadInput when it was never declared
-  bool has_table(TableId id) const { return find_table(id) != nullptr; }
   uint32_t slots() const { return options.slots; }
   uint64_t row_floats(std::span<const TableId> tables) const;  // floats in the rows of these tables, one each
   uint32_t image_floats(TableId id) const { return table(id).image_floats(); }  // in the image of a row (types.h)
 
-  // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes to a table:
-  // a missing row reads as its init. Any order; fastest when keys come in slot order, since a stripe is locked once a
-  // run. Of a table with kImage the row's image is read; a missing row's is the one it would be created with.
-  // `refused`: slots among them that are closed are added here; what `out` then holds for these means nothing.
-  // `ready(n)` is called in the caller's thread when the rows of the first n keys are complete and their closed slots
-  // noted, the last time with all keys. `helped`: use the store's threads.
+  // Rows of keys[i] in tables[i], one after the other in `out`, as float32. A missing row reads as its init (with
+  // kImage: as the image it would be created with). Fastest when keys come in slot order: a stripe is locked once a
+  // run. `refused`: gets the closed slots; their rows in `out` mean nothing. `ready(n)` runs in the caller's thread
+  // when the first n rows are complete and their closed slots noted, at last with all. `helped`: use the store's
+  // threads.
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
             std::vector<uint16_t>* refused = nullptr, bool helped = true,
             const std::function<void(size_t)>& ready = {});
 
   // Applies gradients laid out like pull's output. Every table pushed to must be named in `hyper`. `unique` promises
-  // that no (table, key) comes twice; else duplicates are summed first, in order. `check_finite` scans first and throws
-  // NonFinite with nothing applied. Keys of closed slots are left out, and their slots added to `refused`.
+  // that no (table, key) comes twice; else duplicates are summed first, in order. Gradients must be finite. Keys of
+  // closed slots are left out, and their slots added to `refused`.
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                 std::span<const TableHyper> hyper, uint64_t clock, bool unique, bool check_finite,
+                 std::span<const TableHyper> hyper, uint64_t clock, bool unique,
                  std::vector<uint16_t>* refused = nullptr);
 
   // Exactly-once push: each covered slot applies it and records its batches in one critical section, unless it has
@@ -140,9 +142,9 @@ class Store {
   IdentitySet applied(uint32_t slot) const;
   IdentityStats identity_stats() const;
 
-  // Sets weights and resets optimizer state; creates rows without admission. Closed slots as with push. Of a
-  // table with kImage the whole image is laid down. Rows to `keep` stay what they are: only keys that have
-  // none are given one, and none at all in slots that have all first values of the table (first_values_of).
+  // Sets weights and resets optimizer state, or with kImage the whole image; creates rows without admission. Closed
+  // slots as with push. With `keep` existing rows stay, and slots that have the table's first values (first_values_of)
+  // too.
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
               std::vector<uint16_t>* refused = nullptr, bool keep = false);
 
@@ -150,12 +152,10 @@ class Store {
   // itself. To pull, scan and export such a row is gone as soon as the clock has passed it, freed or not.
   uint64_t evict(uint64_t clock);
 
-  // All existing rows of one table in the given slot, weights as float32. Order: unspecified but repeatable.
-  // False, and nothing added, when the slot is closed.
+  // Rows of a table in a slot, as float32, in a repeatable order. False, with nothing added, if the slot is closed.
   bool scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
 
-  // Image of one slot, all tables, bit for bit: keys, weights as stored, state, ages, admission counts. With
-  // since_cut != 0 only changes after that cut, with tombstones of removed rows.
+  // Image of one slot, bit for bit; with since_cut != 0 only changes after that cut, and tombstones of removed rows.
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
   void export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to);  // into reused memory
   // Image in parts, to hold the slot's lock only briefly: each call copies about `part_bytes`, and the call that
@@ -173,11 +173,9 @@ class Store {
   bool is_open(uint32_t slot) const;
   // Closes the slot and copies the changes since the cut, atomically.
   void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
-  // Addresses of a closed slot's rows, for another process on this host. Valid until the slot is opened, cleared or
-  // imported. BadInput when it is open.
+  // Addresses of a closed slot's rows, valid until it is opened, cleared or imported. BadInput if it is open.
   void refer(uint32_t slot, SlotReference& to);
-  // Imports into a closed slot and, with `open`, opens it. BadInput when the image is of another slot, or the slot is
-  // open.
+  // Imports into a closed slot and, with `open`, opens it. BadInput if the slot is open or the image of another slot.
   void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);
   std::vector<TableSpec> tables() const;  // by id
 
@@ -267,7 +265,6 @@ class Store {
   void apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats);  // keys without a row
   // Of a key that is in a Reservation.
   void apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept;
-  RowHandle create(const Item& item, Cell* cell, uint32_t tick);  // with its init
   // Its memory holds anything. The cell of a key that waited, if there is one, becomes the row's.
   RowHandle make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick);
   void update(const Item& item, RowHandle row);
@@ -278,8 +275,7 @@ class Store {
   void evict_oldest(Table& table, uint32_t slot_number);
   // A row, or a key that waits, leaves. With nothing changed if there is no memory for it.
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
-  void reserve_drop(uint32_t slot_number,
-                    Table& table);  // then the next cannot fail; settle() comes after it
+  void reserve_drop(uint32_t slot_number, Table& table);  // then the next cannot fail; settle() comes after it
   void drop_reserved(uint32_t slot_number, Cell* cell, Table& table, bool remember);
   void settle(uint32_t slot_number, Table& table) noexcept;
   void reserve_erase(uint32_t slot_number);  // then the next cannot fail
@@ -306,6 +302,33 @@ class Store {
   std::atomic<bool> any_ttl_{false};
   ThreadPool pool_;
   uint64_t process_;
+};
+
+// Reserves the memory that new keys need (index cells, rows, evictions) before anything changes, so that a push is
+// recorded and applied by code that cannot fail. Used under the stripe's lock.
+class Reservation {
+ public:
+  enum class Admission : uint8_t { counted, at_once };
+
+  // BadInput or bad_alloc: nothing has changed.
+  Reservation(Store& store, std::span<const Item> keys, Admission admission);
+  // Gives back what was not used. Keys that were not applied leave no trace.
+  ~Reservation() { settle(); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  void use() { used_ = true; }  // all keys are applied now
+
+ private:
+  void expect(const Item& item, Admission admission);
+  void expect_row(uint32_t slot, Table& table, bool has_one);
+  void expect_evictions(uint32_t slot, Table& table, uint64_t count);
+  void settle() noexcept;
+  void take_out(const Item& item) noexcept;
+
+  Store& store_;
+  std::span<const Item> keys_;
+  bool used_ = false;
 };
 
 // A sentence that says why a push was not applied to these slots.

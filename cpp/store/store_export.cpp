@@ -1,6 +1,5 @@
-// Copying a slot out, at once or part by part while it is trained on between the parts (slot_copy.h). Cells are picked
-// and counted, then each row goes straight to its place in the image, all under the stripe's lock, which is held for
-// little more than one copy of the bytes; new memory for them is had outside of it.
+// Copies a slot out, at once or in parts (slot_copy.h). Under the stripe's lock, cells are selected and counted, then
+// each row goes straight to its place in the image. Memory for the image is allocated outside of the lock.
 #include <cstring>
 
 #include "base/cpu.h"
@@ -39,8 +38,7 @@ class SlotExport {
     });
   }
 
-  // What makes parts whole that were copied after the mark: rows changed later, and as gone those that went
-  // or are past their ttl by now.
+  // Completes parts that were copied after the mark: rows changed later, and rows that have gone or expired.
   void pick_later(Store& store, uint32_t number, uint32_t mark) {
     forget();
     full = false;
@@ -142,7 +140,7 @@ class SlotExport {
     if (place == kNowhere) {
       place = static_cast<uint16_t>(shapes_.size());
       shapes_.push_back(
-          {table.spec.id, table.dim, table.spec.dtype, table.spec.optim.kind, table.optimizer.state_floats(), 0, 0, 0});
+          {{table.spec.id, table.dim, table.spec.dtype, table.spec.optim.kind, table.optimizer.state_floats()}});
     }
     return shapes_[place];
   }
@@ -300,8 +298,7 @@ void Store::copy_part(SlotCopy& to) {
   ++to.next_;
 }
 
-// False: the parts cannot be made whole. The slot was cleared or came anew, more went than is remembered, or
-// stamps have new numbers.
+// False if the parts cannot be completed: the slot was cleared or imported, tombstones are missing, ticks renumbered.
 bool Store::copy_end(SlotCopy& to) {
   SlotExport& slot = SlotExport::of_this_thread();
   size_t more = 0, tombstones = 0;

@@ -1,12 +1,10 @@
-// Pushes that name their batches: every stripe is visited once, keys or not; what its slots have already is
-// skipped, the rest is recorded and applied under the same lock, all of it or, without memory, nothing. In: a
-// push. Out: what became of it by slot.
+// Pushes that name their batches. Every stripe is visited once, with or without keys. It skips what its slots have
+// applied, and records and applies the rest under the same lock: all of it or, without memory, nothing.
 #include <algorithm>
 
 #include "base/hash.h"
 #include "base/vector_reserve.h"
 #include "store/keys/row_pipeline.h"
-#include "store/reservation.h"
 #include "store/store.h"
 
 namespace springtide {
@@ -27,10 +25,7 @@ void check_rows(const PushRows& rows, const PushIdentity& identity, uint32_t slo
 }
 
 void add_to(OnceStats& sum, const OnceStats& part) {
-  sum.applied += part.applied;
-  sum.created += part.created;
-  sum.waiting += part.waiting;
-  sum.evicted += part.evicted;
+  sum += part;
   sum.had_keys += part.had_keys;
   sum.foreign_keys += part.foreign_keys;
   sum.foreign.insert(sum.foreign.end(), part.foreign.begin(), part.foreign.end());
@@ -85,14 +80,12 @@ OnceStats Store::push_once(const PushRows& rows, std::span<const TableHyper> hyp
     size_t first = 0;
     for (size_t r = 0; r < rows.runs.size(); ++r) {
       const size_t keys = rows.runs[r].keys;
-      const DataRun run{keys, const_cast<float*>(rows.runs[r].floats)};
-      runs[r].fill(rows.tables.subspan(first, keys), rows.keys.subspan(first, keys), {&run, 1}, plan.use_by_id());
+      runs[r].fill(rows.tables.subspan(first, keys), rows.keys.subspan(first, keys), rows.runs.subspan(r, 1),
+                   plan.use_by_id());
       first += keys;
     }
   } else {
-    std::vector<DataRun> data;
-    for (const RowRun& run : rows.runs) data.push_back({run.keys, const_cast<float*>(run.floats)});
-    plan.group(rows.tables, rows.keys, data);
+    plan.group(rows.tables, rows.keys, rows.runs);
     plan.sum_duplicates();
   }
   begin_push(at);
@@ -138,8 +131,7 @@ struct Store::OnceWork {
   uint32_t tick = 0;
 };
 
-// Nothing is changed before everything that can fail has been done: a batch that is remembered and has no
-// rows would be lost, rows without a name would be trained twice.
+// Everything that can fail comes first: a batch recorded without its rows would be lost, and the reverse trained twice.
 void Store::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
                              std::span<const uint8_t> covers, OnceStats& stats) {
   OnceWork& work = OnceWork::of_this_thread();
@@ -209,8 +201,7 @@ void Store::sort_out(uint32_t number, std::span<const Item> items, OnceWork& wor
   find_rows(work.mine, work);
 }
 
-// Rows are asked for here and used by apply(). They are stamped already: a stamp without a change does no
-// harm, and cells move when the index grows for others.
+// Prefetches the rows that apply() updates, and stamps them: cells move when the index grows for other keys.
 void Store::find_rows(std::span<const Item> items, OnceWork& work) {
   springtide::reserve_more(work.updates, items.size());
   springtide::reserve_more(work.rest, items.size());

@@ -6,11 +6,7 @@
 #include "store/store.h"
 
 namespace springtide {
-namespace {
-
 constexpr size_t kReadyKeys = 1024;  // a share of a call that is told of the first rows
-
-}  // namespace
 
 void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>* refused,
                  bool helped, const std::function<void(size_t)>& ready) {

@@ -1,57 +1,20 @@
-// Applying gradients. In each stripe rows that exist are updated first, in a pipeline like the pull's; then
-// the keys that have no row yet, in their order: only these change the index.
-#include <cmath>
-
+// Applies gradients. In each stripe existing rows are updated first, in a pipeline like the pull's; then keys without a
+// row, in order: only these change the index.
 #include "base/hash.h"
-#include "store/kernels/finite.h"
 #include "store/keys/row_pipeline.h"
-#include "store/reservation.h"
 #include "store/store.h"
 
 namespace springtide {
 
-namespace {
-
-// Which key of which table it was.
-void say_where(std::span<const Item> items) {
-  for (const Item& item : items) {
-    const Table& table = *item.use->table;
-    if (all_finite(item.data, table.dim)) continue;
-    throw NonFinite("push to table '" + table.spec.name + "': the gradient of key " +
-                    std::to_string(key_of(table.spec.id, item.hash)) +
-                    " holds NaN or infinity; nothing of this push was applied");
-  }
-}
-
-PushStats& operator+=(PushStats& a, const PushStats& b) {
-  a.applied += b.applied;
-  a.created += b.created;
-  a.waiting += b.waiting;
-  a.evicted += b.evicted;
-  return a;
-}
-
-}  // namespace
-
 PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                      std::span<const TableHyper> hyper, uint64_t at, bool unique, bool check_finite,
-                      std::vector<uint16_t>* refused) {
+                      std::span<const TableHyper> hyper, uint64_t at, bool unique, std::vector<uint16_t>* refused) {
   CallPlan& plan = plan_push(tables, keys, hyper);
-  if (check_finite && !all_finite(grads, plan.floats())) {
-    plan.group(tables, keys, const_cast<float*>(grads));
-    say_where(plan.items());
-  }
   if (unique && plan.seems_ordered(tables, keys) && (plan.alike() || pool_.threads() < 2)) {
     begin_push(at);
     return push_in_order(plan, tables, keys, grads, refused);
   }
   plan.group(tables, keys, const_cast<float*>(grads));
-  if (!unique) {
-    plan.sum_duplicates();
-    if (check_finite && !all_finite(plan.sums().data(), plan.sums().size())) {
-      throw NonFinite("push: gradients of one key sum to infinity; nothing of this push was applied");
-    }
-  }
+  if (!unique) plan.sum_duplicates();
   begin_push(at);
   PushStats sum;
   std::array<PushStats, kStripes> parts{};
@@ -68,8 +31,8 @@ PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys
   return sum;
 }
 
-// Keys in slot order: each thread takes some stripes, as they lie in the caller's arrays. What lies elsewhere
-// than the order says waits until all others are done, so that the outcome does not depend on who was first.
+// Keys in slot order: each thread takes some stripes, as they lie in the caller's arrays. Keys out of order wait until
+// all others are done, so that the result does not depend on the threads.
 PushStats Store::push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
                                const float* grads, std::vector<uint16_t>* refused) {
   struct Share {
@@ -279,15 +242,11 @@ void Store::apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcep
     return;
   }
   if (evict_for_one(table, number, stats)) cell = index_.find(slot, item.hash, table.spec.id);
-  update(item, create(item, cell, tick));
+  const RowHandle row = make_row(table, item.hash, cell, tick);
+  table.write_init(row, item.hash);
+  update(item, row);
   ++stats.applied;
   ++stats.created;
-}
-
-RowHandle Store::create(const Item& item, Cell* cell, uint32_t tick) {
-  RowHandle row = make_row(*item.use->table, item.hash, cell, tick);
-  item.use->table->write_init(row, item.hash);
-  return row;
 }
 
 RowHandle Store::make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick) {

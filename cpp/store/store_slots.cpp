@@ -1,6 +1,5 @@
-// Whole slots: scanning, accounting, forgetting, opening, closing and copying in, from an image that is read where it
-// lies: the index is given its size first, then rows go through by bunches, found or made and asked for before they are
-// written. Copying out: store_export.cpp.
+// Whole slots: scan, load, clear, open, close, import. An import reads the image in place: it sizes the index, then
+// finds or creates rows in bunches and prefetches them before it writes them. Export: store_export.cpp.
 #include "base/cpu.h"
 #include "base/hash.h"
 #include "store/store.h"
@@ -105,8 +104,7 @@ SlotLoad Store::load(uint32_t number) {
   return {slot.rows, slot.row_bytes + slot.cells * sizeof(Cell), slot.requests};
 }
 
-// A store answers for open slots only. Closing is part of the critical section that copies a slot for the
-// last time, opening of the one that imports it, so that no change is lost between two owners.
+// Closing and the last copy, and import and opening, are one critical section: no change is lost between two owners.
 void Store::mark_closed(uint32_t slot, bool closed) {
   if ((closed_[slot] != 0) == closed) return;
   closed_[slot] = closed ? 1 : 0;
@@ -171,8 +169,7 @@ void Store::import_image(const SlotImage& image, Into into) {
   if (into == Into::closed_then_open) mark_closed(image.slot, false);
 }
 
-// There was no memory for all of an image, and half of a slot is not to be used: nobody is served by it until
-// another comes. If not even the rest can be cleared away, the process ends.
+// Out of memory for an image: leaves the slot empty and closed. Without memory to clear it the process ends.
 void Store::abandon(uint32_t slot) noexcept {
   mark_closed(slot, true);
   reserve_erase(slot);

@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "testing/check.h"
-#include "testing/tables.h"
+#include "testing/cluster.h"
 
 using namespace springtide;
 
@@ -49,7 +49,7 @@ TEST(counts_are_right_whatever_the_threads) {
       std::mt19937_64 random(static_cast<uint64_t>(t));
       for (int round = 0; round < kRounds; ++round) {
         Batch b = batch(store, random, 5000, kRange, 2);
-        store.push(b.tables, b.keys, b.floats.data(), kPlain, 0, false, true);
+        store.push(b.tables, b.keys, b.floats.data(), kPlain, 0, false);
         store.pull(b.tables, b.keys, b.floats.data());
         for (size_t i = 0; i < b.keys.size(); ++i) ++seen[t][b.tables[i] * kRange + b.keys[i]];
       }
@@ -87,7 +87,7 @@ TEST(everything_at_once_is_free_of_races) {
       std::mt19937_64 random(t);
       for (int round = 0; round < 10; ++round) {
         Batch b = batch(store, random, 4500, 20000, 2);
-        store.push(b.tables, b.keys, b.floats.data(), kPlain, ++clock, false, true);
+        store.push(b.tables, b.keys, b.floats.data(), kPlain, ++clock, false);
         store.pull(b.tables, b.keys, b.floats.data());
       }
     });
@@ -131,7 +131,7 @@ TEST(equal_hashes_of_different_tables_are_told_apart) {
   }
   std::vector<float> grads;
   for (TableId id = 0; id < kTables; ++id) grads.insert(grads.end(), 1 + id % 3, -static_cast<float>(id + 1));
-  store.push(tables, keys, grads.data(), hyper, 0, true, true);
+  store.push(tables, keys, grads.data(), hyper, 0, true);
   std::vector<float> rows(grads.size());
   store.pull(tables, keys, rows.data());
   for (size_t i = 0; i < rows.size(); ++i) CHECK(rows[i] == -grads[i]);
@@ -145,7 +145,7 @@ TEST(any_damage_to_an_image_is_noticed_and_changes_nothing) {
   for (Key k = 0; k < 300; ++k) keys.push_back(k * k - 1000);
   std::vector<TableId> tables(keys.size(), 0);
   std::vector<float> grads(keys.size() * 3, 0.5f);
-  store.push(tables, keys, grads.data(), std::span(kPlain).first(1), 0, true, true);
+  store.push(tables, keys, grads.data(), std::span(kPlain).first(1), 0, true);
   uint32_t slot = slot_of(hash_key(0, keys[0]), 64);
   std::vector<uint8_t> image = store.export_slot(slot);
   std::mt19937_64 random(3);

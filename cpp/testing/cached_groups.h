@@ -2,16 +2,34 @@
 // trained twice, with a cache and without, and must not differ in a bit.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 #include <vector>
 
-#include "testing/cache_plans.h"
 #include "testing/cluster.h"
 
 namespace springtide {
 
 constexpr uint64_t kKeySpace = 60;
+
+using Pair = std::pair<TableId, Key>;
+
+// Unique (table, key) pairs of each rank in one step.
+inline std::vector<std::vector<Pair>> random_batch(std::mt19937_64& random, uint32_t ranks, size_t keys, TableId tables,
+                                                   uint64_t key_space) {
+  std::vector<std::vector<Pair>> batch(ranks);
+  for (auto& own : batch) {
+    std::set<Pair> drawn;
+    for (size_t i = 0; i < keys; ++i) {
+      const uint64_t key = std::min(random() % key_space, random() % key_space);  // some are common
+      drawn.emplace(static_cast<TableId>(random() % tables), static_cast<Key>(key) - 3);
+    }
+    own.assign(drawn.begin(), drawn.end());
+  }
+  return batch;
+}
 
 inline std::vector<TableSpec> all_optimizers() {
   std::vector<TableSpec> specs;

@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <string>
 #include <vector>
 
 namespace springtide::checks {

@@ -71,13 +71,19 @@ struct Cluster {
   std::vector<std::unique_ptr<Server>> servers_;
 };
 
+inline TableSpec spec(TableId id, uint32_t dim, OptimKind kind) {
+  TableSpec table;
+  table.id = id;
+  table.name = "t" + std::to_string(id);
+  table.dim = dim;
+  table.optim.kind = kind;
+  return table;
+}
+
 inline TableSpec table(TableId id, uint32_t dim) {
-  TableSpec spec;
-  spec.id = id;
-  spec.name = "t" + std::to_string(id);
-  spec.dim = dim;
-  spec.init = {InitKind::uniform, -1, 1};
-  return spec;
+  TableSpec made = spec(id, dim, OptimKind::sgd);
+  made.init = {InitKind::uniform, -1, 1};
+  return made;
 }
 
 inline uint32_t dim_of_table(TableId table) { return table == 0 ? 4 : 9; }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <list>

@@ -136,8 +136,7 @@ std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRan
 
 const char* name_of(Kind kind);
 
-// The body of a wrong_owner reply: slots that the server does not own, their owners and addresses, so that a
-// client can retry without asking the master.
+// Body of a wrong_owner reply: slots, their owners and addresses, so that a client retries without asking the master.
 constexpr uint16_t kNoOwner = UINT16_MAX;  // the owner is not known here: ask again soon
 
 struct Refusal {

@@ -81,7 +81,7 @@ class ServerRole:
         threads = threads or min(LOOKUP_THREADS, usage.cores())
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()
-        settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, threads=threads)
+        settings = dict(host=host, port=port, secret=secret, index=index, workers=workers)
         known = [name for name in dir(options) if not name.startswith("_")]
         for name, value in {**settings, "shared_memory": shared_memory, "tls": certificates, **limits}.items():
             if name not in known:

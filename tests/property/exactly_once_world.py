@@ -166,9 +166,10 @@ class World:
         found = []
         for slot in SLOTS:
             names = list(ALL_BATCHES)
-            out = np.zeros((len(names), 1), dtype=np.float32)
-            self.stores[self.owner[slot]].pull_table(0, np.array([KEYS[slot, *name] for name in names]), out)
-            for name, count in zip(names, out[:, 0], strict=True):
+            out = np.zeros(len(names), dtype=np.float32)
+            keys = np.array([KEYS[slot, *name] for name in names])
+            self.stores[self.owner[slot]].pull(np.zeros(len(names), dtype=np.uint16), keys, out)
+            for name, count in zip(names, out, strict=True):
                 wanted = int(slot in self.touched[name])
                 if count != wanted:
                     found.append(f"slot {slot}, shard {name[0]}, batch {name[1]}: {count:.0f} times, not {wanted}")

@@ -169,10 +169,10 @@ class StreamWorld(exactly_once_world.World):
         if self.over and self.book.flows()[0].void != wanted:
             found.append(f"{self.book.flows()[0].void} records are said to hold nothing to train, not {wanted}")
         for slot in SLOTS:
-            out = np.zeros((len(ALL_RECORDS), 1), dtype=np.float32)
+            out = np.zeros(len(ALL_RECORDS), dtype=np.float32)
             keys = np.array([KEYS[slot, *name] for name in ALL_RECORDS])
-            self.stores[self.owner[slot]].pull_table(0, keys, out)
-            for name, count in zip(ALL_RECORDS, out[:, 0], strict=True):
+            self.stores[self.owner[slot]].pull(np.zeros(len(keys), dtype=np.uint16), keys, out)
+            for name, count in zip(ALL_RECORDS, out, strict=True):
                 there = name[1] < self.ends.get(name[0], 0)
                 wanted = int(there and slot in self.touched[name])
                 if count != wanted:

@@ -75,7 +75,8 @@ def count(card: DatasetCard, slots: int, stores: Mapping[int, _native.Store]) ->
     for slot in range(slots):
         seen = np.zeros((shards, 1), dtype=np.float32)
         if slot in stores:
-            stores[slot].pull_table(TABLE, np.ascontiguousarray(keys[:, slot]), seen)
+            tables = np.full(shards, TABLE, dtype=np.uint16)
+            stores[slot].pull(tables, np.ascontiguousarray(keys[:, slot]), seen[:, 0])
         off = np.rint(seen[:, 0]).astype(np.int64) - wanted
         lost, repeated = lost - int(off[off < 0].sum()), repeated + int(off[off > 0].sum())
         if not said and off.any():

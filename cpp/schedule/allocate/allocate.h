@@ -21,11 +21,9 @@ enum class P2P : uint8_t { off = 0, rows = 1, gradients = 2 };
 struct AllocationTask {
   uint32_t workers = 0;
   uint32_t samples = 0;
-  // Sample i has the keys units[sample_begin[i]] … units[sample_begin[i + 1] - 1], none twice; a unit is an
-  // index into what follows.
+  // Sample i has the distinct keys units[sample_begin[i]] … units[sample_begin[i + 1] - 1]. Units index what follows.
   std::span<const uint32_t> sample_begin;  // size samples + 1
   std::span<const uint32_t> units;
-  std::span<const TableId> table;   // by unit
   std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNoWorker
   std::span<const uint8_t> dirty;   // by unit: 1 when only its owner has the latest row, not the servers
   // Units that count for scoring: positions of a sample's keys when all samples have their keys of the same
@@ -48,8 +46,6 @@ struct AllocationTask {
 void allocate_laia(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 // Ours: the even allocation with the fewest transmissions that `effort` sweeps over the samples find.
 void allocate_anneal(const AllocationTask& task, std::span<int32_t> rank_of_sample);
-// The one with the fewest transmissions. BadInput unless the batch is tiny.
-void allocate_exhaustive(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 // The batch cut into runs of neighbours, or dealt out by seed: what training does without a scheduler.
 void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_sample);
@@ -58,9 +54,8 @@ void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_samp
 // into runs without a scheduler (springtide/data/shards.py).
 std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers);
 
-// Cost of an allocation: transmissions per key, given its trainers and its owner. Equals the counts of the
-// plan from schedule_plan.cpp without evictions, which hardly depend on the allocation. Used by
-// allocate_anneal.cpp and allocate_exhaustive.cpp.
+// Transmissions of a key, given its trainers and its owner: the counts of its plan (schedule_plan.cpp) without
+// evictions.
 class KeyCost {
  public:
   explicit KeyCost(const AllocationTask& task)
@@ -96,7 +91,5 @@ class KeyCost {
 
 // Transmissions of the whole batch.
 uint64_t transmissions(const AllocationTask& task, std::span<const int32_t> rank_of_sample);
-// No allocation needs fewer: every key trained where it is cheapest, by as few workers as have room for its samples.
-uint64_t transmissions_at_least(const AllocationTask& task);
 
 }  // namespace springtide

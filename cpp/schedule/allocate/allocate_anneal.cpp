@@ -1,10 +1,8 @@
 // Annealing allocator: searches the even allocation whose plan has the fewest transmissions.
 //
-// It visits samples in turn, takes one out, computes its cost at every worker (AnnealNets) and puts it
-// back by a heat bath: the cheapest worker wins against noise that fades from sweep to sweep, so that groups
-// of samples can move. While this goes on, an overfull worker costs more; at the end capacities are enforced.
-//
-// Integer arithmetic and a fixed number of sweeps: every rank computes the same result on any machine.
+// It visits samples in turn, takes one out, computes its cost at every worker (AnnealNets) and puts it back by a heat
+// bath: the cheapest worker wins against noise that fades from sweep to sweep. Overfull workers cost more; at the end
+// capacities are enforced. With integers and a fixed number of sweeps every rank computes the same result.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -27,10 +25,8 @@ constexpr uint32_t kFewestVisits = 2048;  // small batches are searched longer: 
 constexpr uint32_t kSmallBatch = 64;      // and several times by other chances, exchanges and all
 constexpr uint32_t kSmallRounds = 4;
 
-// Cost of a sample at each worker, given the positions of all others; kUnit per transmission, constants left out.
-//
-// Keys of one sample only are summed once. Keys of several samples ("nets", as in hypergraph partitioning)
-// are counted by worker. Keys of very many samples end up at every worker and are ignored.
+// Cost of a sample at each worker, given the positions of all others; kUnit per transmission, constants left out. Keys
+// of one sample are summed once, keys of several ("nets") are counted by worker, keys of very many are ignored.
 class AnnealNets {
  public:
   explicit AnnealNets(const AllocationTask& task)

@@ -1,5 +1,4 @@
-// The searching policies on random tasks: even, the same twice, never under the bound; the best of a tiny
-// batch is the best.
+// The annealer on random tasks: even, the same twice, and of a tiny task nearly the best.
 #include "schedule/allocate/allocate.h"
 
 #include <algorithm>
@@ -14,7 +13,6 @@ namespace {
 
 struct Case {
   std::vector<uint32_t> sample_begin{0}, units, quota;
-  std::vector<TableId> table;
   std::vector<uint16_t> owner;
   std::vector<uint8_t> dirty;
   AllocationTask task;
@@ -22,7 +20,6 @@ struct Case {
   Case(std::mt19937& random, uint32_t workers, uint32_t samples, uint32_t keys, uint32_t most_keys) {
     const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
     for (uint32_t u = 0; u < keys; ++u) {
-      table.push_back(0);
       owner.push_back(below(2) ? static_cast<uint16_t>(below(workers)) : kNoWorker);
       dirty.push_back(owner.back() != kNoWorker && below(4) > 0);
     }
@@ -39,7 +36,6 @@ struct Case {
     task.samples = samples;
     task.sample_begin = sample_begin;
     task.units = units;
-    task.table = table;
     task.owner = owner;
     task.dirty = dirty;
     task.quota = quota;
@@ -70,11 +66,11 @@ TEST(every_task_is_shared_out_evenly_and_alike) {
                    1 + static_cast<uint32_t>(random() % 60), 8);
     const auto ranks = allocated(one, allocate_anneal);
     CHECK(ranks == allocated(one, allocate_anneal));
-    CHECK(transmissions(one.task, ranks) >= transmissions_at_least(one.task));
   }
 }
 
-TEST(the_best_of_a_tiny_task_is_found) {
+TEST(of_a_tiny_task_nearly_the_best_is_found) {
+  uint64_t best = 0, found = 0;
   std::mt19937 random(2);
   for (int turn = 0; turn < 100; ++turn) {
     const auto workers = 1 + static_cast<uint32_t>(random() % 3);
@@ -85,9 +81,11 @@ TEST(the_best_of_a_tiny_task_is_found) {
     do {
       least = std::min(least, transmissions(one.task, every));
     } while (std::next_permutation(every.begin(), every.end()));
-    CHECK(transmissions(one.task, allocated(one, allocate_exhaustive)) == least);
+    best += least;
+    found += transmissions(one.task, allocated(one, allocate_anneal));
     CHECK(transmissions(one.task, allocated(one, allocate_anneal)) >= least);
   }
+  CHECK(found <= best + best / 20);
 }
 
 CHECK_MAIN

@@ -1,6 +1,6 @@
-// Bulk-synchronous steps on one server. Parts of a step are buffered until every rank's has arrived; then the step is
-// complete. It is applied on request, once it is complete on all servers, with gradients summed in rank order. A step
-// that is complete on some servers only, because a rank was lost, can therefore be dropped by all.
+// Bulk-synchronous steps on one server. A step is complete when every rank's part has arrived. It is applied on
+// request, once it is complete on all servers, with gradients summed in rank order, so that all servers can drop a torn
+// step.
 #pragma once
 
 #include <algorithm>
@@ -61,9 +61,8 @@ class BspSteps {
  public:
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
-  // Keeps the part. One that is there already, or of a step applied already, is skipped; one of a group that
-  // is over is not taken (false), however long before that its frame was looked at. Ranks are those of the
-  // job: a group may lack some of them. BadInput for one rank more than the group has.
+  // Keeps the part, unless it is a duplicate or its step is applied. Returns false for a part of an older group. Ranks
+  // are those of the job: a group may lack some. BadInput for one rank more than the group has.
   bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
@@ -139,8 +138,7 @@ class BspSteps {
     }
     apply_up_to(step);  // who asks for what comes after it knows that it is complete everywhere
   }
-  // The group goes back: nothing is applied, what is buffered is dropped, those who wait are told. After
-  // which step it goes on, `settle` says.
+  // The group goes back to a checkpoint: drops what is buffered and wakes those who wait. `settle` comes next.
   void reset(uint32_t workers, uint32_t generation) {
     const std::lock_guard lock(mutex_);
     applied_ = 0;
@@ -162,8 +160,7 @@ class BspSteps {
     const std::lock_guard lock(mutex_);
     return applied_;
   }
-  // A step failed in the middle. Slots that have a part of it must not be served, here or elsewhere, until
-  // the group has gone back to a checkpoint.
+  // A step failed in the middle: no slot may be served or handed over until the group is back at a checkpoint.
   bool half_applied() const {
     const std::lock_guard lock(mutex_);
     return half_applied_;
@@ -190,7 +187,7 @@ class BspSteps {
       try {
         const auto& [tables, keys, grads] = all.grads;
         if (!keys.empty()) {
-          store_.push(tables, keys, grads.data(), all.hyper, all.clock, all.unique, false);
+          store_.push(tables, keys, grads.data(), all.hyper, all.clock, all.unique);
         }
         if (!all.images.keys.empty()) {
           store_.assign(all.images.tables, all.images.keys, all.images.floats.data());

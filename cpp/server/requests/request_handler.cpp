@@ -1,9 +1,9 @@
 #include "server/requests/request_handler.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
+#include "base/byte_stream.h"
 #include "base/hash.h"
 #include "net/frame_io.h"
 
@@ -11,9 +11,8 @@ namespace springtide {
 
 namespace {
 
-// Of a reply to a pull so much is in memory at once, and rows are sent by so many bytes as soon as they and
-// all before them are there: the peer copies some while others are looked up, and they are still in the cache
-// when the kernel copies them.
+// A reply to a pull is built in pieces and sent in smaller ones as rows are looked up: the peer copies meanwhile, and
+// the rows are still in the cache when the kernel copies them.
 constexpr size_t kPieceBytes = 2 << 20, kSendBytes = 128 << 10;
 
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
@@ -127,15 +126,9 @@ bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
   auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
   state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
   const uint64_t spent = apply(header, body, runs, keep_, foreign);
-  note_applied(header, body.keys.size());
-  ++state_.count.pushes;
-  state_.count.pushed_keys += body.keys.size();
-  state_.count.update_ns += spent;
-  for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
+  note_push(header, body, body.keys.size(), spent);
   if (!foreign.empty()) return refuse_slots(header, foreign, spent);
-  FrameHeader answer = reply_to(header);
-  answer.server_ns = spent;
-  return reply(answer, {});
+  return reply_done(header, spent);
 }
 
 bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
@@ -147,25 +140,23 @@ bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, 
   const OnceStats stats = state_.store.push_once({body.tables, body.keys, rows}, body.hypers, header.clock,
                                                  (header.flags & kUnique) != 0, {body.batches, covered});
   const uint64_t spent = now_ns() - start;
-  ++state_.count.pushes;
-  state_.count.pushed_keys += body.keys.size();
   state_.count.repeated_keys += stats.had_keys;
   state_.count.wrong_owner_keys += stats.foreign_keys;
   state_.count.created += stats.created;
   state_.count.evicted += stats.evicted;
-  state_.count.update_ns += spent;
-  note_applied(header, body.keys.size() - stats.had_keys - stats.foreign_keys);
-  for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
+  note_push(header, body, body.keys.size() - stats.had_keys - stats.foreign_keys, spent);
   if (!stats.torn.empty()) throw PartlyApplied(describe_torn(state_.store, body.batches, stats.torn));
   if (!stats.foreign.empty()) return refuse_slots(header, stats.foreign, spent);
-  FrameHeader answer = reply_to(header);
-  answer.server_ns = spent;
-  return reply(answer, {});
+  return reply_done(header, spent);
 }
 
-// In a bsp group no push is stale: it waits for its step. What changes no row makes nobody's values older.
-void RequestHandler::note_applied(const FrameHeader& header, uint64_t keys) {
-  if (keys == 0 || (header.flags & kBsp) != 0) return;
+void RequestHandler::note_push(const FrameHeader& header, const BodyView& body, uint64_t applied, uint64_t spent_ns) {
+  ++state_.count.pushes;
+  state_.count.pushed_keys += body.keys.size();
+  state_.count.update_ns += spent_ns;
+  for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
+  // A push of a bsp group waits for its step, and one that changes no row makes no values stale.
+  if (applied == 0 || (header.flags & kBsp) != 0) return;
   if ((header.flags & kSeen) != 0) {
     state_.staleness.push_applied(header.server_ns);
   } else {
@@ -194,12 +185,12 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
   if (keep.empty() && (unique || runs.size() <= 1)) {
     for (const Run& run : runs) {
       count(state_.store.push(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
-                              run.floats, body.hypers, header.clock, unique, false, &refused));
+                              run.floats, body.hypers, header.clock, unique, &refused));
     }
   } else {
     const StepPart part = gathered(body, runs, keep, dims_);
     count(state_.store.push(part.grads.tables, part.grads.keys, part.grads.floats.data(), body.hypers, header.clock,
-                            unique, false, &refused));
+                            unique, &refused));
   }
   return now_ns() - start;
 }
@@ -214,9 +205,7 @@ bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
   }
   ++state_.count.assigns;
   if (!foreign.empty()) return refuse_slots(header, foreign, now_ns() - start);
-  FrameHeader answer = reply_to(header);
-  answer.server_ns = now_ns() - start;
-  return reply(answer, {});
+  return reply_done(header, now_ns() - start);
 }
 
 bool RequestHandler::declare(const FrameHeader& header, std::span<const uint8_t> body) {
@@ -226,12 +215,11 @@ bool RequestHandler::declare(const FrameHeader& header, std::span<const uint8_t>
 }
 
 bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> body) {
-  TableId table = 0;
-  if (body.size() < sizeof table || body.size() % sizeof(uint16_t) != 0)
-    throw BadInput("a scan names one table, and slots");
-  std::memcpy(&table, body.data(), sizeof table);
-  std::vector<uint16_t> slots(body.size() / sizeof(uint16_t) - 1);
-  if (!slots.empty()) std::memcpy(slots.data(), body.data() + sizeof table, body.size() - sizeof table);
+  ByteReader<BadInput> request{body, "a scan names one table, and slots"};
+  const auto table = request.get<TableId>();
+  std::vector<uint16_t> slots;
+  request.elements(slots, request.rest.size() / sizeof(uint16_t));
+  request.finish();
   const uint32_t dim = dims_.of(table);
   std::vector<Key> keys;
   std::vector<float> rows;
@@ -264,6 +252,12 @@ bool RequestHandler::reply(const FrameHeader& reply, std::span<const uint8_t> bo
   return send_frame(line_, reply, body) == Io::ok;
 }
 
+bool RequestHandler::reply_done(const FrameHeader& request, uint64_t server_ns) {
+  FrameHeader answer = reply_to(request);
+  answer.server_ns = server_ns;
+  return reply(answer, {});
+}
+
 bool RequestHandler::fail(const FrameHeader& request, Status status, const std::string& why) {
   if (mid_reply_) return false;
   state_.count.bytes_out += sizeof request + why.size();
@@ -289,9 +283,7 @@ bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16
   return reply(answer, encode(refusal));
 }
 
-// Pulls: rows are looked up and sent piece by piece, or written to the client's window. A part of RequestHandler.
-
-// A reply under way.
+// The reply to a pull, sent piece by piece.
 struct RowReply {
   explicit RowReply(const FrameHeader& header) : head(header), out{{&head, sizeof head}} {}
   RowReply(const RowReply&) = delete;
@@ -411,8 +403,7 @@ bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body
   return reply(answer, {});
 }
 
-// Requests of a bsp group: wait for a step, apply it, regroup. A part of RequestHandler.
-// Steps: bsp_steps.h. Protocol: docs/design/training.md.
+// Requests of a bsp group: wait for a step, apply it, regroup (bsp_steps.h). Protocol: docs/design/training.md.
 bool RequestHandler::step(const FrameHeader& header) {
   FrameHeader answer = reply_to(header);
   // Whatever the frame says, no longer than a pull would wait: longer times do not fit a clock.

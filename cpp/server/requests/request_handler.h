@@ -43,7 +43,7 @@ class RequestHandler {
   // Adds to `refused` what was left out: slots that are another's by now.
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  std::span<const uint8_t> keep, std::vector<uint16_t>& refused);
-  void note_applied(const FrameHeader& header, uint64_t keys);
+  void note_push(const FrameHeader& header, const BodyView& body, uint64_t applied, uint64_t spent_ns);
   bool assign(const FrameHeader& header, const BodyView& body);
   bool declare(const FrameHeader& header, std::span<const uint8_t> body);
   bool scan(const FrameHeader& header, std::span<const uint8_t> body);
@@ -59,6 +59,7 @@ class RequestHandler {
   void check_row(const TableReference& table) const;
 
   bool reply(const FrameHeader& reply, std::span<const uint8_t> body);
+  bool reply_done(const FrameHeader& request, uint64_t server_ns);  // without a body
   bool fail(const FrameHeader& request, Status status, const std::string& why);
   bool refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots, uint64_t server_ns);
   void check_push(const FrameHeader& header, const BodyView& body);

@@ -19,8 +19,7 @@ struct Run {
   float* floats = nullptr;
 };
 
-// Floats of a row, or of its image, by table id, learned from the store as ids come up; one a connection, so
-// that no lock is taken per key.
+// Floats of a row, or of its image, by table id, cached per connection.
 class Dims {
  public:
   explicit Dims(const Store& store) : store_(store) {}
@@ -43,9 +42,8 @@ std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const 
 // The runs of a pull's reply in the window; empty when it goes over the socket.
 std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
 
-// The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all slots. A push covers
-// the slots that it names, or else all that this server had at the push's epoch. Of the latter the server records only
-// those that it has owned ever since: the sender's keys of a slot that came later went elsewhere.
+// The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all. A push covers the
+// slots that it names, or all that this server has owned since the push's epoch: keys of later slots went elsewhere.
 std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned);
 
 // Slots of keys that this server does not own, ascending; `keep[i]` says which keys it does.

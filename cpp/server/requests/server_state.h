@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,7 +21,6 @@
 
 #include "net/handshake.h"
 #include "server/requests/bsp_steps.h"
-#include "server/requests/request_pause.h"
 #include "store/store.h"
 
 namespace springtide {
@@ -31,7 +32,6 @@ struct ServerOptions {
   std::string tls;       // folder of this server's certificates (tls_session.h); empty: no TLS
   uint32_t index = 0;    // of this server in the job
   uint32_t workers = 1;  // bsp: parts per step
-  uint32_t threads = 1;  // of the store: sizes the pieces of a pull
   bool shared_memory = true;
   uint32_t max_connections = 1024;  // after the handshake; pending handshakes have their own limit
   uint64_t max_frame_bytes = 1ULL << 30;
@@ -60,12 +60,9 @@ struct ServerStats {
   uint64_t staleness_p50 = 0, staleness_max = 0;
 };
 
-// Decisions on slot transfers that peers have offered to this server.
-//
-// A source that got no reply offers the slot again, and its first frame may still be on its way; by then this
-// server may have passed the slot on. So every transfer has an id, the same in each attempt, and is accepted
-// or refused once. Used by slot_requests.cpp; handover.cpp draws the ids.
-
+// Decisions on slot transfers that peers have offered to this server. A source without a reply offers the slot again,
+// when this server may have passed it on. So every transfer has an id, the same in each attempt, and is accepted or
+// refused once. Used by slot_requests.cpp; handover.cpp draws the ids.
 class TransferLog {
  public:
   enum class Outcome { unknown, accepted, refused };
@@ -99,8 +96,7 @@ class TransferLog {
   }
 
  private:
-  // A source repeats an offer for a heartbeat or two, until it hears of the newest placement. A slot does not arrive
-  // here this often in that time.
+  // Enough: a source repeats an offer for a heartbeat or two, until it has the newest placement.
   static constexpr size_t kEntriesPerSlot = 64;
   struct Entry {
     uint64_t id;
@@ -109,6 +105,51 @@ class TransferLog {
   std::array<std::mutex, 64> stripes_;
   mutable std::mutex mutex_;  // guards entries_
   std::map<uint32_t, std::deque<Entry>> entries_;
+};
+
+// Pauses requests while a CPU-throttled server hands its slots over. All threads share the CPU quota: threads that
+// serve requests would use it up, and the hand-over would wait for the next period after each frame.
+class RequestPause {
+ public:
+  // Requests wait while a Scope lives. One at a time.
+  class Scope {
+   public:
+    explicit Scope(RequestPause& pause) : pause_(pause) { pause_.set_active(true); }
+    ~Scope() { pause_.set_active(false); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    // Some slots have a new owner: the requests that wait now go on and learn of it.
+    void release_waiting() { pause_.set_active(true); }
+
+   private:
+    RequestPause& pause_;
+  };
+
+  // Blocks a request until release_waiting(), the end of the scope, or kLongestWait.
+  void wait() {
+    if (!active_) return;
+    std::unique_lock lock(mutex_);
+    const uint64_t round = rounds_;
+    changed_.wait_for(lock, kLongestWait, [&] { return !active_ || rounds_ != round; });
+  }
+
+ private:
+  // A target that does not answer must not block requests for slots that are still here.
+  static constexpr std::chrono::seconds kLongestWait{2};
+
+  void set_active(bool active) {
+    {
+      const std::lock_guard lock(mutex_);
+      active_ = active;
+      ++rounds_;
+    }
+    changed_.notify_all();
+  }
+
+  std::atomic<bool> active_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t rounds_ = 0;
 };
 
 // Staleness of pushes: how many other pushes were applied between the read of a push's rows and its
@@ -148,8 +189,7 @@ class Staleness {
   std::array<std::atomic<uint64_t>, kCounted + 1> pushes_{};  // by lag
 };
 
-// A snapshot of which slots this server owns and who owns the others. The store's open slots are the truth
-// about its own; snapshots follow them.
+// A snapshot of which slots this server owns and who owns the others. It follows the store's open slots.
 struct SlotOwnership {
   uint32_t epoch = 0;
   uint32_t slots = 0;
@@ -181,17 +221,61 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     return owned;
   }
-  void change_ownership(const std::function<void(SlotOwnership&)>& how);
+  void change_ownership(const std::function<void(SlotOwnership&)>& how) {
+    const std::lock_guard lock(mutex);
+    auto changed = std::make_shared<SlotOwnership>(*owned);
+    how(*changed);
+    changed->all = std::ranges::all_of(changed->mine, [](uint8_t mine) { return mine != 0; });
+    owned = std::move(changed);
+  }
   // The slots are closed already.
-  void record_given(std::span<const uint16_t> slots, uint16_t to, const std::string& address);
-  void record_received(std::span<const uint16_t> slots);  // the slots are open already
-  void record_given(uint16_t slot, uint16_t to, const std::string& address) { record_given({&slot, 1}, to, address); }
-  void record_received(uint16_t slot) { record_received({&slot, 1}); }
-  void mark_in_doubt(uint16_t slot, uint16_t server);
-  bool clear_in_doubt(uint16_t slot);  // returns whether it was in doubt
-  std::map<uint16_t, uint16_t> slots_in_doubt() const;
-  void mark_owner_unknown(uint32_t slot);  // its image is arriving: two other servers decide who owns it
-  ServerStats stats() const;
+  void record_given(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
+    change_ownership([&](SlotOwnership& now) {
+      for (const uint16_t slot : slots) {
+        now.mine[slot] = 0;
+        now.owner[slot] = to;
+      }
+      now.addresses[to] = address;
+    });
+  }
+  // The slots are open already.
+  void record_received(std::span<const uint16_t> slots) {
+    if (slots.empty()) return;
+    change_ownership([&](SlotOwnership& now) {
+      for (const uint16_t slot : slots) {
+        now.mine[slot] = 1;
+        now.since[slot] = now.newest = kNamedOnly;
+        now.owner[slot] = static_cast<uint16_t>(options.index);
+      }
+    });
+  }
+  void mark_in_doubt(uint16_t slot, uint16_t server) {
+    const std::lock_guard lock(mutex);
+    in_doubt[slot] = server;
+  }
+  // Returns whether it was in doubt.
+  bool clear_in_doubt(uint16_t slot) {
+    const std::lock_guard lock(mutex);
+    return in_doubt.erase(slot) != 0;
+  }
+  std::map<uint16_t, uint16_t> slots_in_doubt() const {
+    const std::lock_guard lock(mutex);
+    return in_doubt;
+  }
+  // Its image is arriving: two other servers decide who owns it.
+  void mark_owner_unknown(uint32_t slot) {
+    if (ownership()->owner[slot] == kNoOwner) return;
+    change_ownership([&](SlotOwnership& now) { now.owner[slot] = kNoOwner; });
+  }
+  ServerStats stats() const {
+    ServerStats now;
+#define SPRINGTIDE_READ(name) now.name = count.name;
+    SPRINGTIDE_SERVER_COUNTS(SPRINGTIDE_READ)
+#undef SPRINGTIDE_READ
+    now.applied_step = steps.applied();
+    now.staleness_p50 = staleness.median(), now.staleness_max = staleness.most();
+    return now;
+  }
   // Frames of older generations are refused from now on.
   void raise_generation(uint32_t to) {
     for (uint32_t now = generation; now < to && !generation.compare_exchange_weak(now, to);) {

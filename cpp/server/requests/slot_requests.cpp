@@ -31,9 +31,8 @@ void RequestHandler::check_importable(uint32_t slot) const {
   }
 }
 
-// The image is laid into a slot that stays closed: nobody reads or writes it until it is owned.
-// A slot that is open here has been given already, and the source gave nothing since: it had closed it. That
-// frame may have waited on an earlier connection of the source and come in between at any moment.
+// Imports an image into a slot that stays closed. If the slot is open here, an earlier frame of the source has given it
+// already, over another connection, and the source has changed nothing since.
 bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
   FrameHeader answer = reply_to(header);
   {
@@ -56,8 +55,8 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
   return reply(answer, {});
 }
 
-// Whole slots, each on its own: what one lacks is no reason to refuse the others. Rows that lie in the memory
-// of the server that gives them are read from there; it keeps them closed until it has its answer.
+// Takes whole slots, each on its own. Rows by reference are read from the source's memory; the source keeps the slots
+// closed until it has the answer.
 bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t> body) {
   const SlotBatch batch = decode_batch(body);
   const int giver = batch.by_reference ? peer_process(line_.fd) : 0;
@@ -65,8 +64,8 @@ bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t>
   return take_all(header, batch, giver);
 }
 
-// Its answer must come: a source that hears of a failure opens its slots again, and those that were taken
-// would have two owners. Without memory to note what was taken this process ends.
+// Must answer: a source that gets an error opens its slots again, and slots taken here would have two owners. Without
+// memory to note what was taken this process ends.
 bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch, int giver) noexcept {
   BatchAnswer answer;
   std::vector<uint16_t> fresh;

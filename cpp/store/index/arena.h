@@ -1,5 +1,4 @@
 // Reserved address space, handed out in pieces that never move and are backed by huge pages.
-// Above it: slot_index.h, row_pool.h.
 #pragma once
 
 #include <sys/mman.h>

@@ -7,11 +7,9 @@
 
 namespace springtide {
 
-namespace {
 constexpr size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr size_t kKeptFree = 512;  // rows a stripe keeps for itself after evictions
 constexpr uint64_t kMostAtOnce = 64;
-}  // namespace
 
 ExtentArena::ExtentArena(size_t reserve_bytes)
     : arena_("rows", std::min(reserve_bytes, kExtentBytes << kExtentBits)),

@@ -1,6 +1,5 @@
-// Rows of all tables in one arena. A table takes extents of 64 KiB, or several at once for long rows. An
-// extent holds the weights of its rows, then the optimizer's vectors, then one number per row where the
-// optimizer keeps one: a pull touches weights only. Out: handles (cell.h) and addresses. Above it: table.h.
+// Rows of all tables in one arena. A table takes extents of 64 KiB, or several at once for long rows. An extent holds
+// the weights of its rows, then the optimizer's vectors, then its numbers, one per row: a pull touches weights only.
 #pragma once
 
 #include <array>

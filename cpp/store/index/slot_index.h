@@ -1,6 +1,6 @@
-// hash -> cell, one slot at a time. A slot starts as one small segment, doubles it up to 1024 cells, then
-// splits segment by segment under a directory, so that growth never moves more than one segment at once. The
-// caller holds the slot's stripe lock. Design: docs/design/slot-tables.md.
+// hash -> cell, one slot at a time, under its stripe lock. A slot starts as one small segment, doubles it up to 1024
+// cells, then splits segment by segment under a directory: growth moves one segment. Design:
+// docs/design/slot-tables.md.
 #pragma once
 
 #include <array>

@@ -1,6 +1,5 @@
-// One row, one gradient, one optimizer step, in float32. Built once per instruction set (kernels_*.cpp);
-// operations and their order are the same in each, without fused multiply-add, so results do not depend on
-// the machine. In: optimizer.h prepares StepArgs. Oracle: reference.py.
+// Optimizer steps on one row, in float32. Built once per instruction set (kernels_*.cpp) with the same order of
+// operations and no fused multiply-add, so results do not depend on the machine. Oracle: reference.py.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,7 @@ struct StepArgs : OptimSpec {
   Bias fixed{};
 };
 
-// State comes in two parts: vectors as long as the row, which lie behind its weights, and at most one number,
-// which lies elsewhere with those of other rows.
+// Optimizer state of a row: `vectors` as long as the row, and at most one `number`.
 using Kernel = void (*)(const StepArgs&, float* weights, float* vectors, float* number, const float* grad,
                         uint32_t dim);
 

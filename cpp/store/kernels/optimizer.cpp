@@ -15,47 +15,6 @@ Bias compute_bias(double beta1, double beta2, uint64_t step) {
   return {1.0 - std::pow(beta1, t), std::sqrt(1.0 - std::pow(beta2, t))};
 }
 
-// How many vectors as long as the row.
-uint32_t vectors_of(const OptimSpec& spec) {
-  switch (spec.kind) {
-    case OptimKind::sgd:
-      return spec.momentum == 0 ? 0 : 1;
-    case OptimKind::adagrad:
-    case OptimKind::rmsprop:
-      return 1;
-    case OptimKind::rowwise_adagrad:
-      return 0;
-    case OptimKind::adam:
-    case OptimKind::ftrl:
-      return 2;
-  }
-  throw BadInput("unknown optimizer kind " + std::to_string(static_cast<int>(spec.kind)));
-}
-
-bool keeps_number(const OptimSpec& spec) {
-  return spec.kind == OptimKind::adam || spec.kind == OptimKind::rowwise_adagrad ||
-         (spec.kind == OptimKind::sgd && spec.momentum != 0 && spec.dampening != 0);
-}
-
-Kernel kernel_of(const OptimSpec& spec, uint32_t dim) {
-  Kernels set = best_kernels(dim);
-  switch (spec.kind) {
-    case OptimKind::sgd:
-      return spec.momentum == 0 ? set.sgd : spec.dampening != 0 ? set.sgd_dampened : set.sgd_momentum;
-    case OptimKind::adagrad:
-      return set.adagrad;
-    case OptimKind::rowwise_adagrad:
-      return set.rowwise_adagrad;
-    case OptimKind::adam:
-      return set.adam;
-    case OptimKind::rmsprop:
-      return set.rmsprop;
-    case OptimKind::ftrl:
-      return set.ftrl;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 Kernels best_kernels(uint32_t dim) {
@@ -73,9 +32,36 @@ Bias bias_at(const StepArgs& args, uint64_t step) { return compute_bias(args.bet
 
 Optimizer::Optimizer(const OptimSpec& spec, uint32_t dim, const std::string& table)
     : spec_(spec), dim_(dim), table_(table) {
-  vector_floats_ = vectors_of(spec) * dim;
-  has_number_ = keeps_number(spec);
-  kernel_ = kernel_of(spec, dim);
+  const Kernels set = best_kernels(dim);
+  const auto use = [this](Kernel kernel, uint32_t vectors, bool number) {
+    kernel_ = kernel;
+    vector_floats_ = vectors * dim_;
+    has_number_ = number;
+  };
+  switch (spec.kind) {
+    case OptimKind::sgd:
+      spec.momentum == 0    ? use(set.sgd, 0, false)
+      : spec.dampening == 0 ? use(set.sgd_momentum, 1, false)
+                            : use(set.sgd_dampened, 1, true);
+      break;
+    case OptimKind::adagrad:
+      use(set.adagrad, 1, false);
+      break;
+    case OptimKind::rowwise_adagrad:
+      use(set.rowwise_adagrad, 0, true);
+      break;
+    case OptimKind::adam:
+      use(set.adam, 2, true);
+      break;
+    case OptimKind::rmsprop:
+      use(set.rmsprop, 1, false);
+      break;
+    case OptimKind::ftrl:
+      use(set.ftrl, 2, false);
+      break;
+    default:
+      throw BadInput("unknown optimizer kind " + std::to_string(static_cast<int>(spec.kind)));
+  }
   if (spec.kind != OptimKind::adam) return;
   double slowest = std::max(spec.beta1, spec.beta2);
   double steps = slowest > 0 ? std::log(kNoMoreBias) / std::log(slowest) : 1;

@@ -1,6 +1,5 @@
-// One stamp a row serves two questions: how old is it (ttl, capacity), and did it change after a cut (checkpoints). A
-// stamp is a tick. A tick stands for an age between two cuts: it rises when the age clock moves by a granule and at
-// every cut. In: clocks of pushes, cuts. Out: the tick to stamp with; ages and cut boundaries of ticks.
+// One stamp per row tells its age (ttl, capacity) and whether it changed after a cut (checkpoints). A stamp is a tick,
+// which stands for an age between two cuts: it rises when the age clock moves by a granule and at every cut.
 #pragma once
 
 #include <algorithm>
@@ -27,9 +26,7 @@ class AgeClock {
     std::lock_guard hold(lock_);
     uint64_t wanted = has_capacity ? 1 : std::max<uint64_t>(1, ttl / kGranulesPerTtl);
     granule_ = granule_ == 0 ? wanted : std::min(granule_, wanted);
-    uint64_t age = granular(now_);
-    auto known = since_cut_.find(age);
-    tick_ = known != since_cut_.end() ? known->second : new_tick(age);
+    tick_ = tick_of(granular(now_));
   }
 
   // never goes back
@@ -38,10 +35,7 @@ class AgeClock {
     std::lock_guard hold(lock_);
     if (clock <= now_) return;
     uint64_t age = granular(clock);
-    if (age != age_at(tick_)) {
-      auto known = since_cut_.find(age);
-      tick_ = known != since_cut_.end() ? known->second : new_tick(age);
-    }
+    if (age != age_at(tick_)) tick_ = tick_of(age);
     now_ = clock;  // last: without memory for a tick the clock stays where it was
   }
   uint64_t now() const { return now_.load(std::memory_order_acquire); }
@@ -57,8 +51,7 @@ class AgeClock {
   // A tick of today for rows that come from elsewhere with their own age. Under the stripe's lock.
   uint32_t tick_for(uint64_t age) {
     std::lock_guard hold(lock_);
-    auto known = since_cut_.find(age);
-    return known != since_cut_.end() ? known->second : new_tick(age);
+    return tick_of(age);
   }
 
   uint64_t cut() {
@@ -124,6 +117,10 @@ class AgeClock {
     if (granule_ == 0) return 0;
     uint64_t start = clock / granule_ * granule_;
     return start > UINT64_MAX - granule_ ? UINT64_MAX : start + (granule_ - 1);
+  }
+  uint32_t tick_of(uint64_t age) {
+    auto known = since_cut_.find(age);
+    return known != since_cut_.end() ? known->second : new_tick(age);
   }
   uint32_t new_tick(uint64_t age) {
     if (newest_ >= last_tick_) throw BadInput("the age clock of this store ran out of ticks");

@@ -39,7 +39,7 @@ struct Tables {
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, uint64_t at) {
     const std::vector<float> grads(2 * keys.size(), -1.0f);
     const TableHyper hyper[] = {{.table = 0, .lr = 1.0f}, {.table = 1, .lr = 1.0f}, {.table = 2, .lr = 1.0f}};
-    return store.push(tables, keys, grads.data(), hyper, at, false, false, nullptr);
+    return store.push(tables, keys, grads.data(), hyper, at, false);
   }
   std::vector<uint8_t> image(uint32_t slot, uint64_t since_cut) { return store.export_slot(slot, since_cut); }
   Store store;

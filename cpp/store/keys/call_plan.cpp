@@ -38,20 +38,17 @@ void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key>
     throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(keys.size()));
   }
   const uint32_t* const dims = dims_.data();
-  size_t floats = 0;  // locals: members would be written back at every key
   uint32_t differ = 0, last = tables.empty() ? 0 : dims[tables.front()];
   for (TableId id : tables) {
     uint32_t dim = dims[id];
     if (dim == 0) [[unlikely]] {
       use(id, missing_use(id));
       dim = dims[id];
-      if (floats == 0) last = dim;
+      if (last == 0) last = dim;
     }
-    floats += dim;
     differ |= dim ^ last;
     last = dim;
   }
-  floats_ = floats;
   common_dim_ = differ == 0 ? last : 0;
   uniform_ = common_dim_ != 0;
   for (TableId id : used_ids_) uniform_ &= use_by_id_[id]->plain && !use_by_id_[id]->ages;
@@ -96,7 +93,7 @@ std::vector<KeyRange> CallPlan::cut_at_stripes(std::span<const TableId> tables, 
   return ranges;
 }
 
-void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs,
+void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs,
                        const TableUse* const* use_by_id) {
   const size_t n = count_ = keys.size();
   if (items_.size() < n) items_.resize(n);
@@ -104,8 +101,8 @@ void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> key
   uint32_t last = 0;
   bool ordered = true;
   size_t i = 0;
-  for (const DataRun& run : runs) {
-    float* data = run.data;
+  for (const RowRun& run : runs) {
+    float* data = run.floats;
     for (const size_t end = i + run.keys; i < end; ++i) {
       const TableUse* use = use_by_id[tables[i]];
       const uint64_t hash = hash_key(tables[i], keys[i]);

@@ -73,17 +73,17 @@ struct Item {
   float* data;  // pull: filled; push and assign: read only
 };
 
-// The rows of the next `keys` keys of a call lie one after the other at `data`.
-struct DataRun {
-  size_t keys;
-  float* data;
+// The rows of the next `keys` keys of a call lie one after the other at `floats`; a push only reads them.
+struct RowRun {
+  size_t keys = 0;
+  float* floats = nullptr;
 };
 
 // Keys hashed and grouped by lock stripe in the order they came. A push of several runs (tables, dense chunks) keeps
 // one of these per run: a single run is mostly in slot order already.
 class GroupedKeys {
  public:
-  void fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs,
+  void fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs,
             const TableUse* const* use_by_id);
   std::span<const Item> stripe(uint32_t number) const {
     return {items_.data() + begin_[number], items_.data() + end_[number]};
@@ -110,11 +110,9 @@ class CallPlan {
 
   void begin();
   void use(TableId id, const TableUse& use);
-  // Every table of the call must be known before anything is touched. `missing_use` answers for one not named
-  // by use(); it may throw.
+  // Looks up every table before anything is touched. `missing_use` is asked for tables not named by use(); may throw.
   void name_tables(std::span<const TableId> tables, std::span<const Key> keys,
                    const std::function<TableUse(TableId)>& missing_use);
-  size_t floats() const { return floats_; }
   // All rows are as long as each other, float32, and do not age.
   bool alike() const { return uniform_; }
   const TableUse* const* use_by_id() const { return use_by_id_.data(); }
@@ -125,10 +123,10 @@ class CallPlan {
   std::vector<KeyRange> cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
                                        uint32_t parts) const;
   void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
-    const DataRun all{keys.size(), data};
+    const RowRun all{keys.size(), data};
     group(tables, keys, {&all, 1});
   }
-  void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs) {
+  void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs) {
     grouped_.fill(tables, keys, runs, use_by_id_.data());
   }
   // Gradients of equal (table, key) are added in the order they came; one item remains.
@@ -136,13 +134,11 @@ class CallPlan {
 
   std::span<const Item> stripe(uint32_t number) const { return grouped_.stripe(number); }
   std::span<const Item> items() const { return grouped_.items(); }
-  std::span<const float> sums() const { return sums_; }
 
  private:
   void sum_stripe(uint32_t number);
 
   GroupedKeys grouped_;
-  size_t floats_ = 0;
   bool uniform_ = false;
   uint32_t common_dim_ = 0;  // of all keys; 0: they differ
   std::deque<TableUse> uses_;

@@ -1,6 +1,6 @@
-// Software-pipelined walk of pull and push over keys, in four stages a few keys apart: prefetch the home line of the
+// Software-pipelined walk of pull and push over keys of one stripe, in four stages: prefetch the home line of the
 // index; read it and prefetch the row (or, of a full line, the neighbour); read the neighbour and prefetch the row;
-// process the row. In: a source of items of one stripe, its lock held. Out: calls of `locate` and `finish`.
+// process it.
 #pragma once
 
 #include <algorithm>
@@ -157,8 +157,7 @@ struct UniformKeys {
   uint32_t stripe(size_t at) const { return stripe_of(hash_key(tables[at], keys[at])); }
 };
 
-// Keys go through the stages in groups, not one by one: lines asked for in a row arrive sooner than those
-// asked for between other work.
+// Keys go through the stages in groups: prefetches issued in a row arrive sooner than those between other work.
 struct UniformGroup {
   static constexpr size_t kKeys = 24;
 

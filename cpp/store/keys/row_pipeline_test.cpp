@@ -95,7 +95,7 @@ struct Pair {
     CHECK(std::set(refused[0].begin(), refused[0].end()) == std::set(refused[1].begin(), refused[1].end()));
   }
   PushStats push(Store& store, const Call& c, uint64_t clock, std::vector<uint16_t>& refused) {
-    return store.push(c.tables, c.keys, c.grads.data(), hyper, clock, true, true, &refused);
+    return store.push(c.tables, c.keys, c.grads.data(), hyper, clock, true, &refused);
   }
   void check_pull(Call given) {
     Call other_way = dealt(given, dim);

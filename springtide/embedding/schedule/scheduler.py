@@ -19,7 +19,7 @@ from springtide import _native, errors
 from springtide.domain.core import validation
 from springtide.embedding.lookup.calls import Bag, Ids, LookupCall, LookupFeature
 
-POLICIES = ("anneal", "contiguous", "exhaustive", "laia", "random")
+POLICIES = ("anneal", "contiguous", "laia", "random")
 ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
@@ -46,7 +46,7 @@ class ScheduleSettings:
     tables: tuple[int, ...] | None = None
     """Ids of the cached tables; the scheduler ignores all other tables. None caches all tables."""
     policy: str = "laia"
-    """`anneal` searches for few transmissions, `laia` is Herald's Algorithm 1, `exhaustive` is for tiny batches."""
+    """`anneal` searches for few transmissions, `laia` is Herald's Algorithm 1."""
     order: str = "lru"
     """Eviction order of a full cache: `lru` evicts the row trained longest ago, `lfu` the row trained least often."""
     seed: int = 0

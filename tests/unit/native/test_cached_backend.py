@@ -225,5 +225,5 @@ def test_copies_are_used_while_they_lack_no_more_trainings_than_allowed():
         "staleness_max": 2,
         "staleness_sum": 6,
     }
-    with pytest.raises(errors.BadInput, match="no order of eviction is called 'fifo'; there are: lfu, lru"):
+    with pytest.raises(errors.BadInput, match=r"no order of eviction named 'fifo'.*lfu, lru"):
         _native.VersionedBackend(direct.backend, capacity_bytes=1, order="fifo")

@@ -1,12 +1,7 @@
 """The server's Python shell: it starts, places, counts and stops; what it cannot do it says."""
 
-import hashlib
-import hmac
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from springtide import _native, errors
 from springtide.domain.model.tables import TableSpec
@@ -27,11 +22,6 @@ def role(**options):
 def connect(address, **options):
     host, _, port = address.rpartition(":")
     return TableClient.connect([(host, int(port))], secret=SECRET, placement=[0] * SLOTS, **options)
-
-
-@given(key=st.binary(max_size=200), message=st.binary(max_size=500))
-def test_the_digest_is_the_standard_one(key, message):
-    assert _native.hmac_sha256(key, message) == hmac.new(key, message, hashlib.sha256).digest()
 
 
 def test_a_taken_port_is_named():

@@ -8,6 +8,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from springtide import _native, errors
 from springtide.embedding.schedule.scheduler import POLICIES, FeatureIds, Scheduler
 
@@ -63,7 +66,7 @@ def traffic(plans: Sequence[_native.CachePlan]) -> PlanTraffic:
 
 
 class ComparingScheduler(Scheduler):
-    """Scheduler that says what other policies would do."""
+    """Scheduler that shows its directory of the caches, and what other policies would do."""
 
     def consider(
         self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0
@@ -74,3 +77,8 @@ class ComparingScheduler(Scheduler):
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
         return self._native.consider(looked_at, samples, policy, effort=effort)
+
+    def cached(self, worker: int) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return tables and keys of one worker's rows in eviction order, and which rows only this worker has."""
+        tables, keys, dirty = self._native.cached(worker)
+        return tables, keys, dirty.astype(bool)

@@ -194,7 +194,7 @@ def probe(case: ProbeCase, *, quick: bool) -> Measured:
 
     def update() -> None:
         tables, keys, _ = next(following)
-        store.push(tables, keys, gradients, hypers, clock=0, unique=True, check_finite=False)
+        store.push(tables, keys, gradients, hypers, clock=0, unique=True)
 
     works: dict[str, Callable[[], object]] = {
         "ours lookup": lookup,
@@ -346,7 +346,7 @@ def grow(*, rows: int, batch: int) -> Growth:
         for index in range(count):
             keys = (np.arange(index * batch, (index + 1) * batch, dtype=np.uint64) * ODD).view(np.int64)
             began = time.perf_counter()
-            store.push(tables, keys, gradients, hyper, clock=index, unique=True, check_finite=False)
+            store.push(tables, keys, gradients, hyper, clock=index, unique=True)
             seconds[index] = time.perf_counter() - began
             step()
     return Growth(

@@ -93,7 +93,7 @@ def test_a_table_declared_twice_differently_is_refused():
         (lambda t: t.read("row", np.array([1])), "no table named 'row'. Did you mean 'rows'"),
         (lambda t: t.read("rows", np.array([1.5])), "keys must be a 1-D array of integers, got float64"),
         (lambda t: t.assign("rows", np.array([1]), np.zeros((1, 3), np.float32)), r"expected \(1, 4\)"),
-        (lambda t: TableClient.local(slots=100), "slots is 100; it must be a power of two"),
+        (lambda t: TableClient.local(slots=100), "slots must be a power of two from 64 to 65536, got 100"),
         (lambda t: TableClient.local(slots=64, servers=65), "65 servers for 64 slots"),
         (lambda t: tables.TableSpec(id=-1, name="x", dim=4), "id -1; expected 0 to 16383"),
         (lambda t: tables.TableSpec(id=16384, name="x", dim=4), "id 16384; expected 0 to 16383"),

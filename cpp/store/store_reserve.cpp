@@ -1,5 +1,4 @@
-#include "store/reservation.h"
-
+// Reservation: see store.h.
 #include <algorithm>
 
 #include "store/store.h"
@@ -15,8 +14,7 @@ Reservation::Reservation(Store& store, std::span<const Item> keys, Admission adm
   }
 }
 
-// A key without a cell gets one at once, as if it waited and had not been seen yet: cells that are made later
-// could need a larger index.
+// A key without a cell gets one now, as a candidate with count 0: inserting it later could need a larger index.
 void Reservation::expect(const Item& item, Admission admission) {
   Table& table = *item.use->table;
   const uint32_t number = store_.slot_number(item.hash);

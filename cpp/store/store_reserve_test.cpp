@@ -13,7 +13,6 @@
 #include "store/store.h"
 #include "testing/check.h"
 #include "testing/cluster.h"
-#include "testing/tables.h"
 
 using namespace springtide;
 

@@ -1,5 +1,5 @@
 // Requests wait while a throttled server hands slots over, and never for long.
-#include "server/requests/request_pause.h"
+#include "server/requests/server_state.h"
 
 #include <future>
 #include <optional>
