@@ -81,7 +81,7 @@ def test_a_file_by_hand_may_leave_out_what_has_a_default_and_write_sizes_with_un
     [
         ({"shpae": None}, "no field named 'shpae'. Did you mean 'shape'?"),
         ({"shape": {"workers": 1}}, "a Shape needs servers, worker_cpu, server_cpu too"),
-        ({"shape": {"workers": 0, "servers": 1, "worker_cpu": 1, "server_cpu": 1}}, "wanted at least one of each"),
+        ({"shape": {"workers": 0, "servers": 1, "worker_cpu": 1, "server_cpu": 1}}, "a job needs at least one of each"),
         ({"priority": "high"}, "jobs[0].priority"),
         ({"profiles": {}}, "expected a list"),
         ({"facts": 3}, "expected the fields of a ModelFacts"),
