@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils import data
+from torch.utils import _pytree, data
 
 from springtide import errors
 from springtide.data.stream.stream import StreamDataset
@@ -52,6 +52,8 @@ class SampleSource:
     """Function that reads the mini-batch with these indices (map-style only)."""
     stream: Callable[[], Iterable[Any]] = _no_samples
     """Function that starts a new run over the mini-batches of an IterableDataset."""
+    items: Callable[[], Iterable[list[Any]]] = _no_samples
+    """Function that also starts a new run, but yields each mini-batch as a list of samples, without `collate`."""
     collate: Callable[[list[Any]], Any] | None = None
     """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any] = field(default_factory=dict)
@@ -116,15 +118,20 @@ def open_source(
         raise errors.BadInput("shuffle=True needs a data set with indices; an IterableDataset has its own order")
     samples = None if iterable else _count(dataset)
 
-    def stream() -> Iterable[Any]:
+    def stream(collate: Callable[[list[Any]], Any] | None = collate_fn) -> Iterable[Any]:
         return data.DataLoader(
             dataset,
             batch_size=size,
-            collate_fn=collate_fn,
+            collate_fn=collate,
             num_workers=num_workers or 0,
             drop_last=bool(drop_last),
             **options,
         )
+
+    def items() -> Iterable[list[Any]]:
+        if not num_workers:
+            return stream(list)
+        return map(_unpacked, stream(_packed))
 
     return SampleSource(
         samples=samples,
@@ -134,6 +141,7 @@ def open_source(
         num_workers=num_workers or 0,
         fetch=fetcher(dataset, collate_fn),
         stream=stream,
+        items=items,
         collate=collate_fn,
         loader_options=options,
     )
@@ -285,6 +293,27 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
         "num_workers": loader.num_workers,
         "options": options,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """A tensor on its way from a reader process, sent as an array, because each tensor would need a file descriptor."""
+
+    values: NDArray[Any]
+
+
+def _packed(items: list[Any]) -> list[Any]:
+    def pack(tensor: torch.Tensor) -> Any:
+        try:
+            return _Array(tensor.numpy())
+        except (TypeError, RuntimeError):  # NumPy lacks this dtype
+            return tensor
+
+    return [_pytree.tree_map_only(torch.Tensor, pack, item) for item in items]
+
+
+def _unpacked(items: list[Any]) -> list[Any]:
+    return [_pytree.tree_map_only(_Array, lambda array: torch.from_numpy(array.values), item) for item in items]
 
 
 class _Whole(data.Dataset[Any]):

@@ -32,6 +32,7 @@ from springtide.worker.epochs.user_objects import Schedules
 from springtide.worker.input import batch_plan, batches, feed_switch, feeds, iterable, lease_prefetch, reader
 from springtide.worker.input.batches import Repeats
 from springtide.worker.input.feeds import BatchReadahead
+from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link, progress
 from springtide.worker.link.progress import StepMeter
 from springtide.worker.online import peers
@@ -246,11 +247,6 @@ class Job:
         if mode == "bsp" and staleness is not None:
             raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
         rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.spec.cache)
-        if mode == "bsp" and source.samples is None and source.online is None and not (rules.auto or rules.idle):
-            raise errors.BadInput(
-                "a cache or an allocation with an IterableDataset: its samples have no indices by which workers could "
-                'get other ones. Use a data set with indices, or cache="off"'
-            )
         return setup.SharingOptions(source, rules, unit_of(reduction))
 
     def _wire(
@@ -405,7 +401,8 @@ class Job:
             epochs = range(first, first + card.epochs)
             if not in_step:
                 return iterable.leased(source, card, epochs, link, alone=self.alone, parts=parts)
-            return iterable.rounds(source, epochs, rank=self.rank, workers=self.workers)
+            rounds = IterableRounds(source, rank=self.rank, workers=self.workers)
+            return rounds.shared(wired.sharing, wired.group, epochs)
         tracker, direct, plain = link.leases.tracker, in_step or self.alone, wired.cutting is None
         leases = lease_prefetch.open_leases(link.leases, direct=direct)
         group, sharing = wired.group, wired.sharing

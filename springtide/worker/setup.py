@@ -87,9 +87,9 @@ class SharingOptions:
             batch_order.refuse_model(model)
 
     def in_group(self, mode: Mode) -> bool:
-        """Return True if batches may be allocated. A stream needs an explicit request."""
+        """Return True if batches may be allocated. A stream or an IterableDataset needs an explicit request."""
         asked = self.rules.at_once or not self.rules.auto
-        return mode == "bsp" and (self.source.samples is not None or (self.source.online is not None and asked))
+        return mode == "bsp" and (self.source.samples is not None or asked)
 
 
 def wire(

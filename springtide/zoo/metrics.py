@@ -1,4 +1,7 @@
-"""Pure. AUC of click predictions: `auc` is exact, `StreamingAUC` takes a batch at a time and can be merged.
+"""Pure. Streaming metrics of click predictions: AUC, log loss, normalized entropy; workers' states can be merged.
+
+In: labels and scores, a batch at a time. Out: the metric of all batches so far. `auc` computes the exact AUC over
+arrays. Labels are 0 or 1. Scores are probabilities, or logits with `from_logits`.
 
 `StreamingAUC` counts clicks and non-clicks in 2**16 cells of the logit. A pair within one cell counts half. The error
 is therefore at most half the share of such pairs, which `StreamingAUC.error_bound` returns.
@@ -11,7 +14,7 @@ from springtide import errors
 
 _CELLS = 1 << 16
 _LOGIT_RANGE = 16.0  # logits beyond this limit share the outermost cell; sigmoid(-16) is 1e-7
-_TINY = 1e-7  # distance of probabilities from 0 and 1, about the resolution of float32 next to 1
+_TINY = 1e-7  # distance of probabilities from 0 and 1 in the log loss, about the resolution of float32 next to 1
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
@@ -66,12 +69,59 @@ class StreamingAUC:
         pairs = ones.sum() * zeros.sum()
         return float((ones * zeros).sum() / (2 * pairs)) if pairs else float("nan")
 
+    def state(self) -> NDArray[np.int64]:
+        """Return the counts to send or save: [2, cells]."""
+        return np.stack([self._ones, self._zeros])
+
+    @classmethod
+    def from_state(cls, state: NDArray[np.int64], *, from_logits: bool = True) -> "StreamingAUC":
+        if state.shape != (2, _CELLS):
+            raise errors.BadInput(f"the state of a StreamingAUC has shape (2, {_CELLS}), got {state.shape}")
+        made = cls(from_logits=from_logits)
+        made._ones += state[0]
+        made._zeros += state[1]
+        return made
+
+
+class StreamingLogLoss:
+    """Mean log loss, and normalized entropy: log loss over the entropy of the click rate."""
+
+    def __init__(self, *, from_logits: bool = True) -> None:
+        self._from_logits = from_logits
+        self.samples = 0
+        self._ones = 0.0
+        self._total = 0.0
+
+    def update(self, labels: ArrayLike, scores: ArrayLike) -> None:
+        y, s = _checked(labels, scores)
+        logit = s if self._from_logits else _logit(s)
+        signed = np.where(y > 0, -logit, logit)
+        self._total += float(np.logaddexp(0.0, signed).sum())
+        self._ones += float((y > 0).sum())
+        self.samples += len(y)
+
+    def merge(self, other: "StreamingLogLoss") -> None:
+        self.samples += other.samples
+        self._ones += other._ones
+        self._total += other._total
+
+    def value(self) -> float:
+        """Return the mean log loss so far; NaN without samples."""
+        return self._total / self.samples if self.samples else float("nan")
+
+    def normalised_entropy(self) -> float:
+        """Return the mean log loss over the entropy of the mean label; NaN while one class is missing."""
+        if self._ones == 0 or self._ones == self.samples:
+            return float("nan")
+        rate = self._ones / self.samples
+        return float(self.value() / -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate)))
+
 
 def _logit(probability: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(probability) and not (probability.min() >= 0 and probability.max() <= 1):
         low, high = probability.min(), probability.max()
         raise errors.BadInput(
-            f"scores are {low:.4g} to {high:.4g}; expected probabilities. For logits, use from_logits=True"
+            f"scores are {low:.4g} to {high:.4g}, expected probabilities; for logits say from_logits=True"
         )
     inside = np.clip(probability, _TINY, 1 - _TINY)
     return np.asarray(np.log(inside) - np.log1p(-inside))

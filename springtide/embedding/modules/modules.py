@@ -249,6 +249,7 @@ class EmbeddingBags(_OpenTable):
         *,
         name: str | None = None,
         mode: Literal["sum", "mean", "max"] = "sum",
+        output: Literal["concat", "list"] = "concat",
         **options: Unpack[TableOptions],
     ) -> None:
         """Create the tables of `dims`: row lengths by table name; a list names the tables by number."""
@@ -260,7 +261,8 @@ class EmbeddingBags(_OpenTable):
             )
         named = dict(dims) if isinstance(dims, Mapping) else {str(i): dim for i, dim in enumerate(dims)}
         validation.choice(mode, "mode", ("sum", "mean", "max"))
-        self.name, self.mode, self.dims = _name(name, "EmbeddingBags"), mode, named
+        validation.choice(output, "output", ("concat", "list"))
+        self.name, self.mode, self.output, self.dims = _name(name, "EmbeddingBags"), mode, output, named
         self.lengths = tuple(named.values())
         self.request_of = {
             table: _request(_checked(dim, f"EmbeddingBags {table!r}"), table, **options) for table, dim in named.items()
@@ -282,13 +284,18 @@ class EmbeddingBags(_OpenTable):
                 f"{self.name or 'EmbeddingBags'}: ids have shape {tuple(ids.shape)}; "
                 f"expected [batch, {len(self.dims)}], a column a table"
             )
-        return row_batch.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
+        call = row_batch.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
+        if self.output == "concat":
+            return call
+        shapes: list[tuple[int, ...]] = [(ids.shape[0], dim) for dim in self.lengths]
+        places = [(i, 0, dim) for i, dim in enumerate(self.lengths)]
+        return calls.LookupCall(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
 
     def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
         if isinstance(ids, Mapping):
             return self._forward_named(ids)
-        (out,) = self.binding.lookups.run(self, ids)
-        return out
+        outs = self.binding.lookups.run(self, ids)
+        return outs[0] if self.output == "concat" else list(outs)
 
     def _forward_named(self, ids: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         by_name = dict(zip(self.dims, self.binding.features, strict=True))

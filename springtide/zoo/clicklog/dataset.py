@@ -19,7 +19,7 @@ from springtide import errors
 from springtide.data.stream.decode import Field, Fixed
 from springtide.data.stream.records import Bytes
 from springtide.domain.core.validation import takes_numbers
-from springtide.zoo import array_files
+from springtide.zoo import array_files, metrics
 from springtide.zoo.clicklog import generator as oracle
 from springtide.zoo.clicklog import population
 from springtide.zoo.clicklog.generator import ClickRows, Generator
@@ -56,6 +56,9 @@ class _Shaper:
     def pair(self, rows: ClickRows) -> Columns:
         return {"user": rows.sparse[:, 0].copy(), "item": rows.sparse[:, 1].copy(), "y": rows.click}
 
+    def rating(self, rows: ClickRows) -> Columns:
+        return {**self.pair(rows), "y": rows.rating.astype(np.float32)}
+
     def history(self, rows: ClickRows) -> Columns:
         items = np.concatenate([rows.sparse[:, 1:2] + 1, self._histories[rows.users]], axis=1)
         user = rows.sparse[:, 0].copy()
@@ -66,12 +69,14 @@ _KINDS: dict[str, Callable[[_Shaper, ClickRows], Columns]] = {
     "click": _Shaper.click,
     "rank": _Shaper.rank,
     "pair": _Shaper.pair,
+    "rating": _Shaper.rating,
     "history": _Shaper.history,
 }
 _BATCHES: dict[str, Callable[..., Batch]] = {
     "click": ClickBatch,
     "rank": RankBatch,
     "pair": PairBatch,
+    "rating": PairBatch,
     "history": HistoryBatch,
 }
 
@@ -80,7 +85,7 @@ class ClickLog(BatchDataset):
     """A seeded click log of `samples` samples with a known best AUC.
 
     `kind` selects the models: "click" (`ClickBatch`), "rank" (`RankBatch`, labels click and conversion), "pair"
-    (`PairBatch`), "history" (`HistoryBatch`).
+    (`PairBatch`), "rating" (`PairBatch`, labels 1 to 5), "history" (`HistoryBatch`).
     """
 
     @takes_numbers("self")
@@ -138,12 +143,12 @@ class ClickLog(BatchDataset):
     def tables(self) -> tuple[int, ...]:
         """Row counts of the tables that a model needs for these samples."""
         users, items, category = self.spec.cardinalities[:3]
-        by_kind = {"pair": (users, items), "history": (users, items + 1, category + 1)}
+        by_kind = {"pair": (users, items), "rating": (users, items), "history": (users, items + 1, category + 1)}
         return by_kind.get(self.kind, self.spec.cardinalities)
 
-    def truth(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Return click labels and true click probabilities of some samples, evenly spread."""
-        step = -(-self.samples // _BEST_AUC_SAMPLES)
+    def truth(self, limit: int = _BEST_AUC_SAMPLES) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Return click labels and true click probabilities of up to `limit` samples, evenly spread."""
+        step = -(-self.samples // limit)
         index = np.arange(0, self.samples, step, dtype=np.int64)
         rows = self.generator.rows(self.first + index)
         return rows.click, rows.probability
@@ -152,6 +157,11 @@ class ClickLog(BatchDataset):
         """Return the expected AUC of the planted truth on this part, which no model can beat."""
         _, probability = self.truth()
         return oracle.expected_auc(probability, probability)
+
+    def drawn_auc(self) -> float:
+        """Return the AUC of the planted truth on the drawn labels, which differs from `best_auc` only by chance."""
+        labels, probability = self.truth()
+        return metrics.auc(labels, probability)
 
     def _taken(self, index: NDArray[np.int64]) -> Columns:
         if self._columns is None:

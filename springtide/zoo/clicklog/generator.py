@@ -4,6 +4,7 @@ In: `LogSpec`, indices. Out: `ClickRows`, made in cache-sized blocks, and the be
 an expectation over all possible labels, without sampling noise. Next: `dataset`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,11 @@ from springtide.zoo.clicklog.population import LogSpec
 _BLOCK = 8192  # events per block: about 40 arrays of this size fit the second-level cache
 _CALIBRATION = 65536  # number of events by which the bias is set; the click rate is then met within 0.002
 _SECONDS_AN_HOUR = 3600.0
+RATING_STEPS = (-2.0, -1.0, 0.0, 1.0)
+"""A rating is 1 plus the number of these thresholds that are below the noisy logit. Without label noise, clicks have
+the ratings 4 and 5.
+"""
+
 _STREAM_USER, _STREAM_ITEM, _STREAM_CONTEXT, _STREAM_DENSE, _STREAM_LABEL, _STREAM_CONVERSION = range(20, 26)
 
 
@@ -35,6 +41,8 @@ class ClickRows:
     """True click probabilities, [n]."""
     click: NDArray[np.float32]
     """Clicks [n], 0 or 1."""
+    rating: NDArray[np.int64]
+    """Ratings [n], 1 to 5."""
     conversion: NDArray[np.float32]
     """Conversions [n], 0 or 1; only clicks convert."""
 
@@ -66,6 +74,7 @@ class Generator:
             dense=np.empty((n, spec.dense), dtype=np.float32),
             probability=np.empty(n),
             click=np.empty(n, dtype=np.float32),
+            rating=np.empty(n, dtype=np.int64),
             conversion=np.empty(n, dtype=np.float32),
         )
         for start in range(0, n, _BLOCK):
@@ -75,12 +84,24 @@ class Generator:
     def between(self, start: int, stop: int) -> ClickRows:
         return self.rows(np.arange(start, stop, dtype=np.int64))
 
+    def frozen_probability(self, index: Index, lag_s: float) -> NDArray[np.float64]:
+        """Return the click probabilities under the truth of `lag_s` seconds before each event."""
+        index = np.ascontiguousarray(index, dtype=np.int64)
+        out = np.empty(len(index))
+        for start in range(0, len(index), _BLOCK):
+            part = index[start : start + _BLOCK]
+            draw = self._draw(part, self._room(len(part)))
+            logit = self.clicks.logit(draw, self._hours(part / self.spec.events_per_s - lag_s))
+            out[start : start + _BLOCK] = self.clicks.probability(logit)
+        return out
+
     def _fill(self, rows: ClickRows, block: slice, index: Index) -> None:
         event = index[block]
         ids = self._room(len(event))
         draw = self._draw(event, ids)
         hours = self._hours(rows.time_s[block])
-        chance = self.clicks.probability(self.clicks.logit(draw, hours))
+        logit = self.clicks.logit(draw, hours)
+        chance = self.clicks.probability(logit)
         luck = counter_rng.uniforms(event, self.world.stream(_STREAM_LABEL))
         rows.users[block] = draw.users
         rows.sparse[block] = ids.T
@@ -88,6 +109,7 @@ class Generator:
         rows.probability[block] = chance
         clicked = luck < chance
         rows.click[block] = clicked
+        rows.rating[block] = _rating(logit, luck)
         converts = self.conversions.probability(self.conversions.logit(draw, hours))
         luck = counter_rng.uniforms(event, self.world.stream(_STREAM_CONVERSION))
         rows.conversion[block] = clicked & (luck < converts)
@@ -118,6 +140,22 @@ class Generator:
         return (time_s / _SECONDS_AN_HOUR).astype(np.float32)
 
 
+def _rating(logit: Floats, luck: NDArray[np.float64]) -> NDArray[np.int64]:
+    liking = logit - np.log(luck / (1 - luck))
+    rating = np.ones(len(logit), dtype=np.int64)
+    for step in RATING_STEPS:
+        rating += liking > step
+    return rating
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagPoint:
+    """Expected AUC of a truth that is a given time behind the events."""
+
+    lag_s: float
+    auc: float
+
+
 def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -> float:
     """Return the expected AUC of `score` if labels are drawn with `probability`; ties count half."""
     _, group = np.unique(score, return_inverse=True)
@@ -127,3 +165,19 @@ def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -
     itself = (probability * (1 - probability)).sum()  # subtract the pairs of a sample with itself, which do not exist
     right = (ones * (below + zeros / 2)).sum() - itself / 2
     return float(right / (ones.sum() * zeros.sum() - itself))
+
+
+def best_auc(generator: Generator, start: int, stop: int) -> float:
+    """Return the AUC of the true probabilities over samples start .. stop - 1."""
+    true = generator.between(start, stop).probability
+    return expected_auc(true, true)
+
+
+def auc_vs_lag(
+    generator: Generator, lags_s: Sequence[float], *, at_s: float = 0.0, samples: int = 100_000
+) -> list[LagPoint]:
+    """Return the AUC of the truth from `lag` seconds before each event, for events from `at_s` on."""
+    first = int(at_s * generator.spec.events_per_s)
+    index = np.arange(first, first + samples, dtype=np.int64)
+    true = generator.rows(index).probability
+    return [LagPoint(lag_s=lag, auc=expected_auc(true, generator.frozen_probability(index, lag))) for lag in lags_s]

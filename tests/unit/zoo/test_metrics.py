@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.zoo.metrics import StreamingAUC, auc
+from springtide.zoo.metrics import StreamingAUC, StreamingLogLoss, auc
 
 
 def plain_auc(labels, scores):
@@ -61,18 +61,22 @@ def test_the_streamed_auc_is_within_the_bound_it_states(pairs):
 @settings(max_examples=50)
 @given(st.lists(logits, min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_merging_in_any_order_is_the_same_as_one_stream(parts, random):
-    whole, pieces = StreamingAUC(), []
+    whole_auc, whole_loss = StreamingAUC(), StreamingLogLoss()
+    pieces = []
     for part in parts:
         labels, scores = columns(part)
-        pieces.append(StreamingAUC())
-        for metric in (whole, pieces[-1]):
+        pieces.append((StreamingAUC(), StreamingLogLoss()))
+        for metric in (whole_auc, whole_loss, *pieces[-1]):
             metric.update(labels, scores)
     random.shuffle(pieces)
-    merged = StreamingAUC()
-    for piece in pieces:
-        merged.merge(piece)
-    assert same(merged.value(), whole.value())
-    assert merged.samples == sum(map(len, parts))
+    merged_auc, merged_loss = StreamingAUC(), StreamingLogLoss()
+    for one_auc, one_loss in pieces:
+        merged_auc.merge(StreamingAUC.from_state(one_auc.state()))
+        merged_loss.merge(one_loss)
+    assert same(merged_auc.value(), whole_auc.value())
+    assert merged_auc.samples == merged_loss.samples == sum(map(len, parts))
+    assert merged_loss.value() == pytest.approx(whole_loss.value(), nan_ok=True)
+    assert merged_loss.normalised_entropy() == pytest.approx(whole_loss.normalised_entropy(), nan_ok=True)
 
 
 def test_the_bound_is_small_for_scores_of_a_real_model():
@@ -86,8 +90,31 @@ def test_the_bound_is_small_for_scores_of_a_real_model():
     assert streamed.value() == pytest.approx(auc(labels, scores), abs=1e-5)
 
 
+def test_log_loss_and_normalised_entropy_are_the_plain_ones():
+    random = np.random.default_rng(1)
+    chance = random.random(1000) * 0.98 + 0.01
+    labels = (random.random(1000) < chance).astype(float)
+    plain = -np.mean(labels * np.log(chance) + (1 - labels) * np.log(1 - chance))
+    rate = labels.mean()
+    entropy = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+    from_chance, from_logits = StreamingLogLoss(from_logits=False), StreamingLogLoss()
+    from_chance.update(labels, chance)
+    from_logits.update(labels, np.log(chance / (1 - chance)))
+    for metric in (from_chance, from_logits):
+        assert metric.value() == pytest.approx(plain)
+        assert metric.normalised_entropy() == pytest.approx(plain / entropy)
+
+
+def test_a_sure_mistake_costs_much_but_not_infinitely():
+    metric = StreamingLogLoss(from_logits=False)
+    metric.update([1.0], [0.0])
+    assert 10 < metric.value() < 20
+
+
 def test_nothing_seen_is_not_a_number():
     assert math.isnan(StreamingAUC().value())
+    assert math.isnan(StreamingLogLoss().value())
+    assert math.isnan(StreamingLogLoss().normalised_entropy())
 
 
 @pytest.mark.parametrize(
@@ -102,3 +129,8 @@ def test_nothing_seen_is_not_a_number():
 def test_what_does_not_fit_is_refused(labels, scores, message):
     with pytest.raises(errors.BadInput, match=message):
         StreamingAUC(from_logits=False).update(labels, scores)
+
+
+def test_a_state_of_another_shape_is_refused():
+    with pytest.raises(errors.BadInput, match="65536"):
+        StreamingAUC.from_state(np.zeros((2, 5), dtype=np.int64))

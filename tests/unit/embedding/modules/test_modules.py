@@ -94,6 +94,12 @@ def test_a_collection_takes_ragged_bags_by_name(make_served):
         served.model["t"](torch.zeros(3, 4, dtype=torch.int64))
 
 
+def test_list_output_gives_a_tensor_a_table(make_served):
+    served = make_served(nn.ModuleDict({"t": springtide.EmbeddingBags([4, 8], output="list")}))
+    outs = served.model["t"](torch.tensor([[1, 2], [3, 4]]))
+    assert [tuple(out.shape) for out in outs] == [(2, 4), (2, 8)]
+
+
 def test_padding_takes_no_part_and_is_never_stored(make_served):
     served = make_served(nn.ModuleDict({"bag": springtide.EmbeddingBag(4, padding_idx=0)}))
     served.model["bag"](torch.tensor([[0, 1], [0, 0]])).sum().backward()
@@ -146,6 +152,7 @@ def test_unbound_modules_can_be_copied():
         (lambda: springtide.EmbeddingBags([4], name=3), "EmbeddingBags: name=3: expected a text"),
         (lambda: springtide.EmbeddingBags({}), "at least one table"),
         (lambda: springtide.EmbeddingBags(8), "EmbeddingBags\\(8\\): expected at least one table"),
+        (lambda: springtide.EmbeddingBags([4], output="dict"), "no output named 'dict'"),
         (lambda: springtide.Embedding(4, optimizer=tables.OptimSpec(kind="adm")), "Did you mean 'adam'"),
     ],
 )

@@ -142,7 +142,7 @@ def test_one_odd_step_in_eight_is_no_measure():
     ("timing", "paper", "why"),
     [
         (step(waited_s=0.002), None, "a cache could not spare more"),
-        (step(), Paper(with_caches=195), "wanted 5% net"),
+        (step(), Paper(with_caches=195), "must gain 5% net"),
         (step(), Paper(with_caches=260), "spares -30% of the bytes"),
     ],
 )

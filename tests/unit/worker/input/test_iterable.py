@@ -3,6 +3,7 @@
 import collections
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import data
@@ -15,6 +16,8 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import batches, iterable
 from springtide.worker.input import reader as reader_module
+from springtide.worker.input.batch_rows import NotRows
+from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import LeaseTracker
 from tests.unit.worker import clicks, ranks
@@ -169,17 +172,103 @@ def opened(count, size=2, **how):
 
 
 def test_every_rank_gets_as_many_batches_and_its_own():
-    read = [list(iterable.rounds(opened(13), range(2), rank=rank, workers=2)) for rank in range(2)]
+    read = [list(IterableRounds(opened(13), rank=rank, workers=2).read(range(2))) for rank in range(2)]
     assert [len(one) for one in read] == [6, 6]
     assert [handed.batch.x.tolist() for handed in read[1][:3]] == [[2, 3], [6, 7], [10, 11]]
     assert all(handed.order.whole is None for handed in read[0])
 
 
-def test_a_cache_needs_samples_with_indices():
-    model = clicks.Clicks()
+def whole_rounds(source, **how):
+    one = IterableRounds(source, rank=1, workers=2, **how)
+    one.wholes = lambda: True
+    return one, list(one.read(range(1)))
+
+
+def test_a_round_is_one_batch_for_a_schedule_whose_samples_can_be_had_by_number():
+    one, read = whole_rounds(opened(8))
+    assert [handed.batch.x.tolist() for handed in read] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert all(handed.whole for handed in read) and read[1].order.whole.tolist() == [4, 5, 6, 7]
+    assert one.fetch(np.array([5, 7])).y.tolist() == [10, 14]
+    assert one.pick(None, read[0].order.whole, np.array([2, 3]), jagged=True).x.tolist() == [2, 3]
+    assert one.fetch(read[0].order.whole).x.tolist() == [0, 1, 2, 3]
+    with pytest.raises(errors.JobFailed, match="sample 99 of the pass is not at hand"):
+        one.fetch(np.array([99]))
+
+
+def summed(items):
+    """A batch that cannot be cut by rows: how many there are, and the sum of what they hold."""
+    return {"samples": len(items), "sum": sum(int(x) for x, _ in items)}
+
+
+@pytest.mark.parametrize("readers", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_of_samples_that_a_collate_fn_makes_batches_of_any_batch_can_be_made(readers):
+    one, read = whole_rounds(opened(8, collate_fn=summed, num_workers=readers))
+    assert [handed.batch for handed in read] == [{"samples": 4, "sum": 0 + 1 + 2 + 3}, {"samples": 4, "sum": 22}]
+    assert one.again and one.fetch(np.array([5, 7])) == {"samples": 2, "sum": 5 + 7}
+    assert one.pick(None, read[0].order.whole, np.array([0, 3]), jagged=True) == {"samples": 2, "sum": 0 + 3}
+    one.wholes = lambda: False
+    assert [handed.batch["sum"] for handed in one.read(range(1))] == [2 + 3, 6 + 7]
+    alone = IterableRounds(opened(8, collate_fn=summed), rank=1, workers=2)
+    assert [handed.batch["sum"] for handed in alone.read(range(1))] == [2 + 3, 6 + 7]
+
+
+def test_a_round_of_unequal_parts_or_of_no_rows_is_trained_a_part_a_rank(caplog, monkeypatch):
+    for how in ({}, {"collate_fn": lambda items: torch.stack([x for x, _ in items])}):
+        _, uneven = whole_rounds(opened(7, **how))
+        assert [handed.whole for handed in uneven] == [True, False] and uneven[1].order.whole is None
+    assert not caplog.records
+    monkeypatch.setattr(iterable, "samples_in", lambda part: 3)
+    _, own = whole_rounds(opened(8))
+    assert [handed.batch.x.tolist() for handed in own] == [[2, 3], [6, 7]]
+    assert caplog.text.count("not a row a sample") == 1
+
+
+def test_parts_are_joined_by_rows_whatever_holds_them():
+    part = lambda k: {"a": torch.full((2, 3), k), "b": [Pair(torch.tensor([k, k]), ("u", "v"))]}  # noqa: E731
+    found = iterable.joined([part(1), part(2)], 2)
+    assert found["a"].shape == (4, 3) and found["a"][2, 0] == 2
+    assert found["b"][0].x.tolist() == [1, 1, 2, 2] and found["b"][0].y == ("u", "v", "u", "v")
+    for bad in ([torch.zeros(2), torch.zeros(3)], [torch.zeros(2), 5], [{"a": 1}, {"b": 1}], [torch.tensor(1)] * 2):
+        with pytest.raises(NotRows):
+            iterable.joined(bad, 2)
+
+
+def train(*, keep, **options):
+    """Losses, final model and the cache's use of each rank."""
+    made = []
+    for _ in range(RANKS):  # not in the ranks' threads, which would share the seed
+        torch.manual_seed(0)
+        made.append((clicks.Clicks(), Visits(20 * RANKS * PART + 5)))
 
     def work(job):
-        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), Visits(64), batch_size=8, cache="30%")
+        model, visits = made[job.rank]
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+        model, optimizer, batches = job.prepare(model, optimizer, visits, batch_size=PART, **options)
+        sharing, losses = job._wired.sharing, []
+        if not keep:
+            sharing.cache = None
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = clicks.loss_of(model, x, y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        job.finish()
+        return losses, model.state_dict(), sharing.use()
 
-    with ranks.Group(workers=1) as group, pytest.raises(errors.BadInput, match="have no indices"):
-        group.run(work)
+    with ranks.Group(workers=RANKS, servers=2) as group:
+        return group.run(work)
+
+
+def stacked(visits):
+    """What torch's own collate makes, but nobody knows that."""
+    return torch.stack([ids for ids, _ in visits]), torch.stack([hit for _, hit in visits])
+
+
+@pytest.mark.parametrize("how", [{"allocation": "laia"}, {"allocation": "contiguous"}, {"collate_fn": stacked}])
+def test_rows_of_an_iterable_are_kept_and_the_model_is_the_same_to_the_bit(how):
+    found, expected = (train(keep=keep, cache="30%", **how) for keep in (True, False))
+    for (losses, state, use), (other_losses, other_state, _) in zip(found, expected, strict=True):
+        assert losses == other_losses and len(losses) == 20
+        assert all(torch.equal(value, other_state[name]) for name, value in state.items())
+        assert use.hits > 0 and use.saved > 0 and use.dirty == 0

@@ -118,14 +118,15 @@ def test_labels_follow_the_true_probabilities(still):
         assert rows.click[part].mean() == pytest.approx(rows.probability[part].mean(), abs=0.02)
 
 
-def best_auc(log, start, stop):
-    true = log.between(start, stop).probability
-    return generator.expected_auc(true, true)
+def test_high_ratings_are_the_clicks(still):
+    rows = still.between(0, 5_000)
+    assert set(np.unique(rows.rating)) == {1, 2, 3, 4, 5}
+    np.testing.assert_array_equal(rows.rating >= 4, rows.click > 0)
 
 
 def test_the_known_best_auc_is_what_the_truth_reaches(still):
     rows = still.between(0, 200_000)
-    best = best_auc(still, 0, 200_000)
+    best = generator.best_auc(still, 0, 200_000)
     assert 0.75 < best < 0.9
     assert metrics.auc(rows.click, rows.probability) == pytest.approx(best, abs=0.005)
 
@@ -154,16 +155,33 @@ def test_no_other_score_beats_the_truth(still):
 
 def test_label_noise_lowers_the_best_auc():
     aucs = [
-        best_auc(Generator(LogSpec(cardinalities=FIELDS, label_noise=noise)), 0, 20_000) for noise in (0.0, 0.2, 0.5)
+        generator.best_auc(Generator(LogSpec(cardinalities=FIELDS, label_noise=noise)), 0, 20_000)
+        for noise in (0.0, 0.2, 0.5)
     ]
     assert aucs[0] > aucs[1] + 0.01 > aucs[2] + 0.02
+
+
+def test_a_frozen_truth_gets_worse_with_lag(drifting):
+    curve = generator.auc_vs_lag(drifting, [0, 600, 3600, 2 * 3600, 8 * 3600], at_s=10 * 3600, samples=20_000)
+    aucs = [point.auc for point in curve]
+    assert aucs[0] == pytest.approx(generator.best_auc(drifting, 3_600_000, 3_620_000))
+    assert aucs[0] - aucs[1] < 0.01  # ten minutes hardly matter
+    assert aucs[1] > aucs[2] + 0.01 > aucs[3] + 0.02
+    assert aucs[4] == pytest.approx(0.5, abs=0.08)
+
+
+def test_a_truth_that_does_not_drift_never_gets_worse(still):
+    first, last = generator.auc_vs_lag(still, [0, 1e6], samples=5_000)
+    assert first.auc == last.auc
 
 
 def test_drift_makes_the_task_neither_easier_nor_harder(drifting):
     early, late = drifting.between(0, 50_000), drifting.between(40_000_000, 40_050_000)
     assert late.time_s[0] == 400_000
     assert early.click.mean() == pytest.approx(late.click.mean(), abs=0.15)
-    assert best_auc(drifting, 40_000_000, 40_050_000) == pytest.approx(best_auc(drifting, 0, 50_000), abs=0.05)
+    assert generator.best_auc(drifting, 40_000_000, 40_050_000) == pytest.approx(
+        generator.best_auc(drifting, 0, 50_000), abs=0.05
+    )
 
 
 def test_histories_are_of_the_users_taste_and_padded_at_the_end(still):
