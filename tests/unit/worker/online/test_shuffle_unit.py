@@ -200,8 +200,3 @@ def test_a_taken_batch_that_is_not_trained_goes_back_to_its_owner():
 def test_an_unknown_strategy_is_named():
     with pytest.raises(errors.UnknownName, match="Did you mean 'advanced'"):
         ShuffleUnit(LeaseTracker(), strategy="advancd")
-
-
-def test_bounds_must_make_sense():
-    with pytest.raises(errors.BadInput, match="lower=4, upper=4"):
-        ShuffleUnit(LeaseTracker(), queue=(4, 4))
