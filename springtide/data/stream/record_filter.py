@@ -56,7 +56,7 @@ class DeadLetter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatch:
-    """The trainable records of a batch, and letters for the others."""
+    """The trainable records of a batch, and a dead letter for each other record."""
 
     batch: Any
     """The batch; None if no record can be trained."""

@@ -85,7 +85,8 @@ def observe(
 
 
 def _is_usable(before: WorkerReading, after: WorkerReading, since: float, rules: PlanRules) -> bool:
-    """Return True for a span past the change of shape and the worker's first steps, without a restart."""
+    """Return True if the span begins after the job's last change of shape and the worker's first steps, and the worker
+    did not restart within it."""
     settled = before.at >= since + rules.settle_s and before.timing.steps >= rules.warm_up_steps
     return settled and after.timing.steps >= before.timing.steps
 

@@ -1,7 +1,7 @@
 """Feeds of batches for the loop: read the samples of orders, in parts for gradient accumulation, or one batch ahead.
 
-In: orders of batch_plan.py. Out: `ReadBatch`es for batches.py. With accumulation, leases and pushes treat the parts of
-a sum as one batch. With read-ahead, a thread reads and prepares the next batch while the loop trains.
+In: orders of batch_plan.py. Out: `ReadBatch`es for batches.py. With gradient accumulation, the mini-batches of one sum
+are leased and pushed as one batch. With read-ahead, a thread reads and prepares the next batch while the loop trains.
 """
 
 import dataclasses

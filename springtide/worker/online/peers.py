@@ -77,7 +77,7 @@ class Peers:
     def __init__(
         self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
     ) -> None:
-        """Listen for peers. `certificates` is a folder (`rpc.transport.tls`), if the job uses TLS."""
+        """Listen for peers. `certificates` is the folder of the job's TLS certificates; empty without TLS."""
         self._unit, self._own = unit, PeerIdentity(name, secret, certificates)
         self.sent_bytes = 0
         self._lines: dict[str, PeerLine] = {}

@@ -1,4 +1,4 @@
-"""Lookup, backward and update of many one-id bags by a peer: nn.EmbeddingBag (sparse) or FBGEMM's TBE.
+"""Times lookup, backward and update of many bags of one id each in nn.EmbeddingBag (sparse) or FBGEMM's TBE.
 
 Options: kind, file (int64 ids), shape [batches, tables, batch], rows, dim, threads, lr. A round: seconds -> M rows/s.
 """

@@ -266,7 +266,7 @@ def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
     found = {}
     for name in ("springtide", "es", "optimus", "optimus_one"):
         story = tell(job_of(MODELS["widedeep"], seed), name)
-        points = sorted(dict(story.speeds.get("job", [])).items())  # of one moment, what it came to
+        points = sorted(dict(story.speeds.get("job", [])).items())  # the last speed of each moment
         points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # as it was to the end
         steps = [pair for before, after in pairwise(points) for pair in ((before[0], before[1]), (after[0], before[1]))]
         found[name] = [(at / 60, speed) for at, speed in steps]

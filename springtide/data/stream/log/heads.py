@@ -1,4 +1,4 @@
-"""Share the begin and end of each partition through a file that all producers and readers of a log map into memory.
+"""Share the first and last offset of each partition through a memory-mapped file of all producers and readers of a log.
 
 A reader of 800 partitions finds new records in memory, without opening a file or making a system call. A producer
 stores the new end last, after bytes and index: only then do the records exist. After a reboot the file is rebuilt from
