@@ -4,10 +4,12 @@
 
 #include <array>
 #include <atomic>
+#include <numeric>
 #include <thread>
 
 #include "migrate/slot_stream.h"
 #include "slots/slot_batch.h"
+#include "step/step_rows.h"
 #include "testing/check.h"
 #include "testing/cluster.h"
 #include "wire/wire.h"
@@ -155,6 +157,43 @@ void move_all(bool hurried) {
 
 TEST(a_moved_slot_is_the_same_bit_for_bit_and_its_old_server_names_the_new_one) { move_all(false); }
 TEST(a_slot_that_is_moved_in_a_hurry_is_the_same_too) { move_all(true); }
+
+// Dense parameters are pulled again while their push is under way. If the push is refused, it is sent once more: with
+// its gradients, and not with the values that have arrived since.
+void move_under_a_push(bool shared) {
+  Three cluster;
+  const auto backend = std::make_shared<RemoteBackend>(cluster.options(shared));
+  backend->declare(std::vector{counting(0, 4), counting(1, 9)});
+  const auto source = std::make_shared<RowSource>(backend);
+  std::vector<Key> keys(300);
+  std::iota(keys.begin(), keys.end(), Key{0});
+  DenseRows dense(*source, std::vector<TableId>(keys.size(), 0), keys, std::vector<uint32_t>(keys.size(), 4));
+  const auto push = [&](uint64_t first) {
+    std::ranges::fill(dense.set()->grads(), -1.0f);
+    const Part part = dense.push_part();
+    return backend->push(std::span(&part, 1), batch(1, first));
+  };
+  const auto pull = [&] {
+    RowSet::pull(std::span(&dense.set(), 1), {});
+    dense.set()->wait();
+    return std::vector<float>(dense.set()->rows().begin(), dense.set()->rows().end());
+  };
+  for (uint64_t first = 0; first < 5; ++first) push(first)->wait();
+  CHECK(pull() == std::vector<float>(4 * keys.size(), 5.0f));
+
+  CHECK(cluster.move(0, 2, cluster[0].owned()).moved.size() == kSlots / 2);
+  const auto under_way = push(5);  // to the old owner
+  Placement moved = cluster.placement;
+  moved.epoch = 5;
+  std::ranges::replace(moved.server_of_slot, uint16_t{0}, uint16_t{2});
+  backend->reroute(moved, {{uint16_t{2}, "127.0.0.1:" + std::to_string(cluster[2].port())}});
+  pull();  // from the new one
+  under_way->wait();
+  CHECK(pull() == std::vector<float>(4 * keys.size(), 6.0f));
+}
+
+TEST(a_push_that_is_refused_is_sent_again_as_it_was_though_its_rows_were_pulled_since) { move_under_a_push(false); }
+TEST(a_push_from_shared_memory_is_sent_again_as_it_was_too) { move_under_a_push(true); }
 
 TEST(a_server_gives_only_what_is_its_own_and_takes_only_what_it_has_not) {
   Three cluster;

@@ -196,11 +196,12 @@ void RowSet::wait() {
       copy_row(rows_.data() + user_offset_[i], wire_.data() + routed_.row_offset[position_[i]], run.dim);
 }
 
-void RowSet::copy_to_wire(const float* from) {
-  float* wire = wire_.get(*backend_, floats());
+float* RowSet::copy_to(FloatBuffer& buffer, const float* from) {
+  float* wire = buffer.get(*backend_, floats());
   for (const auto& run : unique_.runs)
     for (uint32_t i = run.begin; i < run.end; ++i)
       copy_row(wire + routed_.row_offset[position_[i]], from + user_offset_[i], run.dim);
+  return wire;
 }
 
 void RowSet::drop_grads() {
@@ -225,7 +226,7 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
   }
 }
 
-void RowSet::select_touched() {
+float* RowSet::select_touched(FloatBuffer& buffer) {
   const size_t n = routed_.keys.size();
   std::vector<uint32_t> unique_at(n, kNone);  // unique index of a routed row that is kept
   std::vector<uint32_t> dim_at(n);
@@ -239,7 +240,7 @@ void RowSet::select_touched() {
   selected_.keys.clear();
   selected_.row_offset.assign(1, 0);
   selected_.server_begin.assign(1, 0);
-  float* wire = wire_.get(*backend_, floats());
+  float* wire = buffer.get(*backend_, floats());
   const auto select = [&](uint32_t r) {
     if (unique_at[r] == kNone) return;
     const uint32_t at = selected_.row_offset.back();
@@ -249,26 +250,29 @@ void RowSet::select_touched() {
     selected_.row_offset.push_back(at + dim_at[r]);
   };
   routed_.for_each(select, [&] { selected_.server_begin.push_back(static_cast<uint32_t>(selected_.keys.size())); });
+  return wire;
 }
 
 Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check) {
   wait();
   grads();
   if (suspect_ || always_check) check_finite(names);
+  // A set that follows its slots is pulled while its push is under way. The pull changes routed_ and wire_, and a push
+  // that is refused is sent again from what it was given here.
+  const bool pulled_meanwhile = !followed_.expired();
+  FloatBuffer& wire = pulled_meanwhile ? pushed_ : wire_;
   if (std::find(touched_.begin(), touched_.end(), uint8_t{0}) != touched_.end()) {
-    select_touched();
-    return {&selected_, wire_.data()};
+    return {&selected_, select_touched(wire)};
   }
   if (same_layout()) return {&routed_, grads_.data()};
-  copy_to_wire(grads_.data());
-  return {&routed_, wire_.data()};
+  if (pulled_meanwhile) selected_ = routed_;
+  return {pulled_meanwhile ? &selected_ : &routed_, copy_to(wire, grads_.data())};
 }
 
 Part RowSet::assign_part() {
   wait();
   if (same_layout()) return {&routed_, rows_.data()};
-  copy_to_wire(rows_.data());
-  return {&routed_, wire_.data()};
+  return {&routed_, copy_to(wire_, rows_.data())};
 }
 
 }  // namespace springtide

@@ -153,8 +153,8 @@ class RowSet {
   bool same_layout() const { return group_begin_.size() <= 2; }
   void check_finite(const std::vector<std::pair<TableId, std::string>>& names);
   void lay_out(size_t groups);
-  void copy_to_wire(const float* from);
-  void select_touched();
+  float* copy_to(FloatBuffer& buffer, const float* from);  // in wire order
+  float* select_touched(FloatBuffer& buffer);              // gradients of touched groups, planned by selected_
   void catch_up();
 
   std::shared_ptr<Backend> backend_;  // first: buffers may belong to it
@@ -166,8 +166,9 @@ class RowSet {
   std::vector<uint32_t> occurrence_offsets_;
   std::vector<uint8_t> touched_;
   std::vector<uint32_t> buckets_;  // scratch of the counting sort
-  Routed selected_;                // what push_part() sends when some groups are left out
+  Routed selected_;                // the plan of a push, where it is not routed_
   FloatBuffer rows_, grads_, wire_;
+  FloatBuffer pushed_;  // gradients under way, of a set that follows its slots
   std::weak_ptr<RowSource> followed_;
   std::shared_ptr<Pending> pulling_;
   std::vector<uint64_t> seen_, basis_;  // of the rows that are here; of those in use
