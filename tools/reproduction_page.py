@@ -6,7 +6,6 @@ springtide reproduce herald --json --out docs/reproduction | tail -n 1 > docs/re
 tools/reproduction_page.py
 """
 
-import dataclasses
 import json
 import pathlib
 import sys
@@ -77,7 +76,7 @@ def _pictures(prefix: str) -> list[str]:
 def _assumed() -> list[str]:
     return [
         f"| `{row.name}` | {row.default:g} | {row.metadata['unit']} | {source[7:].lstrip(':; ')} |\n"
-        for row in dataclasses.fields(parameters.ClusterWorld)
+        for _, row in parameters.CONSTANTS.values()
         if (source := row.metadata["source"]).startswith("assumed")
     ]
 

@@ -1,6 +1,5 @@
 """Writes the tables of docs/design/simulator.md from `springtide.sim`: run it after changing a parameter or a model."""
 
-import dataclasses
 import pathlib
 import re
 import sys
@@ -20,7 +19,7 @@ def page(text: str) -> str:
     listed = "".join(f"| `{model.name}` | {model.source} |\n" for model in parameters.MODELS.values())
     rows = "".join(
         f"| `{row.name}` | {row.default:g} | {row.metadata['unit']} | {row.metadata['source']} |\n"
-        for row in dataclasses.fields(parameters.ClusterWorld)
+        for _, row in parameters.CONSTANTS.values()
     )
     text = _filled(text, MODELS_HEAD, listed + "\n")
     return _filled(text, PARAMETERS_HEAD, rows)

@@ -22,6 +22,39 @@ LARGE_CPU = 100.0
 """Cores that separate small from large jobs (000 §6.3)."""
 
 
+class CompletionTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of finished jobs; None without a finished job."""
+
+    jct_mean_s: float | None
+    jct_p50_s: float | None
+    jct_p90_s: float | None
+    jct_p99_s: float | None
+    pending_p50_s: float | None
+
+
+class Utilization(msgspec.Struct, frozen=True, kw_only=True):
+    """Used share of the allocated cores and bytes; None without allocations or limits."""
+
+    worker_cpu: float | None
+    server_cpu: float | None
+    cpu: float | None
+    worker_memory: float | None
+    server_memory: float | None
+    memory: float | None
+
+
+class TroubleShares(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of the submitted jobs."""
+
+    oom: float
+    """Jobs with at least one OOM."""
+    scheduling: float
+    """Jobs that gave up waiting for pods."""
+    slow_hot: float
+    """Jobs that lost more than a tenth of their run time to a hot server."""
+    slow_straggler: float
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of a simulation."""
 
@@ -32,30 +65,21 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     completion_small: float | None
     """Completion rate of jobs whose users requested less than 100 cores."""
     completion_large: float | None
-    jct_mean_s: float | None
-    jct_p50_s: float | None
-    jct_p90_s: float | None
-    jct_p99_s: float | None
-    pending_p50_s: float | None
-    worker_cpu: float | None
-    """Used share of the workers' allocated cores."""
-    server_cpu: float | None
-    cpu: float | None
-    worker_memory: float | None
-    server_memory: float | None
-    memory: float | None
-    oom: float
-    """Share of submitted jobs with at least one OOM."""
-    scheduling: float
-    """Share of submitted jobs that gave up waiting for pods."""
-    slow_hot: float
-    """Share of submitted jobs that lost more than a tenth of their run time to a hot server."""
-    slow_straggler: float
+    times: CompletionTimes
+    used: Utilization
+    trouble: TroubleShares
     changes: float
     """Mean number of plans carried out per job."""
     scaling_s: float | None
     """Mean seconds from start to the last change."""
     failures: dict[str, int]
+
+    def flat(self) -> dict[str, Any]:
+        """Return all statistics without their groups, as `simulate --json` prints them."""
+        found = msgspec.structs.asdict(self)
+        for group in ("times", "used", "trouble"):
+            found |= msgspec.structs.asdict(found.pop(group))
+        return found
 
 
 def summary(story: Story) -> Summary:
@@ -70,16 +94,20 @@ def summary(story: Story) -> Summary:
         completion=len(finished) / count,
         completion_small=completion(outcomes, lambda one: one.job.requested.cpu < LARGE_CPU),
         completion_large=completion(outcomes, lambda one: one.job.requested.cpu >= LARGE_CPU),
-        jct_mean_s=float(np.mean(times)) if times else None,
-        jct_p50_s=percentile(times, 50),
-        jct_p90_s=percentile(times, 90),
-        jct_p99_s=percentile(times, 99),
-        pending_p50_s=percentile([outcome.pending_s for outcome in finished], 50),
-        **utilization(outcome.used for outcome in outcomes),
-        oom=sum(outcome.ooms > 0 for outcome in outcomes) / count,
-        scheduling=sum(outcome.end is JobEnd.SCHEDULING for outcome in outcomes) / count,
-        slow_hot=sum(_held_up(outcome) and outcome.job.faults.hot > 1 for outcome in outcomes) / count,
-        slow_straggler=sum(_held_up(outcome) and outcome.job.faults.hot <= 1 for outcome in outcomes) / count,
+        times=CompletionTimes(
+            jct_mean_s=float(np.mean(times)) if times else None,
+            jct_p50_s=percentile(times, 50),
+            jct_p90_s=percentile(times, 90),
+            jct_p99_s=percentile(times, 99),
+            pending_p50_s=percentile([outcome.pending_s for outcome in finished], 50),
+        ),
+        used=utilization(outcome.used for outcome in outcomes),
+        trouble=TroubleShares(
+            oom=sum(outcome.ooms > 0 for outcome in outcomes) / count,
+            scheduling=sum(outcome.end is JobEnd.SCHEDULING for outcome in outcomes) / count,
+            slow_hot=sum(_held_up(outcome) and outcome.job.faults.hot > 1 for outcome in outcomes) / count,
+            slow_straggler=sum(_held_up(outcome) and outcome.job.faults.hot <= 1 for outcome in outcomes) / count,
+        ),
         changes=sum(outcome.changes for outcome in outcomes) / count,
         scaling_s=float(np.mean([outcome.scaling_s for outcome in finished])) if finished else None,
         failures={
@@ -103,8 +131,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return float(np.percentile(values, share)) if len(values) else None
 
 
-def utilization(used: Iterable[Used]) -> dict[str, float | None]:
-    """Return used over allocated by role and resource; None without allocations or limits."""
+def utilization(used: Iterable[Used]) -> Utilization:
     sums = {name: 0.0 for name in Used.__dataclass_fields__}
     for one in used:
         for name in sums:
@@ -114,14 +141,14 @@ def utilization(used: Iterable[Used]) -> dict[str, float | None]:
         given = sum(sums[f"{name}_of"] for name in names)
         return sum(sums[name] for name in names) / given if given > 0 else None
 
-    return {
-        "worker_cpu": share("worker_cpu"),
-        "server_cpu": share("server_cpu"),
-        "cpu": share("worker_cpu", "server_cpu"),
-        "worker_memory": share("worker_memory"),
-        "server_memory": share("server_memory"),
-        "memory": share("worker_memory", "server_memory"),
-    }
+    return Utilization(
+        worker_cpu=share("worker_cpu"),
+        server_cpu=share("server_cpu"),
+        cpu=share("worker_cpu", "server_cpu"),
+        worker_memory=share("worker_memory"),
+        server_memory=share("server_memory"),
+        memory=share("worker_memory", "server_memory"),
+    )
 
 
 WIDTH = 80
@@ -144,18 +171,18 @@ def lines(summaries: Mapping[str, Summary]) -> list[tuple[str, list[str]]]:
     return [
         ("submitted (re-runs)", [f"{one.submitted} ({one.reruns})" for one in each]),
         ("finished", [f"{one.completion:.1%}" for one in each]),
-        ("JCT, median", [duration(one.jct_p50_s) for one in each]),
-        ("JCT, p90", [duration(one.jct_p90_s) for one in each]),
-        ("JCT, p99", [duration(one.jct_p99_s) for one in each]),
-        ("pending, median", [duration(one.pending_p50_s) for one in each]),
-        ("CPU, workers", [share(one.worker_cpu) for one in each]),
-        ("CPU, servers", [share(one.server_cpu) for one in each]),
-        ("memory, workers", [share(one.worker_memory) for one in each]),
-        ("memory, servers", [share(one.server_memory) for one in each]),
-        ("out of memory", [f"{one.oom:.2%}" for one in each]),
-        ("gave up waiting", [f"{one.scheduling:.2%}" for one in each]),
-        ("slow: hot server", [f"{one.slow_hot:.2%}" for one in each]),
-        ("slow: straggler", [f"{one.slow_straggler:.2%}" for one in each]),
+        ("JCT, median", [duration(one.times.jct_p50_s) for one in each]),
+        ("JCT, p90", [duration(one.times.jct_p90_s) for one in each]),
+        ("JCT, p99", [duration(one.times.jct_p99_s) for one in each]),
+        ("pending, median", [duration(one.times.pending_p50_s) for one in each]),
+        ("CPU, workers", [share(one.used.worker_cpu) for one in each]),
+        ("CPU, servers", [share(one.used.server_cpu) for one in each]),
+        ("memory, workers", [share(one.used.worker_memory) for one in each]),
+        ("memory, servers", [share(one.used.server_memory) for one in each]),
+        ("out of memory", [f"{one.trouble.oom:.2%}" for one in each]),
+        ("gave up waiting", [f"{one.trouble.scheduling:.2%}" for one in each]),
+        ("slow: hot server", [f"{one.trouble.slow_hot:.2%}" for one in each]),
+        ("slow: straggler", [f"{one.trouble.slow_straggler:.2%}" for one in each]),
         ("plans a job", [f"{one.changes:.1f}" for one in each]),
     ]
 

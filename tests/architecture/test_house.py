@@ -12,12 +12,10 @@ from tests.architecture import sources
 ATTRIBUTES = 15
 WIDE = {
     "JobStatus": 50,  # flat in `springtide status --json`
-    "ClusterWorld": 46,  # flat in trace files
     "ElasticJob": 37,  # the spec that users write
     "OnlineState": 32,  # flat in `status --json`
     "JobSpec": 28,  # the resolved spec, which every role gets
     "PlanningConfig": 24,  # settings that users give by name
-    "Summary": 24,  # flat in `simulate --json`
     "KubernetesWish": 21,  # part of the spec that users write
     "JobView": 21,  # read by users' policies
     "BrainStatus": 17,  # flat in `springtide brain status --json`

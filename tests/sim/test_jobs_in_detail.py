@@ -16,7 +16,7 @@ from tests.virtual_jobs import fleet, virtual_loop
 from tests.virtual_jobs.faults import Luck
 from tests.virtual_jobs.job import Setup, VirtualJob
 
-STARTS_S = WORLD.launch_s + WORLD.init_s
+STARTS_S = WORLD.pods.launch_s + WORLD.pods.init_s
 STEPS = 10_000
 
 

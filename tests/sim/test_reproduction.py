@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_rows():
 
 def test_a_day_of_ours_loses_no_job_and_keeps_to_the_quota():
     (day,) = cluster_days.days(12, [5])
-    assert day.now.completion == 1
+    assert day.now["completion"] == 1
     assert all(one.final.cpu <= 200 * (1 + 1e-9) for one in day.after.outcomes)
 
 

@@ -22,7 +22,7 @@ from springtide.sim.world.world import JobFaults, pending_s
 from springtide_lab.reproduce.dlrover_rm import cluster_days, testbed
 
 WORLD = ClusterWorld()
-SMALL = replace(WORLD, nodes=30, jobs_a_day=400.0, steps_mean=30_000.0)
+SMALL = WORLD.changed(nodes=30, jobs_a_day=400.0, steps_mean=30_000.0)
 DAY_S = 86_400
 
 
@@ -98,7 +98,7 @@ def tuned(name="widedeep", faults=None, table_bytes=float(8 << 30), **changes):
     return replace(job, memory=memory, faults=faults or JobFaults(), **changes)
 
 
-CALM = replace(WORLD, pod_failures_a_day=0.0, preemptions_a_day=0.0, pending_s_a_core=0.0)
+CALM = WORLD.changed(pod_failures_a_day=0.0, preemptions_a_day=0.0, pending_s_a_core=0.0)
 
 
 def finish(job, system=ELASTIC, world=CALM):
@@ -114,7 +114,7 @@ def test_a_calm_job_takes_its_start_and_then_its_samples_over_its_speed():
 
 
 def test_jobs_that_fill_a_small_cluster_get_their_sizes_though_there_is_no_room_for_two_of_each():
-    world = replace(testbed.WORLD, nodes=4)
+    world = testbed.WORLD.changed(nodes=4)
     wide = parameters.model("widedeep")
     jobs = [replace(testbed.job_of(wide, number), name=str(number), arrives_at=300.0 * number) for number in range(2)]
     ours = systems.system("springtide", registry.load("springtide"))
@@ -133,7 +133,7 @@ def seen_cores(use_noise):
         return as_asked(view, config)
 
     patient = systems.System(name="watching", policy=watching, again_s=60.0, rarely=0.0)
-    outcome = Simulation(replace(testbed.WORLD, use_noise=use_noise), [tuned(seed=3)], patient).run().outcomes[0]
+    outcome = Simulation(testbed.WORLD.changed(use_noise=use_noise), [tuned(seed=3)], patient).run().outcomes[0]
     return np.array([(one.worker_cores, one.server_cores) for one in told]), outcome
 
 
@@ -148,7 +148,7 @@ def test_cores_that_jobs_use_are_measured_with_the_worlds_error_and_nothing_else
 
 
 def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again():
-    stormy = replace(CALM, pod_failures_a_day=50.0)
+    stormy = CALM.changed(pod_failures_a_day=50.0)
     outcomes = Simulation(stormy, [tuned(seed=3)], STATIC).run().outcomes
     assert [one.end for one in outcomes[:-1]] == [JobEnd.POD_LOST] * (len(outcomes) - 1) and len(outcomes) > 1
     assert [one.job.name for one in outcomes] == ["job", *(f"job~{again}" for again in range(1, len(outcomes)))]
@@ -158,7 +158,7 @@ def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again(
 
 
 def test_pods_fail_as_often_as_the_paper_says():
-    world = replace(CALM, pod_failures_a_day=WORLD.pod_failures_a_day)
+    world = CALM.changed(pod_failures_a_day=WORLD.faults.pod_failures_a_day)
     fifty = Shape(workers=40, servers=10, worker_cpu=1, server_cpu=1)
     endless = [replace(tuned(), name=f"job-{n}", seed=n * 8, requested=fifty, samples=1e15) for n in range(300)]
     outcomes = Simulation(world, endless, STATIC).run(until=DAY_S).outcomes
@@ -215,7 +215,7 @@ def test_a_job_that_gets_nothing_gives_up_after_its_patience():
     lazy = systems.System(name="lazy", policy=lambda view, config: nothing("no"))
     outcomes = Simulation(CALM, [tuned()], lazy).run().outcomes
     assert [one.end for one in outcomes] == [JobEnd.SCHEDULING] * (1 + simulation.MOST_TRIES)
-    assert outcomes[0].jct_s == WORLD.patience_s
+    assert outcomes[0].jct_s == WORLD.pods.patience_s
 
 
 def test_a_plan_larger_than_a_node_is_refused_and_the_job_waits():
@@ -233,11 +233,11 @@ def test_the_oracle_is_as_fast_as_any_shape_and_never_over_the_quota(name):
     job = tuned(name)
     outcome = finish(job, systems.oracle([job]))
     assert outcome.jct_s <= finish(job).jct_s
-    assert outcome.final.cpu <= WORLD.job_cpu
+    assert outcome.final.cpu <= WORLD.size.job_cpu
 
 
 def test_an_oracle_that_knows_how_long_pods_pend_ends_short_jobs_sooner_and_long_ones_alike():
-    slow_pods = replace(CALM, pending_s_a_core=WORLD.pending_s_a_core, pending_spread=0.0)
+    slow_pods = CALM.changed(pending_s_a_core=WORLD.pods.pending_s_a_core, pending_spread=0.0)
     for samples, share in ((512 * 20_000, 0.9), (512 * 5e6, 1.0)):
         job = tuned(samples=float(samples))
         known = systems.oracle([job], waits=partial(cluster_days.waits, world=slow_pods))
@@ -251,8 +251,8 @@ def test_figures_count_what_they_say():
     assert figures.submitted == 30 + figures.reruns
     assert figures.finished + sum(figures.failures.values()) == figures.submitted
     assert figures.completion == figures.finished / figures.submitted
-    assert 0 < figures.worker_cpu < 1 and 0 < figures.server_memory < 1
-    assert figures.jct_p50_s <= figures.jct_p90_s <= figures.jct_p99_s
+    assert 0 < figures.used.worker_cpu < 1 and 0 < figures.used.server_memory < 1
+    assert figures.times.jct_p50_s <= figures.times.jct_p90_s <= figures.times.jct_p99_s
 
 
 def test_twice_the_jobs_are_shown_to_the_policy_about_twice_as_often():

@@ -20,7 +20,7 @@ MOST_CHANGES = 4
 def test_the_size_of_a_steady_job_settles_within_its_quota(noise, seed):
     model = MODELS["dcn" if seed % 2 else "widedeep"]
     random = np.random.default_rng([seed, 77])
-    job = workload.jittered(testbed.job_of(model, seed), random, testbed.WORLD.family_spread)
+    job = workload.jittered(testbed.job_of(model, seed), random, testbed.WORLD.jobs.family_spread)
     job = replace(job, samples=5 * job.samples)
     asked = []
 
@@ -30,10 +30,10 @@ def test_the_size_of_a_steady_job_settles_within_its_quota(noise, seed):
         return decision
 
     system = systems.System(name="springtide", policy=policy, every_s=60.0, again_s=60.0, rarely=0.0)
-    world = replace(testbed.WORLD, noise=noise)
+    world = testbed.WORLD.changed(noise=noise)
     story = Simulation(world, [job], system, config=PlanningConfig(exact_seconds=0.0)).run()
     (outcome,) = story.outcomes
     assert story.decisions > 40  # it was asked all the time
     assert outcome.changes <= MOST_CHANGES
     assert story.reasons[-1][0] < 0.5 * outcome.jct_s, story.reasons
-    assert all(shape.cpu <= testbed.WORLD.job_cpu * (1 + 1e-9) for shape in asked)
+    assert all(shape.cpu <= testbed.WORLD.size.job_cpu * (1 + 1e-9) for shape in asked)

@@ -17,7 +17,7 @@ def write(tmp_path, text, name="trace.yaml"):
 def test_the_example_can_be_read_back(tmp_path):
     read = workload.read(write(tmp_path, workload.example(), "trace.json"))
     assert [job.name for job in read.jobs] == ["ads", "feed", "search"]
-    assert read.world.nodes == 20 and read.jobs[2].faults.hot == 1.5
+    assert read.world.size.nodes == 20 and read.jobs[2].faults.hot == 1.5
     assert read.jobs[2].samples == 100_000 * 512
 
 

@@ -1,6 +1,5 @@
 """Drawn jobs are as the papers say that users' jobs are, and every constant says where it comes from."""
 
-import dataclasses
 import math
 import runpy
 
@@ -51,9 +50,9 @@ def test_earlier_jobs_are_others_of_the_same_users_and_kinds():
 
 
 def test_hot_servers_stragglers_and_starved_servers_are_as_frequent_as_in_the_papers(drawn):
-    assert share(job.faults.hot > 1 for job in drawn) == pytest.approx(WORLD.hot_share, abs=0.03)
-    assert share(job.faults.straggles_at < 1 for job in drawn) == pytest.approx(WORLD.straggler_share, abs=0.02)
-    assert share(job.faults.starved for job in drawn) == pytest.approx(WORLD.starved_share, abs=0.02)
+    assert share(job.faults.hot > 1 for job in drawn) == pytest.approx(WORLD.faults.hot_share, abs=0.03)
+    assert share(job.faults.straggles_at < 1 for job in drawn) == pytest.approx(WORLD.faults.straggler_share, abs=0.02)
+    assert share(job.faults.starved for job in drawn) == pytest.approx(WORLD.requests.starved_share, abs=0.02)
     starved = [job for job in drawn if job.faults.starved]
     speeds = [physics.speed(job, job.requested) for job in starved]
     busy = [
@@ -65,8 +64,8 @@ def test_hot_servers_stragglers_and_starved_servers_are_as_frequent_as_in_the_pa
 def test_jobs_arrive_in_order_over_a_day_and_users_come_back():
     drawn = workload.jobs(WORLD, 1500, seed=0)
     arrivals = [job.arrives_at for job in drawn]
-    assert arrivals == sorted(arrivals) and arrivals[-1] <= 1500 / WORLD.jobs_a_day * parameters.DAY_S
-    assert len({job.kind for job in drawn}) <= WORLD.users * WORLD.families_a_user
+    assert arrivals == sorted(arrivals) and arrivals[-1] <= 1500 / WORLD.jobs.jobs_a_day * parameters.DAY_S
+    assert len({job.kind for job in drawn}) <= WORLD.jobs.users * WORLD.jobs.families_a_user
     assert all(job.requested.workers >= 1 and job.samples > 0 for job in drawn)
 
 
@@ -101,7 +100,7 @@ def test_many_shapes_at_once_are_as_fast_as_one_by_one(name):
 
 
 def test_every_constant_of_the_world_names_its_source():
-    for row in dataclasses.fields(parameters.ClusterWorld):
+    for _, row in parameters.CONSTANTS.values():
         assert row.metadata["unit"]
         assert any(word in row.metadata["source"] for word in ("000", "001", "assumed", "the same")), row.name
 

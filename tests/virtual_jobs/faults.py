@@ -167,13 +167,13 @@ class Luck:
 
     async def _lose_pods(self) -> None:
         world = self._world
-        a_day = world.pod_failures_a_day + world.preemptions_a_day
+        a_day = world.faults.pod_failures_a_day + world.faults.preemptions_a_day
         while a_day > 0:
             pods = max(1, len(self._job.machines.processes))
             await asyncio.sleep(self._chance.expovariate(a_day / DAY_S * pods))
             if self._job.ended:
                 return
-            evicted = self._chance.random() < world.preemptions_a_day / a_day
+            evicted = self._chance.random() < world.faults.preemptions_a_day / a_day
             found = [*self._job.machines.processes.values()]
             process = self._chance.choice(found) if found else None
             desk = self._job.masters.desk

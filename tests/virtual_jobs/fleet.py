@@ -125,14 +125,14 @@ class FleetRun:
             seed=job.seed,
             heartbeat_s=beat,
             stride_s=self._stride_s,
-            save_every_s=self._world.save_every_s,
+            save_every_s=self._world.changes.save_every_s,
             planning=rules if elastic else PlanRules(),
             starts_s=lambda wanted, _: self._starts_s(wanted, chance),
         )
 
     def _starts_s(self, wanted: WantedRole, chance: np.random.Generator) -> float:
         pending = pending_s(self._world, wanted.cpu or 1.0, 1, chance)
-        return pending + self._world.launch_s + self._world.init_s
+        return pending + self._world.pods.launch_s + self._world.pods.init_s
 
 
 def _luck_of(job: TrueJob) -> np.random.Generator:

@@ -52,13 +52,13 @@ def simulate(
         for complaint, times in stories[one.name].complaints.items():
             typer.echo(f"warning: {complaint} ({times} times)", err=True)
     summaries = {name: report.summary(story) for name, story in stories.items()}
-    report.show(summaries, title=f"simulated: {what}, {world.nodes:g} nodes")
+    report.show(summaries, title=f"simulated: {what}, {world.size.nodes:g} nodes")
     if picture is not None:
         report.story(stories, picture)
         typer.echo(f"plot: {picture}", err=True)
     if as_json:
         found = {
-            name: {**msgspec.structs.asdict(one), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
+            name: {**one.flat(), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
             for name, one in summaries.items()
         }
         said = {"jobs": len(work), "seed": None if path else seed, "trace": path, "systems": found}

@@ -243,18 +243,18 @@ SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
 
 def bounds(world: ClusterWorld, *, elastic: bool) -> ShapeBounds:
     """Return the bounds of a job. Users without autoscaling may ask for any pod that fits a node, without a quota."""
-    most, least_cpu = int(world.node_memory * GIB), 1.0 if elastic else 0.01
+    most, least_cpu = int(world.size.node_memory * GIB), 1.0 if elastic else 0.01
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=least_cpu, server_cpu=least_cpu),
         most=Shape(
             workers=MOST_WORKERS if elastic else 1000,
             servers=MOST_SERVERS if elastic else 1000,
-            worker_cpu=world.node_cpu,
-            server_cpu=world.node_cpu,
+            worker_cpu=world.size.node_cpu,
+            server_cpu=world.size.node_cpu,
             worker_memory=most,
             server_memory=most,
         ),
-        quota=ResourceBudget(cpu=world.job_cpu, memory=MOST_SERVERS * most) if elastic else UNBOUNDED,
+        quota=ResourceBudget(cpu=world.size.job_cpu, memory=MOST_SERVERS * most) if elastic else UNBOUNDED,
     )
 
 

@@ -103,7 +103,7 @@ class Simulation:
         self.config = replace(config or PlanningConfig(exact_seconds=0.0), workers_stay=True)  # see `_change`
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
         self.bounds = running_job.bounds(world, elastic=system.mechanisms.elastic)
-        self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S
+        self.loss_rate = (world.faults.pod_failures_a_day + world.faults.preemptions_a_day) / DAY_S
         self.jobs: dict[str, SimulatedJob] = {}
         self.history: list[PastJob] = list(history)[-HISTORY:]
         self.launches: list[LaunchTime] = []
@@ -126,7 +126,7 @@ class Simulation:
 
     def _arrive(self, job: TrueJob) -> None:
         running = self.jobs[job.name] = SimulatedJob(job)
-        self.clock.after(self.world.patience_s, lambda: self._impatient(running))
+        self.clock.after(self.world.pods.patience_s, lambda: self._impatient(running))
         self._ask([running])
         if not self.ticking:
             self.ticking = True
@@ -206,8 +206,10 @@ class Simulation:
         """
         seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
         larger = math.sqrt(MINUTE_S / seconds)
-        terms = np.exp(larger * running.random.normal(0.0, self.world.noise, size=(WINDOWS, 5))).tolist()
-        cores = np.exp(larger * running.observed.errors.normal(0.0, self.world.use_noise, size=(WINDOWS, 2))).tolist()
+        terms = np.exp(larger * running.random.normal(0.0, self.world.measured.noise, size=(WINDOWS, 5))).tolist()
+        cores = np.exp(
+            larger * running.observed.errors.normal(0.0, self.world.measured.use_noise, size=(WINDOWS, 2))
+        ).tolist()
         for number, (noise, (workers, servers)) in enumerate(zip(terms, cores, strict=True), start=1):
             running.observed.use_errors = (workers, servers)
             running.observed.profiles.append(
@@ -246,11 +248,11 @@ class Simulation:
             return
         running.launching = True
         delay = self._pods_s(running, None, plan.shape)
-        if not self.system.mechanisms.elastic and delay > self.world.patience_s:
-            self.clock.after(self.world.patience_s, lambda: self.end(running, JobEnd.SCHEDULING))
+        if not self.system.mechanisms.elastic and delay > self.world.pods.patience_s:
+            self.clock.after(self.world.pods.patience_s, lambda: self.end(running, JobEnd.SCHEDULING))
             return
         self._tell(running, plan)
-        self.clock.after(min(delay, self.world.patience_s), lambda: self._begin(running, plan))
+        self.clock.after(min(delay, self.world.pods.patience_s), lambda: self._begin(running, plan))
 
     def _begin(self, running: SimulatedJob, plan: ShapePlan) -> None:
         running.launching = False
@@ -293,7 +295,7 @@ class Simulation:
         seconds = self._pods_s(running, running.shape, plan.shape)
         if self.system.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
             # new pods initialize together with the others, and that pause is counted separately
-            seconds = max(0.0, seconds - self.world.init_s)
+            seconds = max(0.0, seconds - self.world.pods.init_s)
         if not beside:
             self.pause(running, seconds)
         self.clock.after(seconds, lambda: self._changed(running, plan))
@@ -342,7 +344,7 @@ class Simulation:
         for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), physics.new_pods(old, new), strict=True):
             if pods:
                 seconds = physics.pending_s(self.world, cpu, pods, running.random)
-                seconds += self.world.launch_s + self.world.init_s
+                seconds += self.world.pods.launch_s + self.world.pods.init_s
                 memory = new.worker_memory if kind is RoleKind.WORKER else new.server_memory
                 launch = LaunchTime(kind=kind, cpu=cpu, memory=memory, seconds=seconds)
                 running.observed.launches.append(launch)
@@ -408,7 +410,7 @@ class Simulation:
             self.history.append(running_job.past(running, end, self.clock.now))
             del self.history[:-HISTORY]
         if end not in (JobEnd.FINISHED, JobEnd.UNFINISHED) and running.job.tries < MOST_TRIES:
-            at = self.clock.now + self.world.rerun_after_s
+            at = self.clock.now + self.world.requests.rerun_after_s
             self.submit(physics.again(running.job, at=at, more_memory=end is JobEnd.OOM))
         if self.watch is not None:
             self.watch(self.clock.now, len(self.story.outcomes))
@@ -479,9 +481,9 @@ def _mend(sim: Simulation, running: SimulatedJob, seconds: float) -> None:
     if not sim.system.mechanisms.relieves:
         return
     if sim.system.mechanisms.servers is ServerChange.RESTART:
-        sim.clock.after(sim.world.detect_s, lambda: _restart(sim, running))
+        sim.clock.after(sim.world.faults.detect_s, lambda: _restart(sim, running))
     else:
-        sim.clock.after(sim.world.detect_s + seconds, lambda: _mended(sim, running))
+        sim.clock.after(sim.world.faults.detect_s + seconds, lambda: _mended(sim, running))
 
 
 def _restart(sim: Simulation, running: SimulatedJob) -> None:
@@ -525,7 +527,7 @@ def _joined(sim: Simulation, running: SimulatedJob) -> None:
 
 def _server_lost(sim: Simulation, running: SimulatedJob) -> None:
     """Rewind the job to its last checkpoint and pause it until the server is back."""
-    since_save = float(running.random.random()) * sim.world.save_every_s
+    since_save = float(running.random.random()) * sim.world.changes.save_every_s
     running.progress.done = max(0.0, running.progress.done - running.samples_s * since_save)
     sim.pause(running, _one_pod_s(sim, running, server=True))
 
@@ -534,7 +536,7 @@ def _one_pod_s(sim: Simulation, running: SimulatedJob, *, server: bool = False) 
     shape = running.shape
     assert shape is not None
     cpu = shape.server_cpu if server else shape.worker_cpu
-    return physics.pending_s(sim.world, cpu, 1, running.random) + sim.world.launch_s + sim.world.init_s
+    return physics.pending_s(sim.world, cpu, 1, running.random) + sim.world.pods.launch_s + sim.world.pods.init_s
 
 
 def _overflow(sim: Simulation, running: SimulatedJob, generation: int) -> None:
@@ -555,7 +557,7 @@ def _overflow(sim: Simulation, running: SimulatedJob, generation: int) -> None:
 
 def _more_memory(sim: Simulation, shape: Shape) -> Shape:
     """Double the memory of each server; if a node has no more memory, double the number of servers."""
-    most = int(sim.world.node_memory * GIB)
+    most = int(sim.world.size.node_memory * GIB)
     if 2 * shape.server_memory <= most:
         return replace(shape, server_memory=2 * shape.server_memory)
     return replace(shape, server_memory=most, servers=2 * shape.servers)

@@ -50,8 +50,8 @@ class Mechanisms:
 
     def pause_s(self, world: ClusterWorld) -> float:
         if self.servers is ServerChange.RESTART:
-            return world.checkpoint_s + world.prepare_s + world.load_s
-        return world.init_s if self.servers is ServerChange.INITIALIZE else world.live_pause_s
+            return world.changes.checkpoint_s + world.changes.prepare_s + world.changes.load_s
+        return world.pods.init_s if self.servers is ServerChange.INITIALIZE else world.changes.live_pause_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
 """Constants of the simulated world, each with its source: a section of a paper, or "assumed" with a reason.
 
-Out: `ClusterWorld`; a trace file may override fields. Results of the papers' improved systems are never inputs, only
+Out: `ClusterWorld`; a trace file may override constants. Results of the papers' improved systems are never inputs, only
 their facts about jobs and clusters before the improvement. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from springtide import errors
@@ -20,13 +20,18 @@ def known(value: float, unit: str, source: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterWorld:
-    """Constants of a cluster. The `world` section of a trace file uses the same field names."""
+class ClusterSize:
+    """Nodes of the cluster and the quota of a job."""
 
     nodes: int = known(1875, "nodes", "000 §6: jobs use 60K-120K cores a day; 60K cores of 32-core nodes")
     node_cpu: float = known(32.0, "cores", "000 §6: two 16-core E5-2682; 001 §6.1: at most 32 cores a pod")
     node_memory: float = known(192.0, "GiB", "000 §6, 001 §6.1")
     job_cpu: float = known(200.0, "cores", "001 §6.1: at most 200 cores a job")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodTimes:
+    """Waiting and starting times of pods."""
 
     launch_s: float = known(20.0, "s", "001 §6.3: about 20 s to launch pods")
     init_s: float = known(100.0, "s", "001 §6.3: about 100 s to initialize training")
@@ -38,11 +43,21 @@ class ClusterWorld:
         1800.0, "s", "000 §2.2: waits go beyond 30 min when resources are scarce; a job gives up there"
     )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTimes:
+    """Costs of a change of servers, and of the loss of one."""
+
     checkpoint_s: float = known(450.0, "s", "000 §2.2: 5-10 min to remote storage, its middle; stop-and-restart only")
     prepare_s: float = known(450.0, "s", "000 §2.2: 5-10 min to prepare the restart, its middle")
     load_s: float = known(450.0, "s", "000 §2.2: 5-10 min to load the checkpoint, its middle")
     live_pause_s: float = known(1.0, "s", "000 §5.2: less than 1 s for a 20 GB model through memory")
     save_every_s: float = known(600.0, "s", "assumed: work since the last save is lost with a server; 10 min")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRates:
+    """Lost pods, stragglers and hot servers."""
 
     pod_failures_a_day: float = known(0.015, "1/pod/day", "000 §2.2: daily failure rate of a single pod")
     preemptions_a_day: float = known(
@@ -60,6 +75,11 @@ class ClusterWorld:
     )
     detect_s: float = known(60.0, "s", "000 §6.2: stragglers are handled within a minute")
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMix:
+    """Submitted jobs: how many, how long, and how much they differ."""
+
     jobs_a_day: float = known(2000.0, "jobs", "000 §6: 2K jobs a day")
     batch: int = known(512, "samples", "000 §6, 001 §6.1")
     steps_mean: float = known(268_000.0, "steps", "001 Table 3: average of TFJob jobs")
@@ -76,6 +96,12 @@ class ClusterWorld:
         0.25, "sigma", "assumed: coefficients of jobs of one model differ by widths and features"
     )
     job_spread: float = known(0.03, "sigma", "assumed: two runs of one kind differ by their data")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementNoise:
+    """Errors of what a policy sees of a job."""
+
     noise: float = known(0.05, "sigma", "assumed: error of a window of 60 s of measured steps")
     use_noise: float = known(
         0.05,
@@ -84,6 +110,11 @@ class ClusterWorld:
         "was seen to vary by less than 1% a minute, by 2 (workers) and 4% (servers) between shapes",
     )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeeds:
+    """Memory that jobs need."""
+
     table_gib: float = known(
         32.0, "GiB", "001 Table 2: 8 servers x 8 GB are well tuned for W&D; half of it, the median"
     )
@@ -91,6 +122,11 @@ class ClusterWorld:
     table_at_start: float = known(0.1, "of the end", "assumed; growth is proportional to samples, 000 §5.3")
     server_base_gib: float = known(1.0, "GiB", "assumed: a server process beside its tables")
     worker_gib: float = known(3.0, "GiB", "001 Table 2: 4 GB are well tuned for W&D")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSizes:
+    """Resources that users request, and when they submit a failed job again."""
 
     memory_factor: float = known(
         4.76, "x need", "000 §2.2: 80% of jobs use < 50% of memory, 5-8% run out: log-normal through both"
@@ -110,6 +146,36 @@ class ClusterWorld:
     rerun_after_s: float = known(
         900.0, "s", "assumed: a user sees the failure and submits again, twice at most; a re-run is a new job (001 §6)"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterWorld:
+    """Constants of a cluster and its jobs, by subject. A trace file names them without the subject."""
+
+    size: ClusterSize = ClusterSize()
+    pods: PodTimes = PodTimes()
+    changes: ChangeTimes = ChangeTimes()
+    faults: FaultRates = FaultRates()
+    jobs: JobMix = JobMix()
+    measured: MeasurementNoise = MeasurementNoise()
+    memory: MemoryNeeds = MemoryNeeds()
+    requests: RequestSizes = RequestSizes()
+
+    def changed(self, **values: float) -> "ClusterWorld":
+        """Return the world with other values for some constants, which need no subject: their names are unique."""
+        world = self
+        for name, value in values.items():
+            subject, _ = CONSTANTS[name]
+            world = replace(world, **{subject: replace(getattr(world, subject), **{name: value})})
+        return world
+
+
+CONSTANTS: dict[str, tuple[str, Field[float]]] = {
+    constant.name: (subject.name, constant)
+    for subject in fields(ClusterWorld)
+    for constant in fields(getattr(ClusterWorld(), subject.name))
+}
+"""Subject and field (default, unit, source) of each constant."""
 
 
 BATCH = 512

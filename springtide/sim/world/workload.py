@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def jobs(
     """
     when, which = (4, 5) if earlier else (1, 3)
     random = np.random.default_rng([seed, when])
-    length = (days if days is not None else count / world.jobs_a_day) * DAY_S
+    length = (days if days is not None else count / world.jobs.jobs_a_day) * DAY_S
     arrivals = np.sort(random.uniform(0.0, length, size=count))
     kinds = _kinds(world, np.random.default_rng([seed, 2]))
     drawn = (np.random.default_rng([seed, which, index]) for index in range(count))
@@ -57,7 +57,7 @@ def one(
         kind=model.name,
         model=model.name,
         arrives_at=0.0,
-        samples=float(world.batch * (steps or world.testbed_steps)),
+        samples=float(world.jobs.batch * (steps or world.jobs.testbed_steps)),
         facts=model.facts,
         coefficients=model.coefficients,
         worker_core_s=model.worker_core_s,
@@ -65,9 +65,9 @@ def one(
         requested=requested,
         memory=JobMemory(
             table_bytes=8.0 * GIB,
-            table_at_start=world.table_at_start,
-            worker_bytes=world.worker_gib * GIB,
-            server_base_bytes=world.server_base_gib * GIB,
+            table_at_start=world.memory.table_at_start,
+            worker_bytes=world.memory.worker_gib * GIB,
+            server_base_bytes=world.memory.server_base_gib * GIB,
         ),
     )
 
@@ -76,19 +76,22 @@ def _kinds(world: ClusterWorld, random: np.random.Generator) -> list[TrueJob]:
     """Draw the few kinds of jobs of each user: a model, widths, tables and an amount of data."""
     others = [name for name in MODELS if name != COMMON]
     found = []
-    for user in range(world.users):
-        for number in range(world.families_a_user):
-            common = random.random() < world.common_share
+    for user in range(world.jobs.users):
+        for number in range(world.jobs.families_a_user):
+            common = random.random() < world.jobs.common_share
             model = MODELS[COMMON if common else others[int(random.integers(len(others)))]]
             kind = one(world, model, requested=model.tuned, name=f"user-{user}/{number}")
-            steps = world.steps_mean * math.exp(random.normal(-0.5 * world.steps_spread**2, world.steps_spread))
+            steps = world.jobs.steps_mean * math.exp(
+                random.normal(-0.5 * world.jobs.steps_spread**2, world.jobs.steps_spread)
+            )
             kind = replace(
-                jittered(kind, random, world.family_spread),
+                jittered(kind, random, world.jobs.family_spread),
                 user=f"user-{user}",
                 kind=kind.name,
-                samples=max(steps, 1000.0) * world.batch,
+                samples=max(steps, 1000.0) * world.jobs.batch,
                 memory=replace(
-                    kind.memory, table_bytes=GIB * world.table_gib * math.exp(random.normal(0.0, world.table_spread))
+                    kind.memory,
+                    table_bytes=GIB * world.memory.table_gib * math.exp(random.normal(0.0, world.memory.table_spread)),
                 ),
             )
             found.append(kind)
@@ -112,17 +115,17 @@ def jittered(job: TrueJob, random: np.random.Generator, spread: float) -> TrueJo
 
 def _job(world: ClusterWorld, index: int, at: float, kinds: list[TrueJob], random: np.random.Generator) -> TrueJob:
     kind = kinds[int(len(kinds) * random.random() ** 2)]  # squaring makes some kinds far more frequent than others
-    job = jittered(kind, random, world.job_spread)
+    job = jittered(kind, random, world.jobs.job_spread)
     job = replace(
         job,
         name=f"job-{index}",
         arrives_at=at,
         samples=job.samples * math.exp(random.normal(0.0, 0.2)),
         faults=JobFaults(
-            hot=world.hot_load if random.random() < world.hot_share else 1.0,
-            straggles_at=random.random() if random.random() < world.straggler_share else math.inf,
-            straggler_speed=world.straggler_speed,
-            starved=bool(random.random() < world.starved_share),
+            hot=world.faults.hot_load if random.random() < world.faults.hot_share else 1.0,
+            straggles_at=random.random() if random.random() < world.faults.straggler_share else math.inf,
+            straggler_speed=world.faults.straggler_speed,
+            starved=bool(random.random() < world.requests.starved_share),
         ),
         seed=int(random.integers(1 << 31)) * 8,
     )
@@ -133,22 +136,24 @@ def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> 
     """Draw the user's request: usually far more than needed, sometimes too little."""
     tuned = MODELS[job.model].tuned
     scale = (
-        math.exp(random.normal(0.0, world.user_workers_spread))
-        * (job.samples / job.facts.batch / world.steps_mean) ** 0.5
+        math.exp(random.normal(0.0, world.requests.user_workers_spread))
+        * (job.samples / job.facts.batch / world.jobs.steps_mean) ** 0.5
     )
-    workers = min(max(1, round(world.user_workers * scale * (1.0 if tuned.workers > 8 else 0.6))), MOST_WORKERS)
+    workers = min(
+        max(1, round(world.requests.user_workers * scale * (1.0 if tuned.workers > 8 else 0.6))), MOST_WORKERS
+    )
     servers = max(1, round(workers * tuned.servers / tuned.workers * math.exp(random.normal(0.0, 0.4))))
     # requests include the memory for tables, because users know that the tables are large
-    servers = max(servers, math.ceil(job.memory.table_bytes / (0.4 * world.node_memory * GIB)))
+    servers = max(servers, math.ceil(job.memory.table_bytes / (0.4 * world.size.node_memory * GIB)))
     ample = Shape(workers=workers, servers=servers, worker_cpu=tuned.worker_cpu, server_cpu=32.0)
     used = physics.speed(job, ample)
-    more_worker, more_server = world.cpu_factor * np.exp(random.normal(0.0, world.cpu_spread, size=2))
+    more_worker, more_server = world.requests.cpu_factor * np.exp(random.normal(0.0, world.requests.cpu_spread, size=2))
     worker_cpu = _size(max(used.worker_cores / workers, 0.5) * max(more_worker, 1.0))
     server_cpu = _size(max(used.server_cores / servers, 0.5) * max(more_server, 1.0))
     if job.faults.starved:
         server_cpu = max(0.25, used.server_cores / servers * random.uniform(0.25, 0.6))
     need = physics.server_bytes(job, servers, job.samples, job.faults.hot)
-    memory = world.memory_factor * np.exp(random.normal(0.0, world.memory_spread, size=2))
+    memory = world.requests.memory_factor * np.exp(random.normal(0.0, world.requests.memory_spread, size=2))
     return Shape(
         workers=workers,
         servers=servers,
@@ -164,7 +169,7 @@ def _size(cores: float) -> float:
 
 
 def _bytes(wanted: float, world: ClusterWorld) -> int:
-    return int(min(wanted, world.node_memory * GIB))
+    return int(min(wanted, world.size.node_memory * GIB))
 
 
 NUMBERS = {
@@ -224,15 +229,15 @@ ROOMS = ("nodes", "node_cpu", "node_memory", "job_cpu")
 def _world(place: InputFile, changes: Any) -> ClusterWorld:
     if not isinstance(changes, Mapping):
         raise place.fail(("world",), f"expected names and numbers, got {kind(changes)}")
-    known = {each.name for each in fields(ClusterWorld)}
     for name, value in changes.items():
-        if name not in known:
-            raise place.fail(("world", str(name)), str(errors.UnknownName("parameter", str(name), known)))
+        if name not in parameters.CONSTANTS:
+            unknown = errors.UnknownName("parameter", str(name), parameters.CONSTANTS)
+            raise place.fail(("world", str(name)), str(unknown))
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise place.fail(("world", str(name)), f"expected a number, 0 or more, got {value!r}")
         if name in ROOMS and not value:
             raise place.fail(("world", str(name)), "no job can begin with 0; expected more")
-    return replace(ClusterWorld(), **changes)
+    return ClusterWorld().changed(**changes)
 
 
 def _traced_job(place: InputFile, world: ClusterWorld, index: int, entry: Any) -> TrueJob:
@@ -289,7 +294,7 @@ def _filled(world: ClusterWorld, model: parameters.PaperModel, index: int, entry
         faults=JobFaults(
             hot=float(entry.get("hot", 1.0)),
             straggles_at=float(entry.get("straggles_at", float("inf"))),
-            straggler_speed=world.straggler_speed,
+            straggler_speed=world.faults.straggler_speed,
         ),
         seed=int(entry.get("seed", index)) * 8,
     )

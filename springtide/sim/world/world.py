@@ -198,7 +198,9 @@ class Cluster:
 
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
-        self.capacity = ResourceBudget(cpu=world.nodes * world.node_cpu, memory=world.nodes * world.node_memory * GIB)
+        self.capacity = ResourceBudget(
+            cpu=world.size.nodes * world.size.node_cpu, memory=world.size.nodes * world.size.node_memory * GIB
+        )
         self.cpu = 0.0
         self.memory = 0.0
 
@@ -218,9 +220,9 @@ class Cluster:
         self.memory += memory
 
     def allows(self, shape: Shape) -> bool:
-        most = self.world.node_memory * GIB
+        most = self.world.size.node_memory * GIB
         return (
-            max(shape.worker_cpu, shape.server_cpu) <= self.world.node_cpu
+            max(shape.worker_cpu, shape.server_cpu) <= self.world.size.node_cpu
             and max(shape.worker_memory, shape.server_memory) <= most
         )
 
@@ -230,7 +232,7 @@ def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Gene
     if pods < 1:
         return 0.0
     slowest = NORMAL.inv_cdf(min(max(float(random.random()) ** (1 / pods), 1e-9), 1 - 1e-9))
-    return world.pending_s_a_core * cpu * math.exp(world.pending_spread * slowest)
+    return world.pods.pending_s_a_core * cpu * math.exp(world.pods.pending_spread * slowest)
 
 
 def reserved(shape: Shape, extra_workers: int = 0) -> ResourceBudget:

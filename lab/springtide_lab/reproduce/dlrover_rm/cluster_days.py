@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from springtide.sim import report
 from springtide.sim.engine import systems
 from springtide.sim.engine.running_job import JobEnd, JobOutcome
 from springtide.sim.engine.simulation import HISTORY, Simulation, Story
-from springtide.sim.report import Summary
 from springtide.sim.world import workload
 from springtide.sim.world.parameters import ClusterWorld
 from springtide_lab.reproduce.report import Better, Row, row
@@ -85,12 +84,12 @@ class ClusterDay:
     """The oracle that knows how long pods pend, too."""
 
     @property
-    def was(self) -> Summary:
-        return report.summary(self.before)
+    def was(self) -> dict[str, Any]:
+        return report.summary(self.before).flat()
 
     @property
-    def now(self) -> Summary:
-        return report.summary(self.after)
+    def now(self) -> dict[str, Any]:
+        return report.summary(self.after).flat()
 
 
 def days(count: int, seeds: Sequence[int]) -> list[ClusterDay]:
@@ -104,8 +103,8 @@ def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
     draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
 
     def of_slowest(pods: int) -> float:
-        slowest = [world.pending_spread * NormalDist().inv_cdf(draw ** (1 / pods)) for draw in draws]
-        return world.pending_s_a_core * float(np.mean(np.exp(slowest)))
+        slowest = [world.pods.pending_spread * NormalDist().inv_cdf(draw ** (1 / pods)) for draw in draws]
+        return world.pods.pending_s_a_core * float(np.mean(np.exp(slowest)))
 
     roles = ((many.workers, many.worker_cpu), (many.servers, many.server_cpu))
     found = []
@@ -189,8 +188,8 @@ def _scaling(story: Story) -> float:
 def before_and_after(cases: Sequence[Case], days: Sequence[ClusterDay], *, better: Better = "higher") -> list[Row]:
     rows = []
     for case in cases:
-        before = [getattr(day.was, case.field) for day in days]
-        after = [getattr(day.now, case.field) for day in days]
+        before = [day.was[case.field] for day in days]
+        after = [day.now[case.field] for day in days]
         rows.append(row(case.figure, f"{case.what}: before", case.before, before))
         rows.append(row(case.figure, f"{case.what}: ours", case.after, after, goal=case.after, better=better))
     return rows

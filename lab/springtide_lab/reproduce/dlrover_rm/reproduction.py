@@ -182,8 +182,8 @@ def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib
     for title, cases in groups:
         bars: list[Bar] = []
         for case in cases:
-            before = [100 * (getattr(day.was, case.field) or 0.0) for day in days]
-            after = [100 * (getattr(day.now, case.field) or 0.0) for day in days]
+            before = [100 * (day.was[case.field] or 0.0) for day in days]
+            after = [100 * (day.now[case.field] or 0.0) for day in days]
             bars.append(charts.bar(f"{case.what}: {BEFORE}", before, GREY, 100 * case.before))
             bars.append(charts.bar(f"{case.what}: {OURS}", after, BLUE, 100 * case.after))
         panels.append(Panel(title=title, x="%", bars=bars, x_limits=(0, 110)))

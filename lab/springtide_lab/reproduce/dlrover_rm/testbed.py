@@ -30,7 +30,7 @@ from springtide.sim.world.parameters import MODELS, ClusterWorld, PaperModel
 from springtide.sim.world.world import JobFaults, TrueJob
 from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published, row
 
-WORLD = ClusterWorld(
+WORLD = ClusterWorld().changed(
     nodes=20,
     pending_s_a_core=0.0,
     pod_failures_a_day=0.0,
@@ -68,7 +68,7 @@ def tell(
     model = MODELS[job.model]
     steps = replace(PlanningConfig().steps, workers=model.steps[0], servers=model.steps[1])
     config = PlanningConfig(exact_seconds=0.0, steps=steps, total_cpu=cores or PlanningConfig().total_cpu)
-    world = WORLD if cores is None else replace(WORLD, job_cpu=cores)
+    world = WORLD if cores is None else WORLD.changed(job_cpu=cores)
     system = systems.oracle([job]) if name == "oracle" else systems.system(name, registry.load(name))
     if mechanisms is not None:
         system = replace(system, mechanisms=mechanisms)
@@ -139,8 +139,8 @@ def other_widths(seeds: Sequence[int]) -> list[Row]:
     for model in MODELS.values():
         for seed in seeds:
             random = np.random.default_rng([seed, 77])
-            job = workload.jittered(job_of(model, seed), random, WORLD.family_spread)
-            earlier = workload.jittered(replace(job, seed=seed * 8 + 8000), random, WORLD.job_spread)
+            job = workload.jittered(job_of(model, seed), random, WORLD.jobs.family_spread)
+            earlier = workload.jittered(replace(job, seed=seed * 8 + 8000), random, WORLD.jobs.job_spread)
             best = end(job, "oracle").jct_s
             from_history.append(end(job, "springtide", history=history_of(earlier)).jct_s / best - 1)
             from_nothing.append(end(job, "springtide").jct_s / best - 1)
@@ -158,7 +158,7 @@ def _means(values: Sequence[float], seeds: Sequence[int]) -> list[float]:
 
 def cold_start(seeds: Sequence[int]) -> list[Row]:
     """000 Fig. 10 and 001 Fig. 9: how fast, how soon, from nothing. 001's Wide & Deep has a hot server."""
-    kinds = {"widedeep": {}, "hot": {"hot": WORLD.hot_load}, "xdeepfm": {}}
+    kinds = {"widedeep": {}, "hot": {"hot": WORLD.faults.hot_load}, "xdeepfm": {}}
     stories = {
         (kind, name): [tell(job_of(MODELS.get(kind, MODELS["widedeep"]), seed, **changes), name) for seed in seeds]
         for kind, changes in kinds.items()
@@ -257,7 +257,7 @@ def _random_shape(random: np.random.Generator) -> Shape:
 
 def measured(job: TrueJob, shape: Shape, random: np.random.Generator, at: float = 0.0) -> Profile:
     """A profile of 100 steps with the test bed's noise."""
-    noise = tuple(np.exp(random.normal(0.0, WORLD.noise, size=5)).tolist())
+    noise = tuple(np.exp(random.normal(0.0, WORLD.measured.noise, size=5)).tolist())
     return physics.profile(job, shape, physics.speed(job, shape), steps=100, at=at, noise=noise)
 
 
@@ -321,7 +321,7 @@ def sizes() -> list[Row]:
 
 def adjusted(seeds: Sequence[int]) -> list[Row]:
     """Where ours ends, from a cold start; Wide & Deep with a hot server too."""
-    wide, hot = MODELS["widedeep"], WORLD.hot_load
+    wide, hot = MODELS["widedeep"], WORLD.faults.hot_load
     before = [physics.speed(job_of(wide, seed), wide.tuned, physics.FaultCondition(hot=hot)).steps_s for seed in seeds]
     rows = [row("001 Table 1", "widedeep: steps/s with a hot server, as tuned", OPTIMIZED["widedeep"], before)]
     for name, changes in (("widedeep", {"hot": hot}), ("widedeep", {}), ("xdeepfm", {})):
