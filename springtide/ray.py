@@ -21,6 +21,7 @@ from springtide.platforms.ray_cluster import cluster, job_order
 from springtide.platforms.ray_cluster import submit as submitting
 from springtide.platforms.ray_cluster.job_handle import RayJobHandle
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 
 LOOK_S = 0.5
 
@@ -31,9 +32,9 @@ def run(
     job: ElasticJob | str | os.PathLike[str],
     *,
     address: str = "",
-    on_status: Callable[[messages.JobStatus], None] = lambda _: None,
+    on_status: Callable[[JobStatus], None] = lambda _: None,
     **fields: Any,
-) -> messages.JobStatus:
+) -> JobStatus:
     """Train to the end and return the final status.
 
     `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`. `fields` override fields of `ElasticJob`. The

@@ -18,7 +18,7 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local import process_group
 from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs
 from springtide.telemetry.host import usage
 
@@ -64,9 +64,7 @@ def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) 
     return PreparedRun(job=replace(job, name=plan.spec.name), plan=plan, files=logs.make_run(runs, plan.spec.name))
 
 
-async def attend(
-    begun: PreparedRun, *, say: Say, seen: Callable[[messages.JobStatus], None], hang_up: bool = True
-) -> messages.JobStatus:
+async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], None], hang_up: bool = True) -> JobStatus:
     """Run the job to its end. The first signal drains it, the second kills it; `hang_up=False` ignores SIGHUP."""
     warm = ForkServerClient(after_s=WARM_AFTER_S)
     agent = Agent(begun.plan, begun.files, LocalPlatform(begun.files, say, warm=warm), say)
@@ -87,7 +85,7 @@ async def attend(
         loop.add_signal_handler(number, interrupted, name)
     exporter = exporter_of(begun)
 
-    def seen_first(status: messages.JobStatus) -> None:
+    def seen_first(status: JobStatus) -> None:
         if exporter is not None and not exporter.begun:
             exporter.begin()  # start exports only once a master runs: until then the folder may belong to another run
         seen(status)

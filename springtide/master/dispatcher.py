@@ -20,7 +20,8 @@ from springtide.master.data.leases import LeaseBalancer
 from springtide.master.data.shared_values import PackageStore
 from springtide.master.handlers import AgentRequests, CommandRequests, Membership, ServerRequests, WorkerRequests, call
 from springtide.master.parts import MasterParts, status_of
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import data_workers, messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.rpc.transport.listener import Peer
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,9 @@ log = logging.getLogger(__name__)
 AGENT_GRACE_S = 10.0
 # seconds; a longer gap between ticks means that the master was stopped or starved and received no heartbeats
 AWAY_S = 1.0
-FROM_ROLES = (messages.JoinServer, messages.JoinWorker, messages.JoinDataWorker, messages.ScriptError)
+FROM_ROLES = (messages.JoinServer, messages.JoinWorker, data_workers.JoinDataWorker, messages.ScriptError)
 """Requests that a role may send before it has joined."""
-PACKAGES = (messages.PackageWritten, messages.PackagePart, messages.PackageAsk)
+PACKAGES = (data_workers.PackageWritten, data_workers.PackagePart, data_workers.PackageAsk)
 SNAPSHOT_ENTRIES = 5000  # journal entries between snapshots: replaying this many takes two seconds at most
 
 
@@ -42,7 +43,7 @@ class MasterService:
     def __init__(self, context: MasterContext, parts: MasterParts, *, away_s: float = AWAY_S) -> None:
         self.context, self.parts, self._away_s = context, parts, away_s
         state = context.state
-        status = messages.JobStatus(state.spec.name, state.phase, state.why, 0.0)
+        status = JobStatus(state.spec.name, state.phase, state.why, 0.0)
         self._shown = messages.AgentOrders(status, term=context.term)
         """Newest fully journaled reply to the agent, which is sent again while the disk is full."""
         self.lag = LoopLag(time.monotonic)
@@ -79,7 +80,7 @@ class MasterService:
         self.record.book.renew(context.clock())
         self.parts.checkpoints.take_over()
 
-    async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
+    async def handle(self, peer: Peer, request: Request) -> Reply:
         """Answer one request, possibly after a wait. All changes behind the reply are journaled before it leaves.
 
         While the journal's disk is full, roles wait for their replies and train the leases that they hold. The agent
@@ -92,7 +93,7 @@ class MasterService:
         finally:
             await self.context.written()
 
-    async def _handle_outsider(self, peer: Peer, request: messages.Request) -> messages.Reply:
+    async def _handle_outsider(self, peer: Peer, request: Request) -> Reply:
         context = self.context
         # these requests change nothing in the journal
         if isinstance(request, messages.JoinAgent | messages.ShutdownRequest):
@@ -113,13 +114,13 @@ class MasterService:
                 return shown
         raise errors.TemporaryError(f"the job takes no orders while its journal cannot be written: {context.stuck}")
 
-    async def _answer(self, peer: Peer, request: messages.Request) -> messages.Reply:
+    async def _answer(self, peer: Peer, request: Request) -> Reply:
         match request:
             case messages.JoinServer():
                 return await self._membership.server(peer, request)
             case messages.JoinWorker():
                 return await self._membership.worker(peer, request)
-            case messages.JoinDataWorker():
+            case data_workers.JoinDataWorker():
                 return self._membership.data_worker(peer, request)
             case messages.JoinAgent():
                 peer.role = Role(RoleKind.AGENT)
@@ -188,5 +189,5 @@ class MasterService:
                 log.warning("no snapshot of the journal: %s", error)
                 journal.since_snapshot = 0  # after a failure, retry only after `SNAPSHOT_ENTRIES` further entries
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         return status_of(self.context, self.parts, self._agent.usage, lag_s=self.lag.longest_s)

@@ -23,7 +23,9 @@ from springtide.master.core.record import JobRecord
 from springtide.master.data.shared_values import ShufflerList, StalenessGate
 from springtide.master.parts import MasterParts
 from springtide.master.servers.migration import SlotMigration
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import coordination, data_workers, messages
+from springtide.rpc.messages.checkpoints import SaveReport, SaveRequest
+from springtide.rpc.messages.types import JobStatus, MemberReport, Reply, Request, SlotsMoved
 from springtide.rpc.transport.listener import Peer
 
 # while a server is down, hold heartbeat replies up to this long, so that members learn of its return without delay
@@ -31,7 +33,7 @@ HOLD_HEARTBEAT_S = 0.2
 Handlers = Mapping[type[Any], Callable[..., Any]]
 
 
-async def call(handlers: Handlers, sender: str, request: messages.Request, *who: object) -> messages.Reply:
+async def call(handlers: Handlers, sender: str, request: Request, *who: object) -> Reply:
     """Call the handler for the request's type. A handler without a result means Ok."""
     handler = handlers.get(type(request))
     if handler is None:
@@ -42,7 +44,7 @@ async def call(handlers: Handlers, sender: str, request: messages.Request, *who:
     return reply if reply is not None else messages.Ok()
 
 
-def take_report(context: MasterContext, parts: MasterParts, life: Life, report: messages.MemberReport | None) -> None:
+def take_report(context: MasterContext, parts: MasterParts, life: Life, report: MemberReport | None) -> None:
     if report is None:
         return
     role, incarnation, tally, now = life.role, life.incarnation, context.tally, context.clock()
@@ -65,19 +67,19 @@ class ServerRequests:
         self._handlers: Handlers = {
             messages.ServerReady: self._ready,
             messages.Heartbeat: self._heartbeat,
-            messages.SlotsMoved: lambda role, incarnation, request: parts.migration.moved(role, request),
-            messages.SaveRequest: parts.checkpoints.order_for,
-            messages.SaveReport: parts.checkpoints.heard,
+            SlotsMoved: lambda role, incarnation, request: parts.migration.moved(role, request),
+            SaveRequest: parts.checkpoints.order_for,
+            SaveReport: parts.checkpoints.heard,
         }
 
-    async def handle(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
+    async def handle(self, role: Role, incarnation: int, request: Request) -> Reply:
         if self._context.state.fenced(role, incarnation):
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up: its slots are with its next life")
         if type(request) not in self._handlers:
             return await self._parts.checkpoints.storing.answer(role, request)
         return await call(self._handlers, "a server", request, role, incarnation)
 
-    async def _ready(self, role: Role, incarnation: int, request: messages.ServerReady) -> messages.Reply:
+    async def _ready(self, role: Role, incarnation: int, request: messages.ServerReady) -> Reply:
         record = self._context.record
         await self._parts.recovery.ready(role, incarnation, request)
         await self._context.changed.until(lambda: record.slots.placement is not None)
@@ -85,7 +87,7 @@ class ServerRequests:
         assert record.slots.placement is not None
         return messages.PlacementReply(record.slots.placement)
 
-    async def _heartbeat(self, role: Role, incarnation: int, request: messages.Heartbeat) -> messages.Reply:
+    async def _heartbeat(self, role: Role, incarnation: int, request: messages.Heartbeat) -> Reply:
         state, migration = self._context.state, self._parts.migration
         self._context.apply(events.RoleAlive(role, incarnation))
         take_report(self._context, self._parts, Life(role, incarnation), request.report)
@@ -105,22 +107,22 @@ class WorkerRequests:
         self._shufflers = ShufflerList(context.state)
         self._gate = gate = StalenessGate(context.changed)
         agreements = (
-            messages.BarrierRequest,
-            messages.ShareRequest,
-            messages.ValueRequest,
-            messages.ClaimRequest,
-            messages.ClaimDone,
+            coordination.BarrierRequest,
+            coordination.ShareRequest,
+            coordination.ValueRequest,
+            coordination.ClaimRequest,
+            coordination.ClaimDone,
         )
-        feed_news = (messages.CannotFeed, messages.WorkerDecision, messages.TrainedWithout)
+        feed_news = (data_workers.CannotFeed, data_workers.WorkerDecision, data_workers.TrainedWithout)
         self._handlers: Handlers = {
             messages.LeaseRequest: parts.leases.lease,
-            messages.CutRequest: parts.leases.cut,
+            coordination.CutRequest: parts.leases.cut,
             messages.Heartbeat: self._heartbeat,
-            messages.GroupRequest: parts.rendezvous.join,
-            messages.MeetRequest: parts.rendezvous.meet,
-            messages.AtStep: lambda holder, request: parts.checkpoints.at_step(request),
-            messages.Enter: lambda holder, request: gate.enter(holder, request.bound),
-            messages.Leave: lambda holder, request: gate.leave(holder),
+            coordination.GroupRequest: parts.rendezvous.join,
+            coordination.MeetRequest: parts.rendezvous.meet,
+            coordination.AtStep: lambda holder, request: parts.checkpoints.at_step(request),
+            coordination.Enter: lambda holder, request: gate.enter(holder, request.bound),
+            coordination.Leave: lambda holder, request: gate.leave(holder),
             messages.EpochBegun: lambda holder, request: self._remember(holder.rank, request.objects, request.place),
             messages.FinishRequest: self._finish,
             **dict.fromkeys(agreements, parts.shared.answer),
@@ -128,7 +130,7 @@ class WorkerRequests:
         }
         context.subscribe(self._on_actions)
 
-    async def handle(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
+    async def handle(self, role: Role, incarnation: int, request: Request) -> Reply:
         holder = LeaseHolder(role.rank, incarnation)
         if self._context.state.fenced(role, incarnation):
             if isinstance(request, messages.Heartbeat):
@@ -200,7 +202,7 @@ class WorkerRequests:
 class AgentRequests:
     """Handlers of requests from the agent: resource use, wanted roles, and exits."""
 
-    def __init__(self, context: MasterContext, parts: MasterParts, status: Callable[[], messages.JobStatus]) -> None:
+    def __init__(self, context: MasterContext, parts: MasterParts, status: Callable[[], JobStatus]) -> None:
         self._context, self._parts, self._status = context, parts, status
         self._table = UsageTable()
         self.usage: dict[Role, RoleUsage] = {}
@@ -210,7 +212,7 @@ class AgentRequests:
             messages.ShutdownRequest: lambda request: context.over.set(),
         }
 
-    async def handle(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
+    async def handle(self, role: Role, incarnation: int, request: Request) -> Reply:
         return await call(self._handlers, "an agent", request)
 
     def note_own_usage(self, role: Role, incarnation: int, usage: RoleUsage | None) -> None:
@@ -235,7 +237,7 @@ class AgentRequests:
 class CommandRequests:
     """Handlers of requests that need no membership: user commands, eviction notices, script errors."""
 
-    def __init__(self, context: MasterContext, parts: MasterParts, status: Callable[[], messages.JobStatus]) -> None:
+    def __init__(self, context: MasterContext, parts: MasterParts, status: Callable[[], JobStatus]) -> None:
         self._context, self._parts = context, parts
         self.handlers: Handlers = {
             messages.StatusRequest: lambda request: status(),
@@ -320,7 +322,7 @@ class Membership:
             lived=request.rank in record.scripts.places,
         )
 
-    def data_worker(self, peer: Peer, request: messages.JoinDataWorker) -> messages.DataWorkerWelcome:
+    def data_worker(self, peer: Peer, request: data_workers.JoinDataWorker) -> data_workers.DataWorkerWelcome:
         self._join(peer, Role(RoleKind.DATA_WORKER, request.rank), request)
         return self._feeding.welcome()
 

@@ -5,7 +5,7 @@ from typing import Literal
 from springtide.domain.core.roles import RANKED
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineState
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import prometheus
 from springtide.telemetry.prometheus import Family, single
 

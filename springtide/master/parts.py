@@ -19,7 +19,7 @@ from springtide.master.servers.bsp_group import BspRendezvous
 from springtide.master.servers.guards import ServerGuards
 from springtide.master.servers.migration import SlotMigration
 from springtide.master.servers.recovery import ServerRecovery
-from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
+from springtide.rpc.messages.types import JobStatus, MemberReport, MemberView
 from springtide.telemetry.output import redact
 
 

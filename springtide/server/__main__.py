@@ -20,6 +20,7 @@ from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.file_transfer import ScatteredStore
 from springtide.domain.core.roles import RoleKind
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import MemberReport, SlotHoldings
 from springtide.rpc.transport import channel
 from springtide.server import checkpoints, recovery, slot_loads
 from springtide.server import mirror as mirroring
@@ -179,9 +180,9 @@ def serve_job(
     handing.stop()
 
 
-def beat(role: ServerRole, holding: messages.SlotHoldings | None, usage: OwnUsage) -> messages.Heartbeat:
+def beat(role: ServerRole, holding: SlotHoldings | None, usage: OwnUsage) -> messages.Heartbeat:
     counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
-    report = messages.MemberReport(counters=role.counters())
+    report = MemberReport(counters=role.counters())
     return messages.Heartbeat(report, slots=counts, holding=holding, usage=usage.read())
 
 

@@ -22,6 +22,8 @@ from springtide.checkpoint.transfer.file_transfer import SegmentCopies
 from springtide.domain.model.checkpoints import SlotExtent
 from springtide.embedding.lookup.table_client import plain_spec
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport, SaveRequest
+from springtide.rpc.messages.types import Reply, Request
 from springtide.server import mirror
 from springtide.server.server import ServerRole
 
@@ -85,7 +87,7 @@ class SlotSaver:
         self._copy = _native.SlotCopy()
         """Buffer that all slots share, one after the other."""
 
-    def save(self, order: messages.SaveOrder) -> messages.SaveReport:
+    def save(self, order: SaveOrder) -> SaveReport:
         """Write the slots that the order names. Report errors instead of raising them."""
         try:
             with behind():
@@ -95,9 +97,9 @@ class SlotSaver:
         except Exception as error:
             log.exception("checkpoint %d", order.number)
             why = f"{type(error).__name__}: {error}"
-            return messages.SaveReport(order.term, order.number, error=why, part=order.part)
+            return SaveReport(order.term, order.number, error=why, part=order.part)
 
-    def _save(self, order: messages.SaveOrder) -> messages.SaveReport:
+    def _save(self, order: SaveOrder) -> SaveReport:
         began, cpu = time.monotonic(), time.thread_time()
         lost: tuple[str, ...] = ()
         if not order.part:
@@ -117,14 +119,14 @@ class SlotSaver:
             log.warning("checkpoint %d: %s", order.number, error)
             where = f"cannot write to {self._folder}"
             why = f"{where}: {error.strerror or error}"
-            return messages.SaveReport(order.term, order.number, error=why, part=order.part)
+            return SaveReport(order.term, order.number, error=why, part=order.part)
         unmirrored = ""
         if self._mirror is not None and (order.buddy is not None or self._mirror.asked):
             written, unmirrored = self._mirror.copy(written, order.buddy, order.base, pace)
         seconds, cpu_s = time.monotonic() - began, time.thread_time() - cpu
         log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
         tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
-        return messages.SaveReport(
+        return SaveReport(
             order.term,
             order.number,
             written,
@@ -142,7 +144,7 @@ class SlotSaver:
             with contextlib.suppress(OSError):
                 self._folder.rmdir()  # fails harmlessly if another server still uses the folder
 
-    def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
+    def _write(self, order: SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
         """Write all slots of this server, or full images of the ordered slots that it owns by now."""
         store, cut = self._role.store, self._role.store.cut()
         asked = order.slots if order.part else range(store.slots)
@@ -246,7 +248,7 @@ class WritePace:
 
 def start(
     saver: SlotSaver,
-    ask: Callable[[messages.Request], messages.Reply],
+    ask: Callable[[Request], Reply],
     over: threading.Event,
     takes_copies_at: str = "",
     node: str = "",
@@ -256,11 +258,11 @@ def start(
         term = number = part = 0
         try:
             while not over.is_set():
-                order = ask(messages.SaveRequest(term, number, part, takes_copies_at, node))
+                order = ask(SaveRequest(term, number, part, takes_copies_at, node))
                 if isinstance(order, messages.HeartbeatReply):  # the job is over
                     saver.tidy(order)
                     return
-                if isinstance(order, messages.SaveOrder):
+                if isinstance(order, SaveOrder):
                     term, number, part = order.term, order.number, order.part
                     ask(saver.save(order))
         except errors.SpringtideError as error:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from springtide import errors
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import SlotGoal, SlotHoldings, SlotParcel, SlotsMoved
 from springtide.server.server import ServerRole
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class SlotHandover:
     def __init__(
         self,
         role: ServerRole,
-        tell: Callable[[messages.SlotsMoved], object],
+        tell: Callable[[SlotsMoved], object],
         answer: Callable[[], object] = lambda: None,
     ) -> None:
         """Start the thread. `answer` sends an immediate heartbeat, as the answer to a roll call of the master."""
@@ -39,12 +39,12 @@ class SlotHandover:
         self._call = 0
         self.hurried = False
         """Whether slots must leave with as little CPU as possible. Heartbeats then leave out the slot counts."""
-        self._goal: messages.SlotGoal | None = None
+        self._goal: SlotGoal | None = None
         self._news, self._over = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
         self._thread.start()
 
-    def heed(self, goal: messages.SlotGoal) -> None:
+    def heed(self, goal: SlotGoal) -> None:
         """Take the newest goal without blocking. Replies arrive through two threads, so one may be overtaken."""
         with self._news:
             if self._goal is not None and overtaken(goal, self._goal):
@@ -58,10 +58,10 @@ class SlotHandover:
                 self._news.notify_all()
 
     @property
-    def holding(self) -> messages.SlotHoldings:
+    def holding(self) -> SlotHoldings:
         """Return the newest roll call that arrived while no handover ran, the slots in doubt, and whether this server
         leaves."""
-        return messages.SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
+        return SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
 
     def stop(self) -> None:
         with self._news:
@@ -70,7 +70,7 @@ class SlotHandover:
         self._thread.join(STOP_S)
 
     def _run(self) -> None:
-        goal: messages.SlotGoal | None = None
+        goal: SlotGoal | None = None
         whole = True
         while not self._over:
             with self._news:
@@ -88,7 +88,7 @@ class SlotHandover:
             with self._news:
                 self.hurried = self.hurried and self._goal is not goal
 
-    def _heed_call(self, goal: messages.SlotGoal) -> None:
+    def _heed_call(self, goal: SlotGoal) -> None:
         """Answer a roll call. No handover from this server is running, and slots from servers that missed the call are
         refused."""
         if goal.call > self._call:
@@ -96,7 +96,7 @@ class SlotHandover:
             self._call = goal.call
             self._answer()
 
-    def _work_off(self, goal: messages.SlotGoal) -> bool:
+    def _work_off(self, goal: SlotGoal) -> bool:
         """Hand over all parcels in turn; return True if all are done. After each chunk, check for a newer goal."""
         if not goal.settled:
             return True
@@ -113,34 +113,32 @@ class SlotHandover:
                 if handed.moved:
                     log.info("%s", handed)
                     self._tell(
-                        messages.SlotsMoved(
-                            handed.moved, parcel.server, handed.bytes, handed.seconds, handed.longest_freeze_s
-                        )
+                        SlotsMoved(handed.moved, parcel.server, handed.bytes, handed.seconds, handed.longest_freeze_s)
                     )
                 if handed.why:
                     log.warning("some slots stay for now: %s", handed.why)
                     return False
         return True
 
-    def _settle_doubts(self, goal: messages.SlotGoal) -> list[messages.SlotParcel]:
+    def _settle_doubts(self, goal: SlotGoal) -> list[SlotParcel]:
         """Return the handovers to retry for slots that were closed for a server that never answered.
 
         A slot that another server owns by now is dropped here. If the target has left for good, serve the slot again.
         """
-        ask: list[messages.SlotParcel] = []
+        ask: list[SlotParcel] = []
         for slot, server in dict(self._role.in_doubt).items():
             owner = goal.placement.server_of_slot[slot]
             address = goal.addresses[server] if server < len(goal.addresses) else ""
             if owner != self._role.index:
                 self._role.let_go(slot)
             elif address:
-                ask.append(messages.SlotParcel(server, address, (slot,)))
+                ask.append(SlotParcel(server, address, (slot,)))
             else:
                 self._role.take_back(slot)
         return ask
 
 
-def overtaken(goal: messages.SlotGoal, known: messages.SlotGoal) -> bool:
+def overtaken(goal: SlotGoal, known: SlotGoal) -> bool:
     """Pure. Return True if the goal is older than the known goal. Epochs and calls only grow; call 0 means none."""
     return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 

@@ -22,7 +22,8 @@ from springtide.checkpoint.format.manifest import number_in
 from springtide.checkpoint.transfer.file_transfer import SegmentCopies, parts
 from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.domain.model.checkpoints import Buddy, Written
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import checkpoints, messages
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import channel
 from springtide.rpc.transport.listener import Peer, RpcListener
 
@@ -78,12 +79,12 @@ class Mirror:
             buddy.address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates, role="server"
         )
         try:
-            answer = link.ask(messages.MirrorFiles(tuple(own)))
-            assert isinstance(answer, messages.MissingFiles)
+            answer = link.ask(checkpoints.MirrorFiles(tuple(own)))
+            assert isinstance(answer, checkpoints.MissingFiles)
             for name in answer.names:
                 for part in parts(self._own / name):
                     with pace:
-                        link.ask(messages.MirrorPart(name, part.offset, part.content, part.last, part.checksum))
+                        link.ask(checkpoints.MirrorPart(name, part.offset, part.content, part.last, part.checksum))
         finally:
             link.close()
         return tuple(name for name, _ in own)
@@ -109,20 +110,20 @@ class MirrorServer:
         self._thread.join()
         self._loop.close()
 
-    async def _handle(self, _: Peer, request: messages.Request) -> messages.Reply:
+    async def _handle(self, _: Peer, request: Request) -> Reply:
         async with self._turn:
             match request:
-                case messages.MirrorFiles():
-                    return messages.MissingFiles(await asyncio.to_thread(self._copies.lacks, request.files))
-                case messages.MirrorPart():
+                case checkpoints.MirrorFiles():
+                    return checkpoints.MissingFiles(await asyncio.to_thread(self._copies.lacks, request.files))
+                case checkpoints.MirrorPart():
                     await asyncio.to_thread(self._copies.take, request.name, request)
                     return messages.Ok()
-                case messages.ReadFile(name, offset, length):
-                    return messages.FileRun(*await asyncio.to_thread(self._copies.run, name, offset, length))
+                case checkpoints.ReadFile(name, offset, length):
+                    return checkpoints.FileRun(*await asyncio.to_thread(self._copies.run, name, offset, length))
         raise errors.BadInput(f"a server takes and gives files; {type(request).__name__} is for the master")
 
 
-def upload_part(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport:
+def upload_part(folder: pathlib.Path, order: checkpoints.CopyOrder) -> checkpoints.CopyReport:
     files = msgspec.json.encode(order.files).decode()
     command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload"]
     environment = config.with_arguments(["part", str(folder), order.url, files])
@@ -144,21 +145,19 @@ def upload_part(folder: pathlib.Path, order: messages.CopyOrder) -> messages.Cop
         done = Uploaded(error=f"its process failed: {error}")
     if done.error:
         log.warning("copies to %s: %s", order.url, done.error)
-    return messages.CopyReport(order.id, done.files, done.bytes, done.lacks, done.error)
+    return checkpoints.CopyReport(order.id, done.files, done.bytes, done.lacks, done.error)
 
 
-def start_uploads(
-    folder: pathlib.Path, ask: Callable[[messages.Request], messages.Reply], over: threading.Event
-) -> threading.Thread:
+def start_uploads(folder: pathlib.Path, ask: Callable[[Request], Reply], over: threading.Event) -> threading.Thread:
 
     def attend() -> None:
         done = 0
         try:
             while not over.is_set():
-                order = ask(messages.CopyRequest(done))
+                order = ask(checkpoints.CopyRequest(done))
                 if isinstance(order, messages.HeartbeatReply):  # the job is over
                     return
-                if isinstance(order, messages.CopyOrder):
+                if isinstance(order, checkpoints.CopyOrder):
                     done = order.id
                     ask(upload_part(folder, order))
         except errors.SpringtideError as error:

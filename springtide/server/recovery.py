@@ -15,7 +15,7 @@ from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FileStore, open_store
 from springtide.domain.model.checkpoints import Lineage
 from springtide.embedding.lookup.table_client import native_spec
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import RestoreOrder
 
 log = logging.getLogger(__name__)
 NO_COPY = (
@@ -35,7 +35,7 @@ class RestoredFrom(NamedTuple):
     """Newer checkpoints that could not be used with the reason, one sentence each."""
 
 
-def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
+def bring_back(store: _native.Store, wanted: RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
     """Import the slots from the named checkpoint, or else from the newest readable checkpoint.
 
     If the named folder has no usable checkpoint, `fallback` is tried, a copy in storage. With local disks, `scattered`
@@ -68,7 +68,7 @@ def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: F
 
 
 def _import(
-    store: _native.Store, source: RestoredFrom, wanted: messages.RestoreOrder, places: Mapping[str, str | FileStore]
+    store: _native.Store, source: RestoredFrom, wanted: RestoreOrder, places: Mapping[str, str | FileStore]
 ) -> RestoredFrom:
     place = places[source.where]
     damaged = restore(store, place, source.number, wanted.slots, wanted.lineage)
@@ -79,7 +79,7 @@ def _import(
     return source._replace(spared=spared)
 
 
-def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | FileStore) -> RestoredFrom:
+def _learn_tables(store: _native.Store, wanted: RestoreOrder, place: str | FileStore) -> RestoredFrom:
     """Declare the tables on a server without slots. Such a server restores nothing, so the ledger does not roll
     back."""
     try:

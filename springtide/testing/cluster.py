@@ -32,6 +32,7 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.rpc.transport import addresses
 from springtide.telemetry import events, logs
 
@@ -72,8 +73,8 @@ class LocalCluster:
         self._thread = threading.Thread(target=self._run, name=f"springtide-{spec.name}")
         self._agent: Agent | None = None
         self._platform: Platform | None = None
-        self._seen = messages.JobStatus(name=spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
-        self._ended: messages.JobStatus | BaseException | None = None
+        self._seen = JobStatus(name=spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
+        self._ended: JobStatus | BaseException | None = None
 
     def __enter__(self) -> "LocalCluster":
         self._thread.start()
@@ -87,7 +88,7 @@ class LocalCluster:
             self._thread.join(LOOK_S)
 
     @property
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         return self._seen
 
     @property
@@ -171,7 +172,7 @@ class LocalCluster:
         assert self._agent is not None
         self._loop.call_soon_threadsafe(self._agent.stop, why)
 
-    def until(self, true: Callable[[messages.JobStatus], object], *, within_s: float = 120.0) -> messages.JobStatus:
+    def until(self, true: Callable[[JobStatus], object], *, within_s: float = 120.0) -> JobStatus:
         """Poll until the condition is true; AssertionError if the job ends or the time runs out first."""
         deadline = time.monotonic() + within_s
         while not true(self._seen):
@@ -183,7 +184,7 @@ class LocalCluster:
     def moves(self) -> list[dict[str, object]]:
         return [event for event in self.story if event["event"] == "moved"]
 
-    def settled(self, status: messages.JobStatus, servers: int, *, known: int) -> bool:
+    def settled(self, status: JobStatus, servers: int, *, known: int) -> bool:
         """Return True if exactly this many servers hold all slots. `known`: number of moves before the request."""
         moves = self.moves()
         return (
@@ -193,7 +194,7 @@ class LocalCluster:
             and status.servers_alive == status.servers_wanted == servers
         )
 
-    def wait(self, *, within_s: float = 600.0) -> messages.JobStatus:
+    def wait(self, *, within_s: float = 600.0) -> JobStatus:
         """Wait until the job is over and all its processes have ended; return the last status."""
         self._thread.join(within_s)
         assert not self._thread.is_alive(), f"not over within {within_s:g} s: {self._seen}"
@@ -211,12 +212,12 @@ class LocalCluster:
         finally:
             self._loop.close()
 
-    async def _work(self) -> messages.JobStatus:
+    async def _work(self) -> JobStatus:
         self._platform = LocalPlatform(self.files, warm=self._warm)
         self._agent = Agent(self._plan, self.files, self._platform)
         return await self._agent.run(self._look)
 
-    def _look(self, status: messages.JobStatus) -> None:
+    def _look(self, status: JobStatus) -> None:
         self._seen = status
 
 

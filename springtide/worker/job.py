@@ -22,7 +22,7 @@ from springtide.domain.model import cache_rules
 from springtide.domain.spec import schema
 from springtide.domain.spec.job_spec import unit_of
 from springtide.embedding.lookup import compile_guard
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 from springtide.worker import connect, error_summary, setup
 from springtide.worker.bsp import batch_order
 from springtide.worker.epochs import user_loops, user_objects

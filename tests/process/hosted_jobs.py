@@ -26,7 +26,7 @@ from springtide.platforms.agent import master_keeper, run_plan
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform, exit_of
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs
 from springtide.testing.cluster import LocalCluster
 from tests.process.hosts import Hosts, first_child
@@ -195,7 +195,7 @@ class HostedJob(LocalCluster):
 
         self._loop.call_soon_threadsafe(leave)
 
-    async def _work(self) -> messages.JobStatus:
+    async def _work(self) -> JobStatus:
         terms = master_keeper.counting()  # a real cluster counts the terms
         while True:
             self._platform = self.far

@@ -14,7 +14,7 @@ import socket
 import time
 from typing import Any
 
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.rpc.transport import addresses
 from springtide_lab.testing import ray_cluster
 from springtide_lab.testing.ray_cluster import LOOK_S, PATIENCE_S, RayWorld
@@ -58,7 +58,7 @@ class FaultyCluster(ray_cluster.RayTestCluster):
 
     def until(
         self, name: str, *, samples: int = 0, workers: int | None = None, servers: int | None = None, life: int = 0
-    ) -> messages.JobStatus:
+    ) -> JobStatus:
         """Wait until the job has trained this many samples with this many joined roles, and at least one role is in
         this life or a later one.
         """
@@ -77,7 +77,7 @@ class FaultyCluster(ray_cluster.RayTestCluster):
     def story(self, name: str) -> list[dict[str, Any]]:
         return self._reach(name).story()
 
-    def ask(self, name: str, request: messages.Request) -> messages.Reply:
+    def ask(self, name: str, request: Request) -> Reply:
         return self._reach(name).ask(request)
 
     def occupy(self, node_id: str, cpu: float) -> str:

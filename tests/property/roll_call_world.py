@@ -19,7 +19,7 @@ from springtide.job.rollcall import RollCall
 from springtide.master.core.context import ChangeSignal
 from springtide.master.core.record import JobRecord
 from springtide.master.servers.migration import SlotMigration
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import SlotGoal, SlotHoldings, SlotsMoved
 from springtide.server import slot_loads
 
 RULES = {
@@ -68,10 +68,10 @@ class Life:
     """Gifts of others, and whether they were taken."""
     turn: int = 0
     call: int = 0
-    goal: messages.SlotGoal | None = None
-    taken: messages.SlotGoal | None = None
+    goal: SlotGoal | None = None
+    taken: SlotGoal | None = None
     giving: Frame | None = None
-    told: messages.SlotsMoved | None = None
+    told: SlotsMoved | None = None
     """Waits for the master's answer."""
     words: list[object] = field(default_factory=list)
     """On their way to the master, in order."""
@@ -236,7 +236,7 @@ class World:
         self.rollout = self.master()
         self.rollout._goal = dict(goal) if self.chance.random() < 0.5 else {}
         for life in self.lives.values():
-            life.words = [word for word in life.words if isinstance(word, messages.SlotsMoved)]
+            life.words = [word for word in life.words if isinstance(word, SlotsMoved)]
 
     def welcome(self) -> None:
         """A next life is told its slots, brings them back and serves."""
@@ -263,12 +263,12 @@ class World:
             self.say(life, life.words.pop(0))
 
     def say(self, life: Life, word: object) -> None:
-        if isinstance(word, messages.SlotsMoved):
+        if isinstance(word, SlotsMoved):
             self.rollout.moved(life.role, word)
             life.told = None
             return
         if word is None:  # made and sent in the same moment, or so the channel sees to it
-            word = (sorted(life.gates), messages.SlotHoldings(life.call, dict(life.doubts)))
+            word = (sorted(life.gates), SlotHoldings(life.call, dict(life.doubts)))
         owned, holding = word
         packed = slot_loads.pack([slot_loads.SlotCount(slot, 1, 1) for slot in owned])
         if self.dropped == "stop":
@@ -293,7 +293,7 @@ class World:
             if life.goal.call > life.call:
                 life.turn += 1
                 life.call = life.goal.call
-                life.words.append((sorted(life.gates), messages.SlotHoldings(life.call, dict(life.doubts))))
+                life.words.append((sorted(life.gates), SlotHoldings(life.call, dict(life.doubts))))
                 return
         goal = life.goal
         if not goal.settled:
@@ -359,7 +359,7 @@ class World:
         source.doubts.pop(slot, None)
         if taken:
             del source.copies[slot]
-            source.told = messages.SlotsMoved((slot,), target.rank)
+            source.told = SlotsMoved((slot,), target.rank)
             source.words.append(source.told)
         else:
             self.open(source, slot)

@@ -11,6 +11,8 @@ from springtide import errors
 from springtide.domain.data.leases import Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import ShareRequest
+from springtide.rpc.messages.types import MemberReport
 from springtide.rpc.transport import frames
 
 calls = msgspec.msgpack.Decoder(messages.RequestFrame)
@@ -25,7 +27,7 @@ cards = st.builds(
     shuffle=st.booleans(),
 )
 reports = st.builds(
-    messages.MemberReport,
+    MemberReport,
     step=counts,
     samples=counts,
     loss=st.none() | st.floats(allow_nan=False),
@@ -37,7 +39,7 @@ requests = st.one_of(
     st.builds(messages.ServerReady, address=st.text(max_size=30)),
     st.builds(messages.LeaseRequest, card=cards, progress=words, failures=failures),
     st.builds(messages.Heartbeat, report=st.none() | reports, progress=words),
-    st.builds(messages.ShareRequest, key=st.text(max_size=20), value=st.binary(max_size=200)),
+    st.builds(ShareRequest, key=st.text(max_size=20), value=st.binary(max_size=200)),
     st.builds(messages.ScriptError, rank=counts, error=st.text(max_size=50), trace=st.text(max_size=50)),
     st.just(messages.StatusRequest()),
 )
@@ -87,7 +89,7 @@ def test_a_length_over_the_limit_is_refused_before_it_is_read():
 
 def test_a_message_too_large_to_send_is_refused_by_the_sender():
     with pytest.raises(errors.BadInput, match="over the control plane's limit"):
-        frames.pack(messages.ShareRequest("key", bytes(frames.MAX_BYTES)))
+        frames.pack(ShareRequest("key", bytes(frames.MAX_BYTES)))
 
 
 def test_a_value_of_the_wrong_type_is_refused():

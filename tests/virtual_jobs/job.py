@@ -24,6 +24,7 @@ from springtide.domain.spec.job_spec import GuardRules, JobPhase, JobSpec, Strag
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.server import recovery
 from springtide.sim.world.world import TrueJob
 from tests.oracles import job_invariants
@@ -235,7 +236,7 @@ class VirtualJob:
             found |= dict.fromkeys(lost, last)
         return found
 
-    def _outcome(self, status: messages.JobStatus) -> VirtualOutcome:
+    def _outcome(self, status: JobStatus) -> VirtualOutcome:
         record = self.masters.record
         stores = self._stores(record.state.safety.saved if status.phase is JobPhase.FINISHED else None)
         totals = record.book.totals()

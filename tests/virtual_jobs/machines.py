@@ -14,6 +14,7 @@ from springtide import errors
 from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.platforms.agent import reconcile
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from tests.virtual_jobs.master_connection import Wire
 
 
@@ -119,7 +120,7 @@ class Machines:
         """Processes that are starting."""
         self.processes: dict[Life, VirtualProcess] = {}
         """Processes that run now."""
-        self.status: messages.JobStatus | None = None
+        self.status: JobStatus | None = None
         self.lost = 0
         """Number of processes that were killed."""
 
@@ -131,7 +132,7 @@ class Machines:
     def living(self, kind: RoleKind) -> list[VirtualProcess]:
         return [self.processes[life] for life in sorted(self.processes) if life.role.kind is kind]
 
-    async def attend(self) -> messages.JobStatus:
+    async def attend(self) -> JobStatus:
         """Follow the master's wishes until the job is over."""
         loop, link = asyncio.get_running_loop(), self._wire("agent")
         hello = messages.JoinAgent(1)

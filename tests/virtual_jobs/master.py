@@ -20,7 +20,7 @@ from springtide.master.core.journal import Journal, Superseded
 from springtide.master.core.record import JobRecord
 from springtide.master.dispatcher import MasterService
 from springtide.master.main import build_service, rebuild
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
 
@@ -100,7 +100,7 @@ class Masters:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._pages = Pages()
-        self._asked: dict[asyncio.Task[None], asyncio.Future[messages.Reply]] = {}
+        self._asked: dict[asyncio.Task[None], asyncio.Future[Reply]] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._listens = asyncio.Event()
         self.term = 0
@@ -156,11 +156,11 @@ class Masters:
         await self._listens.wait()
         return self.term
 
-    async def ask(self, peer: Peer, request: messages.Request) -> messages.Reply:
+    async def ask(self, peer: Peer, request: Request) -> Reply:
         """Return the master's reply; MasterUnreachable if the master is killed before it replies."""
         if self.desk is None:
             raise errors.MasterUnreachable("there is no master")
-        answer: asyncio.Future[messages.Reply] = self._loop.create_future()
+        answer: asyncio.Future[Reply] = self._loop.create_future()
         task = self._loop.create_task(self._answer(self.desk, peer, request, answer))
         self._asked[task] = answer
         try:
@@ -169,9 +169,7 @@ class Masters:
             if not task.done():
                 task.cancel()
 
-    async def _answer(
-        self, desk: MasterService, peer: Peer, request: messages.Request, answer: asyncio.Future[messages.Reply]
-    ) -> None:
+    async def _answer(self, desk: MasterService, peer: Peer, request: Request, answer: asyncio.Future[Reply]) -> None:
         try:
             reply = await desk.handle(peer, request)
             if not answer.done():

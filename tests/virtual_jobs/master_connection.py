@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from springtide import errors
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport.listener import Peer
 from tests.virtual_jobs.master import Masters
 
-Asked = messages.Request | Callable[[], messages.Request]
+Asked = Request | Callable[[], Request]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,13 @@ class Wire:
     def __init__(self, masters: Masters, name: str, weather: Weather, chance: random.Random) -> None:
         self._masters, self._name, self._weather, self._chance = masters, name, weather, chance
         self._meeting = asyncio.Lock()
-        self._hello: messages.Request | None = None
+        self._hello: Request | None = None
         self._met = 0
         self._peer = Peer(name)
         self._open = asyncio.Event()
         self._open.set()
 
-    def introduce(self, hello: messages.Request) -> None:
+    def introduce(self, hello: Request) -> None:
         self._hello = hello
 
     def cut(self) -> None:
@@ -48,7 +48,7 @@ class Wire:
     def mend(self) -> None:
         self._open.set()
 
-    async def ask(self, request: Asked) -> messages.Reply:
+    async def ask(self, request: Asked) -> Reply:
         """Return the reply of the current master; retry over any number of masters."""
         while True:
             try:

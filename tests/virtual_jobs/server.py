@@ -18,6 +18,8 @@ import msgspec
 from springtide import errors
 from springtide.domain.core.roles import Placement, Role, RoleKind
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder, SaveRequest
+from springtide.rpc.messages.types import MemberReport, SlotGoal, SlotHoldings, SlotParcel, SlotsMoved
 from springtide.server import checkpoints, recovery, slot_loads
 from springtide.server.migration import overtaken
 from tests.virtual_jobs import counting_oracle
@@ -67,7 +69,7 @@ class VirtualServer:
         self._over = asyncio.Event()
         self._placed = self._fenced = False
         self._keys_asked = self._busy_s = 0.0
-        self._learned: messages.SlotGoal | None = None
+        self._learned: SlotGoal | None = None
 
     async def run(self, process: VirtualProcess) -> int:
         """Join the job, restore the slots of the previous life, and serve to the end."""
@@ -175,10 +177,10 @@ class VirtualServer:
         )
         term = number = part = 0
         while True:
-            order = await self.wire.ask(messages.SaveRequest(term, number, part))
+            order = await self.wire.ask(SaveRequest(term, number, part))
             if isinstance(order, messages.HeartbeatReply):
                 return
-            if isinstance(order, messages.SaveOrder):
+            if isinstance(order, SaveOrder):
                 term, number, part = order.term, order.number, order.part
                 await asyncio.sleep(self.takes_s(self.disks.save_s))
                 await self.wire.ask(saver.save(order))
@@ -221,13 +223,11 @@ class VirtualServer:
             "rows": len(self.gates) * size / ROW_BYTES,
             "table_bytes": len(self.gates) * size,
         }
-        report = messages.MemberReport(counters=counters)
+        report = MemberReport(counters=counters)
         if not self._placed:
             return messages.Heartbeat(report)
         counts = [slot_loads.SlotCount(slot, int(size), self.store.load(slot).requests) for slot in self.gates]
-        return messages.Heartbeat(
-            report, slots=slot_loads.pack(counts), holding=messages.SlotHoldings(*self.moving.holding)
-        )
+        return messages.Heartbeat(report, slots=slot_loads.pack(counts), holding=SlotHoldings(*self.moving.holding))
 
 
 def owner_of(slot: int, servers: list[VirtualServer]) -> VirtualServer | None:
@@ -246,7 +246,7 @@ class SlotHandover:
 
     def __init__(self, server: "VirtualServer") -> None:
         self._server = server
-        self._goal: messages.SlotGoal | None = None
+        self._goal: SlotGoal | None = None
         self._news = asyncio.Event()
         self.call = 0
         self.turn = 0
@@ -276,7 +276,7 @@ class SlotHandover:
         """Return True if this server still has a copy of a slot that it closed for another server."""
         return slot == self.under_way or slot in self.doubts
 
-    def heed(self, goal: messages.SlotGoal) -> None:
+    def heed(self, goal: SlotGoal) -> None:
         if self._goal is not None and overtaken(goal, self._goal):
             return
         self.leaves = self.leaves or goal.leave
@@ -305,7 +305,7 @@ class SlotHandover:
             except errors.SpringtideError:
                 whole = False
 
-    async def _work_off(self, goal: messages.SlotGoal) -> bool:
+    async def _work_off(self, goal: SlotGoal) -> bool:
         """Transfer all parcels in turn; return True if all are done."""
         if not goal.settled:
             return True
@@ -315,14 +315,14 @@ class SlotHandover:
                     return False
                 moved, whole = await self._hand(parcel, parcel.slots[first : first + CHUNK_SLOTS])
                 if moved:
-                    await self._server.wire.ask(messages.SlotsMoved(moved, parcel.server))
+                    await self._server.wire.ask(SlotsMoved(moved, parcel.server))
                 if not whole:
                     return False
         return True
 
-    def _settle_doubts(self, goal: messages.SlotGoal) -> list[messages.SlotParcel]:
+    def _settle_doubts(self, goal: SlotGoal) -> list[SlotParcel]:
         """Settle unconfirmed transfers as `server.migration` does."""
-        ask: list[messages.SlotParcel] = []
+        ask: list[SlotParcel] = []
         for slot, server in dict(self.doubts).items():
             owner = goal.placement.server_of_slot[slot]
             address = goal.addresses[server] if server < len(goal.addresses) else ""
@@ -330,13 +330,13 @@ class SlotHandover:
                 del self.doubts[slot]
                 self._server.store.clear_slot(slot)
             elif address:
-                ask.append(messages.SlotParcel(server, address, (slot,)))
+                ask.append(SlotParcel(server, address, (slot,)))
             else:
                 del self.doubts[slot]
                 self._server.open(slot)
         return ask
 
-    async def _hand(self, parcel: messages.SlotParcel, slots: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    async def _hand(self, parcel: SlotParcel, slots: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
         """Transfer slots; return those that the target has taken, and True if it took all."""
         moved: list[int] = []
         for slot in slots:

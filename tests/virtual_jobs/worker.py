@@ -16,6 +16,7 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.plan import profile
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import MemberReport, Reply
 from springtide.sim.world.world import Speed
 from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
 from springtide.worker.link.lease_tracker import LeaseTracker
@@ -46,7 +47,7 @@ class VirtualWorker:
         self._whole: tuple[list[int], dict[int, tuple[int, ...]]] = [], {}
         """All slots grouped by server, cached with the owners that they were grouped by."""
         self._news = asyncio.Event()
-        self._asking: asyncio.Task[messages.Reply] | None = None
+        self._asking: asyncio.Task[Reply] | None = None
         self._over = False
         """True if the last reply was End: only the leases in hand are left."""
         self._draining = self._fenced = self._training = False
@@ -199,7 +200,7 @@ class VirtualWorker:
 
     # ---- leases, as `worker.input.lease_prefetch.PrefetchedLeases` ----
 
-    async def _more(self) -> messages.Reply:
+    async def _more(self) -> Reply:
         """Return the reply to the pending lease request, or to a new request; the worker holds no lease."""
         if self._asking is None:
             self._ask(2 if not self._steps else 1)
@@ -224,7 +225,7 @@ class VirtualWorker:
         self._asking = task
         self._process.adopt(task)
 
-    async def _lease(self, most: int) -> messages.Reply:
+    async def _lease(self, most: int) -> Reply:
         """Lease as `worker.link.master_link.MasterLink.lease` does."""
         if self._fenced:
             raise errors.Fenced(f"{self._holder} was given up")
@@ -270,5 +271,5 @@ class VirtualWorker:
         self._fenced = True
         self._news.set()
 
-    def _report(self) -> messages.MemberReport:
-        return messages.MemberReport(step=self._steps, samples=self._samples, seconds=dict(self._done))
+    def _report(self) -> MemberReport:
+        return MemberReport(step=self._steps, samples=self._samples, seconds=dict(self._done))

@@ -24,7 +24,7 @@ import springtide_lab
 from springtide import config
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 
 CPUS = 2
 """Cores of each node in Ray's count, so that any node can take over from another."""
@@ -118,10 +118,10 @@ class RayTestCluster:
         submit.submit(submit.order_of(plan, **{"run_folder": self._runs, **others}))
         return plan.spec.name
 
-    def status(self, name: str) -> messages.JobStatus:
+    def status(self, name: str) -> JobStatus:
         return self._reach(name).status()
 
-    def wait(self, name: str) -> messages.JobStatus:
+    def wait(self, name: str) -> JobStatus:
         """Return the final status, once the steward has left."""
         job, deadline = self._reach(name), time.monotonic() + PATIENCE_S
         while job.running():

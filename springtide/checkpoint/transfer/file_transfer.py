@@ -19,7 +19,9 @@ from springtide import errors
 from springtide.checkpoint.format.checkpoint_io import leave_room
 from springtide.checkpoint.format.manifest import bare, folder_of, name_of, number_in
 from springtide.checkpoint.format.storage import FolderStore
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import checkpoints
+from springtide.rpc.messages.data_workers import PackagePart
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import channel
 
 PART_BYTES = 4 << 20
@@ -85,7 +87,7 @@ class SegmentCopies:
                         gone.append(entry.name)
         return gone
 
-    def take(self, name: str, part: FilePart | messages.MirrorPart | messages.PackagePart) -> None:
+    def take(self, name: str, part: FilePart | checkpoints.MirrorPart | PackagePart) -> None:
         """Write a part of a file; the last part names it. BadInput if the part does not continue the file."""
         path = self._path(name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
@@ -137,7 +139,7 @@ CONNECT_S = 5.0
 PATIENCE_S = 60.0  # seconds to wait for a server that has not yet told the master where it serves files
 AGAIN_S = 0.1
 
-Ask = Callable[[messages.Request], messages.Reply]
+Ask = Callable[[Request], Reply]
 
 
 class ScatteredStore:
@@ -193,9 +195,9 @@ class ScatteredStore:
                 link.close()
         self._links = {}
 
-    def _run(self, name: str, offset: int, length: int) -> messages.FileRun:
+    def _run(self, name: str, offset: int, length: int) -> checkpoints.FileRun:
         server = folder_of(name)
-        request = messages.ReadFile(bare(name), offset, length)
+        request = checkpoints.ReadFile(bare(name), offset, length)
         if not server:
             answer = self._ask(request)
         else:
@@ -206,7 +208,7 @@ class ScatteredStore:
                 self._links[server] = None
                 link.close()
                 raise OSError(f"{server} was lost while it gave {bare(name)} away") from error
-        assert isinstance(answer, messages.FileRun)
+        assert isinstance(answer, checkpoints.FileRun)
         return answer
 
     def _link(self, server: str) -> channel.MasterChannel:
@@ -239,7 +241,7 @@ class ScatteredStore:
                 return holders.addresses.get(server, "")
             time.sleep(AGAIN_S)
 
-    def _holders(self) -> messages.FileHolders:
-        answer = self._ask(messages.FileHoldersRequest())
-        assert isinstance(answer, messages.FileHolders)
+    def _holders(self) -> checkpoints.FileHolders:
+        answer = self._ask(checkpoints.FileHoldersRequest())
+        assert isinstance(answer, checkpoints.FileHolders)
         return answer

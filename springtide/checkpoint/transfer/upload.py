@@ -211,10 +211,10 @@ def _fetch(place: FileStore, name: str, here: FolderStore, file: File, moved: Ca
 
 def _gather_from_servers(folder: str, number: str, addresses: str, claim: str, moved: Callable[[], object]) -> Uploaded:
     from springtide.checkpoint.transfer.file_transfer import ScatteredStore
-    from springtide.rpc.messages import messages
+    from springtide.rpc.messages.checkpoints import FileHolders
 
     settings = config.load()
-    known = messages.FileHolders((int(number),), msgspec.json.decode(addresses, type=dict[str, str]))
+    known = FileHolders((int(number),), msgspec.json.decode(addresses, type=dict[str, str]))
     secret = config.job_secret(settings)
     place = ScatteredStore(folder, pathlib.Path(folder), lambda _: known, secret, certificates=settings.tls)
     with contextlib.closing(place):

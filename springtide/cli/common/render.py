@@ -13,7 +13,7 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.data_workers import FeedState
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.domain.spec.online_job import OnlineState
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import output
 
 WIDTH = 80

@@ -23,7 +23,7 @@ from springtide.cli.job import run as running
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.rpc.transport import addresses
 from springtide.telemetry import events, logs
 from springtide.telemetry.logs import RunFiles

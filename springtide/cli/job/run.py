@@ -21,10 +21,10 @@ from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, Follo
 from springtide.launch import local_job
 from springtide.launch.spec import resolve
 from springtide.platforms.local import job_handle
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs, output
 
-Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], None]
+Witness = Callable[[JobStatus, logs.RunFiles, Callable[[str], None]], None]
 PARTS: dict[str, Any] = {
     "workers": RoleWish,
     "servers": RoleWish,
@@ -45,17 +45,17 @@ def run(given: Mapping[str, Any]) -> int:
     return code
 
 
-def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
+def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[JobStatus, logs.RunFiles]:
     output.keep_going()  # the job must continue even if the reader of its output exits
     begun = local_job.begin(job_of(given), pathlib.Path(given["logs"]), code=pathlib.Path(), say=said)
     begun = replace(begun, plan=replace(begun.plan, **{name: given[name] for name in ("port", "debug", "tls")}))
     return asyncio.run(_run(begun, witness)), begun.files
 
 
-async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> messages.JobStatus:
+async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> JobStatus:
     shown = live_view.open_view(begun.plan, begun.files)
 
-    def seen(status: messages.JobStatus) -> None:
+    def seen(status: JobStatus) -> None:
         shown.update(render.called(status, begun.files.root.name))
         if witness:
             witness(status, begun.files, shown.say)

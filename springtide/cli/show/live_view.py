@@ -17,7 +17,7 @@ from springtide.cli.common.render import decision_of, line_of, picture, saving_o
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry.logs import SCRIPT_RAISED, LogTail, RunFiles
 from springtide.telemetry.output import redact
 

@@ -17,7 +17,7 @@ from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
 from springtide.master import metrics as gauges
 from springtide.platforms.agent.job_handle import JobHandle
-from springtide.rpc.messages.messages import JobStatus, MemberView
+from springtide.rpc.messages.types import JobStatus, MemberView
 
 REDRAW_S = 0.5
 LINE_EVERY_S = 2.0

@@ -20,8 +20,9 @@ from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.data_workers import stage_of
-from springtide.rpc.messages import messages
-from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
+from springtide.rpc.messages import data_workers, messages
+from springtide.rpc.messages.coordination import ValueFound, ValueRequest
+from springtide.rpc.messages.types import MemberReport, Reply
 from springtide.rpc.transport import channel
 from springtide.telemetry import logs
 from springtide.telemetry.host.usage import OwnUsage
@@ -70,9 +71,9 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
     rank = config.own_rank(settings, RoleKind.DATA_WORKER)
     link = channel.for_member(settings, secret)
     try:
-        hello = messages.JoinDataWorker(rank, os.getpid(), settings.incarnation, channel.BIRTH)
+        hello = data_workers.JoinDataWorker(rank, os.getpid(), settings.incarnation, channel.BIRTH)
         welcome = link.ask(hello)
-        assert isinstance(welcome, messages.DataWorkerWelcome)
+        assert isinstance(welcome, data_workers.DataWorkerWelcome)
         link.introduce(hello)
         roster = FeederRoster(OwnUsage(settings))
         link.start_heartbeat(
@@ -98,7 +99,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
         try:
             roster.follow(serving, stage, found.stages)
             log.info("serving stage %d of %d at %s", stage + 1, found.stages, serving.address)
-            link.ask(messages.DataWorkerReady(serving.address))
+            link.ask(data_workers.DataWorkerReady(serving.address))
             leaving.drain.wait()
             serving.drain()
             while not leaving.over.is_set() and not serving.done.wait(POLL_S):
@@ -110,14 +111,14 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
         link.close()
 
 
-def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> Package | None:
+def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> data_workers.Package | None:
     """Wait until a trainer has written the job's package. Return None if this process must leave first."""
-    replies: list[messages.Reply] = []
+    replies: list[Reply] = []
     failures: list[errors.SpringtideError] = []
 
     def ask() -> None:
         try:
-            replies.append(link.ask(messages.ValueRequest(PACKAGE_KEY)))
+            replies.append(link.ask(ValueRequest(data_workers.PACKAGE_KEY)))
         except errors.SpringtideError as error:
             failures.append(error)
 
@@ -130,8 +131,8 @@ def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> Package | N
     if not replies:
         return None
     found = replies[0]
-    assert isinstance(found, messages.ValueFound)
-    return msgspec.msgpack.decode(found.value, type=Package)
+    assert isinstance(found, ValueFound)
+    return msgspec.msgpack.decode(found.value, type=data_workers.Package)
 
 
 class FeederRoster:
@@ -139,7 +140,7 @@ class FeederRoster:
 
     def __init__(self, usage: OwnUsage | None = None) -> None:
         self._lock, self._usage = threading.Lock(), usage
-        self._known: Feeders | None = None
+        self._known: data_workers.Feeders | None = None
         self._serving: DataWorker | None = None
         self._stage, self._stages = 0, 1
         self._attached: dict[str, str] = {}
@@ -148,12 +149,12 @@ class FeederRoster:
         made = float(self._serving.made) if self._serving is not None else 0.0
         fed = self._serving.state if self._serving is not None else None
         return messages.Heartbeat(
-            messages.MemberReport(counters={"made": made}, feed=fed),
+            MemberReport(counters={"made": made}, feed=fed),
             feeders=0 if self._known is None else self._known.epoch,
             usage=None if self._usage is None else self._usage.read(),
         )
 
-    def take(self, news: Feeders) -> None:
+    def take(self, news: data_workers.Feeders) -> None:
         with self._lock:
             self._known = news
             self._connect()
@@ -166,7 +167,10 @@ class FeederRoster:
     def _connect(self) -> None:
         if self._serving is None or self._known is None or self._stage == 0:
             return
-        before = {each.name: each.address for each in feeds(self._known, stage=self._stage - 1, stages=self._stages)}
+        before = {
+            each.name: each.address
+            for each in data_workers.feeds(self._known, stage=self._stage - 1, stages=self._stages)
+        }
         for name in self._attached.keys() - before.keys():
             self._serving.detach(name)
         for name in before.keys() - self._attached.keys():

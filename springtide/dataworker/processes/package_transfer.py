@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 
 from springtide import errors
 from springtide.checkpoint.transfer.file_transfer import SegmentCopies, parts
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import MissingFiles
+from springtide.rpc.messages.data_workers import PackageAsk, PackagePart, PackageWritten
+from springtide.rpc.messages.types import Reply, Request
 
 CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
 IN_ORDER = (ARRAYS, CODE, CONTENTS)
@@ -26,7 +28,7 @@ MOST_BYTES = 8 << 30
 """Most bytes to send. A larger data set belongs in files that each host reads for itself."""
 TRIES = 3
 
-Ask = Callable[[messages.Request], messages.Reply]
+Ask = Callable[[Request], Reply]
 
 
 def sealed_in(folder: pathlib.Path) -> str:
@@ -61,11 +63,11 @@ def send(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
 
 
 def _send(ask: Ask, folder: pathlib.Path, sealed: str, files: tuple[tuple[str, int], ...]) -> None:
-    lacks = ask(messages.PackageWritten(sealed, files))
-    assert isinstance(lacks, messages.MissingFiles)
+    lacks = ask(PackageWritten(sealed, files))
+    assert isinstance(lacks, MissingFiles)
     for name in lacks.names:
         for part in parts(folder / name):
-            ask(messages.PackagePart(name, part.offset, part.content, part.last, part.checksum))
+            ask(PackagePart(name, part.offset, part.content, part.last, part.checksum))
 
 
 @contextlib.contextmanager
@@ -117,8 +119,8 @@ def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
     for name in IN_ORDER:
         offset, last = 0, False
         while not last:
-            part = ask(messages.PackageAsk(sealed, name, offset))
-            assert isinstance(part, messages.PackagePart)
+            part = ask(PackageAsk(sealed, name, offset))
+            assert isinstance(part, PackagePart)
             copies.take(name, part)
             offset, last = offset + len(part.content), part.last
     if sealed_in(folder) != sealed:

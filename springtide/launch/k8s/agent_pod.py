@@ -34,7 +34,7 @@ from springtide.platforms.k8s.job.platform import KubernetesPlatform
 from springtide.platforms.k8s.objects import job_objects, names
 from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.platforms.local.platform import LocalPlatform
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import events, logs
 
 PRINT_EVERY_S = 0.2
@@ -141,7 +141,7 @@ class PodJob:
             f"and the job begins anew from {source}"
         )
         log.warning("%s", why)
-        self._statuses.note(messages.JobStatus(name=job.name, phase=JobPhase.STARTING, why=why, elapsed_s=0.0))
+        self._statuses.note(JobStatus(name=job.name, phase=JobPhase.STARTING, why=why, elapsed_s=0.0))
         self._platform.writer.begin_term(term)
         self._platform.writer.change()
         await self._platform.writer.flushed()
@@ -193,19 +193,19 @@ class PodJob:
         self._platform.writer.begin_term(term)
         return term
 
-    def _heard(self, status: messages.JobStatus) -> None:
+    def _heard(self, status: JobStatus) -> None:
         self._asks.status = status
         # write the final status after the roles have ended, because the operator may then delete them
         if not status.phase.over:
             self._statuses.note(status)
 
-    async def _end(self, status: messages.JobStatus) -> None:
+    async def _end(self, status: JobStatus) -> None:
         await self._platform.writer.flushed()
         await self._asks.refuse_rest()
         await self._statuses.write(status)
 
 
-async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) -> messages.JobStatus:
+async def last_status(running: "asyncio.Task[JobStatus]", name: str) -> JobStatus:
     try:
         return await running
     except errors.Fenced:

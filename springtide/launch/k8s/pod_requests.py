@@ -33,6 +33,7 @@ from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.objects import job_objects
 from springtide.platforms.k8s.objects.job_objects import APPLIED, REJECTED, SUPERSEDED, JobObject
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.telemetry import events, logs
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def asked(plan: ScalePlan, name: str) -> messages.ScaleRequest:
 
 
 def changed(
-    before: ElasticJob, now: ElasticJob, status: messages.JobStatus, *, planned: bool = False
+    before: ElasticJob, now: ElasticJob, status: JobStatus, *, planned: bool = False
 ) -> messages.ScaleRequest | None:
     """Return the `Scale` that an edited spec asks for; None if it changes no number.
 
@@ -152,7 +153,7 @@ class UserRequests:
         self._client, self._job, self._files, self._settings = client, job, files, settings
         self._statuses = statuses
         self.agent: Agent | None = None
-        self.status: messages.JobStatus | None = None
+        self.status: JobStatus | None = None
         self._wishes: dict[str, UserPlan] = {}
         self._answers: dict[str, Object] = {}
         """Replies to plans that are not written yet."""
@@ -267,9 +268,7 @@ class UserRequests:
         self._heeded = latest
         write_heeded(self._files, latest)
 
-    def _wanted(
-        self, latest: ElasticJob, status: messages.JobStatus
-    ) -> list[messages.BoundsRequest | messages.ScaleRequest]:
+    def _wanted(self, latest: ElasticJob, status: JobStatus) -> list[messages.BoundsRequest | messages.ScaleRequest]:
         requests: list[messages.BoundsRequest | messages.ScaleRequest | None]
         requests = [changed(self._heeded, latest, status, planned=self.capacity is not None)]
         if self.capacity is not None:
@@ -279,7 +278,7 @@ class UserRequests:
 
     # ---- the master ----
 
-    async def ask(self, request: messages.Request) -> messages.Reply:
+    async def ask(self, request: Request) -> Reply:
         return await job_handle.ask_master(self._files, request, secret=pathlib.Path(self._settings.secret_file))
 
 
@@ -288,7 +287,7 @@ class LeavingPods:
 
     def __init__(
         self,
-        ask: Callable[[messages.Request], Awaitable[messages.Reply]],
+        ask: Callable[[Request], Awaitable[Reply]],
         running: Callable[[], Collection[Life]],
     ) -> None:
         self._ask, self._running = ask, running

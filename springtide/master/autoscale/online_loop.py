@@ -30,7 +30,7 @@ from springtide.master.core.context import MasterContext, without_numbers
 from springtide.planning.online import capacity_model, decision
 from springtide.planning.online.capacity_model import Kind, solver
 from springtide.planning.online.slo_metrics import SloSums
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 from springtide.telemetry.events import Series
 from springtide.telemetry.logs import RunFiles
 

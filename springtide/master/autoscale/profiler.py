@@ -15,7 +15,7 @@ from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.planning.perf_model import profiles as observe
 from springtide.planning.perf_model.profiles import CoreSeconds, WorkerReading
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 
 KEPT_S = 300.0  # seconds that readings of one shape are kept: older readings say little about the present
 KEPT_WINDOWS = 30  # windows kept for each earlier shape

@@ -24,7 +24,7 @@ from springtide.data.ledger.passes import JobProgress
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
 from springtide.domain.model.tables import SHARED_KEY, TableSpec
 from springtide.master.core.record import DONE, JobRecord
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ AGAIN_S = 2.0  # seconds until the next attempt after a failed or abandoned roun
 class CheckpointRound:
     """One checkpoint under way."""
 
-    order: messages.SaveOrder
+    order: SaveOrder
     note: JobProgress
     scripts: ScriptStates
     begun_at: float
@@ -234,12 +234,12 @@ class CheckpointStore:
         at: float,
         note: JobProgress | None = None,
         step: int = 0,
-    ) -> messages.SaveOrder:
+    ) -> SaveOrder:
         """Take the note of the ledger and begin a round. Everything that servers copy from now on belongs to this
         round."""
         self._number += 1
         base = self.last.number if self.last is not None else 0
-        order = messages.SaveOrder(self.term, self._number, base, hurry)
+        order = SaveOrder(self.term, self._number, base, hurry)
         self.round = CheckpointRound(
             order,
             note or record.book.note(),
@@ -272,9 +272,7 @@ class CheckpointStore:
 
     # ---- ending ----
 
-    def hear(
-        self, life: str, said: messages.SaveReport, record: JobRecord, owners: Mapping[int, str]
-    ) -> Manifest | str | None:
+    def hear(self, life: str, said: SaveReport, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
         now = self.round
         if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
             return None

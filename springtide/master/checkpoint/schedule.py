@@ -31,7 +31,10 @@ from springtide.master.checkpoint.server_disks import (
 from springtide.master.checkpoint.uploads import Uploads
 from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport, SaveRequest
+from springtide.rpc.messages.coordination import AtStep
 from springtide.rpc.messages.data_workers import PACKAGE_KEY
+from springtide.rpc.messages.types import RestoreOrder
 
 log = logging.getLogger(__name__)
 HOLD_S = 10.0  # longest time to hold a server's request for orders
@@ -84,13 +87,13 @@ class CheckpointSchedule:
             samples = context.record.book.samples_trained
             context.log_event("resumed", number=manifest.number, where=rules.resume, samples=samples)
 
-    def restore_for(self, rank: int) -> messages.RestoreOrder | None:
+    def restore_for(self, rank: int) -> RestoreOrder | None:
         """Return the slots that a server must restore before the first placement, from the run to resume."""
         rules, spec = self.saving.rules, self._context.record.state.spec
         if not rules.resume or self._context.record.state.phase is not JobPhase.STARTING:
             return None
         slots = placement.even(spec.slots, spec.servers).slots_of(rank)
-        return messages.RestoreOrder(rules.resume, rules.resume_number, slots, self.saving.lineage)
+        return RestoreOrder(rules.resume, rules.resume_number, slots, self.saving.lineage)
 
     def take_over(self) -> None:
         """Continue from the checkpoints of the previous master, which may not have journaled its last one."""
@@ -141,7 +144,7 @@ class CheckpointSchedule:
         record = self._context.record
         return self.saving.due_at_step(record, self._clock(), last=last) if record.state.bsp.in_step else 0
 
-    async def at_step(self, said: messages.AtStep) -> messages.Ok | messages.WaitReply:
+    async def at_step(self, said: AtStep) -> messages.Ok | messages.WaitReply:
         """Take a checkpoint while the group's lowest rank waits after a step. `WaitReply` means not now.
 
         The checkpoint holds exactly this step: no rank can complete the next step without this rank, unless a new group
@@ -169,7 +172,7 @@ class CheckpointSchedule:
         await changed.until(copied)
         return messages.Ok()
 
-    def _begin_at_step(self, said: messages.AtStep) -> None:
+    def _begin_at_step(self, said: AtStep) -> None:
         saving, record, now = self.saving, self._context.record, self._clock()
         lives = self._check_lives()
         servers = nodes.needed_servers(record.state.nodes)
@@ -181,13 +184,13 @@ class CheckpointSchedule:
         self._context.changed.turn()
 
     async def order_for(
-        self, role: Role, incarnation: int, request: messages.SaveRequest
-    ) -> messages.SaveOrder | messages.WaitReply | messages.HeartbeatReply:
+        self, role: Role, incarnation: int, request: SaveRequest
+    ) -> SaveOrder | messages.WaitReply | messages.HeartbeatReply:
         saving, state = self.saving, self._context.record.state
         self.buddies.listens(role, incarnation, request)
         saving.passed(request.number)
 
-        def order() -> messages.SaveOrder | None:
+        def order() -> SaveOrder | None:
             order = saving.round.order if saving.round is not None else None
             known = (request.term, request.number, request.part)
             new = order is not None and (order.term, order.number, order.part) != known
@@ -204,7 +207,7 @@ class CheckpointSchedule:
             return messages.HeartbeatReply(stop=True, tidy=elsewhere)
         return order() or messages.WaitReply()
 
-    def heard(self, role: Role, incarnation: int, said: messages.SaveReport) -> None:
+    def heard(self, role: Role, incarnation: int, said: SaveReport) -> None:
         lives = self._check_lives()
         answer = self.saving.hear(f"{role}.{incarnation}", said, self._context.record, self._owners(lives))
         self._go_on(answer, "failed" if said.error else "abandoned")

@@ -22,7 +22,8 @@ from springtide.checkpoint.transfer.upload import shares
 from springtide.domain.core.roles import Role
 from springtide.domain.model.checkpoints import Buddy, CheckpointRules, buddy_of
 from springtide.master.core.context import ChangeSignal
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import checkpoints, messages
+from springtide.rpc.messages.types import Reply, Request
 
 
 class MirrorDirectory:
@@ -30,11 +31,11 @@ class MirrorDirectory:
 
     def __init__(self, rules: CheckpointRules) -> None:
         self._rules = rules
-        self._said: dict[str, messages.SaveRequest] = {}
+        self._said: dict[str, checkpoints.SaveRequest] = {}
         self.must_all_speak = rules.mirror
         """True if a checkpoint may begin only after every server has reported the numbers it knows."""
 
-    def listens(self, role: Role, incarnation: int, said: messages.SaveRequest) -> None:
+    def listens(self, role: Role, incarnation: int, said: checkpoints.SaveRequest) -> None:
         self._said[f"{role}.{incarnation}"] = said
 
     def known(self, lives: Mapping[int, str]) -> bool:
@@ -47,16 +48,16 @@ class MirrorDirectory:
         said = {life: self._said[life] for life in lives.values() if life in self._said}
         return {server_of(life): one.node for life, one in said.items() if one.node}
 
-    def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.FileHolders:
+    def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> checkpoints.FileHolders:
         addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
         living = {server_of(life) for life in lives.values()}
         spoken = {server_of(life) for life in lives.values() if life in self._said}
         known = {server: at for server, at in addresses.items() if server in spoken}
-        return messages.FileHolders(tuple(numbers), known, tuple(sorted(living - spoken)))
+        return checkpoints.FileHolders(tuple(numbers), known, tuple(sorted(living - spoken)))
 
     def named(
-        self, order: messages.SaveOrder, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
-    ) -> messages.SaveOrder:
+        self, order: checkpoints.SaveOrder, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
+    ) -> checkpoints.SaveOrder:
         own = self._said.get(lives.get(role.rank, ""))
         if own is not None and own.node:
             files = [name for manifest in kept for file in manifest.files for name in (file.name, file.mirror)]
@@ -96,7 +97,7 @@ class ServerCopies:
     def __init__(self, url: str, changed: ChangeSignal, *, term: int = 1) -> None:
         self._url, self._changed = url, changed
         self._ids = itertools.count((term << 32) + 1)  # unique across masters
-        self._orders: dict[str, messages.CopyOrder] = {}
+        self._orders: dict[str, checkpoints.CopyOrder] = {}
         self._lacking: set[str] = set()
         self._sent = CopyTotals()
         self._trouble = ""
@@ -110,7 +111,7 @@ class ServerCopies:
             if found.missing:
                 raise CopyFailed(f"{', '.join(found.missing)}: no server has it any more")
             self._orders = {
-                server: messages.CopyOrder(next(self._ids), self._url, files) for server, files in found.of.items()
+                server: checkpoints.CopyOrder(next(self._ids), self._url, files) for server, files in found.of.items()
             }
             self._changed.turn()
             await self._changed.until(lambda: not self._orders or bool(self._trouble))
@@ -126,7 +127,9 @@ class ServerCopies:
         if gone:
             self._changed.turn()
 
-    async def order_for(self, server: str, request: messages.CopyRequest) -> messages.CopyOrder | messages.WaitReply:
+    async def order_for(
+        self, server: str, request: checkpoints.CopyRequest
+    ) -> checkpoints.CopyOrder | messages.WaitReply:
         def new() -> bool:
             return server in self._orders and self._orders[server].id != request.after
 
@@ -135,7 +138,7 @@ class ServerCopies:
                 await self._changed.until(new)
         return self._orders[server] if new() else messages.WaitReply()
 
-    def heard(self, server: str, said: messages.CopyReport) -> None:
+    def heard(self, server: str, said: checkpoints.CopyReport) -> None:
         if server not in self._orders or self._orders[server].id != said.id:
             return
         del self._orders[server]
@@ -167,22 +170,22 @@ class FileDirectory:
         self._folder, self._buddies, self._copying, self._lives = folder, buddies, copying, lives
         self._segments = SegmentCopies(folder.path)
 
-    async def answer(self, role: Role, request: messages.Request) -> messages.Reply:
+    async def answer(self, role: Role, request: Request) -> Reply:
         match request:
-            case messages.FileHoldersRequest():
+            case checkpoints.FileHoldersRequest():
                 return self._buddies.holders(
                     self._lives(), await asyncio.to_thread(checkpoint_io.numbers, self._folder)
                 )
-            case messages.ReadFile():
-                return messages.FileRun(*await asyncio.to_thread(self._run, request))
-            case messages.CopyRequest():
+            case checkpoints.ReadFile():
+                return checkpoints.FileRun(*await asyncio.to_thread(self._run, request))
+            case checkpoints.CopyRequest():
                 return await self._copying.order_for(str(role), request)
-            case messages.CopyReport():
+            case checkpoints.CopyReport():
                 self._copying.heard(str(role), request)
                 return messages.Ok()
         raise errors.BadInput(f"a server may not ask for {type(request).__name__}")
 
-    def _run(self, request: messages.ReadFile) -> tuple[int, bytes]:
+    def _run(self, request: checkpoints.ReadFile) -> tuple[int, bytes]:
         if number_of(request.name) is None:
             return self._segments.run(request.name, request.offset, request.length)
         size = self._folder.size(request.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.model.cache_rules import CacheUse, together
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 
 # seconds of the rate's window: long enough to be steady with reports every second, short enough to show a change
 WINDOW_S = 5.0

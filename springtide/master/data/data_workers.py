@@ -34,7 +34,19 @@ from springtide.planning.dataworkers import observation, tuner
 from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 from springtide.planning.dataworkers.tuning_rules import Tuning
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders, Package
+from springtide.rpc.messages.coordination import ValueRequest
+from springtide.rpc.messages.data_workers import (
+    PACKAGE_KEY,
+    CannotFeed,
+    DataWorkerReady,
+    DataWorkerWelcome,
+    Feeder,
+    Feeders,
+    Package,
+    TrainedWithout,
+    WorkerDecision,
+)
+from springtide.rpc.messages.types import Reply, Request
 from springtide.telemetry.logs import RunFiles
 
 USE_EVERY_S = 1.0  # seconds between two readings of a role's CPU time
@@ -204,10 +216,10 @@ class DataWorkerManager:
 
     # ---- data workers ----
 
-    def welcome(self) -> messages.DataWorkerWelcome:
-        return messages.DataWorkerWelcome(self._state.spec.for_members(), self.package)
+    def welcome(self) -> DataWorkerWelcome:
+        return DataWorkerWelcome(self._state.spec.for_members(), self.package)
 
-    async def answer(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
+    async def answer(self, role: Role, incarnation: int, request: Request) -> Reply:
         if self._state.fenced(role, incarnation):
             if isinstance(request, messages.Heartbeat):
                 return messages.HeartbeatReply(fenced=True)
@@ -221,11 +233,11 @@ class DataWorkerManager:
                     drain=self._state.node(role).state is NodeState.DRAINING,
                     feeders=self.news_for(request.feeders),
                 )
-            case messages.DataWorkerReady(address):
+            case DataWorkerReady(address):
                 self._context.log_event("ready", role=str(role), address=address)
                 self._context.apply(events.RoleReady(role, address, incarnation))
                 return messages.Ok()
-            case messages.ValueRequest():
+            case ValueRequest():
                 return await self._agreeing.look_up(request)
             case _:
                 raise errors.BadInput(f"a data worker may not ask for {type(request).__name__}")
@@ -239,13 +251,13 @@ class DataWorkerManager:
         members = tuple(Feeder(each.name, each.address, each.rank) for each in data_workers.roster(self._state))
         return Feeders(own.epoch, own.wanted, members)
 
-    def heed(self, role: Role, said: messages.CannotFeed | messages.WorkerDecision | messages.TrainedWithout) -> None:
-        if isinstance(said, messages.TrainedWithout):
+    def heed(self, role: Role, said: CannotFeed | WorkerDecision | TrainedWithout) -> None:
+        if isinstance(said, TrainedWithout):
             if self._context.journaled(self._context.record.leave_out, said.left_out):
                 samples, _, error = str(said.left_out).partition(": ")
                 self._context.apply(events.DecisionMade(f"train without {samples}", f"{role}: {error}"))
             return
-        if isinstance(said, messages.CannotFeed):
+        if isinstance(said, CannotFeed):
             self._context.apply(events.DataWorkersRefused(f"{role}: {said.why}"))
         else:
             self._context.apply(events.DecisionMade(said.what, f"{role}: {said.why}"))

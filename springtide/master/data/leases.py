@@ -26,6 +26,7 @@ from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core.context import MasterContext
 from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import CutRequest, CutsNoted, Regroup
 
 # longest time to hold the request of a bsp group that waits for records; short, because the partition ends in the
 # request become outdated
@@ -45,7 +46,7 @@ class LeaseService:
 
     async def lease(
         self, holder: LeaseHolder, request: messages.LeaseRequest
-    ) -> messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd:
+    ) -> messages.LeaseReply | Regroup | messages.WaitReply | messages.DataEnd:
         """Return leases, or the reason why there are none. The request waits a while for leases."""
         self.words(holder, request.progress, request.failures, request.era)
         context, book, card = self._context, self._context.record.book, request.card
@@ -79,7 +80,7 @@ class LeaseService:
         if answer is NoLease.FENCED:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
         if answer is NoLease.REGROUP:
-            return messages.Regroup()
+            return Regroup()
         if isinstance(answer, NoLease):
             return messages.DataEnd(stop=book.is_cut_short(card))
         return self._healing.leased(answer)
@@ -100,10 +101,10 @@ class LeaseService:
         self._short_since.pop(convoy.base, None)
         return self._context.journaled(book.plan, holder.rank, convoy.base, stretch)
 
-    def cut(self, holder: LeaseHolder, request: messages.CutRequest) -> messages.CutsNoted:
+    def cut(self, holder: LeaseHolder, request: CutRequest) -> CutsNoted:
         book = self._context.record.book
         counted = self._context.journaled(book.cut, holder, request.cuts, request.era)
-        return messages.CutsNoted(counted, book.era)
+        return CutsNoted(counted, book.era)
 
     def words(
         self, holder: LeaseHolder, words: Sequence[Progress], failures: Sequence[ReadFailure] = (), era: int = 0

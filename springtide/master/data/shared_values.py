@@ -16,11 +16,22 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.job.state import JobState
 from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.rpc.messages import coordination, messages
-from springtide.rpc.messages.coordination import Shuffler, Shufflers
-
-Agreement = (
-    messages.BarrierRequest | messages.ShareRequest | messages.ValueRequest | messages.ClaimRequest | messages.ClaimDone
+from springtide.rpc.messages.checkpoints import MissingFiles
+from springtide.rpc.messages.coordination import (
+    BarrierRequest,
+    ClaimDone,
+    ClaimReply,
+    ClaimRequest,
+    ShareRequest,
+    Shuffler,
+    Shufflers,
+    ValueFound,
+    ValueRequest,
 )
+from springtide.rpc.messages.data_workers import PackageAsk, PackagePart, PackageWritten
+from springtide.rpc.messages.types import Reply
+
+Agreement = BarrierRequest | ShareRequest | ValueRequest | ClaimRequest | ClaimDone
 
 
 class SharedValues:
@@ -32,26 +43,26 @@ class SharedValues:
         self._arrived: dict[tuple[str, int], set[int]] = {}
         """Workers that have reached a closed barrier, by its name and turn."""
 
-    async def answer(self, holder: LeaseHolder, request: Agreement) -> messages.Reply:
+    async def answer(self, holder: LeaseHolder, request: Agreement) -> Reply:
         record = self._record
         match request:
-            case messages.BarrierRequest():
+            case BarrierRequest():
                 await self._barrier(holder.rank, request.name, request.turn)
-            case messages.ShareRequest():
+            case ShareRequest():
                 self._journaled(record.shared.share, request.key, request.value)
                 self._changed.turn()
-            case messages.ValueRequest():
+            case ValueRequest():
                 return await self.look_up(request)
-            case messages.ClaimRequest():
+            case ClaimRequest():
                 return await self._claim(holder, request.key)
-            case messages.ClaimDone():
+            case ClaimDone():
                 self._journaled(record.shared.settle, request.key, holder)
                 self._changed.turn()
         return messages.Ok()
 
-    async def look_up(self, request: messages.ValueRequest) -> messages.ValueFound:
+    async def look_up(self, request: ValueRequest) -> ValueFound:
         await self._changed.until(lambda: request.key in self._record.shared.values)
-        return messages.ValueFound(self._record.shared.values[request.key])
+        return ValueFound(self._record.shared.values[request.key])
 
     async def _barrier(self, rank: int, name: str, turn: int) -> None:
         gates = self._record.shared.gates
@@ -64,7 +75,7 @@ class SharedValues:
                 self._changed.turn()
         await self._changed.until(lambda: gates.get(name, 0) >= turn)
 
-    async def _claim(self, holder: LeaseHolder, key: str) -> messages.ClaimReply:
+    async def _claim(self, holder: LeaseHolder, key: str) -> ClaimReply:
         mine: bool | None = None
 
         def decided() -> bool:
@@ -74,7 +85,7 @@ class SharedValues:
 
         await self._changed.until(decided)
         assert mine is not None
-        return messages.ClaimReply(mine)
+        return ClaimReply(mine)
 
 
 class StalenessGate:
@@ -155,26 +166,24 @@ class PackageStore:
         self._sums: dict[str, tuple[int, int]] = {}
         """Modification time and CRC-32 of each file."""
 
-    async def answer(
-        self, request: messages.PackageWritten | messages.PackagePart | messages.PackageAsk
-    ) -> messages.Reply:
+    async def answer(self, request: PackageWritten | PackagePart | PackageAsk) -> Reply:
         async with self._turn:
             match request:
-                case messages.PackageWritten():
-                    return messages.MissingFiles(await asyncio.to_thread(self._lacks, request))
-                case messages.PackagePart():
+                case PackageWritten():
+                    return MissingFiles(await asyncio.to_thread(self._lacks, request))
+                case PackagePart():
                     await asyncio.to_thread(self._copies.take, request.name, request)
                     return messages.Ok()
-                case messages.PackageAsk():
+                case PackageAsk():
                     return await asyncio.to_thread(self._part, request)
 
-    def _lacks(self, written: messages.PackageWritten) -> tuple[str, ...]:
+    def _lacks(self, written: PackageWritten) -> tuple[str, ...]:
         if package_transfer.sealed_in(self._folder) == written.sealed:
             return ()  # the package is already in the master's folder, so nothing is sent
         package_transfer.check_size(written.files)
         return tuple(name for name, _ in written.files if package_transfer.NAME.fullmatch(name))
 
-    def _part(self, ask: messages.PackageAsk) -> messages.PackagePart:
+    def _part(self, ask: PackageAsk) -> PackagePart:
         if not package_transfer.NAME.fullmatch(ask.name):
             raise errors.BadInput(f"{ask.name!r} is no file of a package")
         if package_transfer.sealed_in(self._folder) != ask.sealed:
@@ -185,7 +194,7 @@ class PackageStore:
             file.seek(ask.offset)
             content = file.read(PART_BYTES)
             last = ask.offset + len(content) >= size
-            return messages.PackagePart(ask.name, ask.offset, content, last, self._sum(file.name) if last else 0)
+            return PackagePart(ask.name, ask.offset, content, last, self._sum(file.name) if last else 0)
 
     def _sum(self, path: str) -> int:
         stat = pathlib.Path(path).stat()

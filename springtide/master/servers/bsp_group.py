@@ -16,7 +16,7 @@ from springtide.job.state import JobState
 from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core.context import MasterContext
 from springtide.master.servers.migration import SlotMigration
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import coordination
 
 
 class BspRendezvous:
@@ -31,14 +31,14 @@ class BspRendezvous:
         )
         self._migration, self._checkpoints = migration, checkpoints
         self._arrived: dict[LeaseHolder, GroupArrival] = {}
-        self._answers: dict[LeaseHolder, messages.GroupReply] = {}
-        self._last: dict[LeaseHolder, messages.GroupReply] = {}
+        self._answers: dict[LeaseHolder, coordination.GroupReply] = {}
+        self._last: dict[LeaseHolder, coordination.GroupReply] = {}
         self._met: dict[str, bytes] = {}
         """Values that members of the newest group have shared."""
         self._met_in = self._failed = 0
         """Generation of `_met`, and the last generation whose members could not all connect."""
 
-    async def join(self, holder: LeaseHolder, request: messages.GroupRequest) -> messages.GroupReply:
+    async def join(self, holder: LeaseHolder, request: coordination.GroupRequest) -> coordination.GroupReply:
         """Wait for a group. A worker whose reply was lost gets the same reply again."""
         state, last = self._record.state, self._last.get(holder)
         if not state.bsp.in_step:
@@ -61,7 +61,7 @@ class BspRendezvous:
             raise
         return self._answers.pop(holder)
 
-    async def meet(self, holder: LeaseHolder, request: messages.MeetRequest) -> messages.MeetReply:
+    async def meet(self, holder: LeaseHolder, request: coordination.MeetRequest) -> coordination.MeetReply:
         """Exchange addresses between the members of a group. Raises GroupChanged if a member will not come."""
         state, generation = self._record.state, request.generation
 
@@ -78,7 +78,7 @@ class BspRendezvous:
         await self._changed.until(lambda: over() or met.keys() >= set(request.wanted))
         if over():
             raise errors.GroupChanged(f"group {generation} is over: a member of it is lost, or forms another")
-        return messages.MeetReply(dict(met))
+        return coordination.MeetReply(dict(met))
 
     def leave(self, holder: LeaseHolder) -> None:
         self._arrived.pop(holder, None)
@@ -134,7 +134,7 @@ class BspRendezvous:
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):
             member = holder in formed.members
-            self._answers[holder] = self._last[holder] = messages.GroupReply(
+            self._answers[holder] = self._last[holder] = coordination.GroupReply(
                 generation,
                 ranks,
                 formed.leader.rank,

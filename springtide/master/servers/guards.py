@@ -23,7 +23,7 @@ from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import ProgressTally
 from springtide.master.servers.migration import SlotMigration
 from springtide.planning.guards import hot_servers, memory
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from springtide.job.core.nodes import ALIVE, NodeState
 from springtide.job.rollcall import TERM, RollCall, ServerAnswer
 from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.master.core.record import JobRecord
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import SlotGoal, SlotHoldings, SlotParcel, SlotsMoved
 from springtide.server import slot_loads
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class SlotMigration:
 
     # ---- reports of servers and workers ----
 
-    def heard(self, role: Role, packed: bytes, holding: messages.SlotHoldings | None) -> None:
+    def heard(self, role: Role, packed: bytes, holding: SlotHoldings | None) -> None:
         if not self._record.slots.owners:
             return
         counts = slot_loads.unpack(packed, len(self._record.slots.owners))
@@ -196,7 +196,7 @@ class SlotMigration:
             why = f"{lost} slots were on their way when a server was lost: no living server has them"
             self._context.apply(events.DecisionMade(f"bring them back with {heir}", why))
 
-    def moved(self, role: Role, said: messages.SlotsMoved) -> None:
+    def moved(self, role: Role, said: SlotsMoved) -> None:
         """Record slots that a server handed over. Slots that the record gives to another server are ignored."""
         known = self._record.slots.owners
         slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
@@ -215,7 +215,7 @@ class SlotMigration:
     async def hold(self, role: Role, seconds: float) -> None:
         await self._news.wait(role.rank, seconds)
 
-    def goal_for(self, role: Role) -> messages.SlotGoal | None:
+    def goal_for(self, role: Role) -> SlotGoal | None:
         placed = self._record.slots.placement
         called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
         moves = self.calling.moves or bool(self._goal)  # without moves, no server has a goal to cancel
@@ -226,11 +226,11 @@ class SlotMigration:
         for slot, target in () if held else self._goal.items():
             if self._record.slots.owners[slot] == role.rank and self._record.slots.addresses[target]:
                 parcels.setdefault(target, []).append(slot)
-        return messages.SlotGoal(
+        return SlotGoal(
             placed,
             self._record.slots.addresses,
             tuple(
-                messages.SlotParcel(target, self._record.slots.addresses[target], tuple(sorted(slots)))
+                SlotParcel(target, self._record.slots.addresses[target], tuple(sorted(slots)))
                 for target, slots in sorted(parcels.items())
             ),
             self.calling.number,
@@ -239,11 +239,11 @@ class SlotMigration:
             leave=leave,
         )
 
-    def news_for(self, epoch: int) -> messages.SlotGoal | None:
+    def news_for(self, epoch: int) -> SlotGoal | None:
         placed = self._record.slots.placement
         if placed is None or epoch >= placed.epoch or self._record.state.healing:
             return None
-        return messages.SlotGoal(placed, self._record.slots.addresses)
+        return SlotGoal(placed, self._record.slots.addresses)
 
     # ---- time ----
 
@@ -313,7 +313,7 @@ class SlotMigration:
         )
         self._context.apply(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
 
-    def _take(self, slots: tuple[int, ...], server: int, report: messages.SlotsMoved | None = None) -> int:
+    def _take(self, slots: tuple[int, ...], server: int, report: SlotsMoved | None = None) -> int:
         """Record the new owner of slots. Each change is logged once, for its first report: by the source (with
         `report`), by the target's heartbeat, or by a roll call.
         """
@@ -323,7 +323,7 @@ class SlotMigration:
             if self._goal.get(slot) == server:
                 del self._goal[slot]
         self._moved += changed
-        measured = report or messages.SlotsMoved(slots, server)
+        measured = report or SlotsMoved(slots, server)
         for source, count in sorted(sources.items()):
             self._context.log_event(
                 "moved",
@@ -384,12 +384,12 @@ class ServerRollCall:
         servers = self._record.state.of_kind(RoleKind.SERVER)
         return {node.role.rank for node in servers if node.address and node.state in ALIVE}
 
-    def answered(self, role: Role, holding: messages.SlotHoldings, owned: frozenset[int]) -> None:
+    def answered(self, role: Role, holding: SlotHoldings, owned: frozenset[int]) -> None:
         self._notice()
         if self._call.answer(role.rank, holding.call, ServerAnswer(owned, holding.doubts), self.living()):
             self._changed.turn()
 
-    async def gone_on(self, holding: messages.SlotHoldings | None) -> None:
+    async def gone_on(self, holding: SlotHoldings | None) -> None:
         """Hold the heartbeat of a server that has answered, until the roll call has a new number or ends, or until a
         timeout."""
         number = self.number

@@ -18,6 +18,7 @@ from springtide.master.checkpoint.round import note_of
 from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import RestoreOrder, ServerAddresses
 
 
 class ServerRecovery:
@@ -28,7 +29,7 @@ class ServerRecovery:
         self._folder = str(checkpoints.saving.folder.absolute())
         self._lineage = checkpoints.saving.lineage
 
-    def to_bring_back(self, role: Role) -> messages.RestoreOrder | None:
+    def to_bring_back(self, role: Role) -> RestoreOrder | None:
         """Return the slots and the checkpoint that a relaunched server must restore; None if nothing was trained yet.
 
         A server without slots still learns the tables, because workers do not declare them again.
@@ -39,9 +40,9 @@ class ServerRecovery:
         slots = placed.slots_of(role.rank)
         rules, saved = state.spec.checkpoints, state.safety.saved
         if saved is not None:
-            return messages.RestoreOrder(self._folder, saved, slots, self._lineage, fallback=rules.url)
+            return RestoreOrder(self._folder, saved, slots, self._lineage, fallback=rules.url)
         origin = state.safety.origin
-        return messages.RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
+        return RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
 
     async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
         """Record that a server is ready. If it restored a checkpoint, roll the ledger back in the same moment."""
@@ -96,12 +97,12 @@ class ServerRecovery:
                 raise
             return await read_manifest(self._folder, saved, self._lineage)
 
-    def servers(self) -> messages.ServerAddresses | None:
+    def servers(self) -> ServerAddresses | None:
         """Return the server addresses, if a server was ever relaunched; else None, because all workers know the first
         addresses."""
         lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
         return (
-            messages.ServerAddresses(self._record.slots.addresses, lives)
+            ServerAddresses(self._record.slots.addresses, lives)
             if any(lives) and self._record.slots.addresses
             else None
         )

@@ -31,6 +31,7 @@ from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.platforms.agent.reconcile import POLITE_S
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.rpc.transport import connection
 from springtide.rpc.transport.addresses import MasterLocation
 from springtide.telemetry import events, logs, output
@@ -60,7 +61,7 @@ class DrainRequest:
             self.why = why
             self._asked_at = self._awake.now()
 
-    def follow(self, status: messages.JobStatus) -> None:
+    def follow(self, status: JobStatus) -> None:
         if status.phase is JobPhase.DRAINING and self._asked_at is None:
             self._asked_at = self._awake.now()  # the drain was requested by another command
         if status.saving_last and self._asked_at is not None:
@@ -127,7 +128,7 @@ class Agent:
         self._meter = UsageMeter(self._platforms)
         self._stop = DrainRequest(self._awake)
         self._killed = asyncio.Event()
-        self._last = messages.JobStatus(name=plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
+        self._last = JobStatus(name=plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
 
     @property
     def _platform(self) -> Platform:
@@ -143,7 +144,7 @@ class Agent:
     def kill(self) -> None:
         self._killed.set()
 
-    async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
+    async def run(self, on_status: Callable[[JobStatus], None]) -> JobStatus:
         """Run the job to its end and return the last status.
 
         When cancelled or `Fenced`, leave the roles running that can survive this agent.
@@ -192,7 +193,7 @@ class Agent:
             log.info("took over %s", ", ".join(str(life) for life in sorted(found)))
             self._log_event("agent_took_over", roles=[str(life) for life in sorted(found)])
 
-    async def _run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
+    async def _run(self, on_status: Callable[[JobStatus], None]) -> JobStatus:
         try:
             while True:
                 try:
@@ -210,7 +211,7 @@ class Agent:
 
     # ---- watching ----
 
-    async def _attend(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
+    async def _attend(self, on_status: Callable[[JobStatus], None]) -> JobStatus:
         secret = bytes.fromhex(self._secret.read_text().strip())
         near = self._where.local or self._where.address
         connecting = connection.connect(near, secret, within_s=START_S, certificates=self._files.certificates())
@@ -225,9 +226,7 @@ class Agent:
         finally:
             await master.close()
 
-    async def _watch(
-        self, master: connection.RpcConnection, on_status: Callable[[messages.JobStatus], None]
-    ) -> messages.JobStatus:
+    async def _watch(self, master: connection.RpcConnection, on_status: Callable[[JobStatus], None]) -> JobStatus:
         while True:
             await self._tell_exits(master)
             if self._stop.why and not self._stop.told:
@@ -258,7 +257,7 @@ class Agent:
                 await self._ask(master, messages.RoleExitReport(self._exits[0]))
                 self._exits.popleft()
 
-    async def _ask(self, master: connection.RpcConnection, request: messages.Request) -> messages.Reply:
+    async def _ask(self, master: connection.RpcConnection, request: Request) -> Reply:
         """Ask the master; give up after the master's silence limit or when the user kills the job."""
         silence_s = self.plan.spec.silence_s
         try:
@@ -354,7 +353,7 @@ class Agent:
 
     # ---- ending ----
 
-    async def _wind_down(self, master: connection.RpcConnection, status: messages.JobStatus) -> None:
+    async def _wind_down(self, master: connection.RpcConnection, status: JobStatus) -> None:
         """End the job's roles, workers first: a worker that saves its model still needs servers."""
         grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
         # ignore errors, because the outcome of the job is already known

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.rpc.transport import addresses, connection
 from springtide.telemetry.logs import RunCard, RunFiles
 
@@ -51,10 +51,10 @@ class JobHandle(Protocol):
     def running(self) -> bool:
         """Return True if the job is not over, so that it has an agent or will get a new one."""
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         """Return the current or last status; `MasterUnreachable` if the master of a running job does not reply."""
 
-    def ask(self, request: messages.Request) -> messages.Reply:
+    def ask(self, request: Request) -> Reply:
         """Send a request such as `Scale` or `Stop` to the master; `BadInput` if the job does not run."""
 
     def story(self) -> list[dict[str, Any]]:
@@ -77,12 +77,12 @@ def not_running(name: str, phase: JobPhase) -> errors.BadInput:
 
 async def ask_master(
     files: RunFiles,
-    request: messages.Request,
+    request: Request,
     *,
     secret: pathlib.Path | None = None,
     running: Callable[[], bool] = lambda: True,
     within_s: float = ANSWER_S,
-) -> messages.Reply:
+) -> Reply:
     """Retry until the master answers, `within_s` has passed or the job ends."""
     deadline = time.monotonic() + within_s
     while True:
@@ -105,9 +105,7 @@ async def ask_master(
         await asyncio.sleep(AGAIN_S)
 
 
-async def ask_at(
-    address: str, secret: bytes, request: messages.Request, *, within_s: float, certificates: str = ""
-) -> messages.Reply:
+async def ask_at(address: str, secret: bytes, request: Request, *, within_s: float, certificates: str = "") -> Reply:
     master = await connection.connect(address, secret, within_s=0.5, certificates=certificates)
     try:
         async with asyncio.timeout(within_s):

@@ -12,6 +12,7 @@ from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import disks
 
@@ -45,11 +46,11 @@ class LocalJobHandle:
     def running(self) -> bool:
         return self.run.running
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         if self.run.running:
             try:
                 status = asyncio.run(self._ask(messages.StatusRequest()))
-                assert isinstance(status, messages.JobStatus)
+                assert isinstance(status, JobStatus)
                 return status
             except (errors.MasterUnreachable, OSError) as error:
                 root = self.run.files.root
@@ -59,12 +60,12 @@ class LocalJobHandle:
                     raise
         return last_status(self.run)
 
-    def ask(self, request: messages.Request) -> messages.Reply:
+    def ask(self, request: Request) -> Reply:
         if not self.run.running:
             raise job_handle.not_running(self.name, self.status().phase)
         return asyncio.run(self._ask(request))
 
-    async def _ask(self, request: messages.Request) -> messages.Reply:
+    async def _ask(self, request: Request) -> Reply:
         return await job_handle.ask_master(self.run.files, request, running=lambda: self.run.running)
 
     def story(self) -> list[dict[str, Any]]:
@@ -88,11 +89,11 @@ class LocalJobHandle:
             time.sleep(LOOK_S)
 
 
-def last_status(run: logs.JobRun) -> messages.JobStatus:
+def last_status(run: logs.JobRun) -> JobStatus:
     """Return the status in the last event, or rebuild it from events if the agent was killed."""
     story = events.read(run.files.events)
     if story and story[-1]["event"] == "ended":
-        return msgspec.convert(story[-1]["status"], messages.JobStatus)
+        return msgspec.convert(story[-1]["status"], JobStatus)
     until = max((event["at"] for event in story), default=run.card.began_at)
     told = [event for event in story if event["event"] == "phase"]
     saved = [event for event in story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
@@ -101,7 +102,7 @@ def last_status(run: logs.JobRun) -> messages.JobStatus:
         phase, why = JobPhase(told[-1]["phase"]), told[-1]["why"]
     elif told:
         why += f" (it was {told[-1]['phase']})"
-    return messages.JobStatus(
+    return JobStatus(
         name=run.card.name,
         phase=phase,
         why=why,

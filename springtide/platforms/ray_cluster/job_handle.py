@@ -12,7 +12,7 @@ from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent.job_handle import LogLine, not_running
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.telemetry.logs import RunCard
 
 ANSWER_S = 30.0
@@ -56,12 +56,12 @@ class RayJobHandle:
     def running(self) -> bool:
         return self._record().status is None and self._steward() is not None
 
-    def status(self) -> messages.JobStatus:
-        found: messages.JobStatus | None = self._call("status")
+    def status(self) -> JobStatus:
+        found: JobStatus | None = self._call("status")
         return found if found is not None else self._last()
 
-    def ask(self, request: messages.Request) -> messages.Reply:
-        reply: messages.Reply | None = self._call("ask", request)
+    def ask(self, request: Request) -> Reply:
+        reply: Reply | None = self._call("ask", request)
         if reply is None:
             raise not_running(self.name, self._last().phase)
         return reply
@@ -123,11 +123,11 @@ class RayJobHandle:
             time.sleep(AGAIN_S)
         return None
 
-    def _last(self) -> messages.JobStatus:
+    def _last(self) -> JobStatus:
         record = self._record()
         if record.status is not None:
             return record.status
-        return messages.JobStatus(
+        return JobStatus(
             name=self.name,
             phase=JobPhase.FAILED,
             why="its steward was ended from outside, and the job with it",

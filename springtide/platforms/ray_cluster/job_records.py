@@ -12,7 +12,7 @@ import msgspec
 from ray.experimental import internal_kv
 
 from springtide.platforms.ray_cluster import job_order
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import events, logs, output
 
 KEPT = 50
@@ -32,7 +32,7 @@ class RayJobRecord(msgspec.Struct, frozen=True, kw_only=True):
     begun: bool = False
     """True once a steward has started the job; a later steward resumes it, or reports why it cannot."""
     ended_at: float = 0.0
-    status: messages.JobStatus | None = None
+    status: JobStatus | None = None
     """Final status; None while the job is not over."""
     story: tuple[dict[str, Any], ...] = ()
     logs: dict[str, list[str]] = {}
@@ -49,7 +49,7 @@ def fresh(wanted: job_order.JobOrder) -> RayJobRecord:
     )
 
 
-def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.RunFiles) -> RayJobRecord:
+def ended(wanted: job_order.JobOrder, status: JobStatus, files: logs.RunFiles) -> RayJobRecord:
     tails = {path.stem: logs.tail(path, TAIL) for path in sorted(files.logs.glob("*.log"))}
     return msgspec.structs.replace(
         fresh(wanted),
@@ -79,7 +79,7 @@ def begin(wanted: job_order.JobOrder) -> bool:
     return True
 
 
-def end_of(wanted: job_order.JobOrder) -> messages.JobStatus | None:
+def end_of(wanted: job_order.JobOrder) -> JobStatus | None:
     found = read(wanted.name)
     return found.status if found is not None and found.ended_at and found.began_at == wanted.began_at else None
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from springtide import errors
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import Reply, Request
 
 DRAIN_POLL_S = 1.0
 NOTICE_S = 0.5
 
-Ask = Callable[[messages.Request], Awaitable[messages.Reply]]
+Ask = Callable[[Request], Awaitable[Reply]]
 
 HAIR = 1e-6
 log = logging.getLogger(__name__)

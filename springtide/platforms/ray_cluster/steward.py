@@ -29,7 +29,7 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
 from springtide.platforms.ray_cluster.platform import RayPlatform
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.telemetry import events, logs
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Steward:
         self._files = logs.RunFiles(pathlib.Path(wanted.run_folder))
         self._loop = asyncio.new_event_loop()
         self._agent: Agent | None = None
-        self._status = messages.JobStatus(name=wanted.plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
+        self._status = JobStatus(name=wanted.plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
         logs.log_to_stderr(debug=wanted.plan.debug)
         threading.Thread(target=self._keep, name="springtide-steward", daemon=True).start()
 
@@ -62,10 +62,10 @@ class Steward:
 
         return {"version": __version__, "pid": os.getpid(), "node": ray.get_runtime_context().get_node_id()}
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         return self._status
 
-    def ask(self, request: messages.Request) -> messages.Reply:
+    def ask(self, request: Request) -> Reply:
         work = job_handle.ask_master(self._files, request)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -118,7 +118,7 @@ class Steward:
     def _fail(self, why: str, blame: Blame) -> None:
         self._status = msgspec.structs.replace(self._status, phase=JobPhase.FAILED, why=why, blame=blame)
 
-    async def _run(self) -> messages.JobStatus:
+    async def _run(self) -> JobStatus:
         plan = self._prepared()
         roles = RayPlatform(self._order, self._files, log.info)
         masters, term = LocalPlatform(self._files, log.info), TermCounter(self._files.root)
@@ -144,7 +144,7 @@ class Steward:
                 cluster.kill(actor)
             time.sleep(LOOK_S)
 
-    def _seen(self, status: messages.JobStatus) -> None:
+    def _seen(self, status: JobStatus) -> None:
         self._status = status
 
     def _leave(self) -> None:

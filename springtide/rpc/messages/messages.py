@@ -1,4 +1,4 @@
-"""All messages of the control plane, from this file and from the neighbouring files, which are grouped by subject.
+"""Messages between the master and its members: joins, heartbeats, leases, handshakes. Other subjects: the neighbours.
 
 A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides. Before the
 first request, both sides prove that they know the secret (`rpc.transport.auth`).
@@ -15,59 +15,20 @@ from springtide.domain.data.leases import Grant, LeaseKey, Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.domain.spec.job_spec import Blame, JobSpec
-from springtide.rpc.messages.checkpoints import CopyOrder as CopyOrder
-from springtide.rpc.messages.checkpoints import CopyReport as CopyReport
-from springtide.rpc.messages.checkpoints import CopyRequest as CopyRequest
-from springtide.rpc.messages.checkpoints import FileHolders as FileHolders
-from springtide.rpc.messages.checkpoints import FileHoldersRequest as FileHoldersRequest
-from springtide.rpc.messages.checkpoints import FileRun as FileRun
-from springtide.rpc.messages.checkpoints import MirrorFiles as MirrorFiles
-from springtide.rpc.messages.checkpoints import MirrorPart as MirrorPart
-from springtide.rpc.messages.checkpoints import MissingFiles as MissingFiles
-from springtide.rpc.messages.checkpoints import ReadFile as ReadFile
-from springtide.rpc.messages.checkpoints import SaveOrder as SaveOrder
-from springtide.rpc.messages.checkpoints import SaveReport as SaveReport
-from springtide.rpc.messages.checkpoints import SaveRequest as SaveRequest
-from springtide.rpc.messages.coordination import AtStep as AtStep
-from springtide.rpc.messages.coordination import BarrierRequest as BarrierRequest
-from springtide.rpc.messages.coordination import ClaimDone as ClaimDone
-from springtide.rpc.messages.coordination import ClaimReply as ClaimReply
-from springtide.rpc.messages.coordination import ClaimRequest as ClaimRequest
-from springtide.rpc.messages.coordination import CutRequest as CutRequest
-from springtide.rpc.messages.coordination import CutsNoted as CutsNoted
-from springtide.rpc.messages.coordination import Enter as Enter
-from springtide.rpc.messages.coordination import GroupReply as GroupReply
-from springtide.rpc.messages.coordination import GroupRequest as GroupRequest
-from springtide.rpc.messages.coordination import Leave as Leave
-from springtide.rpc.messages.coordination import MeetReply as MeetReply
-from springtide.rpc.messages.coordination import MeetRequest as MeetRequest
-from springtide.rpc.messages.coordination import Regroup as Regroup
-from springtide.rpc.messages.coordination import ShareRequest as ShareRequest
-from springtide.rpc.messages.coordination import Shufflers as Shufflers
-from springtide.rpc.messages.coordination import ValueFound as ValueFound
-from springtide.rpc.messages.coordination import ValueRequest as ValueRequest
-from springtide.rpc.messages.data_workers import CannotFeed as CannotFeed
-from springtide.rpc.messages.data_workers import DataWorkerReady as DataWorkerReady
-from springtide.rpc.messages.data_workers import DataWorkerWelcome as DataWorkerWelcome
-from springtide.rpc.messages.data_workers import Feeders as Feeders
-from springtide.rpc.messages.data_workers import JoinDataWorker as JoinDataWorker
-from springtide.rpc.messages.data_workers import PackageAsk as PackageAsk
-from springtide.rpc.messages.data_workers import PackagePart as PackagePart
-from springtide.rpc.messages.data_workers import PackageWritten as PackageWritten
-from springtide.rpc.messages.data_workers import TrainedWithout as TrainedWithout
-from springtide.rpc.messages.data_workers import WorkerDecision as WorkerDecision
-from springtide.rpc.messages.types import JobStatus as JobStatus
-from springtide.rpc.messages.types import MemberReport as MemberReport
-from springtide.rpc.messages.types import MemberView as MemberView
-from springtide.rpc.messages.types import Reply as Reply
-from springtide.rpc.messages.types import Request as Request
-from springtide.rpc.messages.types import RestoreOrder as RestoreOrder
-from springtide.rpc.messages.types import RpcMessage as RpcMessage
-from springtide.rpc.messages.types import ServerAddresses as ServerAddresses
-from springtide.rpc.messages.types import SlotGoal as SlotGoal
-from springtide.rpc.messages.types import SlotHoldings as SlotHoldings
-from springtide.rpc.messages.types import SlotParcel as SlotParcel
-from springtide.rpc.messages.types import SlotsMoved as SlotsMoved
+from springtide.rpc.messages import checkpoints  # noqa: F401 - its messages become part of AnyRequest and AnyReply
+from springtide.rpc.messages.coordination import Shufflers
+from springtide.rpc.messages.data_workers import Feeders, JoinDataWorker
+from springtide.rpc.messages.types import (
+    JobStatus,
+    MemberReport,
+    Reply,
+    Request,
+    RestoreOrder,
+    RpcMessage,
+    ServerAddresses,
+    SlotGoal,
+    SlotHoldings,
+)
 
 VERSION = 11
 """Protocol version. Raise it when a message changes meaning. Both sides must have the same version."""

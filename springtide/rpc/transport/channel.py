@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from springtide import config, errors
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import addresses, connection
 from springtide.rpc.transport.addresses import MasterLocation
 
@@ -46,7 +47,7 @@ class ReconnectingConnection:
         self._address, self._secret, self._patience_s, self._look = address, secret, patience_s, look
         self._certificates, self._role = certificates, role
         self._lock = asyncio.Lock()
-        self._hello: messages.Request | None = None
+        self._hello: Request | None = None
         self._term = 0
         self.connection: connection.RpcConnection | None = None
 
@@ -57,10 +58,10 @@ class ReconnectingConnection:
         else:
             self.connection = await self._find_again(within_s)
 
-    def introduce(self, hello: messages.Request) -> None:
+    def introduce(self, hello: Request) -> None:
         self._hello = hello
 
-    async def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
+    async def ask(self, request: Request | Callable[[], Request]) -> Reply:
         """Return the reply of the current master, or of a later master if that one is lost. If `request` is a function,
         it builds the request again for each attempt."""
         while True:
@@ -160,7 +161,7 @@ class MasterChannel:
             raise
         _channels.add(self)
 
-    def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
+    def ask(self, request: Request | Callable[[], Request]) -> Reply:
         """Send a request and wait for the reply. If `request` is a function, it is called in the channel's thread,
         again for every master."""
         return self._run(self._reunion.ask(request))
@@ -172,7 +173,7 @@ class MasterChannel:
         assert link is not None
         return link.own_host
 
-    def introduce(self, hello: messages.Request) -> None:
+    def introduce(self, hello: Request) -> None:
         self._reunion.introduce(hello)
 
     def start_heartbeat(

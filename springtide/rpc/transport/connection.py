@@ -11,6 +11,7 @@ import msgspec
 
 from springtide import errors
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import addresses, auth, frames, tls
 
 RETRY_S = 0.05
@@ -51,11 +52,11 @@ class RpcConnection:
         self._own_host = str(sock.getsockname()[0])
         self._reader, self._writer = reader, writer
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[messages.Reply]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._lost: errors.MasterUnreachable | None = None
         self._receiver = asyncio.create_task(self._receive())
 
-    async def ask(self, request: messages.Request) -> messages.Reply:
+    async def ask(self, request: Request) -> Reply:
         """Send a request and wait for its reply. A refusal raises the error that it names."""
         if self._lost:
             raise self._lost
@@ -63,7 +64,7 @@ class RpcConnection:
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self._writer.write(frames.pack(messages.RequestFrame(number, request)))
-            reply: messages.Reply = await future
+            reply: Reply = await future
         finally:
             self._waiting.pop(number, None)
         if isinstance(reply, messages.RequestRefused):

@@ -16,6 +16,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.core.roles import Role
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import addresses, auth, connection, frames, tls
 from springtide.rpc.transport.auth import PendingHandshakes
 
@@ -35,7 +36,7 @@ class Peer:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
-Handle = Callable[[Peer, messages.Request], Awaitable[messages.Reply]]
+Handle = Callable[[Peer, Request], Awaitable[Reply]]
 
 
 class RpcListener:

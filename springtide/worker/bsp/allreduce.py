@@ -16,7 +16,7 @@ import torch
 from torch import distributed, nn
 
 from springtide import errors
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import MeetRequest
 from springtide.worker.link.clients import GroupClient
 from springtide.worker.link.optimizer import set_option
 
@@ -259,4 +259,4 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
             self._meet(*missing)
 
     def _meet(self, *wanted: str) -> None:
-        self._known = self._master.meet(messages.MeetRequest(self._generation, self._given, wanted))
+        self._known = self._master.meet(MeetRequest(self._generation, self._given, wanted))

@@ -23,7 +23,7 @@ from springtide.domain.core.validation import plain
 from springtide.domain.model.tables import TableSpec
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.planning.guards.cache_benefit import CrashRisk
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import AtStep, GroupReply, GroupRequest
 from springtide.worker import connect
 from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.allreduce import GroupStore, Reducer
@@ -182,7 +182,7 @@ class BspGroup:
         self._kept = 0
         self._welcome = welcome
         self._fresh = self._in = True
-        self._formed, self._formed_at = messages.GroupReply(0, (), 0), time.monotonic()
+        self._formed, self._formed_at = GroupReply(0, (), 0), time.monotonic()
         self.place = GroupPlace(welcome.rank, welcome.spec.workers, welcome.generation)
         self._told = welcome.generation
         """Newest generation that the master has announced."""
@@ -191,7 +191,7 @@ class BspGroup:
         """Wait for the group and join it; return the last step complete on all servers, or -1 at the end of the job."""
         while self._in:
             self._reducer.group = None  # closes the connections, so that the other ranks notice
-            asked = messages.GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
+            asked = GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
             formed = self._link.group.form(asked)
             self._told = formed.generation
             if formed.over:
@@ -270,9 +270,9 @@ class BspGroup:
             return False
         put_model(self._client, body)
         log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
-        return self._link.group.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
+        return self._link.group.stop_at(AtStep(number, stepper.count, *spot, last=last))
 
-    def _meet(self, formed: messages.GroupReply, stepper: GroupStep) -> int:
+    def _meet(self, formed: GroupReply, stepper: GroupStep) -> int:
         rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
         self._backend.set_generation(formed.generation)
         store = GroupStore(self._link.group, formed.generation)

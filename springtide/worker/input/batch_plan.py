@@ -19,6 +19,7 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.embedding.lookup.lookup import Crossed
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import Regroup
 from springtide.worker.input.lease_prefetch import DirectLeases
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
@@ -99,7 +100,7 @@ def leased(
             answer = leases.more(card)
             if isinstance(answer, messages.DataEnd) and (card.in_step or not tracker.is_busy):
                 return
-            if isinstance(answer, messages.Regroup):
+            if isinstance(answer, Regroup):
                 yield BatchOrder(indices=PAUSE.indices, regroups=generation)
             elif not isinstance(answer, messages.LeaseReply):
                 yield PAUSE

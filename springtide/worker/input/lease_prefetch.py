@@ -11,10 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import Regroup
 from springtide.worker.link.clients import LeaseClient
 from springtide.worker.link.lease_tracker import LeaseTracker
 
-Answer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
+Answer = messages.LeaseReply | Regroup | messages.WaitReply | messages.DataEnd
 Ask = Callable[[DatasetCard, int], Answer]
 PATIENCE_S = 0.02  # seconds to wait for an answer before the reader continues with the leases that it holds
 # seconds of work to hold, at the recent pace: more than the ten seconds that a master may need to restart

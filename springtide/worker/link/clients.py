@@ -13,13 +13,15 @@ from springtide.dataworker.processes import package_transfer
 from springtide.domain.data.data_workers import LeftOut
 from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.data.streams import BatchCut, PartitionRange
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import coordination, messages
+from springtide.rpc.messages.data_workers import CannotFeed, TrainedWithout, WorkerDecision
+from springtide.rpc.messages.types import MemberReport, Reply, Request
 from springtide.telemetry.output import redact
 from springtide.worker.link.lease_tracker import LeaseReport, LeaseTracker
 from springtide.worker.link.subscriptions import Subscriptions
 
-Ask = Callable[[messages.Request], messages.Reply]
-LeaseAnswer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
+Ask = Callable[[Request], Reply]
+LeaseAnswer = messages.LeaseReply | coordination.Regroup | messages.WaitReply | messages.DataEnd
 ObjectStates = tuple[dict[str, bytes], EpochPlace | None]
 
 
@@ -86,8 +88,8 @@ class LeaseClient:
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         """Ask the master to end batches at these offsets; the tracker gets the cuts that the master notes."""
-        reply = self._ask(messages.CutRequest(cuts, self.tracker.era))
-        assert isinstance(reply, messages.CutsNoted)
+        reply = self._ask(coordination.CutRequest(cuts, self.tracker.era))
+        assert isinstance(reply, coordination.CutsNoted)
         self.tracker.note_cuts(reply.cuts, reply.era)
 
     def begin_report(self) -> LeaseReport:
@@ -110,28 +112,28 @@ class GroupClient:
         self.save_due = 0
         """Number of the checkpoint that the bsp group must take now; 0 if none is due."""
 
-    def form(self, request: messages.GroupRequest) -> messages.GroupReply:
+    def form(self, request: coordination.GroupRequest) -> coordination.GroupReply:
         reply = self._ask(request)
-        assert isinstance(reply, messages.GroupReply)
+        assert isinstance(reply, coordination.GroupReply)
         return reply
 
-    def meet(self, request: messages.MeetRequest) -> dict[str, bytes]:
+    def meet(self, request: coordination.MeetRequest) -> dict[str, bytes]:
         """Exchange values with the members of the new group; `GroupChanged` if a member will not come."""
         reply = self._ask(request)
-        assert isinstance(reply, messages.MeetReply)
+        assert isinstance(reply, coordination.MeetReply)
         return reply.values
 
-    def stop_at(self, request: messages.AtStep) -> bool:
+    def stop_at(self, request: coordination.AtStep) -> bool:
         """Wait while the servers copy their state after this step; return False if the copy could not begin."""
         return isinstance(self._ask(request), messages.Ok)
 
     def enter(self, bound: int) -> None:
         """Wait until this worker may read values, so that at most `bound` other pushes come between its read and its
         push."""
-        self._ask(messages.Enter(bound))
+        self._ask(coordination.Enter(bound))
 
     def leave(self) -> None:
-        self._ask(messages.Leave())
+        self._ask(coordination.Leave())
 
     def on_reply(self, reply: messages.HeartbeatReply) -> None:
         self.lost = max(self.lost, reply.group_lost)
@@ -148,24 +150,24 @@ class SharedValues:
     def barrier(self, name: str) -> None:
         """Wait until all workers have reached the barrier of this name. A name may be used again."""
         turn = self._turns[name] = self._turns.get(name, 0) + 1
-        self._ask(messages.BarrierRequest(name, turn))
+        self._ask(coordination.BarrierRequest(name, turn))
 
     def share(self, key: str, value: bytes) -> None:
-        self._ask(messages.ShareRequest(key, value))
+        self._ask(coordination.ShareRequest(key, value))
 
     def lookup(self, key: str) -> bytes:
-        reply = self._ask(messages.ValueRequest(key))
-        assert isinstance(reply, messages.ValueFound)
+        reply = self._ask(coordination.ValueRequest(key))
+        assert isinstance(reply, coordination.ValueFound)
         return reply.value
 
     def claim(self, key: str) -> bool:
         """Return True if this worker must do the once-only work; return False after another worker has done it."""
-        reply = self._ask(messages.ClaimRequest(key))
-        assert isinstance(reply, messages.ClaimReply)
+        reply = self._ask(coordination.ClaimRequest(key))
+        assert isinstance(reply, coordination.ClaimReply)
         return reply.yours
 
     def settle(self, key: str) -> None:
-        self._ask(messages.ClaimDone(key))
+        self._ask(coordination.ClaimDone(key))
 
     def once(self, key: str, work: Callable[[], None]) -> None:
         """Do the work on the first worker that calls; the others wait. If that worker dies, another worker does the
@@ -185,13 +187,13 @@ class ReportClient:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self.latest = messages.MemberReport()
+        self.latest = MemberReport()
         """Newest totals of this worker."""
         self._unsent = False
         self._objects: ObjectStates = ({}, None)
         self._objects_sent: ObjectStates = self._objects
 
-    def report(self, report: messages.MemberReport) -> None:
+    def report(self, report: MemberReport) -> None:
         with self._lock:
             self.latest, self._unsent = report, True
 
@@ -207,15 +209,15 @@ class ReportClient:
             self._objects = ({}, None)
 
     def unfed(self, why: str) -> None:
-        self._ask(messages.CannotFeed(redact(why)))
+        self._ask(CannotFeed(redact(why)))
 
     def note(self, what: str, why: str) -> None:
-        self._ask(messages.WorkerDecision(what, redact(why)))
+        self._ask(WorkerDecision(what, redact(why)))
 
     def trained_without(self, left_out: LeftOut) -> None:
-        self._ask(messages.TrainedWithout(left_out._replace(error=redact(left_out.error))))
+        self._ask(TrainedWithout(left_out._replace(error=redact(left_out.error))))
 
-    def take_report(self) -> messages.MemberReport | None:
+    def take_report(self) -> MemberReport | None:
         with self._lock:
             unsent, self._unsent = self._unsent, False
             return self.latest if unsent else None

@@ -16,8 +16,11 @@ from springtide.domain.core.roles import Placement, RoleKind
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import EpochPlace
 from springtide.domain.spec.job_spec import Blame, JobSpec
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import coordination, messages
+from springtide.rpc.messages.checkpoints import MissingFiles
+from springtide.rpc.messages.data_workers import PackageWritten
 from springtide.rpc.messages.messages import WorkerWelcome
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import channel
 from springtide.telemetry.host.usage import OwnUsage
 from springtide.telemetry.output import redact
@@ -66,18 +69,18 @@ class LocalMaster:
 
     def ask(self, request: Any) -> Any:
         """Answer a request; requests without a specific reply get Ok."""
-        answers: dict[type, Callable[[Any], messages.Reply]] = {
+        answers: dict[type, Callable[[Any], Reply]] = {
             messages.JoinWorker: lambda _: self.welcome(),
             messages.LeaseRequest: self.lease,
-            messages.CutRequest: lambda asked: messages.CutsNoted(self._book.cut(ALONE, asked.cuts), asked.era),
-            messages.ShareRequest: self.share,
-            messages.ValueRequest: self.lookup,
-            messages.ClaimRequest: lambda _: messages.ClaimReply(True),
-            messages.GroupRequest: self.form,
-            messages.MeetRequest: self.meet,
-            messages.AtStep: lambda _: messages.HeartbeatReply(),  # without a cluster there are no checkpoints
+            coordination.CutRequest: lambda asked: coordination.CutsNoted(self._book.cut(ALONE, asked.cuts), asked.era),
+            coordination.ShareRequest: self.share,
+            coordination.ValueRequest: self.lookup,
+            coordination.ClaimRequest: lambda _: coordination.ClaimReply(True),
+            coordination.GroupRequest: self.form,
+            coordination.MeetRequest: self.meet,
+            coordination.AtStep: lambda _: messages.HeartbeatReply(),  # without a cluster there are no checkpoints
             messages.PlaceRequest: lambda _: messages.PlaceReply(),
-            messages.PackageWritten: lambda _: messages.MissingFiles(()),
+            PackageWritten: lambda _: MissingFiles(()),
         }
         answer = answers.get(type(request))
         return messages.Ok() if answer is None else answer(request)
@@ -97,7 +100,7 @@ class LocalMaster:
             placement=Placement(epoch=0, servers=1, server_of_slot=(0,) * settings.slots),
         )
 
-    def lease(self, asked: messages.LeaseRequest) -> messages.Reply:
+    def lease(self, asked: messages.LeaseRequest) -> Reply:
         self._book.report(ALONE, asked.progress, at=0.0)
         if asked.ends is not None:
             self._book.end(ALONE, asked.card, asked.ends)
@@ -108,22 +111,22 @@ class LocalMaster:
             )
         return messages.LeaseReply(answer)
 
-    def share(self, asked: messages.ShareRequest) -> messages.Reply:
+    def share(self, asked: coordination.ShareRequest) -> Reply:
         self._shared[asked.key] = asked.value
         return messages.Ok()
 
-    def lookup(self, asked: messages.ValueRequest) -> messages.Reply:
+    def lookup(self, asked: coordination.ValueRequest) -> Reply:
         if asked.key not in self._shared:
             raise errors.UnknownName("shared value", asked.key, self._shared)
-        return messages.ValueFound(self._shared[asked.key])
+        return coordination.ValueFound(self._shared[asked.key])
 
-    def form(self, asked: messages.GroupRequest) -> messages.GroupReply:
-        return messages.GroupReply(asked.generation + 1, (0,), 0, first=asked.fresh, over=asked.resting)
+    def form(self, asked: coordination.GroupRequest) -> coordination.GroupReply:
+        return coordination.GroupReply(asked.generation + 1, (0,), 0, first=asked.fresh, over=asked.resting)
 
-    def meet(self, asked: messages.MeetRequest) -> messages.MeetReply:
-        return messages.MeetReply(asked.given)
+    def meet(self, asked: coordination.MeetRequest) -> coordination.MeetReply:
+        return coordination.MeetReply(asked.given)
 
-    def introduce(self, hello: messages.Request) -> None:
+    def introduce(self, hello: Request) -> None:
         """Do nothing, because no other master takes over."""
 
     def start_heartbeat(self, every_s: float, beat: Callable[[], Any], reply: Callable[[Any], Any]) -> None:

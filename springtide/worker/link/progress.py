@@ -14,7 +14,7 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.plan import profile
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 from springtide.worker.link import master_link
 
 SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))

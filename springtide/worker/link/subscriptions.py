@@ -14,7 +14,10 @@ import msgspec
 from springtide import errors
 from springtide.domain.core.roles import Placement
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.messages import Feeders, ServerAddresses, Shufflers, SlotGoal, WorkerWelcome
+from springtide.rpc.messages.coordination import Shufflers
+from springtide.rpc.messages.data_workers import Feeders
+from springtide.rpc.messages.messages import WorkerWelcome
+from springtide.rpc.messages.types import ServerAddresses, SlotGoal
 
 log = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.domain.data.streams import PartitionRange, PartitionView, StreamUse
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import Regroup
 from springtide.worker.bsp.group import BspGroup, GroupPlace
 from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.input.batch_plan import PAUSE, PAUSED, BatchOrder, Indices, ReadBatch
@@ -131,7 +132,7 @@ class BspStreamFeed(StepListener):
                 answer = self.link.leases.lease(self.card, 1, self._seen())
                 if isinstance(answer, messages.DataEnd):
                     return
-                if isinstance(answer, messages.Regroup):
+                if isinstance(answer, Regroup):
                     yield ReadBatch(BatchOrder(indices=PAUSE.indices, regroups=place.generation), None)
                 elif not isinstance(answer, messages.LeaseReply):
                     yield PAUSED

@@ -17,7 +17,7 @@ from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.platform import KubernetesPlatform
 from springtide.platforms.k8s.objects import names
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from tests import waiting
 from tests.platforms.k8s import making
 
@@ -293,7 +293,7 @@ def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
     from springtide.platforms.k8s.job import job_status
 
     async def work(client):
-        runs = messages.JobStatus(
+        runs = JobStatus(
             name="ctr",
             phase=JobPhase.RUNNING,
             why="",
@@ -302,7 +302,7 @@ def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
             shards_leased=3,
             lacks="1 worker",
         )
-        over = messages.JobStatus(name="ctr", phase=JobPhase.FINISHED, why="all is trained", elapsed_s=2.0)
+        over = JobStatus(name="ctr", phase=JobPhase.FINISHED, why="all is trained", elapsed_s=2.0)
         for status in (runs, over):
             await StatusWriter(client, "ctr").write(status)
             found = (await client.get(ELASTIC_JOBS, "ctr"))["status"]

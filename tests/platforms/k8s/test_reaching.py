@@ -14,6 +14,7 @@ from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_
 from springtide.platforms.k8s.client import job_handle, submit
 from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from tests.platforms.k8s import making
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
@@ -92,7 +93,7 @@ def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cl
     assert job.running() and job.status().phase is JobPhase.STARTING and "operator" in job.status().why
     assert (job.card.script, job.card.arguments) == ("train.py", ("--epochs", "2"))
     assert job.story() == [] and job.roles() == [] and list(job.logs([], lines=5, follow=False)) == []
-    status = messages.JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=3.5, samples=9)
+    status = JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=3.5, samples=9)
     cluster.run(lambda client: StatusWriter(client, "ctr").write(status))
     assert job.status() == status and not job.running()
     with pytest.raises(errors.BadInput, match="does not run: finished"):

@@ -20,7 +20,7 @@ from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.client import job_handle
 from springtide.platforms.k8s.client import submit as submitting
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide_lab.kubernetes.kubelet.kubelet import LocalKubelet
 from tests import waiting
 from tests.platforms.k8s import operating
@@ -123,10 +123,10 @@ class Whole:
         """From now on the script takes no time."""
         (self.signs / f"hurry-{name}").touch()
 
-    def until(self, job: Any, true: Any, what: str = "") -> messages.JobStatus:
+    def until(self, job: Any, true: Any, what: str = "") -> JobStatus:
         """Wait for a status of the job; what it was."""
 
-        def seen() -> messages.JobStatus | None:
+        def seen() -> JobStatus | None:
             status = job.status()
             if true(status):
                 return status
@@ -134,7 +134,7 @@ class Whole:
             return None
 
         try:
-            found: messages.JobStatus = waiting.until(seen, what, within_s=WAIT_S, every_s=0.1)
+            found: JobStatus = waiting.until(seen, what, within_s=WAIT_S, every_s=0.1)
             return found
         except AssertionError as vain:
             raise AssertionError(f"{vain}; {job.status()}\n{self.describe(job)}") from None

@@ -17,6 +17,7 @@ from springtide.master.core.record import JobRecord
 from springtide.master.data import leases
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import MemberReport
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
 from tests.waiting import soon
@@ -97,9 +98,7 @@ def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tm
             await successor.handle(peers["worker-0"], messages.JoinWorker(0, 2, 0))
             for clock.now, trained in ((13.6, 400), (14.0, 500)):
                 words = (Progress(grant.shard, 0, trained, grant.end),)
-                await successor.handle(
-                    peers["worker-0"], messages.Heartbeat(messages.MemberReport(samples=trained), words)
-                )
+                await successor.handle(peers["worker-0"], messages.Heartbeat(MemberReport(samples=trained), words))
             assert successor.status().samples_per_s == 100
 
     with_desk(test, tmp_path)
@@ -109,7 +108,7 @@ def test_the_loss_of_a_worker_that_was_lost_is_not_the_jobs(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         for name, loss in (("worker-0", 9.0), ("worker-1", 0.5)):
-            await master.handle(peers[name], messages.Heartbeat(messages.MemberReport(samples=100, loss=loss)))
+            await master.handle(peers[name], messages.Heartbeat(MemberReport(samples=100, loss=loss)))
         killed = RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")
         await master.handle(peers["agent"], messages.RoleExitReport(killed))
         assert master.status().loss == 0.5
@@ -197,11 +196,9 @@ def test_the_status_adds_up_what_was_reported(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         clock.now = 5.0
-        await master.handle(peers["worker-0"], messages.Heartbeat(messages.MemberReport(samples=100, loss=0.5)))
+        await master.handle(peers["worker-0"], messages.Heartbeat(MemberReport(samples=100, loss=0.5)))
         clock.now = 7.0
-        await master.handle(
-            peers["worker-0"], messages.FinishRequest((), messages.MemberReport(samples=300, loss=0.25))
-        )
+        await master.handle(peers["worker-0"], messages.FinishRequest((), MemberReport(samples=300, loss=0.25)))
         status = master.status()
         assert (status.phase, status.samples, status.loss, status.elapsed_s) == (JobPhase.FINISHED, 300, 0.25, 7.0)
         assert status.samples_per_s == pytest.approx(100)
@@ -221,7 +218,7 @@ def test_the_end_is_told_with_the_number_of_samples_that_were_trained(tmp_path, 
             for name, done in words.items():
                 leased = await master.handle(peers[name], messages.LeaseRequest(card, done))
                 words[name] = tuple(Progress(each.shard, each.first, each.end, each.end) for each in leased.grants)
-                await master.handle(peers[name], messages.Heartbeat(messages.MemberReport(samples=3)))
+                await master.handle(peers[name], messages.Heartbeat(MemberReport(samples=3)))
         for name, done in words.items():
             await master.handle(peers[name], messages.FinishRequest(done))  # without a last report
         assert master.status().phase is JobPhase.FINISHED

@@ -7,6 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import GroupRequest, MeetRequest
 from springtide.rpc.transport.listener import Peer
 from tests.unit.master.servers.test_recovery import Job
 
@@ -27,11 +28,11 @@ class Group(Job):
 
     async def form(self, rank, generation=0):
         async with asyncio.timeout(60):
-            return await self.ask(f"worker-{rank}", messages.GroupRequest(not generation, True, generation=generation))
+            return await self.ask(f"worker-{rank}", GroupRequest(not generation, True, generation=generation))
 
     async def meet(self, rank, *wanted, generation=1, **given):
         async with asyncio.timeout(60):
-            met = await self.ask(f"worker-{rank}", messages.MeetRequest(generation, given, wanted))
+            met = await self.ask(f"worker-{rank}", MeetRequest(generation, given, wanted))
         return met.values
 
     async def kill_worker(self, rank):

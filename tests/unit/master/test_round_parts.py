@@ -13,7 +13,8 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
 from springtide.master.checkpoint.round import MOST_PARTS, CheckpointStore
 from springtide.master.core.record import JobRecord
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder
+from springtide.rpc.messages.types import SlotsMoved
 from springtide.server import recovery
 from tests.unit.checkpoint import stores
 from tests.unit.master.checkpoint.test_schedule import with_job
@@ -26,7 +27,7 @@ def give(job, slots, source, target):
         owners[slot] = target
     for rank, server in enumerate(job.servers):
         server.owns = lambda slot, rank=rank: owners[slot] == rank
-    return job.ask(f"server-{source}", messages.SlotsMoved(tuple(slots), target))
+    return job.ask(f"server-{source}", SlotsMoved(tuple(slots), target))
 
 
 def holds_what_server_0_has(job, number):
@@ -79,7 +80,7 @@ def test_a_server_that_leaves_as_planned_while_a_checkpoint_is_written_does_not_
         await job.train()
         job.tick()
         await job.order(0)
-        await job.ask("server-0", job.servers[0].saver.save(messages.SaveOrder(1, 1)))
+        await job.ask("server-0", job.servers[0].saver.save(SaveOrder(1, 1)))
         job.master.context.apply(events.ServersScaled(1, "test"))
         await give(job, range(32, 64), 1, 0)
         job.master.context.apply(events.ServerEmptied(Role(RoleKind.SERVER, 1)))

@@ -11,7 +11,7 @@ import pytest
 
 from springtide import _native
 from springtide.checkpoint.format import checkpoint_io
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder
 from springtide.server import checkpoints, recovery
 from tests.unit.checkpoint import stores
 
@@ -37,7 +37,7 @@ def server(tmp_path):
 
 
 def order(number, base=0, **more):
-    return messages.SaveOrder(1, number, base, **more)
+    return SaveOrder(1, number, base, **more)
 
 
 def since(said):

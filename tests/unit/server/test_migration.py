@@ -9,7 +9,7 @@ from springtide import errors
 from springtide.domain.core.roles import Placement
 from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.embedding.lookup.table_client import TableClient
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import SlotGoal, SlotParcel, SlotsMoved
 from springtide.server import migration, slot_loads
 from springtide.server.server import HandedOver, ServerRole
 from springtide.server.slot_loads import SlotCount
@@ -83,7 +83,7 @@ def test_rows_are_bit_identical_before_and_after_a_move_at_rest(two, optimizer, 
 
 
 def test_a_goal_is_worked_off_once_and_told(two):
-    told: list[messages.SlotsMoved] = []
+    told: list[SlotsMoved] = []
     done = threading.Event()
 
     def tell(moved):
@@ -93,8 +93,8 @@ def test_a_goal_is_worked_off_once_and_told(two):
 
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = migration.SlotHandover(two[0], tell)
-    parcel = messages.SlotParcel(1, two[1].address, tuple(range(10)))
-    goal = messages.SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,))
+    parcel = SlotParcel(1, two[1].address, tuple(range(10)))
+    goal = SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,))
     for _ in range(3):
         handing.heed(goal)
     assert done.wait(20)
@@ -113,9 +113,9 @@ def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two,
 
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = migration.SlotHandover(two[0], tell)
-    parcel = messages.SlotParcel(1, two[1].address, tuple(range(SLOTS)))
+    parcel = SlotParcel(1, two[1].address, tuple(range(SLOTS)))
     assert not handing.hurried
-    handing.heed(messages.SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,), hurry=True))
+    handing.heed(SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,), hurry=True))
     assert done.wait(20)
     handing.stop()
     assert told == [(True, SLOTS)] and not handing.hurried
@@ -125,7 +125,7 @@ def test_a_server_that_is_to_leave_refuses_slots_and_says_so(two):
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = migration.SlotHandover(two[1], lambda moved: None)
     assert not handing.holding.closed
-    handing.heed(messages.SlotGoal(OWNERS, (two[0].address, two[1].address), leave=True))
+    handing.heed(SlotGoal(OWNERS, (two[0].address, two[1].address), leave=True))
     assert handing.holding.closed
     handing.stop()
     assert "draining" in two[0].hand_over([1], 1, two[1].address).why and two[0].owns(1)
@@ -158,7 +158,7 @@ def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
     role = Doubtful()
     handing = migration.SlotHandover(role, lambda moved: None)
     placed = Placement(epoch=7, servers=3, server_of_slot=(owner,) * SLOTS)
-    handing.heed(messages.SlotGoal(placed, ("here:1", address, "third:1")))
+    handing.heed(SlotGoal(placed, ("here:1", address, "third:1")))
     assert all(role.done.acquire(timeout=20) for _ in range(3))
     handing.stop()
     assert [name for name, _ in role.did[:3]] == ["learn", did, did]
@@ -166,7 +166,7 @@ def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
 
 def test_a_reply_that_was_overtaken_changes_nothing():
     def goal(epoch, call=0):
-        return messages.SlotGoal(Placement(epoch=epoch, servers=1, server_of_slot=(0,) * SLOTS), ("here:1",), call=call)
+        return SlotGoal(Placement(epoch=epoch, servers=1, server_of_slot=(0,) * SLOTS), ("here:1",), call=call)
 
     assert migration.overtaken(goal(3), goal(4)) and migration.overtaken(goal(4, 7), goal(4, 8))
     assert not migration.overtaken(goal(4), goal(4)) and not migration.overtaken(goal(5, 7), goal(4, 7))

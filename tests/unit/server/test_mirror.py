@@ -11,6 +11,7 @@ from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import upload
 from springtide.domain.model.checkpoints import Buddy
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder
 from springtide.server import checkpoints, recovery
 from springtide.server import mirror as mirroring
 from tests.unit.checkpoint import stores
@@ -47,7 +48,7 @@ class Pair:
         """A checkpoint: what the servers said."""
         base = self.manifest.number if self.manifest else 0
         named = [Buddy(f"server-{1 - rank}", self.taking[1 - rank].address) for rank in (0, 1)]
-        orders = [messages.SaveOrder(1, number, base, buddy=buddy) for buddy in (named if buddies is None else buddies)]
+        orders = [SaveOrder(1, number, base, buddy=buddy) for buddy in (named if buddies is None else buddies)]
         said = [saver.save(order) for saver, order in zip(self.savers, orders, strict=True)]
         self.manifest = stores.publish(self.folder, number, [one.written for one in said], previous=self.manifest)
         return said
@@ -106,9 +107,7 @@ def test_either_folder_may_go_and_increments_are_in_the_mirror_too(pair, lost):
 def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
     owned(pair)
     orders = [
-        messages.SaveOrder(
-            1, 1, part=part, slots=tuple(range(stores.SLOTS)), buddy=Buddy("server-1", pair.taking[1].address)
-        )
+        SaveOrder(1, 1, part=part, slots=tuple(range(stores.SLOTS)), buddy=Buddy("server-1", pair.taking[1].address))
         for part in (0, 1)
     ]
     said = [pair.savers[0].save(order) for order in orders]

@@ -6,7 +6,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.model.checkpoints import Lineage
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import RestoreOrder
 from springtide.server import recovery
 from springtide.server.recovery import RestoredFrom
 from tests.unit.checkpoint import stores
@@ -47,7 +47,7 @@ def spoil(path):
 def test_slots_come_back_with_their_identities_and_no_others(saved):
     folder, held = saved
     store = empty()
-    assert recovery.bring_back(store, messages.RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE)) == RestoredFrom(
+    assert recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE)) == RestoredFrom(
         str(folder), 2
     )
     assert part(store) == held[2]
@@ -58,7 +58,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays
     folder, held = saved
     spoil(folder / "server-0.2-000002.run1.seg")
     store = empty()
-    source = recovery.bring_back(store, messages.RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE))
+    source = recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE))
     assert (source.where, source.number) == (str(folder), 1) and part(store) == held[1]
     (said,) = source.unusable
     assert said.startswith(f"checkpoint 2 in {folder} cannot be used: the image of slot") and "damaged" in said
@@ -68,13 +68,13 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays
 def test_a_checkpoint_of_another_run_is_refused_though_it_has_the_number_that_is_wanted(saved):
     folder, _ = saved
     with pytest.raises(errors.JobFailed, match="it is of run run1 of job 'test'; this is run run2"):
-        recovery.bring_back(empty(), messages.RestoreOrder(str(folder), 2, SLOTS, Lineage("run2")))
+        recovery.bring_back(empty(), RestoreOrder(str(folder), 2, SLOTS, Lineage("run2")))
 
 
 def test_a_run_that_went_on_from_another_may_restore_that_one_up_to_where_it_left_it(saved):
     folder, held = saved
     store = empty()
-    source = recovery.bring_back(store, messages.RestoreOrder(str(folder), 2, SLOTS, Lineage("run2", "run1", 1)))
+    source = recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, Lineage("run2", "run1", 1)))
     assert source.number == 1 and part(store) == held[1]
     assert "it is of run run1, which this job left at checkpoint 1" in source.unusable[0]
 
@@ -83,7 +83,7 @@ def test_without_the_folder_storage_is_read(saved, tmp_path):
     folder, held = saved
     shutil.move(folder, tmp_path / "storage")
     store = empty()
-    wanted = messages.RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE, fallback=f"file://{tmp_path / 'storage'}")
+    wanted = RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE, fallback=f"file://{tmp_path / 'storage'}")
     source = recovery.bring_back(store, wanted)
     assert (source.where, source.number) == (wanted.fallback, 2) and part(store) == held[2]
     assert [said.split(":")[0] for said in source.unusable] == [f"checkpoint 2 in {folder} cannot be used"]
@@ -94,14 +94,12 @@ def test_where_nothing_is_whole_everything_that_was_tried_is_told(saved):
     for path in folder.glob("*.seg"):
         path.unlink()
     with pytest.raises(errors.JobFailed, match=r"no checkpoint has its slots: .*checkpoint 2.*checkpoint 1"):
-        recovery.bring_back(empty(), messages.RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE))
+        recovery.bring_back(empty(), RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE))
 
 
 def test_a_server_without_slots_learns_the_tables_and_brings_nothing_back(saved):
     folder, _ = saved
     for number, tables in ((2, [stores.TABLE.name]), (7, [])):  # one that cannot be read is no reason to fail
         store = empty()
-        assert recovery.bring_back(
-            store, messages.RestoreOrder(str(folder), number, (), stores.LINEAGE)
-        ) == RestoredFrom("", 0)
+        assert recovery.bring_back(store, RestoreOrder(str(folder), number, (), stores.LINEAGE)) == RestoredFrom("", 0)
         assert [spec.name for spec in store.tables()] == tables and store.rows() == 0

@@ -11,7 +11,8 @@ from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import file_transfer, upload
 from springtide.checkpoint.transfer.claims import CheckpointDisk
 from springtide.domain.model.checkpoints import Buddy
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import FileHolders, FileHoldersRequest, FileRun, SaveOrder
+from springtide.rpc.messages.types import RestoreOrder
 from springtide.server import checkpoints, recovery
 from springtide.server import mirror as mirroring
 from springtide.server.recovery import RestoredFrom
@@ -58,18 +59,18 @@ class Hosts:
             other = f"server-{1 - rank}"
             buddy = Buddy(other, self.addresses[other], f"node-{1 - rank}")
             kept = tuple(f"server-{rank}.0-{n:06d}.run1.seg" for rank in (0, 1) for n in range(number))
-            order = messages.SaveOrder(1, number, base, buddy=buddy, needed=kept if needed is None else needed)
+            order = SaveOrder(1, number, base, buddy=buddy, needed=kept if needed is None else needed)
             written.append(self.savers[rank].save(order).written)
         self.manifest = stores.publish(self.master.path, number, written, previous=self.manifest)
 
     def ask(self, request):
         """The master."""
-        if isinstance(request, messages.FileHoldersRequest):
-            return messages.FileHolders(tuple(checkpoint_io.numbers(self.master)), self.addresses, self.awaited)
+        if isinstance(request, FileHoldersRequest):
+            return FileHolders(tuple(checkpoint_io.numbers(self.master)), self.addresses, self.awaited)
         size = self.master.size(request.name)
         if size is None:
-            return messages.FileRun(-1)
-        return messages.FileRun(size, self.master.read(request.name, request.offset, min(request.length, 100)))
+            return FileRun(-1)
+        return FileRun(size, self.master.read(request.name, request.offset, min(request.length, 100)))
 
     def bring_back(self, number, *, host, fallback=""):
         """The next life of server-1 on some host: where its slots came from, and what is in them."""
@@ -77,7 +78,7 @@ class Hosts:
         with contextlib.closing(place):
             store = stores._native.Store(slots=stores.SLOTS, seed=5)
             source = recovery.bring_back(
-                store, messages.RestoreOrder("the job's folder", number, OWN, stores.LINEAGE, fallback), place
+                store, RestoreOrder("the job's folder", number, OWN, stores.LINEAGE, fallback), place
             )
         return source, part(store)
 
@@ -155,7 +156,7 @@ def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts
     found = checkpoint_io.latest(str(master))
     assert found.manifest.number == 1 and not found.manifest.apart and not found.troubles
     store = stores._native.Store(slots=stores.SLOTS, seed=5)
-    recovery.bring_back(store, messages.RestoreOrder(str(master), 1, OWN, stores.LINEAGE))
+    recovery.bring_back(store, RestoreOrder(str(master), 1, OWN, stores.LINEAGE))
     assert part(store) == part(hosts.roles[1].store)
 
 

@@ -13,7 +13,7 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineState
 from springtide.master import metrics
-from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
+from springtide.rpc.messages.types import JobStatus, MemberReport, MemberView
 from springtide.telemetry import prometheus
 from springtide.telemetry.prometheus import Family, MetricsServer, single, text
 

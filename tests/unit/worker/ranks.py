@@ -14,7 +14,9 @@ from springtide import _native, config
 from springtide.domain.core.roles import Placement
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
-from springtide.rpc.messages.messages import GroupReply, MeetReply, Ok, TrainedWithout
+from springtide.rpc.messages.coordination import GroupReply, MeetReply
+from springtide.rpc.messages.data_workers import TrainedWithout
+from springtide.rpc.messages.messages import Ok
 from springtide.worker.job import Job
 from springtide.worker.link.master_link import LocalMaster, local_link
 

@@ -16,6 +16,7 @@ import line
 from springtide.domain.data.leases import Progress
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import MemberReport, Reply, Request
 from springtide.rpc.transport import connection
 
 BATCH = 512
@@ -32,7 +33,7 @@ class LoadMember:
         self.samples = 0
         self.waits: list[float] = []
 
-    async def ask(self, request: messages.Request) -> messages.Reply:
+    async def ask(self, request: Request) -> Reply:
         began = time.perf_counter()
         reply = await self.link.ask(request)
         self.waits.append(time.perf_counter() - began)
@@ -51,7 +52,7 @@ class LoadMember:
         await asyncio.sleep(self.chance.uniform(0, self.options["heartbeat_s"]))
         while time.perf_counter() < until:
             self.train()
-            report = messages.MemberReport(step=self.samples // BATCH, samples=self.samples, loss=0.5)
+            report = MemberReport(step=self.samples // BATCH, samples=self.samples, loss=0.5)
             await self.ask(messages.Heartbeat(report, tuple(self.held.values())))
             self.held = {key: word for key, word in self.held.items() if word.offset < word.end}
             await self.fill()

@@ -33,6 +33,7 @@ from springtide.platforms.k8s.objects import install_manifests, names
 from springtide.platforms.k8s.objects.pods import Site
 from springtide.platforms.k8s.operator import process
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.rpc.transport import connection
 from springtide_lab.kubernetes.api.server import ApiServer, LoopThread
 from springtide_lab.kubernetes.kubelet.kubelet import LocalKubelet
@@ -54,7 +55,7 @@ class Pods:
         for each in (folder, self._folder):
             each.chmod(0o755)  # pods are nobody in particular
         self._line: Line | None = None
-        self._seen: messages.JobStatus | None = None
+        self._seen: JobStatus | None = None
         self._looked_at = 0.0
         try:
             server = self._stack.enter_context(ApiServer(self._folder / "api"))
@@ -89,12 +90,12 @@ class Pods:
         submitting.submit(job, code, self._where)
         self.job = job_handle.open_job(spec.name, self._where)
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         """From its master; what the cluster says, at most twice a second, where that is not there yet, or any more."""
         if self._line is not None:
             with contextlib.suppress(errors.MasterUnreachable, ConnectionError, TimeoutError):
                 status = self._line.ask(messages.StatusRequest())
-                assert isinstance(status, messages.JobStatus)
+                assert isinstance(status, JobStatus)
                 if not status.phase.over:
                     return status
         if time.monotonic() > self._looked_at + LOOK_S:
@@ -155,7 +156,7 @@ class Line(LoopThread):
         with contextlib.suppress(errors.SpringtideError, OSError):
             await self._master.close()
 
-    def ask(self, request: messages.Request) -> messages.Reply:
+    def ask(self, request: Request) -> Reply:
         return self.call(self._master.ask(request), ANSWER_S)
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
@@ -88,7 +88,7 @@ class Side(Protocol):
 
     def submit(self, plan: RunPlan) -> None: ...
 
-    def status(self) -> messages.JobStatus: ...
+    def status(self) -> JobStatus: ...
 
     def printed(self, role: str) -> Sequence[str]: ...
 
@@ -137,7 +137,7 @@ def recovered(side: Side, script: str) -> float:
     until(side, lambda status: not whole(status))
     seen = [(time.monotonic(), side.status().samples)]
 
-    def again(status: messages.JobStatus) -> bool:
+    def again(status: JobStatus) -> bool:
         seen.append((time.monotonic(), status.samples))
         return whole(status) and speed(seen) >= FULL * before
 
@@ -152,7 +152,7 @@ def settled(side: Side) -> float:
     return speed([first, (time.monotonic(), side.status().samples)])
 
 
-def whole(status: messages.JobStatus) -> bool:
+def whole(status: JobStatus) -> bool:
     there = [str(each.role.kind) for each in status.members if each.joined and each.alive]
     return there.count("worker") == 2 and there.count("server") == 2 and status.samples > 0
 
@@ -164,7 +164,7 @@ def speed(seen: Sequence[tuple[float, int]]) -> float:
     return (samples - before[-1][1]) / (end - before[-1][0]) if before else 0.0
 
 
-def until(side: Side, true: Callable[[messages.JobStatus], bool], *, every_s: float = LOOK_S) -> None:
+def until(side: Side, true: Callable[[JobStatus], bool], *, every_s: float = LOOK_S) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not true(status := side.status()):
         if time.monotonic() > deadline:
@@ -182,7 +182,7 @@ class Local:
         job = LocalCluster(plan.script, plan.arguments, spec=plan.spec, folder=self._folder, grace_s=plan.grace_s)
         self.job = self._stack.enter_context(job)
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         return self.job.status
 
     def printed(self, role: str) -> Sequence[str]:
@@ -209,8 +209,8 @@ class Ray:
         self._name = plan.spec.name
         self._world.do("submit", plan)
 
-    def status(self) -> messages.JobStatus:
-        status: messages.JobStatus = self._world.do("status", self._name)
+    def status(self) -> JobStatus:
+        status: JobStatus = self._world.do("status", self._name)
         return status
 
     def printed(self, role: str) -> Sequence[str]:

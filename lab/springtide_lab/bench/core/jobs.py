@@ -21,7 +21,8 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec, SyncMode
 from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server import ForkServerClient
-from springtide.rpc.messages.messages import JobStatus, WorkerWelcome
+from springtide.rpc.messages.messages import WorkerWelcome
+from springtide.rpc.messages.types import JobStatus
 from springtide.testing.cluster import LocalCluster
 from springtide.worker.job import Job
 from springtide.worker.link.master_link import LocalMaster, local_link

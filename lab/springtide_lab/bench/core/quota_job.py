@@ -21,7 +21,7 @@ from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.autoscale import job_view
 from springtide.planning.perf_model import profiles
 from springtide.planning.perf_model.profiles import WorkerReading
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clicklog.dataset import ClickLog
 from springtide.zoo.clicklog.population import LogSpec

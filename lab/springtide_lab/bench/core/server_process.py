@@ -55,7 +55,7 @@ class Saves:
         return self._done
 
     def _save(self, request: dict[str, Any]) -> None:
-        from springtide.rpc.messages import messages
+        from springtide.rpc.messages.checkpoints import SaveOrder
 
         time.sleep(request.get("after_s", 0.0))
         saver, base = self._saver, self._number
@@ -64,7 +64,7 @@ class Saves:
             saver, base = self._make(self._role, folder, "full-0.0", run="bench"), 0
         else:
             self._number += 1
-        order = messages.SaveOrder(1, base + 1, base, bool(request.get("hurry")))
+        order = SaveOrder(1, base + 1, base, bool(request.get("hurry")))
         began = time.perf_counter()
         said = saver.save(order)
         ended = time.perf_counter()

@@ -27,8 +27,10 @@ from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStag
 from springtide.dataworker.processes import job_package
 from springtide.domain.data.data_workers import FeedRules
 from springtide.planning.dataworkers import observation, tuner
+from springtide.rpc.messages.coordination import ShareRequest
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
-from springtide.rpc.messages.messages import Ok, Reply, ShareRequest, WorkerWelcome
+from springtide.rpc.messages.messages import Ok, WorkerWelcome
+from springtide.rpc.messages.types import Reply
 from springtide.worker.input.reader import BatchReader
 from springtide.worker.job import Job
 from springtide.worker.link.master_link import LocalMaster, local_link

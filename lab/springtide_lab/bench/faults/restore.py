@@ -12,7 +12,7 @@ import time
 
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
@@ -47,7 +47,7 @@ def one(job: LocalCluster, folder: pathlib.Path, source: str) -> float:
     """Seconds from the kill to the first step after the server is back."""
     begun = job.status.checkpoint
 
-    def saved(status: messages.JobStatus) -> bool:
+    def saved(status: JobStatus) -> bool:
         return status.checkpoint > begun and uploaded(folder) > begun and bool(jobs.merged(folder))
 
     job.until(saved, within_s=PATIENCE_S)

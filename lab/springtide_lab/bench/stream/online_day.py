@@ -24,7 +24,7 @@ from springtide.domain.spec.job_spec import GuardRules, JobSpec
 from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineRules, OnlineState, TrafficStep
 from springtide.planning.online.traffic import DAY_S
 from springtide.platforms.local import process_group
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry.events import read_points
 from springtide.testing.cluster import LocalCluster
 from springtide_lab import charts

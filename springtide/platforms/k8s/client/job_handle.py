@@ -26,6 +26,7 @@ from springtide.platforms.k8s.objects import job_objects
 from springtide.platforms.k8s.objects import names as called
 from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.telemetry import events
 from springtide.telemetry.logs import RunCard
 
@@ -90,11 +91,11 @@ class KubernetesJobHandle:
         job = self._job()
         return not job.over and not job.deleting
 
-    def status(self) -> messages.JobStatus:
+    def status(self) -> JobStatus:
         thing = self.read()
         return job_status.read(thing.get("status") or {}, self.name, time.time() - began_at(thing))
 
-    def ask(self, request: messages.Request) -> messages.Reply:
+    def ask(self, request: Request) -> Reply:
         """Handle `Scale`, `Stop` and `StatusRequest`; no other request can be passed on through the Kubernetes API."""
         if isinstance(request, messages.StatusRequest):
             return self.status()
@@ -133,7 +134,7 @@ class KubernetesJobHandle:
     def _job(self) -> JobObject:
         return job_objects.read(self.read())
 
-    async def _scale(self, client: Client, request: messages.ScaleRequest) -> messages.Reply:
+    async def _scale(self, client: Client, request: messages.ScaleRequest) -> Reply:
         name = f"{self.name}-scale-{secrets.token_hex(3)}"
         plan = ScalePlan(
             job=self.name,

@@ -21,7 +21,7 @@ from springtide.platforms.k8s.objects.job_objects import (
     merge_patch,
     with_conditions,
 )
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 
 PHASES = {
     JobPhase.STARTING: "Starting",
@@ -41,7 +41,7 @@ EVERY_S = 2.0
 TRIES = 10
 
 
-def fields(status: messages.JobStatus, *, generation: int) -> Object:
+def fields(status: JobStatus, *, generation: int) -> Object:
     decision = f"{status.decision}: {status.decision_why}" if status.decision else ""
     members = status.members[:MEMBERS]
     report = msgspec.to_builtins(msgspec.structs.replace(status, members=members), str_keys=True)
@@ -60,7 +60,7 @@ def fields(status: messages.JobStatus, *, generation: int) -> Object:
     }
 
 
-def conditions(status: messages.JobStatus) -> list[JobCondition]:
+def conditions(status: JobStatus) -> list[JobCondition]:
     """Return the conditions Ready (trains), Progressing (starts, changes, drains), Degraded (lacks roles), Finished."""
     phase, over = status.phase, status.phase.over
     all_there = status.workers_alive >= status.workers_wanted > 0 and status.servers_alive >= status.servers_wanted > 0
@@ -78,11 +78,11 @@ def conditions(status: messages.JobStatus) -> list[JobCondition]:
     ]
 
 
-def failed(name: str, why: str, blame: Blame = Blame.USER) -> messages.JobStatus:
-    return messages.JobStatus(name=name, phase=JobPhase.FAILED, why=why, blame=blame, elapsed_s=0.0)
+def failed(name: str, why: str, blame: Blame = Blame.USER) -> JobStatus:
+    return JobStatus(name=name, phase=JobPhase.FAILED, why=why, blame=blame, elapsed_s=0.0)
 
 
-def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
+def read(status: Object, name: str, age_s: float) -> JobStatus:
     """Return the master's last report. If the operator wrote the status later, phase and message come from the
     operator."""
     told = report_of(status)
@@ -91,7 +91,7 @@ def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
     if told is not None and told.phase is phase and (phase.over or not away):
         return told
     why = str(status.get("message") or "the operator has not looked at it yet: does it run?")
-    known = told or messages.JobStatus(name=name, phase=phase, why="", elapsed_s=age_s)
+    known = told or JobStatus(name=name, phase=phase, why="", elapsed_s=age_s)
     return msgspec.structs.replace(known, phase=phase, why=why)
 
 
@@ -99,9 +99,9 @@ def phase_of(status: Object) -> JobPhase:
     return next((phase for phase, word in PHASES.items() if word == status.get("phase")), JobPhase.STARTING)
 
 
-def report_of(status: Object) -> messages.JobStatus | None:
+def report_of(status: Object) -> JobStatus | None:
     try:
-        return msgspec.convert(status.get(REPORT), messages.JobStatus, str_keys=True)
+        return msgspec.convert(status.get(REPORT), JobStatus, str_keys=True)
     except msgspec.ValidationError:
         return None
 
@@ -127,18 +127,18 @@ class StatusWriter:
     def __init__(self, client: Client, job: str) -> None:
         self._client, self._job = client, job
         self.generation = 0
-        self._latest: messages.JobStatus | None = None
+        self._latest: JobStatus | None = None
         self._phase = ""
         self._news = asyncio.Event()
 
-    def note(self, status: messages.JobStatus) -> None:
+    def note(self, status: JobStatus) -> None:
         self._latest = status
         if status.phase != self._phase:
             self._phase = status.phase
             self._news.set()
 
     async def keep(self) -> None:
-        written: messages.JobStatus | None = None
+        written: JobStatus | None = None
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), EVERY_S)
@@ -152,7 +152,7 @@ class StatusWriter:
             except errors.TemporaryError as error:
                 log.warning("the status of %s is not written: %s", self._job, error)
 
-    async def write(self, status: messages.JobStatus) -> None:
+    async def write(self, status: JobStatus) -> None:
         for _ in range(TRIES):
             thing = await self._client.get(ELASTIC_JOBS, self._job)
             before = thing.get("status") or {}

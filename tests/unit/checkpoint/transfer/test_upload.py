@@ -13,7 +13,7 @@ from springtide.checkpoint.format.manifest import File, Manifest
 from springtide.checkpoint.transfer import upload
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.checkpoint.transfer.upload import shares
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import CopyOrder, CopyReport
 from springtide.server import mirror, recovery
 from tests.unit.checkpoint import stores
 
@@ -168,8 +168,8 @@ def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_pat
 
 def test_a_server_has_it_done_by_a_process_and_tells_what_became_of_it(tmp_path):
     folder = fill(tmp_path / "disk")
-    said = mirror.upload_part(folder, messages.CopyOrder(7, f"file://{tmp_path}/copy", FILES))
-    assert said == messages.CopyReport(7, 2, 8, (FILES[2][0],))
+    said = mirror.upload_part(folder, CopyOrder(7, f"file://{tmp_path}/copy", FILES))
+    assert said == CopyReport(7, 2, 8, (FILES[2][0],))
     command = [
         sys.executable,
         "-m",

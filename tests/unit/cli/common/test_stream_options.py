@@ -18,7 +18,7 @@ from springtide.cli.show import dashboard as serving
 from springtide.cli.show.dashboard import DashboardData
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs
 from springtide.telemetry.events import Series
 from tests.unit.cli.show.test_status import folder, output, past  # noqa: F401 - folder is a fixture

@@ -12,7 +12,7 @@ from springtide.cli.show import live_view, status
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.rpc.messages.messages import JobStatus, MemberView
+from springtide.rpc.messages.types import JobStatus, MemberView
 from springtide.telemetry.logs import SCRIPT_RAISED, make_run
 
 STATUS = JobStatus(

@@ -8,7 +8,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import events, logs
 from springtide.telemetry.logs import RunCard
 

@@ -10,7 +10,7 @@ from springtide.checkpoint.transfer import file_transfer
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.master.data import shared_values
 from springtide.master.data.shared_values import PackageStore
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.data_workers import PackageAsk, PackagePart, PackageWritten
 
 SECRET = b"a job's own secret"
 
@@ -78,8 +78,8 @@ def test_what_was_changed_on_the_way_is_refused(tmp_path):
     wire = Wire(tmp_path / "master")
 
     def garbling(request):
-        if isinstance(request, messages.PackagePart) and request.name == package_transfer.CODE:
-            request = messages.PackagePart(request.name, 0, b"evil", True, request.checksum)
+        if isinstance(request, PackagePart) and request.name == package_transfer.CODE:
+            request = PackagePart(request.name, 0, b"evil", True, request.checksum)
         return wire(request)
 
     with pytest.raises(errors.BadInput, match="another sum"):
@@ -112,14 +112,14 @@ def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_
 
 def test_names_that_are_no_files_of_a_package_are_refused(tmp_path):
     wire = Wire(tmp_path)
-    for request in (messages.PackagePart("../secret", 0, b"", True), messages.PackageAsk("", "../secret")):
+    for request in (PackagePart("../secret", 0, b"", True), PackageAsk("", "../secret")):
         with pytest.raises(errors.BadInput, match="no "):
             wire(request)
 
 
 def test_too_much_for_the_wire_is_a_word_to_the_user(tmp_path):
     with pytest.raises(errors.BadInput, match=r"takes 9\.0 GB in memory.*numpy\.memmap"):
-        Wire(tmp_path)(messages.PackageWritten("seal", ((package_transfer.ARRAYS, 9 << 30),)))
+        Wire(tmp_path)(PackageWritten("seal", ((package_transfer.ARRAYS, 9 << 30),)))
 
 
 def test_a_folder_that_cannot_be_written_to_is_replaced_by_one_of_this_host(tmp_path):

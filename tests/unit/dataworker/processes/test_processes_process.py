@@ -8,16 +8,18 @@ import pytest
 from springtide import errors
 from springtide.dataworker.processes import __main__
 from springtide.domain.data.data_workers import stage_of
-from springtide.rpc.messages import messages
-from springtide.rpc.messages.data_workers import Feeder, Feeders, Package, feeds
+from springtide.rpc.messages import data_workers, messages
+from springtide.rpc.messages.coordination import ValueFound
 
 
 def test_the_lowest_rank_runs_the_last_stage_and_every_stage_has_someone_as_soon_as_can_be():
     assert [stage_of(rank, 1) for rank in range(3)] == [0, 0, 0]
     assert [stage_of(rank, 3) for rank in range(6)] == [2, 1, 0, 2, 1, 0]
-    roster = Feeders(1, 3, tuple(Feeder(f"d{rank}", f"host:{rank}", rank) for rank in range(3)))
-    assert [each.name for each in feeds(roster, stage=1, stages=2)] == ["d0", "d2"]
-    assert [each.name for each in feeds(roster, stage=0, stages=2)] == ["d1"]
+    roster = data_workers.Feeders(
+        1, 3, tuple(data_workers.Feeder(f"d{rank}", f"host:{rank}", rank) for rank in range(3))
+    )
+    assert [each.name for each in data_workers.feeds(roster, stage=1, stages=2)] == ["d0", "d2"]
+    assert [each.name for each in data_workers.feeds(roster, stage=0, stages=2)] == ["d1"]
 
 
 class Serves:
@@ -38,10 +40,14 @@ class Serves:
 def test_a_stage_in_the_middle_follows_those_before_it():
     roster, serving = __main__.FeederRoster(), Serves()
     assert roster.beat().feeders == 0
-    roster.take(Feeders(4, 2, (Feeder("d0", "host:0", 0), Feeder("d1", "host:1", 1))))
+    roster.take(
+        data_workers.Feeders(4, 2, (data_workers.Feeder("d0", "host:0", 0), data_workers.Feeder("d1", "host:1", 1)))
+    )
     roster.follow(serving, 1, 2)
     assert serving.before == {"d1": "host:1"}
-    roster.take(Feeders(5, 4, (Feeder("d0", "host:0", 0), Feeder("d3", "host:3", 3))))
+    roster.take(
+        data_workers.Feeders(5, 4, (data_workers.Feeder("d0", "host:0", 0), data_workers.Feeder("d3", "host:3", 3)))
+    )
     assert serving.before == {"d3": "host:3"}
     assert roster.beat().feeders == 5 and roster.beat().report.counters == {"made": 3.0}
 
@@ -49,7 +55,7 @@ def test_a_stage_in_the_middle_follows_those_before_it():
 def test_the_first_stage_takes_from_nobody():
     roster, serving = __main__.FeederRoster(), Serves()
     roster.follow(serving, 0, 1)
-    roster.take(Feeders(1, 1, (Feeder("d0", "host:0", 0),)))
+    roster.take(data_workers.Feeders(1, 1, (data_workers.Feeder("d0", "host:0", 0),)))
     assert serving.before == {}
 
 
@@ -64,8 +70,8 @@ class Asked:
 
 
 def test_it_waits_for_the_package_or_until_it_is_not_wanted_any_more():
-    packaged = Package("whole", 2)
-    found = messages.ValueFound(msgspec.msgpack.encode(packaged))
+    packaged = data_workers.Package("whole", 2)
+    found = ValueFound(msgspec.msgpack.encode(packaged))
     assert __main__.await_package(Asked(lambda: found), __main__.ExitPlan()) == packaged
     never, leaving = threading.Event(), __main__.ExitPlan()
     leaving.apply(messages.HeartbeatReply(drain=True))

@@ -18,7 +18,7 @@ from springtide.master.autoscale import job_view
 from springtide.master.autoscale.profiler import Profiler
 from springtide.master.core.record import JobRecord
 from springtide.planning.guards import memory
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 
 WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 0)
 BOUNDS = ShapeBounds(

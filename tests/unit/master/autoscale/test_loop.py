@@ -17,6 +17,7 @@ from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import MemberReport
 from springtide.telemetry import events as stories
 from springtide.telemetry.events import EventLog
 from tests import waiting
@@ -101,7 +102,7 @@ class World:
                     done = self.steps[str(node.role)] = self.steps.get(str(node.role), 0) + pace
                     took = done / pace
                     parts = {"total": took, "gradient": 0.6 * took, "update": 0.2 * took, "lookup": 0.2 * took}
-                    report = messages.MemberReport(step=done, samples=10 * done, seconds=parts)
+                    report = MemberReport(step=done, samples=10 * done, seconds=parts)
                     await self.desk.handle(self.peers[str(node.role)], messages.Heartbeat(report))
             await self.desk.handle(self.peers["agent"], messages.AgentPoll(tuple(usage)))
             self.desk.tick()

@@ -24,7 +24,7 @@ from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.master.core.record import JobRecord
 from springtide.planning.online import decision
 from springtide.planning.online.traffic import RateForecast
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 from springtide.telemetry.events import Series, read_points
 from springtide.telemetry.logs import RunFiles
 from tests.unit.master.autoscale.test_loop import RULES

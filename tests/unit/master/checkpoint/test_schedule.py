@@ -23,6 +23,9 @@ from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport, SaveRequest
+from springtide.rpc.messages.coordination import AtStep, GroupRequest
+from springtide.rpc.messages.types import RestoreOrder
 from springtide.server import checkpoints, recovery
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
@@ -59,8 +62,8 @@ class Job:
 
     async def order(self, rank):
         """What a server is told to write."""
-        order = await asyncio.wait_for(self.ask(f"server-{rank}", messages.SaveRequest(*self.asked[rank])), 5)
-        assert isinstance(order, messages.SaveOrder)
+        order = await asyncio.wait_for(self.ask(f"server-{rank}", SaveRequest(*self.asked[rank])), 5)
+        assert isinstance(order, SaveOrder)
         self.asked[rank] = order.term, order.number, order.part
         return order
 
@@ -169,7 +172,7 @@ def test_a_disk_that_takes_no_more_is_told_and_the_job_goes_on(tmp_path):
         await job.train()
         job.tick()
         order = await job.order(0)
-        said = messages.SaveReport(order.term, order.number, error="cannot write to /data: No space left on device")
+        said = SaveReport(order.term, order.number, error="cannot write to /data: No space left on device")
         await job.ask("server-0", said)
         assert job.outcomes == [(1, "failed")]
         assert "No space left on device" in job.master.status().checkpoint_trouble
@@ -202,7 +205,7 @@ def test_the_end_of_data_is_told_without_one_when_none_can_be_written(tmp_path):
         await job.train(shards=4)
         asked = asyncio.create_task(job.ask("worker-0", messages.LeaseRequest(CARD)))
         order = await job.order(1)
-        await job.ask("server-1", messages.SaveReport(order.term, order.number, error="disk full"))
+        await job.ask("server-1", SaveReport(order.term, order.number, error="disk full"))
         assert isinstance(await asked, messages.DataEnd)
         assert [event["outcome"] for event in job.told()] == ["failed", "skipped"]
 
@@ -289,7 +292,7 @@ def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
         await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.FinishRequest())
         order = await job.order(0)
-        await job.ask("server-0", messages.SaveReport(order.term, order.number, error="disk full"))
+        await job.ask("server-0", SaveReport(order.term, order.number, error="disk full"))
         assert job.master.state.phase is JobPhase.STOPPED
         assert "disk full" in job.master.state.ending.last_save
 
@@ -452,9 +455,7 @@ def test_servers_bring_their_slots_back_before_they_are_ready(tmp_path):
         story = EventLog(tmp_path / "events.jsonl")
         master = build_service(JobRecord(spec), story, Clock(), saving=CheckpointStore(rules, tmp_path / "new", OTHER))
         welcome = await master.handle(dispatcher.Peer(address="s"), messages.JoinServer(1, 3))
-        assert welcome.restore == messages.RestoreOrder(
-            "/somewhere", 7, tuple(range(32, 64)), Lineage("run2", "run1", 7)
-        )
+        assert welcome.restore == RestoreOrder("/somewhere", 7, tuple(range(32, 64)), Lineage("run2", "run1", 7))
         assert welcome.checkpoints == str(tmp_path / "new")
         story.close()
 
@@ -466,7 +467,7 @@ CARD_BSP_STOP = dataclasses.replace(test_schedule.CARD, in_step=True)
 
 async def form(job, generation=0, **more):
     """The one worker is the group."""
-    return await job.ask("worker-0", messages.GroupRequest(not generation, True, generation=generation, **more))
+    return await job.ask("worker-0", GroupRequest(not generation, True, generation=generation, **more))
 
 
 async def begin(job):
@@ -478,7 +479,7 @@ async def begin(job):
 
 
 def at_step(number, step=3, **more):
-    return messages.AtStep(number, step, 0, 5, **more)
+    return AtStep(number, step, 0, 5, **more)
 
 
 def test_the_group_waits_until_all_servers_have_copied_and_the_manifest_has_the_step(tmp_path):

@@ -18,13 +18,13 @@ from springtide.domain.model.checkpoints import Buddy, CheckpointRules, buddy_of
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.checkpoint.server_disks import MirrorDirectory, cost_of_a_host
 from springtide.master.main import build_service
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.checkpoints import CopyReport, CopyRequest, SaveOrder, SaveRequest
 from springtide.server import checkpoints, mirror
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
 from tests.unit.master.checkpoint.test_schedule import RULES, with_job
 
-ORDER = messages.SaveOrder(1, 5)
+ORDER = SaveOrder(1, 5)
 
 
 def server(rank):
@@ -32,7 +32,7 @@ def server(rank):
 
 
 def says(address, node=""):
-    return messages.SaveRequest(takes_copies_at=address, node=node)
+    return SaveRequest(takes_copies_at=address, node=node)
 
 
 @given(st.sets(st.integers(0, 50), min_size=2))
@@ -76,7 +76,7 @@ def apart(job, tmp_path):
 
 async def speak(job, rank, number=0):
     """A server asks for orders."""
-    request = messages.SaveRequest(1, number, 0, f"host:{rank}", f"n{rank}")
+    request = SaveRequest(1, number, 0, f"host:{rank}", f"n{rank}")
     return await job.ask(f"server-{rank}", request)
 
 
@@ -91,12 +91,8 @@ async def save(job):
 async def copy(job, *ranks, break_off=""):
     """Servers do what they are asked to copy; until the master has dealt with it."""
     for rank in ranks or range(len(job.servers)):
-        order = await asyncio.wait_for(job.ask(f"server-{rank}", messages.CopyRequest()), 5)
-        said = (
-            messages.CopyReport(order.id, error=break_off)
-            if break_off
-            else mirror.upload_part(job.servers[rank].disk, order)
-        )
+        order = await asyncio.wait_for(job.ask(f"server-{rank}", CopyRequest()), 5)
+        said = CopyReport(order.id, error=break_off) if break_off else mirror.upload_part(job.servers[rank].disk, order)
         await job.ask(f"server-{rank}", said)
     await asyncio.wait_for(job.master.parts.checkpoints.uploading._task, 30)
 
@@ -168,7 +164,7 @@ def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_fi
         await job.train()
         job.tick()
         await save(job)
-        await asyncio.wait_for(job.ask("server-0", messages.CopyRequest()), 5)
+        await asyncio.wait_for(job.ask("server-0", CopyRequest()), 5)
         (job.servers[1].disk / "server-1" / "server-1.0-000001.run1.seg").unlink()
         await copy(job)
         assert "server-1/server-1.0-000001.run1.seg: no server has it any more" in story(job, "uploaded")[0]["why"]

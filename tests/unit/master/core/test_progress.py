@@ -4,7 +4,7 @@ import pytest
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.master.core.progress import LAG_WINDOW_S, STALE_S, LoopLag, ProgressTally, UsageTable
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 
 FIRST, SECOND = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)
 

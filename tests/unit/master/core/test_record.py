@@ -21,6 +21,7 @@ from springtide.master.core.record import DONE, JobRecord, encode_call
 from springtide.master.main import build_service
 from springtide.master.servers import recovery
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import ClaimDone, ClaimRequest, ShareRequest
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
 
@@ -126,13 +127,13 @@ class Members:
             case "scale":
                 await self.master.handle(Peer(address="cli"), messages.ScaleRequest(self.chance.randint(1, 5)))
             case "share":
-                await self.master.handle(peer, messages.ShareRequest("key", bytes([self.chance.randrange(256)])))
+                await self.master.handle(peer, ShareRequest("key", bytes([self.chance.randrange(256)])))
             case "claim":
                 key = f"thing {self.chance.randrange(3)}"
                 if self.master.record.shared.claims.get(key) in (None, DONE):
-                    reply = await self.master.handle(peer, messages.ClaimRequest(key))
+                    reply = await self.master.handle(peer, ClaimRequest(key))
                     if reply.yours and self.chance.random() < 0.5:
-                        await self.master.handle(peer, messages.ClaimDone(key))
+                        await self.master.handle(peer, ClaimDone(key))
             case "fail":
                 if mine:
                     word = self.chance.choice(list(mine.values()))

@@ -16,7 +16,16 @@ from springtide.master.core.journal import Journal
 from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.data_workers import PACKAGE_KEY, Package
+from springtide.rpc.messages.coordination import ShareRequest, ValueRequest
+from springtide.rpc.messages.data_workers import (
+    PACKAGE_KEY,
+    CannotFeed,
+    DataWorkerReady,
+    JoinDataWorker,
+    Package,
+    TrainedWithout,
+)
+from springtide.rpc.messages.types import MemberReport
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
 from tests.unit.master.test_dispatcher import CARD, Clock, everyone, with_desk
@@ -36,8 +45,8 @@ async def training(master, clock):
 
 async def come(master, rank=0, incarnation=0, address="host:9"):
     peer = Peer(address="data")
-    welcome = await master.handle(peer, messages.JoinDataWorker(rank, 5, incarnation))
-    await master.handle(peer, messages.DataWorkerReady(address))
+    welcome = await master.handle(peer, JoinDataWorker(rank, 5, incarnation))
+    await master.handle(peer, DataWorkerReady(address))
     return peer, welcome
 
 
@@ -95,11 +104,11 @@ def test_a_data_worker_waits_for_the_package_and_is_told_to_drain(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         peer = Peer(address="data")
-        await master.handle(peer, messages.JoinDataWorker(1, 5))
-        waiting = asyncio.create_task(master.handle(peer, messages.ValueRequest(PACKAGE_KEY)))
+        await master.handle(peer, JoinDataWorker(1, 5))
+        waiting = asyncio.create_task(master.handle(peer, ValueRequest(PACKAGE_KEY)))
         await asyncio.sleep(0)
         assert not waiting.done()
-        await master.handle(peers["worker-0"], messages.ShareRequest(PACKAGE_KEY, b"it is there"))
+        await master.handle(peers["worker-0"], ShareRequest(PACKAGE_KEY, b"it is there"))
         assert (await waiting).value == b"it is there"
         assert not (await master.handle(peer, BEAT)).drain
         await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=1))
@@ -118,7 +127,7 @@ def test_one_that_was_given_up_hears_so(tmp_path):
         await master.handle(peers["agent"], messages.RoleExitReport(killed))
         assert (await master.handle(peer, BEAT)).fenced
         with pytest.raises(errors.Fenced):
-            await master.handle(peer, messages.DataWorkerReady("host:9"))
+            await master.handle(peer, DataWorkerReady("host:9"))
 
     with_desk(test, tmp_path, feeding=FIXED)
 
@@ -126,7 +135,7 @@ def test_one_that_was_given_up_hears_so(tmp_path):
 def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        await master.handle(peers["worker-0"], messages.CannotFeed("an IterableDataset has no indices"))
+        await master.handle(peers["worker-0"], CannotFeed("an IterableDataset has no indices"))
         assert await wanted(master, peers) == []
         assert master.status().data_workers_why == "worker-0: an IterableDataset has no indices"
         clock.now += 100
@@ -141,7 +150,7 @@ def test_samples_that_were_left_out_are_told_by_index(tmp_path):
         peers = await training(master, clock)
         left_out = LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken")
         for _ in range(2):  # a batch that is trained again counts once
-            await master.handle(peers["worker-0"], messages.TrainedWithout(left_out))
+            await master.handle(peers["worker-0"], TrainedWithout(left_out))
         again = JobRecord.from_bytes(master.record.to_bytes())
         assert again.left_out == master.record.left_out
         status = master.status()
@@ -176,7 +185,7 @@ async def train(master, clock, peers, seconds, *, read_share):
     """A trainer's reports and the agent's measurements, a second apart."""
     for _ in range(seconds):
         clock.now += 1.0
-        report = messages.MemberReport(step=1, samples=1, feed=feed(int(clock.now * 10), read_share=read_share))
+        report = MemberReport(step=1, samples=1, feed=feed(int(clock.now * 10), read_share=read_share))
         await master.handle(peers["worker-0"], messages.Heartbeat(report))
         usage = RoleUsage(role=Role(RoleKind.WORKER, 0), cpu_s=clock.now)
         await master.handle(peers["agent"], messages.AgentPoll((usage,)))
@@ -202,9 +211,7 @@ def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_pa
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.6)
         if packaged:
-            await master.handle(
-                peers["worker-0"], messages.ShareRequest(PACKAGE_KEY, msgspec.msgpack.encode(Package("it")))
-            )
+            await master.handle(peers["worker-0"], ShareRequest(PACKAGE_KEY, msgspec.msgpack.encode(Package("it"))))
         await train(master, clock, peers, 70, read_share=0.6)
         assert await wanted(master, peers) == ([] if packaged else ["data-worker-0"])
         await train(master, clock, peers, 270, read_share=0.6)

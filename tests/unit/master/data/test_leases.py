@@ -13,6 +13,8 @@ from springtide.master.core.record import JobRecord
 from springtide.master.data import leases
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import CutRequest, CutsNoted
+from springtide.rpc.messages.types import MemberReport
 from springtide.telemetry.events import EventLog
 from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
 
@@ -50,12 +52,12 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
         leased = await master.handle(worker, ask())
         assert leased.grants == tuple(Grant(number, 0, number, 0, FAR) for number in range(4))
         asked = (BatchCut(0, 0, 7), BatchCut(3, 0, 13), BatchCut(9, 0, 1))
-        assert await master.handle(worker, messages.CutRequest(asked)) == messages.CutsNoted(asked[:2])
-        assert await master.handle(worker, messages.CutRequest(asked, era=1)) == messages.CutsNoted(())
+        assert await master.handle(worker, CutRequest(asked)) == CutsNoted(asked[:2])
+        assert await master.handle(worker, CutRequest(asked, era=1)) == CutsNoted(())
         await master.handle(worker, messages.Heartbeat(None, tuple(words(leased.grants, 20))))
         await master.handle(worker, ask(words(leased.grants, 20), (*FOUR, PartitionRange(4, 0, 5, final=True))))
         lines = len(journal)
-        await master.handle(worker, messages.CutRequest(asked))
+        await master.handle(worker, CutRequest(asked))
         assert len(journal) == lines, "what is known is not written again"
         story.close()
         return master
@@ -79,7 +81,7 @@ def test_a_lease_below_known_cuts_comes_with_them(tmp_path, monkeypatch):
         peers = await everyone(master, workers=2)
         first = await master.handle(peers["worker-0"], ask())
         assert len(first.grants) == 2
-        await master.handle(peers["worker-0"], messages.CutRequest((BatchCut(0, 0, 7),)))
+        await master.handle(peers["worker-0"], CutRequest((BatchCut(0, 0, 7),)))
         clock.now = 40.0  # nobody has named its leases for long
         master.tick()
         await master.handle(peers["worker-0"], messages.Heartbeat())
@@ -194,7 +196,7 @@ def test_busy_partitions_are_spread_over_workers_once_their_traffic_is_known(tmp
         for now in (0.0, 70.0, 140.0):
             for name, mine in grants.items():
                 views = tuple(PartitionView(one.nth, 0, int(now) * (50 if one.nth in busy else 1), 0.0) for one in mine)
-                beat = messages.Heartbeat(messages.MemberReport(stream=StreamUse(partitions=views)), tuple(words(mine)))
+                beat = messages.Heartbeat(MemberReport(stream=StreamUse(partitions=views)), tuple(words(mine)))
                 await master.handle(peers[name], beat)
             clock.now = now
             master.record.book.renew(now)

@@ -12,7 +12,7 @@ from springtide.job.core.nodes import RoleNode
 from springtide.master.core.progress import ProgressTally
 from springtide.master.servers.guards import GrantRelease, ServerGuards
 from springtide.planning.guards.hot_servers import CALM_S
-from springtide.rpc.messages.messages import MemberReport
+from springtide.rpc.messages.types import MemberReport
 from tests.unit.master.servers.test_recovery import Job
 
 KEYS = 10_000.0  # a second, of each server

@@ -7,6 +7,8 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import GroupRequest
+from springtide.rpc.messages.types import SlotHoldings, SlotsMoved
 from springtide.server import slot_loads
 from springtide.telemetry import events as event_log
 from tests.unit.master.servers.test_recovery import Job
@@ -69,7 +71,7 @@ def test_slots_that_the_target_reports_before_their_source_are_logged_as_moved_o
     async def work():
         loads = slot_loads.pack(slot_loads.SlotCount(slot, 8, 1) for slot in (3, 4))
         await job.ask("server-1", messages.Heartbeat(slots=loads))
-        await job.ask("server-0", messages.SlotsMoved((3, 4, 5), 1))
+        await job.ask("server-0", SlotsMoved((3, 4, 5), 1))
         assert [job.desk.record.slots.owners[slot] for slot in (3, 4, 5)] == [1, 1, 1]
 
     run(job, work)
@@ -93,8 +95,8 @@ def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_p
         job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
         (parcel,) = await goal_of("server-1")
-        await job.ask("server-0", messages.SlotsMoved((3, 4), 1))  # under way when it was told to leave, told late
-        await job.ask("server-1", messages.SlotsMoved(parcel.slots, 0))
+        await job.ask("server-0", SlotsMoved((3, 4), 1))  # under way when it was told to leave, told late
+        await job.ask("server-1", SlotsMoved(parcel.slots, 0))
         (rest,) = await goal_of("server-1")
         assert (rest.server, rest.slots) == (0, (3, 4))
 
@@ -107,7 +109,7 @@ def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_p
     leaver = Role(RoleKind.SERVER, 1)
 
     async def heard(**holding):
-        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=SlotHoldings(0, **holding)))
         job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.slots.epoch)
         job.desk.tick()
         return pulse.goal
@@ -115,7 +117,7 @@ def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_p
     async def work():
         job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
-        await job.ask("server-1", messages.SlotsMoved(job.desk.record.slots.placement.slots_of(1), 0))
+        await job.ask("server-1", SlotsMoved(job.desk.record.slots.placement.slots_of(1), 0))
         goal = await heard()
         assert goal.leave and job.desk.state.node(leaver).state is NodeState.DRAINING
         await heard(closed=True)
@@ -129,7 +131,7 @@ def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_sl
     leaver = Role(RoleKind.SERVER, 1)
 
     async def free(**holding):
-        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=SlotHoldings(0, **holding)))
         job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.slots.epoch)
         job.desk.tick()
         farewell = await job.ask("server-1", messages.EvictionNotice(leaver, 0, "its pod is being evicted"))
@@ -138,7 +140,7 @@ def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_sl
 
     async def work():
         assert await free() == (False, False)
-        await job.ask("server-1", messages.SlotsMoved(job.desk.record.slots.placement.slots_of(1), 0))
+        await job.ask("server-1", SlotsMoved(job.desk.record.slots.placement.slots_of(1), 0))
         assert await free() == (False, False), "it has none, but a goal from before may still bring it some"
         assert await free() == (False, True), "it was told to leave, and has not said that it does"
         assert await free(closed=True) == (True, True)
@@ -173,11 +175,11 @@ def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_k
         async with asyncio.timeout(30.0):
             while not job.desk.parts.migration.moving:
                 await asyncio.sleep(0)
-        forming = asyncio.create_task(job.ask("worker-0", messages.GroupRequest(fresh=True, idle=True)))
+        forming = asyncio.create_task(job.ask("worker-0", GroupRequest(fresh=True, idle=True)))
         await asyncio.sleep(0)
         goal = job.desk.parts.migration.goal_for(Role(RoleKind.SERVER, 1))
         assert [parcel.slots for parcel in goal.parcels] == [slots] and not forming.done()
-        await job.ask("server-1", messages.SlotsMoved(slots, 0))
+        await job.ask("server-1", SlotsMoved(slots, 0))
         await asyncio.sleep(0)
         assert not forming.done() and job.desk.parts.migration.moving == 0
         await job.ask("worker-0", messages.Heartbeat(epoch=record.slots.epoch))

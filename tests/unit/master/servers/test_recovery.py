@@ -19,6 +19,7 @@ from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service, rebuild
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import RestoreOrder, ServerAddresses
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry import events as stories
 from springtide.telemetry.events import EventLog
@@ -108,12 +109,12 @@ def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tm
         await job.kill()
         assert [each.incarnation for each in job.desk.state.wanted() if each.role == SERVER] == [1]
         welcome = await job.come_back()
-        assert welcome.restore == messages.RestoreOrder(str(tmp_path), 1, tuple(range(32, 64)), stores.LINEAGE)
+        assert welcome.restore == RestoreOrder(str(tmp_path), 1, tuple(range(32, 64)), stores.LINEAGE)
         assert welcome.placement == job.desk.record.slots.placement
         book = job.desk.record.book
         assert (book.samples_done, book.era) == (0, 1)
         pulse = await job.ask("worker-0", messages.Heartbeat())
-        assert (pulse.era, pulse.servers) == (1, messages.ServerAddresses(("host:0", "host:9"), (0, 1)))
+        assert (pulse.era, pulse.servers) == (1, ServerAddresses(("host:0", "host:9"), (0, 1)))
         leased = await job.ask("worker-0", messages.LeaseRequest(CARD))
         assert (leased.era, leased.servers) == (1, pulse.servers)
         old = (Progress(0, 0, 20, 20),)

@@ -11,7 +11,7 @@ from ray import exceptions
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.ray_cluster import cluster, job_records, platform, steward
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs
 
 
@@ -45,7 +45,7 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
 
 def test_a_steward_that_is_started_again_after_the_end_only_leaves(tmp_path, monkeypatch):
     left = threading.Event()
-    status = messages.JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=1.0)
+    status = JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=1.0)
     record = job_records.RayJobRecord(
         name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status
     )

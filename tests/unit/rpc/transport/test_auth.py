@@ -9,6 +9,7 @@ import pytest
 
 from springtide import errors
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import ShareRequest, ValueFound
 from springtide.rpc.transport import auth, connection, frames, listener
 from tests.unit.rpc.strangers import PAUSE_S, is_dropped, is_dropped_while_it_drips, strangers
 
@@ -82,7 +83,7 @@ def test_one_deadline_is_for_the_whole_of_a_handshake(monkeypatch):
 
 
 async def answer(peer, request):
-    return messages.ValueFound(request.value)
+    return ValueFound(request.value)
 
 
 def meeting(work):
@@ -106,7 +107,7 @@ def test_a_master_serves_members_whatever_strangers_do(monkeypatch):
         with strangers(address, 50) as made:
             newcomer = await connection.connect(address, SECRET, within_s=60)
             for one in (member, newcomer):
-                assert await one.ask(messages.ShareRequest("what", b"it")) == messages.ValueFound(b"it")
+                assert await one.ask(ShareRequest("what", b"it")) == ValueFound(b"it")
             assert await asyncio.to_thread(is_dropped, made[0])
             assert not is_dropped(made[-1], PAUSE_S)
             for one in (member, newcomer):

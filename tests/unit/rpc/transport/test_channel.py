@@ -13,6 +13,7 @@ from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import Progress
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import ShareRequest, ValueFound, ValueRequest
 from springtide.rpc.transport import channel, listener
 from springtide.rpc.transport.addresses import MasterLocation
 from springtide.rpc.transport.channel import ReconnectingConnection
@@ -35,17 +36,17 @@ class Desk:
             case messages.JoinWorker():
                 peer.role = Role(RoleKind.WORKER, request.rank)
                 return messages.Ok()
-            case messages.ValueRequest():
+            case ValueRequest():
                 await self.gate.wait()
-                return messages.ValueFound(b"value")
-            case messages.ShareRequest():
+                return ValueFound(b"value")
+            case ShareRequest():
                 self.gate.set()
                 return messages.Ok()
             case messages.Heartbeat():
                 self.beats.append(request)
                 return messages.HeartbeatReply(drain=len(self.beats) > 1)
             case messages.ScaleRequest():
-                return messages.ValueFound(b"value" * 2**22)  # more than a frame may have
+                return ValueFound(b"value" * 2**22)  # more than a frame may have
             case messages.StopRequest():
                 raise errors.BadInput("no stopping here")
             case _:
@@ -86,11 +87,11 @@ def connected(address, secret=SECRET):
 def test_a_waiting_request_holds_up_no_other():
     with serving() as (_, address), connected(address) as link:
         found = []
-        waiter = threading.Thread(target=lambda: found.append(link.ask(messages.ValueRequest("key"))))
+        waiter = threading.Thread(target=lambda: found.append(link.ask(ValueRequest("key"))))
         waiter.start()
-        assert link.ask(messages.ShareRequest("key", b"value")) == messages.Ok()
+        assert link.ask(ShareRequest("key", b"value")) == messages.Ok()
         waiter.join()
-        assert found == [messages.ValueFound(b"value")]
+        assert found == [ValueFound(b"value")]
 
 
 def test_a_wrong_secret_is_turned_away():
@@ -118,7 +119,7 @@ def test_an_answer_that_fits_into_no_frame_is_refused_instead_of_being_waited_fo
     with serving() as (_, address), connected(address) as link:
         with pytest.raises(errors.JobFailed, match="over the control plane's limit"):
             link.ask(messages.ScaleRequest(2))
-        assert link.ask(messages.ShareRequest("key", b"value")) == messages.Ok()
+        assert link.ask(ShareRequest("key", b"value")) == messages.Ok()
 
 
 def test_heartbeats_carry_what_they_are_given_and_bring_the_pulse():
@@ -140,12 +141,12 @@ def test_garbage_on_the_port_harms_no_one():
                 stranger.shutdown(socket.SHUT_WR)
                 while stranger.recv(4096):
                     pass  # the challenge, then the listener hangs up
-        assert link.ask(messages.ShareRequest("key", b"")) == messages.Ok()
+        assert link.ask(ShareRequest("key", b"")) == messages.Ok()
 
 
 def child(link, answers):
     try:
-        link.ask(messages.ShareRequest("key", b""))
+        link.ask(ShareRequest("key", b""))
     except errors.JobFailed as error:
         answers.put(str(error))
 
@@ -176,9 +177,9 @@ def test_a_master_that_goes_away_is_named():
     with contextlib.ExitStack() as stack:
         with serving() as (_, address):
             link = stack.enter_context(connected(address))
-            link.ask(messages.ShareRequest("key", b""))
+            link.ask(ShareRequest("key", b""))
         with pytest.raises(errors.MasterUnreachable, match=f"lost the connection to the master at {address}"):
-            link.ask(messages.ShareRequest("key", b""))
+            link.ask(ShareRequest("key", b""))
 
 
 def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):

@@ -12,6 +12,8 @@ import pytest
 from springtide import errors
 from springtide.platforms.agent import credentials
 from springtide.rpc.messages import messages
+from springtide.rpc.messages.coordination import ShareRequest, ValueFound
+from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import addresses, auth, connection, frames, listener, tls
 
 SECRET = b"s" * 32
@@ -55,9 +57,9 @@ class Proxy:
         writer.close()
 
 
-async def handle(_: listener.Peer, request: messages.Request) -> messages.Reply:
-    assert isinstance(request, messages.ShareRequest)
-    return messages.ValueFound(request.value)
+async def handle(_: listener.Peer, request: Request) -> Reply:
+    assert isinstance(request, ShareRequest)
+    return ValueFound(request.value)
 
 
 def meeting(work: Callable[[str], Awaitable[None]], certificates: str) -> None:
@@ -75,10 +77,10 @@ def meeting(work: Callable[[str], Awaitable[None]], certificates: str) -> None:
     asyncio.run(run())
 
 
-async def ask(address: str, certificates: str, role: str = "master") -> messages.Reply:
+async def ask(address: str, certificates: str, role: str = "master") -> Reply:
     link = await connection.connect(address, SECRET, within_s=20, certificates=certificates, role=role)
     try:
-        return await link.ask(messages.ShareRequest("key", WORD.encode() * 1000))
+        return await link.ask(ShareRequest("key", WORD.encode() * 1000))
     finally:
         await link.close()
 
@@ -89,7 +91,7 @@ def test_with_tls_a_proxy_reads_nothing_and_without_it_everything(root: pathlib.
         proxy = Proxy(address)
         reply = await ask(await proxy.start(), str(root / "mine/worker") if secure else "")
         await proxy.over.wait()
-        assert reply == messages.ValueFound(WORD.encode() * 1000)
+        assert reply == ValueFound(WORD.encode() * 1000)
         assert (WORD.encode() in proxy.seen) is not secure
         assert len(proxy.seen) > 2 * len(WORD) * 1000
         assert not secure or b"mine" not in proxy.seen
@@ -123,7 +125,7 @@ def test_a_listener_of_another_role_is_not_spoken_to(root: pathlib.Path) -> None
     async def work(address: str) -> None:
         with pytest.raises(errors.MasterUnreachable, match="for a worker; a master was called"):
             await ask(address, str(root / "mine/worker"))
-        assert isinstance(await ask(address, str(root / "mine/server"), role="worker"), messages.ValueFound)
+        assert isinstance(await ask(address, str(root / "mine/server"), role="worker"), ValueFound)
 
     meeting(work, str(root / "mine/worker"))
 
@@ -145,7 +147,7 @@ def test_a_caller_whose_certificate_is_of_another_authority_gets_no_further_than
                     await reader.readexactly(1)
                 finally:
                     writer.transport.abort()
-        assert isinstance(await ask(address, str(root / "mine/worker")), messages.ValueFound)
+        assert isinstance(await ask(address, str(root / "mine/worker")), ValueFound)
 
     meeting(work, str(root / "mine/master"))
 
@@ -177,7 +179,7 @@ def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
                 except ConnectionError:
                     break
             writer.transport.abort()
-        assert isinstance(await ask(address, str(root / "mine/worker")), messages.ValueFound)
+        assert isinstance(await ask(address, str(root / "mine/worker")), ValueFound)
 
     meeting(work, str(root / "mine/master"))
 
@@ -230,9 +232,9 @@ def test_megabytes_go_both_ways(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
         link = await connection.connect(address, SECRET, within_s=20, certificates=str(root / "mine/worker"))
         sent = [bytes([number]) * (3 << 20) for number in range(4)]
-        replies = await asyncio.gather(*(link.ask(messages.ShareRequest("key", each)) for each in sent))
+        replies = await asyncio.gather(*(link.ask(ShareRequest("key", each)) for each in sent))
         await link.close()
-        assert replies == [messages.ValueFound(each) for each in sent]
+        assert replies == [ValueFound(each) for each in sent]
 
     meeting(work, str(root / "mine/master"))
 

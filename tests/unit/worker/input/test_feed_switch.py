@@ -19,8 +19,8 @@ from springtide.dataworker.feed.connections import WantedBatch
 from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
 from springtide.domain.data.data_workers import BatchName, FeedRules
-from springtide.rpc.messages import messages
-from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
+from springtide.rpc.messages import data_workers
+from springtide.rpc.messages.coordination import ClaimReply, ClaimRequest
 from springtide.worker.input.batch_plan import Fed
 from springtide.worker.input.feed_switch import DataWorkerFeed, refuse
 from springtide.worker.input.reader import BatchReader
@@ -56,15 +56,15 @@ class Master(LocalMaster):
         self.link = local_link(config.Settings(), self)
 
     def ask(self, request):
-        if isinstance(request, messages.WorkerDecision):
+        if isinstance(request, data_workers.WorkerDecision):
             self.noted.append((request.what, request.why))
-        elif isinstance(request, messages.TrainedWithout):
+        elif isinstance(request, data_workers.TrainedWithout):
             self.noted.append(request.left_out)
-        elif isinstance(request, messages.CannotFeed):
+        elif isinstance(request, data_workers.CannotFeed):
             self.told.append(request.why)
             self.refused.set()
-        elif isinstance(request, messages.ClaimRequest):
-            return messages.ClaimReply(request.key not in self._shared)
+        elif isinstance(request, ClaimRequest):
+            return ClaimReply(request.key not in self._shared)
         return super().ask(request)
 
     def share(self, asked):
@@ -74,7 +74,7 @@ class Master(LocalMaster):
 
     def want(self, *members, wanted=1):
         self.epoch += 1
-        self.link.news.feeders.take(Feeders(self.epoch, wanted, tuple(members)))
+        self.link.news.feeders.take(data_workers.Feeders(self.epoch, wanted, tuple(members)))
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_afte
     serving = DataWorker(job_package.load(tmp_path / "package", secret=SECRET), 0, SECRET)
     try:
         until(lambda: feeding._feed._packaged is not None)
-        master.want(Feeder("data-worker-0.0", serving.address))
+        master.want(data_workers.Feeder("data-worker-0.0", serving.address))
         until(lambda: feeding.fed)
         got += [next(reading) for _ in range(20)]
         assert isinstance(got[-1], Fed) and serving.made > 0 and feeding.state.workers == 1
@@ -191,7 +191,7 @@ def fed(feeding, master, folder, **serving):
     assert master.packaged.wait(20)
     made = DataWorker(job_package.load(folder / "package", secret=SECRET), 0, SECRET, **serving)
     until(lambda: feeding._feed._packaged is not None)
-    master.want(Feeder("data-worker-0.0", made.address))
+    master.want(data_workers.Feeder("data-worker-0.0", made.address))
     until(lambda: feeding.fed)
     return made
 
@@ -399,7 +399,7 @@ def test_a_program_that_was_split_otherwise_is_not_fed(worker):
     feeding.between_batches()
     assert master.packaged.wait(20)
     master._shared = {key: value.replace(b"whole", b"other") for key, value in master._shared.items()}
-    other._feed._on_feeders(Feeders(9, 1))
+    other._feed._on_feeders(data_workers.Feeders(9, 1))
     other.between_batches()
     until(lambda: other._feed._unfed)
     assert "split otherwise" in other._feed._unfed and not other.fed
@@ -436,4 +436,4 @@ def test_a_package_that_cannot_be_delivered_is_told_and_nothing_waits_for_it(wor
     master.want()
     assert len(looped(feeding, wants(2))) == 2
     assert master.refused.wait(20) and "far too large" in master.told[0]
-    assert settled == [PACKAGE_KEY], "checkpoints begin only when all that is done once is done"
+    assert settled == [data_workers.PACKAGE_KEY], "checkpoints begin only when all that is done once is done"

@@ -9,7 +9,8 @@ from springtide.domain.core.roles import Placement
 from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.messages import DataEnd, MemberReport
+from springtide.rpc.messages.messages import DataEnd
+from springtide.rpc.messages.types import MemberReport, ServerAddresses
 from springtide.telemetry.host.usage import OwnUsage
 from springtide.worker.link import master_link, subscriptions
 
@@ -80,9 +81,9 @@ def test_addresses_of_servers_and_their_lives_go_together():
         placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64),
         lives=(0, 1),
     )
-    now = subscriptions.with_current_servers(welcome, messages.ServerAddresses(("host:9", "", "host:3"), (1, 2, 0)))
+    now = subscriptions.with_current_servers(welcome, ServerAddresses(("host:9", "", "host:3"), (1, 2, 0)))
     assert (now.servers, now.lives) == (("host:9", "host:2", "host:3"), (1, 1, 0))
-    assert subscriptions.with_current_servers(now, messages.ServerAddresses(("host:1",), (0,))) == now
+    assert subscriptions.with_current_servers(now, ServerAddresses(("host:1",), (0,))) == now
 
 
 def test_states_are_told_with_every_heartbeat_until_a_master_has_answered():

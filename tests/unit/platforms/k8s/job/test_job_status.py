@@ -5,9 +5,9 @@ import pytest
 
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.k8s.job import job_status
-from springtide.rpc.messages import messages
+from springtide.rpc.messages.types import JobStatus
 
-RUNNING = messages.JobStatus(
+RUNNING = JobStatus(
     name="ctr",
     phase=JobPhase.RUNNING,
     why="all servers are ready",
