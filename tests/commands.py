@@ -7,7 +7,8 @@ from springtide.cli import app
 
 def within(group, *above):
     """The commands of a group, and those of groups in it."""
-    for name, command in group.commands.items():
+    for name in list(group.commands):
+        command = group.load(name) if hasattr(group, "load") else group.commands[name]
         if hasattr(command, "commands"):
             yield from within(command, *above, name)
         else:

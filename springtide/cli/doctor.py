@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 import msgspec
 import typer
 
+from springtide.cli.common.options import Json, verb
+
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
@@ -26,7 +28,9 @@ class HostCheck:
     fix: str = ""
 
 
-def doctor(*, as_json: bool) -> int:
+@verb("springtide doctor --json")
+def doctor(as_json: Json = False) -> int:
+    """Check that this machine has all that training needs; suggest fixes and print versions for bug reports."""
     findings = [check() for check in CHECKS]
     marks = {"ok": "ok     ", "slow": "slow   ", "missing": "MISSING"}
     for each in findings:

@@ -6,17 +6,36 @@ import pathlib
 import sys
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import typer
 
+from springtide import config as settings
 from springtide import errors
-from springtide.cli.common.options import Debug, Json, command, taking
+from springtide.brain.decide import triggers
+from springtide.brain.decide.cluster_state import BrainRules
+from springtide.brain.service import messages as counsel
+from springtide.brain.service import serve as service
+from springtide.brain.service.advisers import RemoteAdviser
+from springtide.brain.store import store
+from springtide.cli.common.options import Debug, Json, command, taking, verbs
+from springtide.cli.common.render import wrap
+from springtide.cli.show.status import short_time
+from springtide.domain.core.resources import parse_memory, show_memory
+from springtide.domain.core.shape import ResourceBudget
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.launch.spec import field_overrides
+from springtide.planning.policy import registry
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import addresses
+from springtide.telemetry import logs
 
+T = TypeVar("T")
 FOLDER = ".springtide/brain"
 LISTEN = "127.0.0.1:7790"
 
-app = typer.Typer(
+group = typer.Typer(
     name="brain",
     help="Serve a brain, which plans for many jobs, or inspect one.",
     rich_markup_mode=None,
@@ -28,6 +47,7 @@ Examples:
   springtide brain executors 4
 """,
 )
+verbs.add_typer(group)
 
 Folder = Annotated[str, typer.Option("--folder", help="Folder of the brain's files.", metavar="DIR")]
 SecretFile = Annotated[
@@ -70,7 +90,7 @@ class BrainAddress:
 
 
 @command(
-    app,
+    group,
     "Serve a brain.",
     "springtide brain serve --listen 0.0.0.0:7790 --capacity 64,256G \\\n"
     "    --database postgresql://brain@db/brain --executors 2",
@@ -97,21 +117,15 @@ def serve(
     debug: Debug = False,
 ) -> int:
     """Serve a brain until Ctrl-C. It keeps jobs and promises in its database, so a restart loses nothing."""
-    from springtide.brain.decide import triggers as optimizers
-    from springtide.brain.decide.cluster_state import BrainRules
-    from springtide.brain.service import serve
-    from springtide.planning.policy import registry
-    from springtide.telemetry import logs
-
     logs.log_to_stderr(debug=debug)
-    algorithms = optimizers.parse(on or [])
+    algorithms = triggers.parse(on or [])
     for name in {policy, *algorithms.values()}:
         registry.load(name)  # report a wrong name now
     config = parse_planning(planning or [], policy)
     rules = BrainRules(
         capacity=parse_capacity(capacity), config=config, algorithms=algorithms, period_s=period, forget_s=forget
     )
-    options = serve.ServeOptions(
+    options = service.ServeOptions(
         rules=rules,
         folder=pathlib.Path(folder),
         listen=listen,
@@ -122,29 +136,27 @@ def serve(
         standby=standby,
         health=health,
     )
-    needs = f"its secret, {secret_file or serve.secret_file(pathlib.Path(folder))}"
+    needs = f"its secret, {secret_file or service.secret_file(pathlib.Path(folder))}"
     needs += f", and the certificates in {tls}/master" if tls else ""
 
     def announce(address: str) -> None:
         print(f"brain: serving at {address}; masters need {needs}", file=sys.stderr, flush=True)
 
-    asyncio.run(serve.serve(options, ready=announce))
+    asyncio.run(service.serve(options, ready=announce))
     print("brain: stopped", file=sys.stderr)
     return 0
 
 
-@command(app, "Show jobs, decisions and executors.", "springtide brain status --json")
+@command(group, "Show jobs, decisions and executors.", "springtide brain status --json")
 @taking(at=BrainAddress)
 def status(*, at: BrainAddress, as_json: Json = False, debug: Debug = False) -> int:
     """Show what the brain knows: jobs, its last decision on each and the reason, executors, past jobs."""
-    from springtide.brain.service import messages as counsel
-
     found = ask(counsel.Inspect(), counsel.BrainStatus, at)
     return show(status_lines(found), found, as_json)
 
 
 @command(
-    app,
+    group,
     "List past jobs.",
     "springtide brain history --newest 50",
     "springtide brain history --database .springtide/history.db",
@@ -161,13 +173,11 @@ def history(
     debug: Debug = False,
 ) -> int:
     """List past jobs of a brain, or of a database of jobs that planned by themselves, oldest first."""
-    from springtide.brain.service import messages as counsel
-
     found = read_history(database, newest) if database else ask(counsel.Recall(newest), counsel.Recalled, at)
     return show(history_lines(found), found, as_json)
 
 
-@command(app, "Change the number of executors.", "springtide brain executors 4")
+@command(group, "Change the number of executors.", "springtide brain executors 4")
 @taking(at=BrainAddress)
 def executors(
     number: Annotated[int, typer.Argument(min=1, help="Number of processes that compute plans.", metavar="N")],
@@ -176,19 +186,13 @@ def executors(
     debug: Debug = False,
 ) -> int:
     """Change the number of executors; surplus ones finish their current plan."""
-    from springtide.brain.service import messages as counsel
-    from springtide.rpc.messages import messages
-
     ask(counsel.ResizeExecutors(number), messages.Ok, at)
     print(f"{number} executor{'s' if number > 1 else ''} from now on")
     return 0
 
 
-def parse_capacity(text: str) -> Any:
+def parse_capacity(text: str) -> ResourceBudget:
     """Parse "64" or "64,256G"; empty text means all of this machine."""
-    from springtide.domain.core.resources import parse_memory
-    from springtide.domain.core.shape import ResourceBudget
-
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return ResourceBudget(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory))
@@ -203,28 +207,21 @@ def parse_capacity(text: str) -> Any:
     return found
 
 
-def parse_planning(pairs: list[str], policy: str) -> Any:
-    from springtide.domain.spec.planning_config import PlanningConfig
-    from springtide.launch.spec import field_overrides
-
+def parse_planning(pairs: list[str], policy: str) -> PlanningConfig:
     own = PlanningConfig(policy=policy, extra_workers=0)  # workers beyond a quota only if the settings ask for them
+    found: PlanningConfig
     (found,) = field_overrides.changed(pairs, (own, field_overrides.planning_fields(policy=False)))
     return found
 
 
-def ask(request: Any, wanted: type, at: BrainAddress) -> Any:
-    from springtide import config
-    from springtide.brain.service import serve
-    from springtide.brain.service.advisers import RemoteAdviser
-    from springtide.rpc.transport import addresses
-
+def ask(request: Any, kind: type[T], at: BrainAddress) -> T:
     folder = pathlib.Path(at.folder)
-    where = addresses.read_master(serve.where_file(folder))
+    where = addresses.read_master(service.where_file(folder))
     if not at.brain and where is None:
         raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
-    certificates = at.tls or (where.tls if where and at.brain in ("", where.address) else config.load().brain_tls)
+    certificates = at.tls or (where.tls if where and at.brain in ("", where.address) else settings.load().brain_tls)
     address = at.brain or (where.address if where else "")
-    secret = config.read_secret(at.secret_file or str(serve.secret_file(folder)), "the brain's secret")
+    secret = settings.read_secret(at.secret_file or str(service.secret_file(folder)), "the brain's secret")
 
     async def asked() -> Any:
         remote = RemoteAdviser(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)
@@ -234,15 +231,12 @@ def ask(request: Any, wanted: type, at: BrainAddress) -> Any:
             await remote.close()
 
     reply = asyncio.run(asked())
-    if not isinstance(reply, wanted):
+    if not isinstance(reply, kind):
         raise errors.BrainUnreachable(f"the brain at {address} answered with {type(reply).__name__}")
     return reply
 
 
-def read_history(database: str, newest: int) -> Any:
-    from springtide.brain.service import messages as counsel
-    from springtide.brain.store import store
-
+def read_history(database: str, newest: int) -> counsel.Recalled:
     path = database.removeprefix("sqlite:///")
     if "://" not in path and not pathlib.Path(path).is_file():
         raise errors.MissingFile(f"--database {database}: there is no such file; jobs that planned leave one")
@@ -254,11 +248,7 @@ def read_history(database: str, newest: int) -> Any:
         opened.close()
 
 
-def status_lines(found: Any) -> list[str]:
-    from springtide.cli.common.render import wrap
-    from springtide.cli.show.status import short_time
-    from springtide.domain.core.resources import show_memory
-
+def status_lines(found: counsel.BrainStatus) -> list[str]:
     room = found.capacity
     limit = "" if room.memory == float("inf") else f" of {show_memory(int(room.memory))}"
     lines = wrap(
@@ -291,9 +281,7 @@ def status_lines(found: Any) -> list[str]:
     return lines
 
 
-def history_lines(found: Any) -> list[str]:
-    from springtide.domain.core.resources import show_memory
-
+def history_lines(found: counsel.Recalled) -> list[str]:
     def side(count: int, cpu: float, memory: int) -> str:
         return f"{count} x {cpu:g} CPU" + (f", {show_memory(memory)}" if memory else "")
 
@@ -314,8 +302,6 @@ def history_lines(found: Any) -> list[str]:
 
 
 def show(lines: list[str], found: Any, as_json: bool) -> int:
-    import msgspec
-
     print("\n".join(lines))
     if as_json:
         plain = msgspec.to_builtins(found)

@@ -7,12 +7,22 @@ import signal
 import sys
 from typing import Annotated, Any
 
+import msgspec
 import typer
+import yaml
 
-from springtide import errors, file_input
-from springtide.cli.common.options import Debug, Json, command
+from springtide import __version__, errors, file_input
+from springtide.brain.service import serve
+from springtide.cli.common.options import Debug, Json, command, verbs
+from springtide.platforms.k8s.api.client import with_client
+from springtide.platforms.k8s.client import install as installation
+from springtide.platforms.k8s.objects import install_manifests
+from springtide.platforms.k8s.objects.pods import Site
+from springtide.platforms.k8s.operator import process
+from springtide.rpc.transport import tls
+from springtide.telemetry import logs
 
-app = typer.Typer(
+group = typer.Typer(
     name="k8s",
     help="Install Springtide in a Kubernetes cluster, check it or remove it.",
     rich_markup_mode=None,
@@ -24,6 +34,7 @@ Examples:
   springtide k8s status
 """,
 )
+verbs.add_typer(group)
 
 Kubeconfig = Annotated[str, typer.Option(help="Kubeconfig to use.  [default: as kubectl]", metavar="FILE")]
 Context = Annotated[str, typer.Option(help="Context of the kubeconfig.  [default: the current]", metavar="NAME")]
@@ -32,7 +43,7 @@ Only = Annotated[str, typer.Option(help="Watch jobs of this namespace only.", me
 
 
 @command(
-    app,
+    group,
     "Install or upgrade Springtide.",
     "springtide k8s install --image registry/springtide:0.1 \\\n"
     "    --brain postgresql://brain:pw@db/brain --capacity 640,2560G",
@@ -52,11 +63,6 @@ def install(
     debug: Debug = False,
 ) -> int:
     """Install custom resources, operator, rights and optionally a brain. Run it again to upgrade."""
-    from springtide.brain.service import serve
-    from springtide.platforms.k8s.api.client import with_client
-    from springtide.platforms.k8s.client import install
-    from springtide.platforms.k8s.objects import install_manifests
-
     if brain and not capacity:
         raise errors.BadInput("--brain without --capacity: say what all jobs together may take, such as 640,2560G")
     plan = install_manifests.InstallPlan(
@@ -80,12 +86,12 @@ def install(
         print(as_yaml(objects), end="")
         return 0
     where = {"kubeconfig": kubeconfig, "context": context}
-    with_client(where, lambda client: install.apply(client, objects, print))
+    with_client(where, lambda client: installation.apply(client, objects, print))
     print(f"Springtide is installed in {namespace}; springtide k8s status tells when its operator is ready")
     return 0
 
 
-@command(app, "Remove Springtide.", "springtide k8s uninstall")
+@command(group, "Remove Springtide.", "springtide k8s uninstall")
 def uninstall(
     namespace: Space = "springtide",
     only: Only = "",
@@ -97,10 +103,6 @@ def uninstall(
     debug: Debug = False,
 ) -> int:
     """Remove operator, rights and brain. Running jobs go on, but nothing creates pods for them."""
-    from springtide.platforms.k8s.api.client import with_client
-    from springtide.platforms.k8s.client import install
-    from springtide.platforms.k8s.objects import install_manifests
-
     plan = install_manifests.InstallPlan(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )
@@ -108,12 +110,12 @@ def uninstall(
     where = {"kubeconfig": kubeconfig, "context": context}
     with_client(
         where,
-        lambda client: install.remove(client, objects, print, definitions=definitions),
+        lambda client: installation.remove(client, objects, print, definitions=definitions),
     )
     return 0
 
 
-@command(app, "Check the installation.", "springtide k8s status --json")
+@command(group, "Check the installation.", "springtide k8s status --json")
 def status(
     namespace: Space = "springtide",
     kubeconfig: Kubeconfig = "",
@@ -122,21 +124,16 @@ def status(
     debug: Debug = False,
 ) -> int:
     """Check that the cluster knows our resources and that operator and brain are ready."""
-    from springtide.platforms.k8s.api.client import with_client
-    from springtide.platforms.k8s.client import install
-
     where = {"kubeconfig": kubeconfig, "context": context}
-    found = with_client(where, lambda client: install.examine(client, namespace))
+    found = with_client(where, lambda client: installation.examine(client, namespace))
     for each in found:
         print(f"{'ok' if each.well else 'NO':<3} {each.what:<24} {each.said}")
     if as_json:
-        import msgspec
-
         print(msgspec.json.encode({"well": all(each.well for each in found), "found": found}).decode(), flush=True)
     return 0 if all(each.well for each in found) else 3
 
 
-@command(app, "Run the operator.", "springtide k8s operator --image registry/springtide:0.1")
+@command(group, "Run the operator.", "springtide k8s operator --image registry/springtide:0.1")
 def operator(
     image: Annotated[str, typer.Option(help="Image of jobs that name none.  [default: springtide:VERSION]")] = "",
     namespace: Annotated[
@@ -154,11 +151,6 @@ def operator(
     debug: Debug = False,
 ) -> int:
     """Run the operator until stopped: it creates a master for every ElasticJob, and the pods that masters want."""
-    from springtide.platforms.k8s.objects.pods import Site
-    from springtide.platforms.k8s.operator import process
-    from springtide.rpc.transport import tls
-    from springtide.telemetry import logs
-
     logs.log_to_stderr(debug=debug)
     secret = (
         file_input.read(pathlib.Path(brain_secret_file), what="a brain's secret").strip() if brain_secret_file else ""
@@ -182,9 +174,7 @@ def operator(
     return 0
 
 
-async def until_told(options: Any) -> None:
-    from springtide.platforms.k8s.operator import process
-
+async def until_told(options: process.OperatorOptions) -> None:
     stop, ready = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -201,14 +191,10 @@ async def until_told(options: Any) -> None:
 
 
 def default_image() -> str:
-    from springtide import __version__
-
     return f"springtide:{__version__}"
 
 
 def as_yaml(objects: list[Any]) -> str:
-    import yaml
-
     class FullDumper(yaml.SafeDumper):  # type: ignore[misc]
         """YAML dumper without aliases, which repeats equal objects in full."""
 

@@ -6,12 +6,15 @@ import os
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import typer
 
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest, name_of
 from springtide.checkpoint.format.storage import FileStore, FolderStore, open_store
+from springtide.cli.common.options import RUNS, Debug, Job, Json, Runs, verb
 from springtide.cli.common.render import print_json, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.launch import job_lookup
@@ -27,16 +30,28 @@ EMPTY: dict[str, Any] = {
 """Fields of a checkpoint in the JSON output, with the values for unknown fields."""
 
 
-def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = False) -> int:
-    """Print checkpoints, the oldest first. With `verify`, read every byte; the exit code is 1 if one is damaged."""
-    if name is not None and is_place(name):
-        place = open_store(name)
-        found, job = at_place(place, verify=verify), place.where
+@verb(
+    "springtide checkpoints train --json",
+    "springtide checkpoints s3://bucket/train --verify",
+)
+def checkpoints(
+    job: Job = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all checksums; exit with 1 if a checkpoint is damaged.")
+    ] = False,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """List the checkpoints of a job, of a folder or of a URL: time, size, outcome and place."""
+    if job is not None and is_place(job):
+        place = open_store(job)
+        found, name = at_place(place, verify=verify), place.where
     else:
-        run = job_lookup.pick_local(name, folder)
-        found, job = listed(stories.read(run.files.events), verify=verify), run.job
-    print("\n".join(text(job, found)))
-    print_json({"job": job, "checkpoints": found}, as_json)
+        run = job_lookup.pick_local(job, folder)
+        found, name = listed(stories.read(run.files.events), verify=verify), run.job
+    print("\n".join(text(name, found)))
+    print_json({"job": name, "checkpoints": found}, as_json)
     return 1 if verify and any(one["outcome"] == "damaged" for one in found) else 0
 
 

@@ -3,11 +3,14 @@
 import itertools
 import os
 import time
+from typing import Annotated
+
+import typer
 
 from springtide import errors
+from springtide.cli.common.options import Debug, Job, Json, WhereOptions, taking, verb
 from springtide.cli.common.render import print_json
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import JobLocation
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages import messages
 
@@ -15,12 +18,30 @@ POLL_S = 0.2
 WORKERS_A_CORE = 8  # a larger number of workers is probably a typing mistake
 
 
-def scale(name: str | None, counts: dict[str, int | None], where: JobLocation, *, as_json: bool, sure: bool) -> int:
-    """Scale the kinds of roles whose count is not None."""
+@verb(
+    "springtide scale train --workers 4 --servers 2 --data-workers 3",
+)
+@taking(at=WhereOptions)
+def scale(
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of workers.")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, help="Number of servers; slots move while they serve.")] = None,
+    data_workers: Annotated[int | None, typer.Option(min=0, help="Number of data workers; 0 for none.")] = None,
+    job: Job = None,
+    sure: Annotated[bool, typer.Option("--yes", help="Accept far more roles than there are cores.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+    *,
+    at: WhereOptions,
+) -> int:
+    """Scale a running job. New roles join and surplus ones drain while the others train on.
+
+    After you set the number of data workers, the job no longer tunes it.
+    """
+    counts = {"workers": workers, "servers": servers, "data_workers": data_workers}
     given = {kind: count for kind, count in counts.items() if count is not None}
     if not given:
         raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
-    reach = job_lookup.find(name, where)
+    reach = job_lookup.find(job, at.where())
     most = WORKERS_A_CORE * (os.cpu_count() or 1)
     for kind, count in given.items():
         if count > most and not sure and reach.platform == "local":
@@ -28,7 +49,7 @@ def scale(name: str | None, counts: dict[str, int | None], where: JobLocation, *
                 f"{count_of(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} of them would "
                 "mostly wait for each other. Nothing was changed; if it is what you want, say --yes"
             )
-    reach.ask(messages.ScaleRequest(counts["workers"], counts["servers"], data_workers=counts["data_workers"]))
+    reach.ask(messages.ScaleRequest(workers, servers, data_workers=data_workers))
     text = " and ".join(count_of(kind, count) for kind, count in given.items())
     print(f"job {reach.name}: {text} requested; see `springtide status {reach.name}`")
     print_json({"job": reach.name, **given}, as_json)
@@ -40,8 +61,18 @@ def count_of(kind: str, count: int) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def stop(name: str | None, where: JobLocation, *, wait: bool, as_json: bool) -> int:
-    reach = job_lookup.find(name, where)
+@verb("springtide stop train --wait")
+@taking(at=WhereOptions)
+def stop(
+    job: Job = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is over.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+    *,
+    at: WhereOptions,
+) -> int:
+    """Drain a running job, as Ctrl-C does: workers finish their batch and stop."""
+    reach = job_lookup.find(job, at.where())
     reach.ask(messages.StopRequest("stopped by `springtide stop`"))
     print(f"job {reach.name}: draining, workers finish the batch in hand")
     while wait and reach.running():
@@ -53,8 +84,20 @@ def stop(name: str | None, where: JobLocation, *, wait: bool, as_json: bool) -> 
     return 0
 
 
-def logs(name: str | None, role: str | None, where: JobLocation, *, lines: int, follow: bool, as_json: bool) -> int:
-    reach = job_lookup.find(name, where)
+@verb("springtide logs train worker-1 -f")
+@taking(at=WhereOptions)
+def logs(
+    job: Job = None,
+    role: Annotated[str | None, typer.Argument(help="Role, such as worker-1.  [default: all]", metavar="ROLE")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the logs until the job is over.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="Number of last lines to print of each log.")] = 20,
+    as_json: Json = False,
+    debug: Debug = False,
+    *,
+    at: WhereOptions,
+) -> int:
+    """Print the last lines of each role's log; with -f, follow them."""
+    reach = job_lookup.find(job, at.where())
     known = reach.roles()
     if role is not None and role not in known:
         raise errors.UnknownName(f"role of job {reach.name}", role, known)

@@ -13,11 +13,13 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import run_options
+from springtide.cli.common.options import Debug, Json, run_options, verb
 from springtide.cli.common.render import print_json
 from springtide.cli.job import run as running
 from springtide.domain.spec.job_spec import JobPhase
@@ -109,7 +111,24 @@ class DemoFaults:
         return lines
 
 
-def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool, debug: bool) -> int:
+@verb("springtide demo")
+def demo(
+    servers: Annotated[int, typer.Option(min=1, help="Number of parameter servers.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 2,
+    samples: Annotated[
+        int, typer.Option(min=1000, help="Number of events to generate; a tenth is held out for the test.")
+    ] = 500_000,
+    kill: Annotated[
+        bool, typer.Option(help="Add a server, and kill a worker, a server and the master on the way.")
+    ] = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Train WideDeep on a generated click log whose best possible AUC is known.
+
+    On the way the demo adds a server and kills a worker, a server and the master (kill -9). A table beside the model
+    counts lost and repeated samples. Takes a minute or two.
+    """
     with tempfile.TemporaryDirectory() as steps:
         return _demo(servers, workers, samples, kill=kill, as_json=as_json, debug=debug, steps=steps)
 

@@ -1,8 +1,9 @@
 """`springtide export`: the newest checkpoint of a job as files for serving."""
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich import box, console, table
 from rich.progress import Progress, TaskID
 
@@ -10,6 +11,7 @@ from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore, open_store
+from springtide.cli.common.options import RUNS, Debug, Json, Runs, verb
 from springtide.cli.common.render import print_json
 from springtide.cli.job import checkpoints
 from springtide.domain.core import validation
@@ -19,21 +21,32 @@ if TYPE_CHECKING:
     from springtide.export import export_folder
 
 
+@verb(
+    "springtide export train exports              tables and dense tensors",
+    "springtide export train exports --since 7    changes since export 7",
+    "springtide export train exports --since samples:1000000",
+    "springtide export train exports --every 5m   again every five minutes",
+)
 def export(
-    name: str,
-    url: str,
-    *,
-    since: str,
-    checkpoint: int | None,
-    every: str,
-    format: str,
-    folder: str,
-    as_json: bool,
+    job: Annotated[str, typer.Argument(help="Name of a job, or folder or URL of checkpoints.", metavar="JOB")],
+    url: Annotated[str, typer.Argument(help="Destination: a folder, or any URL that fsspec knows.", metavar="URL")],
+    since: Annotated[
+        str, typer.Option(help="Export only changes since export N, samples:N or step:N.", metavar="N")
+    ] = "",
+    checkpoint: Annotated[
+        int | None, typer.Option(help="Export this checkpoint.  [default: the newest]", metavar="N")
+    ] = None,
+    every: Annotated[str, typer.Option(help="Export again after this time: 300, 5m or 1h.", metavar="TIME")] = "",
+    format: Annotated[str, typer.Option(help="Format of the tables: safetensors or parquet.")] = "safetensors",
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> int:
+    """Export the newest checkpoint of a job, running or over: keys and rows of every table, and a dense state dict."""
     from springtide.export import exporter, table_files
 
     chosen = validation.choice(format, "format", table_files.FORMATS)
-    where = name if checkpoints.is_place(name) else str(job_lookup.pick_local(name, folder).files.checkpoints)
+    where = job if checkpoints.is_place(job) else str(job_lookup.pick_local(job, folder).files.checkpoints)
     if every:
         if since or checkpoint is not None or as_json:
             raise errors.BadInput(

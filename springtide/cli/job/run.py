@@ -14,7 +14,7 @@ import msgspec
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import RUN_OPTIONS, RunOption
+from springtide.cli.common.options import RUN_OPTIONS, RUN_PARAMETERS, RunOption, declared, verb
 from springtide.cli.common.render import wrap
 from springtide.cli.show import live_view
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, FollowingWish, PatienceWish, Quota, RoleWish
@@ -35,7 +35,14 @@ PARTS: dict[str, Any] = {
 }
 
 
-def run(given: Mapping[str, Any]) -> int:
+@verb("springtide run train.py --servers 2 --workers 2 -- --epochs 3")
+@declared(RUN_PARAMETERS)
+def run(**given: Any) -> int:
+    """Run a training script on this machine: one master, parameter servers and workers.
+
+    The job finds out how many servers and workers it needs; numbers that you give are kept.
+    Ctrl-C drains the job: workers finish their batch, and a checkpoint is written. A second Ctrl-C kills it.
+    """
     status, files = execute(given)
     code = render.exit_code(status)
     places = job_handle.places_of(files)

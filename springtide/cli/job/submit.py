@@ -4,12 +4,14 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from rich.console import Console
 
 from springtide.cli.common import render
+from springtide.cli.common.options import Debug, Json, WhereOptions, taking, verb
 from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.cli.job.run import said
 from springtide.cli.show import status as shown_status
@@ -29,10 +31,32 @@ FILE, OPTION, DEFAULT = "spec", "--name", "default"
 ELSEWHERE = (KubernetesWish, RayWish)
 
 
+@verb(
+    "springtide submit job.yaml                   on this machine",
+    "springtide submit job.yaml --platform k8s --namespace ml",
+    "springtide submit job.yaml --platform ray --address 10.0.0.5:6379",
+    "springtide submit job.yaml --dry-run         check it only",
+)
+@taking(at=WhereOptions)
 def submit(
-    spec: str, where: JobLocation, *, name: str, follow: bool, dry_run: bool, as_json: bool, debug: bool = False
+    spec: Annotated[str, typer.Argument(help="Spec of the job.", metavar="JOB.YAML")],
+    name: Annotated[str, typer.Option(help="Name of the job.  [default: the spec's]")] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show the job until it ends; Ctrl-C leaves it running.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the spec and show every value with its origin; start nothing.")
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+    *,
+    at: WhereOptions,
 ) -> int:
-    found = spec_reader.read(pathlib.Path(spec))
+    """Submit a job to this machine, a Ray cluster or a Kubernetes cluster. The spec is the same for all.
+
+    `script: train.py` is enough of a spec. Next: springtide status, logs -f, scale, stop, explain.
+    """
+    found, where = spec_reader.read(pathlib.Path(spec)), at.where()
     job = replace(found.job, name=name) if name else found.job
     if where.platform == "k8s" and found.namespace and "namespace" not in where.options:
         where = replace(where, options={**where.options, "namespace": found.namespace})

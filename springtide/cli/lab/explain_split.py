@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import typer
 
 from springtide import config, errors
+from springtide.cli.common.options import Debug, Json, verb
 from springtide.cli.common.render import wrap
 from springtide.dataworker.split.report import ScriptReport
 from springtide.launch.spec.resolve import find_script
@@ -21,9 +23,27 @@ from springtide.launch.spec.resolve import find_script
 USER, USAGE = 1, 2
 
 
-def explain_split(script: str, given: Sequence[str], *, timeout_s: float, as_json: bool, debug: bool) -> int:
+@verb(
+    "springtide explain-split train.py -- --epochs 1",
+    name="explain-split",
+)
+def explain_split(
+    script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the script, after --.", metavar="-- ARGS")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Give the script this long to train a few batches.", metavar="SECONDS")
+    ] = (300.0),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Explain which part of forward() data workers could compute: what moves, what stays and why, bytes and cost.
+
+    Runs the script alone in a process of its own, for a few batches, and keeps nothing that it trains.
+    """
     found = find_script(pathlib.Path(script))
-    told = observe([str(found), *given], timeout_s=timeout_s)
+    told = observe([str(found), *(arguments or ())], timeout_s=timeout)
     if told.error:
         typer.echo("\n".join(wrap(f"error: {found.name}: {told.error}", "  ")), err=True)
         if debug and told.trace:

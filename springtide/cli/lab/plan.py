@@ -7,12 +7,14 @@ import math
 import pathlib
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich import box as rich_box
 from rich import console, table
 
 from springtide import errors
+from springtide.cli.common.options import RUNS, Debug, Json, Runs, verb
 from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Decision
@@ -34,7 +36,23 @@ MEANING = {
 }
 
 
-def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) -> int:
+@verb(
+    "springtide plan train                    plan of a job, running or past",
+    "springtide plan examples/plan_job.yaml --policy optimus",
+)
+def plan(
+    source: Annotated[
+        str | None, typer.Argument(help="Job or file.  [default: the newest job]", metavar="JOB_OR_FILE")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Policy to ask.  [default: the job's own]", metavar="NAME")] = None,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Show what a policy would do with a job now: its model, the candidates, the choice and the reason.
+
+    Changes nothing. For a run, the policy sees what the planner saw last; a file has the same fields.
+    """
     path = found(source, folder)
     if is_spec(path):
         from springtide.cli.job import submit

@@ -5,6 +5,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 import typer
@@ -12,6 +13,7 @@ from rich import console as rich_console
 from rich import progress as rich_progress
 
 from springtide import errors
+from springtide.cli.common.options import Debug, Json, verb
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry
 from springtide.sim import report
@@ -25,19 +27,33 @@ ORACLE = "oracle"
 DEFAULTS = ("static", "springtide")
 
 
+@verb(
+    "springtide simulate --policy static --policy springtide --jobs 2000",
+    "springtide simulate --example > trace.json; springtide simulate trace.json",
+)
 def simulate(
-    path: str | None, *, names: Sequence[str], jobs: int, seed: int, plot: str | None, example: bool, as_json: bool
+    trace: Annotated[str | None, typer.Argument(help="Jobs, in YAML or JSON.  [default: drawn at random]")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Policy; repeatable; also oracle or module:function.", metavar="NAME")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of jobs to draw.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn jobs.")] = 0,
+    plot: Annotated[str | None, typer.Option(help="Write a plot to this file.", metavar="FILE.png")] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print an example trace and exit.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> int:
+    """Compare policies on a virtual cluster: the same jobs and faults for each, in virtual time."""
     if example:
         typer.echo(workload.example())
         return 0
     picture = pathlib.Path(plot) if plot else None
     if picture is not None:
         report.check(picture)
-    chosen = list(dict.fromkeys(names))
-    if path is not None:
-        read = workload.read(pathlib.Path(path))
-        world, work, what = read.world, read.jobs, f"{len(read.jobs)} jobs of {path}"
+    chosen = list(dict.fromkeys(policy or DEFAULTS))
+    if trace is not None:
+        read = workload.read(pathlib.Path(trace))
+        world, work, what = read.world, read.jobs, f"{len(read.jobs)} jobs of {trace}"
     else:
         world = ClusterWorld()
         work, what = workload.jobs(world, jobs, seed), f"{jobs} jobs drawn from seed {seed}"
@@ -61,7 +77,7 @@ def simulate(
             name: {**one.flat(), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
             for name, one in summaries.items()
         }
-        said = {"jobs": len(work), "seed": None if path else seed, "trace": path, "systems": found}
+        said = {"jobs": len(work), "seed": None if trace else seed, "trace": trace, "systems": found}
         print(msgspec.json.encode(said).decode(), flush=True)
     return outcome(stories)
 

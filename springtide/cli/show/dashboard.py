@@ -12,12 +12,14 @@ import socket
 import time
 import urllib.parse
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
 from springtide import errors
 from springtide.cli.common import render
+from springtide.cli.common.options import RUNS, Debug, Job, Runs, verb
 from springtide.cli.show import events as story
 from springtide.domain.spec.online_job import OnlinePoint
 from springtide.launch import job_lookup
@@ -29,8 +31,21 @@ SENTENCES = 40
 STATUS_S = 0.5  # seconds that a status is cached, so that several browsers cause only one request to the master
 
 
-def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
-    run = job_lookup.pick_local(name, folder)
+@verb("springtide dashboard train --port 8080")
+def dashboard(
+    job: Job = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve on; 0 takes a free one.")] = 8265,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets everyone look.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+    folder: Runs = RUNS,
+    debug: Debug = False,
+) -> int:
+    """Serve a page about a job, live or past: traffic, forecast, workers, lag, and decisions with reasons.
+
+    The page is read-only. Ctrl-C ends the page, not the job.
+    """
+    run = job_lookup.pick_local(job, folder)
     server = serve(DashboardData(run), host=host, port=port)
     shown = f"http://{server.server_address[0]!s}:{server.server_address[1]}"
     print(f"job {run.job}: {shown} (Ctrl-C ends the page, not the job)", flush=True)

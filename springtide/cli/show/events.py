@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
+from springtide.cli.common.options import Debug, Job, Json, WhereOptions, taking, verb
 from springtide.cli.common.render import print_json, wrap
 from springtide.domain.plan.plan import WITHOUT_BRAIN
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import JobLocation
 
 Event = dict[str, Any]
 INDENT = " " * 11
@@ -29,8 +29,11 @@ SENTENCES = {
 }
 
 
-def events(name: str | None, where: JobLocation, *, as_json: bool) -> int:
-    reach = job_lookup.find(name, where)
+@verb("springtide events train")
+@taking(at=WhereOptions)
+def events(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
+    """List all events of a job, in order."""
+    reach = job_lookup.find(job, at.where())
     story, began_at = reach.story(), reach.card.began_at
     for event in story:
         print("\n".join(wrap(f"{since(began_at, event)}  {event['event']:<9} {details(event)}", INDENT)))
@@ -38,8 +41,11 @@ def events(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     return 0
 
 
-def explain(name: str | None, where: JobLocation, *, as_json: bool) -> int:
-    reach = job_lookup.find(name, where)
+@verb("springtide explain train")
+@taking(at=WhereOptions)
+def explain(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
+    """Explain what was decided about a job, and why: phases, losses, relaunches, scaling."""
+    reach = job_lookup.find(job, at.where())
     card = reach.card
     told = sentences(card.began_at, reach.story())
     state = "runs" if reach.running() else "is over"

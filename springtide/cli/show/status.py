@@ -1,20 +1,21 @@
 """`springtide status`, `top` and `metrics`: show the state of a job once, continuously, or for monitoring systems."""
 
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.live import Live
 
 from springtide import errors
 from springtide.cli.common import render
+from springtide.cli.common.options import Debug, Job, Json, WhereOptions, taking, verb
 from springtide.cli.common.render import WIDTH, alive_text, decision_of, line_of, picture, print_json, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
-from springtide.launch.job_lookup import JobLocation
 from springtide.master import metrics as gauges
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.types import JobStatus, MemberView
@@ -23,13 +24,23 @@ REDRAW_S = 0.5
 LINE_EVERY_S = 2.0
 
 
-def status(name: str | None, where: JobLocation, *, every: bool, as_json: bool) -> int:
+@verb("springtide status train --json")
+@taking(at=WhereOptions)
+def status(
+    job: Job = None,
+    every: Annotated[bool, typer.Option("--all", help="List all jobs, running and past.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+    *,
+    at: WhereOptions,
+) -> int:
+    """Show a job: progress, roles with CPU and memory, the last decision and its reason; or how it ended."""
     if every:
-        shown = [(reach, status_of(reach)) for reach in job_lookup.every(where)]
+        shown = [(reach, status_of(reach)) for reach in job_lookup.every(at.where())]
         print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*each) for each in shown)]))
         print_json({"jobs": [as_object(*each) for each in shown]}, as_json)
         return 0
-    reach = job_lookup.find(name, where)
+    reach = job_lookup.find(job, at.where())
     found = reach.status()
     print(text(reach, found))
     print_json(as_object(reach, found), as_json)
@@ -148,8 +159,14 @@ def short_time(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f}s"
 
 
-def metrics(name: str | None, where: JobLocation, *, as_json: bool) -> int:
-    reach = job_lookup.find(name, where)
+@verb(
+    "springtide metrics train",
+    "springtide run train.py --metrics-port 9464    metrics served by the job",
+)
+@taking(at=WhereOptions)
+def metrics(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
+    """Print a job's metrics in Prometheus format: progress, roles and stream lag."""
+    reach = job_lookup.find(job, at.where())
     status = reach.status()
     print(gauges.text(status, run=reach.name), end="")
     if as_json:
@@ -161,8 +178,17 @@ def metrics(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     return 0
 
 
-def top(name: str | None, where: JobLocation, *, once: bool = False) -> int:
-    reach = job_lookup.find(name, where)
+@verb("springtide top train")
+@taking(at=WhereOptions)
+def top(
+    job: Job = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one line and exit.")] = False,
+    debug: Debug = False,
+    *,
+    at: WhereOptions,
+) -> int:
+    """Watch a job from another terminal, as `springtide run` shows it; in a pipe, print a line every two seconds."""
+    reach = job_lookup.find(job, at.where())
     if once:
         print(line_of(reach.status()))
         return 0

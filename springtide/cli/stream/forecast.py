@@ -2,7 +2,7 @@
 day."""
 
 import pathlib
-from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from rich import console, table
 
 from springtide import errors, file_input
 from springtide.brain.forecasting import registry as models
+from springtide.cli.common.options import Debug, Json, verb
 from springtide.data.stream import producer as traces
 from springtide.planning.online import forecasters
 from springtide.planning.online.forecasters import BacktestScore
@@ -21,29 +22,41 @@ STEP_S = 600.0
 SHOWN_H = 3
 
 
+@verb(
+    "springtide forecast traffic.csv",
+    "springtide forecast traffic.csv --model mstl --known 14 --json",
+)
 def forecast(
-    path: str, *, names: Sequence[str], known_days: int, step_s: float | None, last: int | None, as_json: bool
+    trace: Annotated[str, typer.Argument(help="Traffic: a CSV of times and counts.", metavar="FILE.csv")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model to try; repeatable.  [default: all that need no extra]", metavar="NAME"),
+    ] = None,
+    known: Annotated[int, typer.Option(min=1, help="Days of history for each forecast.")] = 28,
+    step: Annotated[float | None, typer.Option(min=1, help="Seconds per step.  [default: 600, or the file's]")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Forecast only the last days.  [default: all]")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> int:
-    history = read(pathlib.Path(path), step_s)
-    chosen = list(dict.fromkeys(names or forecasters.BUILT_IN))
+    """Forecast each day of a trace from the days before it, compare models, and forecast the next day."""
+    history = read(pathlib.Path(trace), step)
+    chosen = list(dict.fromkeys(model or forecasters.BUILT_IN))
     for name in chosen:
         models.check(name)
         if name == models.AUTO:
             raise errors.BadInput("model 'auto' is the best of those that are tried; name the ones to try")
-    scores = {
-        name: forecasters.backtest(history, models.load(name), known_days=known_days, last=last) for name in chosen
-    }
+    scores = {name: forecasters.backtest(history, models.load(name), known_days=known, last=last) for name in chosen}
     best = min(scores, key=lambda name: scores[name].wape)
-    said = models.load(best)(history.before(len(history.values), days=known_days), history.day)
-    show(path, history, scores, known_days)
+    said = models.load(best)(history.before(len(history.values), days=known), history.day)
+    show(trace, history, scores, known)
     typer.echo(f"the next day by {best}: {said.why}")
     show_day(said)
     if as_json:
         told = {
-            "trace": path,
+            "trace": trace,
             "step_s": history.step_s,
             "days": history.days,
-            "known_days": known_days,
+            "known_days": known,
             "best": best,
             "models": {name: one._asdict() for name, one in scores.items()},
             "next": {"mean": said.mean.tolist(), "low": said.low.tolist(), "high": said.high.tolist(), "why": said.why},

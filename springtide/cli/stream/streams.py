@@ -8,11 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from springtide import errors, file_input
-from springtide.cli.common.options import PaceOptions, RecordOptions, TargetOptions
+from springtide.cli.common.options import Debug, Json, command, taking, verb, verbs
 from springtide.cli.common.render import duration, print_json
 from springtide.data.stream import producer
 from springtide.data.stream.log import layout
@@ -30,7 +33,97 @@ DAY_S = 86400.0
 OLDEST_S = 2.0  # seconds to wait for the oldest record of a partition
 
 
-def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptions, *, as_json: bool) -> int:
+group = typer.Typer(
+    name="stream",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Inspect a stream; grow, seal or trim a log on disk.",
+    short_help="Inspect a stream; grow, seal or trim a log.",
+    epilog="""\b
+Examples:
+  springtide stream info log:///tmp/clicks
+  springtide stream grow log:///tmp/clicks 8
+""",
+)
+verbs.add_typer(group)
+
+Url = Annotated[str, typer.Argument(help="log:///path/to/folder or kafka://host:9092/topic", metavar="URL")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions:
+    """Records to produce."""
+
+    file: Annotated[
+        str | None, typer.Option("--from", help="Append each line of this file as a record.", metavar="FILE")
+    ] = None
+    record_bytes: Annotated[
+        int | None, typer.Option(help="With --from: cut the file into records of this many bytes.")
+    ] = None
+    generator: Annotated[str | None, typer.Option(help="Generate records: counter or clicks.", metavar="NAME")] = None
+    keys: Annotated[int, typer.Option(min=0, help="counter: number of distinct keys; 0 makes each key new.")] = 1000
+    records: Annotated[int | None, typer.Option(min=0, help="Number of records.  [default: all, or endless]")] = None
+    first: Annotated[int, typer.Option(min=0, max=2**62, help="Index of the first generated record.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of generators and of mixed-in faults.")] = 0
+    raw: Annotated[bool, typer.Option("--raw", help="Omit event time and checksum.")] = False
+    late: Annotated[float, typer.Option(min=0, max=1, help="Share of records to append a day late.")] = 0.0
+    corrupt: Annotated[float, typer.Option(min=0, max=1, help="Share of records to damage.")] = 0.0
+    oversized: Annotated[float, typer.Option(min=0, max=1, help="Share of records to inflate to a MiB.")] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceOptions:
+    """Pace of the records."""
+
+    rate: Annotated[float | None, typer.Option(help="Records per second.  [default: as fast as possible]")] = None
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this many seconds.")] = None
+    trace: Annotated[
+        str | None, typer.Option(help="Follow this trace: a CSV of times and counts.", metavar="FILE.csv")
+    ] = None
+    speedup: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0
+    peak: Annotated[
+        float | None,
+        typer.Option(help="Scale the trace to this many records per second at its peak.  [default: the trace's own]"),
+    ] = None
+    day: Annotated[int | None, typer.Option(min=0, help="Replay only this day of the trace; 0 is the first.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """Stream to append to."""
+
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Number of partitions of a log that is created or grown.")
+    ] = None
+    skew: Annotated[float, typer.Option(help="Give partition 0 this many times the records of another.")] = 1.0
+    retain: Annotated[
+        str | None, typer.Option(help="Keep this many bytes per partition, such as 2G.", metavar="SIZE")
+    ] = None
+    retain_age: Annotated[str | None, typer.Option(help="Keep records this long: 12h, 7d.", metavar="TIME")] = None
+    segment: Annotated[str | None, typer.Option(help="Size of segment files.  [default: 64M]", metavar="SIZE")] = None
+    seal: Annotated[bool, typer.Option("--seal", help="Seal the log at the end: jobs end when all is trained.")] = False
+
+
+@verb(
+    "springtide produce log:///tmp/clicks --generator clicks --rate 20000",
+    "springtide produce log:///tmp/clicks --from clicks.jsonl --seal",
+    "springtide produce log:///tmp/clicks --generator clicks --trace taxi.csv \\\n"
+    "    --day 7 --speedup 288 --peak 30000",
+    "springtide produce kafka://localhost:9092/clicks --from clicks.jsonl",
+)
+@taking(which=RecordOptions, flow=PaceOptions, into=TargetOptions)
+def produce(
+    url: Url,
+    which: RecordOptions = RecordOptions(),  # noqa: B008 - frozen
+    flow: PaceOptions = PaceOptions(),  # noqa: B008 - frozen
+    into: TargetOptions = TargetOptions(),  # noqa: B008 - frozen
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Append records of a file or a generator to a stream, at a rate or along a traffic trace.
+
+    Creates a missing log. Ctrl-C ends the command, which then reports exactly what it appended.
+    """
     maker, pace = maker_of(which), pace_of(flow)
     mixed = FaultMix(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
     order = ProduceOrder(
@@ -181,7 +274,14 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
             print(file=sys.stderr)
 
 
-def info(url: str, *, rows: int, as_json: bool) -> int:
+@command(group, "Show partitions, offsets, bytes and ages.", "springtide stream info log:///tmp/clicks")
+def info(
+    url: Url,
+    rows: Annotated[int, typer.Option(min=1, help="Show at most this many partitions.")] = 40,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Show each partition of a stream: first and next offset, size and age."""
     stream = open_stream(url)
     try:
         found = inspect(stream)
@@ -192,21 +292,32 @@ def info(url: str, *, rows: int, as_json: bool) -> int:
     return 0
 
 
-def grow(url: str, partitions: int, *, as_json: bool) -> int:
+@command(group, "Add partitions to a log.", "springtide stream grow log:///tmp/clicks 8")
+def grow(
+    url: Url,
+    partitions: Annotated[int, typer.Argument(min=1, help="New number of partitions.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Add partitions to a log while producers and jobs run."""
     log = _log(url)
     before = log.partitions()
     log.grow(partitions)
     return _say(f"{log.url}: {before} partitions before, {partitions} now", as_json, partitions=partitions)
 
 
-def seal(url: str, *, as_json: bool) -> int:
+@command(group, "Mark a log as complete.", "springtide stream seal log:///tmp/clicks")
+def seal(url: Url, as_json: Json = False, debug: Debug = False) -> int:
+    """Seal a log: it refuses producers, and jobs end when they have trained all of it."""
     log = _log(url)
     log.seal()
     records = sum(seen.end - seen.start for seen in log.bounds())
     return _say(f"{log.url}: sealed with {records:,} records", as_json, records=records)
 
 
-def trim(url: str, *, as_json: bool) -> int:
+@command(group, "Delete segments past their retention.", "springtide stream trim log:///tmp/clicks")
+def trim(url: Url, as_json: Json = False, debug: Debug = False) -> int:
+    """Delete segments past their retention. Producers do so too, with each new segment."""
     log = _log(url)
     writer = log.writer()
     try:
