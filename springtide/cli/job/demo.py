@@ -19,9 +19,10 @@ import typer
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import Debug, Json, run_options, verb
+from springtide.cli.common.options import Debug, Json, verb
 from springtide.cli.common.render import print_json
 from springtide.cli.job import run as running
+from springtide.cli.job.run_options import run_options
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
 from springtide.rpc.messages import messages

@@ -14,8 +14,9 @@ import msgspec
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import RUN_OPTIONS, RUN_PARAMETERS, RunOption, declared, verb
+from springtide.cli.common.options import declared, verb
 from springtide.cli.common.render import wrap
+from springtide.cli.job.run_options import RUN_OPTIONS, RUN_PARAMETERS, RunOption
 from springtide.cli.show import live_view
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, FollowingWish, PatienceWish, Quota, RoleWish
 from springtide.launch import local_job

@@ -6,8 +6,8 @@ import pathlib
 import pytest
 
 from springtide.cli import app
-from springtide.cli.common.options import run_options
 from springtide.cli.job import run
+from springtide.cli.job.run_options import run_options
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
 from tests.commands import KNOWN
 
