@@ -9,12 +9,12 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-import msgspec
 import typer
 
 from springtide.cli.common.options import Json, verb
+from springtide.cli.common.render import print_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ def doctor(as_json: Json = False) -> int:
             typer.echo(f"{'':25}fix: {each.fix}")
     missing = [each.what for each in findings if each.state == "missing"]
     typer.echo(f"\n{'everything needed is here' if not missing else 'missing: ' + ', '.join(missing)}")
-    if as_json:
-        typer.echo(msgspec.json.encode({"ok": not missing, "checks": [asdict(each) for each in findings]}))
+    print_json({"ok": not missing, "checks": findings}, as_json)
     return 3 if missing else 0
 
 

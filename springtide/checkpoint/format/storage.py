@@ -1,8 +1,7 @@
 """Reads and writes checkpoint files in a local folder, or at any URL that fsspec knows (file://, memory://, s3://).
 
 In: a user's path or URL. Out: a `FileStore` that reads and writes files by name. Writing is as atomic as the store
-allows: a folder renames files, an object store shows complete objects. Only this module uses fsspec. `StoreTimeout`
-gives up on a store that neither answers nor fails.
+allows: a folder renames files, an object store shows complete objects. Only this module uses fsspec.
 """
 
 import contextlib
@@ -141,8 +140,6 @@ class UrlStore:
         self.in_this_process = "memory" in protocols
         """True if no other process can see the store."""
         self._block = functools.lru_cache(maxsize=BLOCKS)(self._fetch)
-        self.moved: Callable[[], object] = lambda: None
-        """Function that is called whenever the store has answered (`StoreTimeout`)."""
 
     @property
     def where(self) -> str:
@@ -164,18 +161,14 @@ class UrlStore:
     def size(self, name: str) -> int | None:
         try:
             with self._asked():
-                size: int = self._files.size(self._path(name))
-            self.moved()
-            return size
+                return cast(int, self._files.size(self._path(name)))
         except FileNotFoundError:
             return None
 
     def version(self, name: str) -> str:
         """Return the store's version of a file, which changes with every write."""
         with self._asked():
-            version = str(self._files.checksum(self._path(name)))
-        self.moved()
-        return version
+            return str(self._files.checksum(self._path(name)))
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a range of a file. Small reads from a store fetch whole blocks, which are cached."""
@@ -244,8 +237,7 @@ class UrlStore:
                 checksum = zlib.crc32(chunk, checksum)
                 target.write(chunk)
                 left -= len(chunk)
-                self.moved()
-        self.moved()
+                ANSWERS.note()
         return checksum
 
     @contextlib.contextmanager
@@ -277,6 +269,7 @@ class UrlStore:
         """Convert a library's errors to StoreFailed. A missing file stays FileNotFoundError, except in a write."""
         try:
             yield
+            ANSWERS.note()
         except errors.SpringtideError:
             raise
         except Exception as error:
@@ -357,36 +350,37 @@ def open_store(where: str) -> FileStore:
 SILENCE_S = 600.0
 """Longest time without an answer, in seconds. An upload gets an answer after each 8 MiB; the longest normal wait is for
 a whole file on a slow disk."""
-LOOKS = 60
-"""Number of checks within `SILENCE_S`."""
+LOOK_S = 10.0
 
 
-class StoreTimeout:
-    """Watchdog for one store, which measures the time since its last answer. The size of files does not matter."""
+class StoreAnswers:
+    """When a store last answered this process. The size of files does not matter."""
 
-    def __init__(self, silence_s: float = SILENCE_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._silence_s, self._clock = silence_s, clock
-        self._heard = clock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
 
-    def moved(self) -> None:
-        self._heard = self._clock()
+    def note(self) -> None:
+        self._last = self._clock()
 
     def trouble(self) -> str:
-        """Return why to give up; empty if the store answered recently."""
-        if self._clock() - self._heard <= self._silence_s:
+        """Return why to give up; empty if a store answered recently."""
+        if self._clock() - self._last <= SILENCE_S:
             return ""
-        return f"the store has neither answered nor failed for {self._silence_s:g} s; look whether it can be reached"
+        return f"the store has neither answered nor failed for {SILENCE_S:g} s; look whether it can be reached"
 
-    def watch(self, give_up: Callable[[str], object], rest: Callable[[float], object] = time.sleep) -> None:
-        while not (why := self.trouble()):
-            rest(self._silence_s / LOOKS)
-        give_up(why)
 
-    def guard(self, line: Callable[[str], str]) -> None:
-        """Watch in a thread. On a timeout, print `line(reason)` and end the process, even if it hangs."""
+ANSWERS = StoreAnswers()
 
-        def give_up(why: str) -> None:
-            print(line(why), flush=True)
-            os._exit(1)
 
-        threading.Thread(target=self.watch, args=(give_up,), daemon=True).start()
+def end_when_silent(line: Callable[[str], str]) -> None:
+    """Watch the answers in a thread. After a long silence, print `line(reason)` and end the process, even if it
+    hangs."""
+
+    def watch() -> None:
+        while not (why := ANSWERS.trouble()):
+            time.sleep(LOOK_S)
+        print(line(why), flush=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -11,7 +11,7 @@ import pathlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from springtide import config, errors, private_files
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import File, Manifest, bare, folder_of, without_mirrors
-from springtide.checkpoint.format.storage import FileStore, FolderStore, StoreTimeout, UrlStore
+from springtide.checkpoint.format.storage import ANSWERS, FileStore, FolderStore, UrlStore, end_when_silent
 from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.model.checkpoints import Lineage
@@ -119,19 +119,10 @@ class Uploaded(msgspec.Struct, frozen=True):
     """Files that are missing in a server's folder, or incomplete."""
 
 
-def upload(
-    folder: pathlib.Path,
-    url: str,
-    number: int,
-    claim: RunClaim,
-    *,
-    keep: int,
-    moved: Callable[[], object] = lambda: None,
-) -> Uploaded:
-    """Send missing files, publish the manifest, delete unneeded files. Call `moved` on every answer of the store."""
+def upload(folder: pathlib.Path, url: str, number: int, claim: RunClaim, *, keep: int) -> Uploaded:
+    """Send missing files, publish the manifest, delete unneeded files."""
     began = time.monotonic()
     here, there = FolderStore(folder), UrlStore(url)
-    there.moved = moved
     claims.take(there, claim, option="--checkpoint-url")
     mirrored = checkpoint_io.known(here, number, lineage=Lineage(claim.run))
     manifest = without_mirrors(mirrored)
@@ -145,7 +136,6 @@ def upload(
             sent.send(folder / checkpoint_io.whole_copy(here, source), file.name, file.size)
     claims.take(there, claim, option="--checkpoint-url")  # check again, because the upload may have taken hours
     checkpoint_io.publish(there, manifest)
-    moved()
     kept = kept_at(there, manifest, keep)
     checkpoint_io.drop_unneeded(there, kept)
     sent.forget_others({file.name for kept_manifest in kept for file in kept_manifest.files})
@@ -164,13 +154,10 @@ def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
     return kept
 
 
-def send_part(
-    folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]], moved: Callable[[], object] = lambda: None
-) -> Uploaded:
+def send_part(folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]]) -> Uploaded:
     """Send segment files of one server. The files have no effect until the master publishes a manifest that names
     them."""
     here, there = FolderStore(folder), UrlStore(url)
-    there.moved = moved
     if not wanted:
         return Uploaded()
     lacks = [name for name, length in wanted if (here.size(name) or 0) < length]
@@ -181,9 +168,7 @@ def send_part(
     return Uploaded(files=sent.files, bytes=sent.bytes, lacks=tuple(lacks))
 
 
-def gather(
-    folder: pathlib.Path, number: int, claim: RunClaim, scattered: FileStore, moved: Callable[[], object] = lambda: None
-) -> Uploaded:
+def gather(folder: pathlib.Path, number: int, claim: RunClaim, scattered: FileStore) -> Uploaded:
     """Fetch missing files into the run's folder, publish the manifest again, and delete files that it does not need."""
     began, here = time.monotonic(), FolderStore(folder)
     manifest = checkpoint_io.known(here, number, lineage=Lineage(claim.run))
@@ -191,7 +176,7 @@ def gather(
     files = size = 0
     for source, file in zip(manifest.files, whole.files, strict=True):
         if here.size(file.name) != file.size:
-            _fetch(scattered, checkpoint_io.whole_copy(scattered, source), here, file, moved)
+            _fetch(scattered, checkpoint_io.whole_copy(scattered, source), here, file)
             files, size = files + 1, size + file.size
     claims.take(here, claim)
     checkpoint_io.publish(here, whole)
@@ -199,17 +184,17 @@ def gather(
     return Uploaded(number, str(folder), files, size, time.monotonic() - began)
 
 
-def _fetch(place: FileStore, name: str, here: FolderStore, file: File, moved: Callable[[], object]) -> None:
+def _fetch(place: FileStore, name: str, here: FolderStore, file: File) -> None:
     with here.create(file.name) as target:
         while (at := target.tell()) < file.size:
             content = place.read(name, at, min(FETCH_BYTES, file.size - at))
             if not content:
                 raise errors.BadInput(f"{name} ends after {at} of {file.size} bytes")
             target.write(content)
-            moved()
+            ANSWERS.note()
 
 
-def _gather_from_servers(folder: str, number: str, addresses: str, claim: str, moved: Callable[[], object]) -> Uploaded:
+def _gather_from_servers(folder: str, number: str, addresses: str, claim: str) -> Uploaded:
     from springtide.checkpoint.transfer.file_transfer import ScatteredStore
     from springtide.rpc.messages.checkpoints import FileHolders
 
@@ -218,28 +203,27 @@ def _gather_from_servers(folder: str, number: str, addresses: str, claim: str, m
     secret = config.job_secret(settings)
     place = ScatteredStore(folder, pathlib.Path(folder), lambda _: known, secret, certificates=settings.tls)
     with contextlib.closing(place):
-        return gather(pathlib.Path(folder), int(number), msgspec.json.decode(claim, type=RunClaim), place, moved)
+        return gather(pathlib.Path(folder), int(number), msgspec.json.decode(claim, type=RunClaim), place)
 
 
-def run(what: str, arguments: Sequence[str], moved: Callable[[], object]) -> Uploaded:
+def run(what: str, arguments: Sequence[str]) -> Uploaded:
     match what, *arguments:
         case "upload", folder, url, number, keep, claim:
             mine = msgspec.json.decode(claim, type=RunClaim)
-            return upload(pathlib.Path(folder), url, int(number), mine, keep=int(keep), moved=moved)
+            return upload(pathlib.Path(folder), url, int(number), mine, keep=int(keep))
         case "part", folder, url, files:
-            return send_part(pathlib.Path(folder), url, msgspec.json.decode(files, type=list[tuple[str, int]]), moved)
+            return send_part(pathlib.Path(folder), url, msgspec.json.decode(files, type=list[tuple[str, int]]))
         case "gather", folder, number, addresses, claim:
-            return _gather_from_servers(folder, number, addresses, claim, moved)
+            return _gather_from_servers(folder, number, addresses, claim)
     raise errors.BadInput(f"no such upload: {what} with {len(arguments)} arguments")
 
 
 def main(arguments: list[str]) -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(NICE)
-    patience = StoreTimeout()
-    patience.guard(lambda why: msgspec.json.encode(Uploaded(error=why)).decode())
+    end_when_silent(lambda why: msgspec.json.encode(Uploaded(error=why)).decode())
     try:
-        done = run(arguments[0], arguments[1:], patience.moved)
+        done = run(arguments[0], arguments[1:])
     except Exception as error:  # stores raise many kinds of errors; the master reports them
         done = Uploaded(error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)

@@ -20,7 +20,7 @@ from springtide.brain.service import serve as service
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.brain.store import store
 from springtide.cli.common.options import Debug, Json, command, taking, verbs
-from springtide.cli.common.render import wrap
+from springtide.cli.common.render import print_json, wrap
 from springtide.cli.show.status import short_time
 from springtide.domain.core.resources import parse_memory, show_memory
 from springtide.domain.core.shape import ResourceBudget
@@ -152,7 +152,9 @@ def serve(
 def status(*, at: BrainAddress, as_json: Json = False, debug: Debug = False) -> int:
     """Show what the brain knows: jobs, its last decision on each and the reason, executors, past jobs."""
     found = ask(counsel.Inspect(), counsel.BrainStatus, at)
-    return show(status_lines(found), found, as_json)
+    print("\n".join(status_lines(found)))
+    print_json(without_type(found), as_json)
+    return 0
 
 
 @command(
@@ -174,7 +176,9 @@ def history(
 ) -> int:
     """List past jobs of a brain, or of a database of jobs that planned by themselves, oldest first."""
     found = read_history(database, newest) if database else ask(counsel.Recall(newest), counsel.Recalled, at)
-    return show(history_lines(found), found, as_json)
+    print("\n".join(history_lines(found)))
+    print_json(without_type(found), as_json)
+    return 0
 
 
 @command(group, "Change the number of executors.", "springtide brain executors 4")
@@ -301,10 +305,5 @@ def history_lines(found: counsel.Recalled) -> list[str]:
     return [*lines, f"{len(found.jobs)} of {found.total:,} past jobs{skipped}"]
 
 
-def show(lines: list[str], found: Any, as_json: bool) -> int:
-    print("\n".join(lines))
-    if as_json:
-        plain = msgspec.to_builtins(found)
-        plain.pop("type", None)
-        print(msgspec.json.encode(plain).decode(), flush=True)
-    return 0
+def without_type(found: counsel.BrainStatus | counsel.Recalled) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(found).items() if name != "type"}

@@ -7,13 +7,13 @@ import signal
 import sys
 from typing import Annotated, Any
 
-import msgspec
 import typer
 import yaml
 
 from springtide import __version__, errors, file_input
 from springtide.brain.service import serve
 from springtide.cli.common.options import Debug, Json, command, verbs
+from springtide.cli.common.render import print_json
 from springtide.platforms.k8s.api.client import with_client
 from springtide.platforms.k8s.client import install as installation
 from springtide.platforms.k8s.objects import install_manifests
@@ -128,9 +128,9 @@ def status(
     found = with_client(where, lambda client: installation.examine(client, namespace))
     for each in found:
         print(f"{'ok' if each.well else 'NO':<3} {each.what:<24} {each.said}")
-    if as_json:
-        print(msgspec.json.encode({"well": all(each.well for each in found), "found": found}).decode(), flush=True)
-    return 0 if all(each.well for each in found) else 3
+    well = all(each.well for each in found)
+    print_json({"well": well, "found": found}, as_json)
+    return 0 if well else 3
 
 
 @command(group, "Run the operator.", "springtide k8s operator --image registry/springtide:0.1")

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from springtide import errors
 from springtide.cli.common import render
 from springtide.cli.common.options import declared, verb
@@ -48,8 +46,7 @@ def run(**given: Any) -> int:
     code = render.exit_code(status)
     places = job_handle.places_of(files)
     print(render.outcome_text(render.called(status, files.root.name), places, debug=given["debug"]))
-    if given["as_json"]:
-        print(msgspec.json.encode(render.status_object(status, places)).decode())
+    render.print_json(render.status_object(status, places), given["as_json"])
     return code
 
 

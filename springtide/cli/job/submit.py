@@ -69,9 +69,7 @@ def submit(
     )
     if follow:
         return followed(submitted, where, as_json=as_json, debug=debug)
-    if as_json:
-        plain = {"job": submitted, "platform": where.platform or "local", "where": dict(where.options)}
-        print(msgspec.json.encode(plain).decode())
+    print_json({"job": submitted, "platform": where.platform or "local", "where": dict(where.options)}, as_json)
     return 0
 
 

@@ -16,7 +16,7 @@ import typer
 
 from springtide import config, errors
 from springtide.cli.common.options import Debug, Json, verb
-from springtide.cli.common.render import wrap
+from springtide.cli.common.render import print_json, wrap
 from springtide.dataworker.split.report import ScriptReport
 from springtide.launch.spec.resolve import find_script
 
@@ -50,8 +50,7 @@ def explain_split(
             typer.echo(told.trace, err=True)
     else:
         typer.echo(text_of(found.name, told))
-    if as_json:
-        typer.echo(msgspec.json.encode({"script": str(found), **msgspec.to_builtins(told)}))
+    print_json({"script": str(found), **msgspec.to_builtins(told)}, as_json)
     return 0 if not told.error else USER if told.blame == "script" else USAGE
 
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 from rich import console as rich_console
 from rich import progress as rich_progress
 
 from springtide import errors
 from springtide.cli.common.options import Debug, Json, verb
+from springtide.cli.common.render import print_json
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry
 from springtide.sim import report
@@ -72,13 +72,11 @@ def simulate(
     if picture is not None:
         report.story(stories, picture)
         typer.echo(f"plot: {picture}", err=True)
-    if as_json:
-        found = {
-            name: {**one.flat(), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
-            for name, one in summaries.items()
-        }
-        said = {"jobs": len(work), "seed": None if trace else seed, "trace": trace, "systems": found}
-        print(msgspec.json.encode(said).decode(), flush=True)
+    found = {
+        name: {**one.flat(), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
+        for name, one in summaries.items()
+    }
+    print_json({"jobs": len(work), "seed": None if trace else seed, "trace": trace, "systems": found}, as_json)
     return outcome(stories)
 
 

@@ -3,7 +3,6 @@
 import time
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.live import Live
@@ -169,12 +168,11 @@ def metrics(job: Job = None, as_json: Json = False, debug: Debug = False, *, at:
     reach = job_lookup.find(job, at.where())
     status = reach.status()
     print(gauges.text(status, run=reach.name), end="")
-    if as_json:
-        families = {
-            each.name: [{"labels": dict(labels), "value": value} for labels, value in each.values]
-            for each in gauges.families(status)
-        }
-        print(msgspec.json.encode({"job": reach.name, "metrics": families}).decode())
+    families = {
+        each.name: [{"labels": dict(labels), "value": value} for labels, value in each.values]
+        for each in gauges.families(status)
+    }
+    print_json({"job": reach.name, "metrics": families}, as_json)
     return 0
 
 

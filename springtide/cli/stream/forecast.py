@@ -4,7 +4,6 @@ day."""
 import pathlib
 from typing import Annotated
 
-import msgspec
 import numpy as np
 import typer
 from rich import box as rich_box
@@ -13,6 +12,7 @@ from rich import console, table
 from springtide import errors, file_input
 from springtide.brain.forecasting import registry as models
 from springtide.cli.common.options import Debug, Json, verb
+from springtide.cli.common.render import print_json
 from springtide.data.stream import producer as traces
 from springtide.planning.online import forecasters
 from springtide.planning.online.forecasters import BacktestScore
@@ -51,17 +51,16 @@ def forecast(
     show(trace, history, scores, known)
     typer.echo(f"the next day by {best}: {said.why}")
     show_day(said)
-    if as_json:
-        told = {
-            "trace": trace,
-            "step_s": history.step_s,
-            "days": history.days,
-            "known_days": known,
-            "best": best,
-            "models": {name: one._asdict() for name, one in scores.items()},
-            "next": {"mean": said.mean.tolist(), "low": said.low.tolist(), "high": said.high.tolist(), "why": said.why},
-        }
-        typer.echo(msgspec.json.encode(told).decode())
+    told = {
+        "trace": trace,
+        "step_s": history.step_s,
+        "days": history.days,
+        "known_days": known,
+        "best": best,
+        "models": {name: one._asdict() for name, one in scores.items()},
+        "next": {"mean": said.mean.tolist(), "low": said.low.tolist(), "high": said.high.tolist(), "why": said.why},
+    }
+    print_json(told, as_json)
     return 0
 
 

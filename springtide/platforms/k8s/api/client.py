@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar
 
@@ -31,10 +31,9 @@ ONE_TRY_S = 10.0  # seconds to wait for one reply, so that a hanging connection 
 GOODBYE_S = 0.05
 PAGE = 500
 Result = TypeVar("Result")
-How = Literal["merge", "json", "strategic"]
+How = Literal["merge", "strategic"]
 PATCHES = {
     "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
 LASTS_S = 60  # seconds of one watch request: a silently broken connection is noticed after this time
@@ -177,8 +176,8 @@ class Client:
 
     # ---- objects ----
 
-    async def get(self, kind: ObjectKind, name: str, *, namespace: str = "", subresource: str = "") -> Object:
-        path = kind.path(self._space(kind, namespace), name, subresource)
+    async def get(self, kind: ObjectKind, name: str, *, namespace: str = "") -> Object:
+        path = kind.path(self._space(kind, namespace), name)
         return await self._ask("GET", path, f"get {kind} {name}")
 
     async def list(
@@ -212,7 +211,7 @@ class Client:
         self,
         kind: ObjectKind,
         name: str,
-        body: Object | Sequence[Object],
+        body: Object,
         *,
         namespace: str = "",
         subresource: str = "",
@@ -221,14 +220,7 @@ class Client:
         """Patch an object; with `metadata.resourceVersion` set, `Conflict` if it changed meanwhile."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         part = f" ({subresource})" if subresource else ""
-        return await self._ask(
-            "PATCH",
-            path,
-            f"patch {kind} {name}{part}",
-            body=body,
-            content=PATCHES[how],
-            repeatable=how != "json",
-        )
+        return await self._ask("PATCH", path, f"patch {kind} {name}{part}", body=body, content=PATCHES[how])
 
     async def delete(
         self,
@@ -329,17 +321,14 @@ class Client:
         self,
         pod: str,
         *,
-        namespace: str = "",
         container: str = "",
         lines: int | None = None,
         follow: bool = False,
-        previous: bool = False,
     ) -> AsyncIterator[str]:
         query = {"follow": "true"} if follow else {}
         query |= {"container": container} if container else {}
         query |= {"tailLines": str(lines)} if lines is not None else {}
-        query |= {"previous": "true"} if previous else {}
-        path = PODS.path(self._space(PODS, namespace), pod, "log")
+        path = PODS.path(self.namespace, pod, "log")
         async for line in self.stream(path, f"read the log of pod {pod}", query, silence_s=None):
             yield line.decode(errors="replace")
 
@@ -376,7 +365,7 @@ class Client:
         what: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Object | Sequence[Object] | None = None,
+        body: Object | None = None,
         content: str = "application/json",
         repeatable: bool = True,
         within_s: float | None = None,

@@ -34,9 +34,11 @@ class Right:
 
 
 OPERATOR_RIGHTS = (
-    Right(OURS, "elasticjobs", (*LOOK, "delete"), "hears of jobs; deletes those whose keepS is over"),
+    Right(OURS, "elasticjobs", (*LOOK, "delete"), "watches jobs; deletes jobs whose keepS is over"),
     Right(OURS, "elasticjobs/status", ("get", "patch", "update"), "says what is wrong while there is no master"),
-    Right(OURS, "scaleplans", (*LOOK, "create", "update", "patch"), "makes the empty plan of a job, hears of changes"),
+    Right(
+        OURS, "scaleplans", (*LOOK, "create", "update", "patch"), "creates the empty plan of a job, watches its changes"
+    ),
     Right(OURS, "scaleplans/status", ("get", "patch", "update"), "says what became of each pod"),
     Right("", "pods", (*LOOK, "create", "delete"), "makes and ends the pods of jobs"),
     Right("", "pods/resize", ("get", "patch"), "changes CPU and memory of running pods"),

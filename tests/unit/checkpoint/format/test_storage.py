@@ -120,32 +120,23 @@ class Clock:
         self.now += seconds
 
 
-def test_silence_is_given_up_once_and_says_why():
-    clock, said = Clock(), []
-    storage.StoreTimeout(600, clock).watch(said.append, clock.rest)
-    assert len(said) == 1 and "neither answered nor failed for 600 s" in said[0]
-    assert 700 < clock.now < 730
-
-
-def test_a_slow_store_that_answers_is_waited_for():
-    clock, said = Clock(), []
-    one = storage.StoreTimeout(600, clock)
-
-    def rest(seconds):
-        clock.rest(seconds)
-        if clock.now < 5000:
-            one.moved()
-
-    one.watch(said.append, rest)
-    assert said and clock.now > 5500
+def test_silence_is_given_up_and_says_why_and_an_answer_ends_it():
+    clock = Clock()
+    answers = storage.StoreAnswers(clock)
+    clock.rest(600)
+    assert not answers.trouble()
+    clock.rest(1)
+    assert "neither answered nor failed for 600 s" in answers.trouble()
+    answers.note()
+    assert not answers.trouble()
 
 
 def test_every_chunk_is_an_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "CHUNK", 10)
     (tmp_path / "file").write_bytes(b"x" * 35)
-    there, answers = storage.UrlStore(f"memory://{tmp_path}/chunks"), []
-    there.moved = lambda: answers.append(1)
-    there.put(tmp_path / "file", "file")
+    answers = []
+    monkeypatch.setattr(storage.ANSWERS, "note", lambda: answers.append(1))
+    storage.UrlStore(f"memory://{tmp_path}/chunks").put(tmp_path / "file", "file")
     assert len(answers) == 5  # four chunks, and the file as a whole
 
 
@@ -153,7 +144,8 @@ def test_a_copy_to_a_store_that_hangs_is_found_out(tmp_path, monkeypatch):
     folder, store, clock = tmp_path / "run", stores.store(), Clock()
     stores.train(store, range(100))
     stores.publish(folder, 1, stores.save(store, folder, 1))
-    one, hangs, answers = storage.StoreTimeout(600, clock), threading.Event(), threading.Event()
+    one, hangs, answers = storage.StoreAnswers(clock), threading.Event(), threading.Event()
+    monkeypatch.setattr(storage, "ANSWERS", one)
 
     def open_file(self, path, mode="rb", **_):
         hangs.set()
@@ -164,7 +156,7 @@ def test_a_copy_to_a_store_that_hangs_is_found_out(tmp_path, monkeypatch):
 
     def copy():
         with pytest.raises(OSError, match="refuses"):
-            upload.upload(folder, f"memory://{tmp_path}/hangs", 1, stores.CLAIM, keep=1, moved=one.moved)
+            upload.upload(folder, f"memory://{tmp_path}/hangs", 1, stores.CLAIM, keep=1)
 
     thread = threading.Thread(target=copy)
     thread.start()

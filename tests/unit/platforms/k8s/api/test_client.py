@@ -70,7 +70,7 @@ def test_paths_bodies_and_who_asks_are_as_the_api_wants_them():
         await client.get(NODES, "n1")
         await client.create(ELASTIC_JOBS, ELASTIC_JOBS.body("ctr", spec={"script": "a.py"}), namespace="other")
         await client.patch(ELASTIC_JOBS, "ctr", {"status": {"phase": "x"}}, subresource="status")
-        await client.patch(PODS, "p", [{"op": "remove", "path": "/x"}], how="json")
+        await client.patch(PODS, "p", {"spec": {}}, how="strategic")
         await client.delete(PODS, "p", grace_s=0, uid="u", propagation="Background")
         asked = [(method, path) for method, path, _, _ in server.asked]
         assert asked == [
@@ -83,7 +83,7 @@ def test_paths_bodies_and_who_asks_are_as_the_api_wants_them():
         ]
         assert all(headers["Authorization"] == "Bearer t" for *_, headers in server.asked)
         assert server.asked[3][3]["Content-Type"] == "application/merge-patch+json"
-        assert server.asked[4][3]["Content-Type"] == "application/json-patch+json"
+        assert server.asked[4][3]["Content-Type"] == "application/strategic-merge-patch+json"
         options = json.loads(server.asked[5][2])
         assert options["gracePeriodSeconds"] == 0 and options["preconditions"] == {"uid": "u"}
 
