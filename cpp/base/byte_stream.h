@@ -1,4 +1,4 @@
-// Values as bytes one after the other, written and read by one list of fields. Reading checks every length.
+// Writes values as consecutive bytes and reads them back, field by field. Reading checks every length.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct ByteWriter {
     put(&value, sizeof value);
   }
   template <class Count, class T>
-  void counted(const T& values) {  // a string or a vector, after the number of its elements
+  void counted(const T& values) {  // a string or a vector, preceded by its number of elements
     field(static_cast<Count>(values.size()));
     put(values.data(), values.size() * sizeof values[0]);
   }
@@ -32,7 +32,7 @@ struct ByteWriter {
   }
 };
 
-// `Error` is thrown with `torn` when the bytes end before a field does.
+// Throws `Error(torn)` if the bytes end in the middle of a field.
 template <class Error>
 struct ByteReader {
   std::span<const uint8_t> rest;

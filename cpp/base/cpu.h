@@ -25,11 +25,12 @@ namespace springtide {
 }
 
 constexpr size_t kLine = 64;
-constexpr size_t kMostLines = 16;  // beyond 1 KiB the hardware has seen the pattern
+constexpr size_t kMostLines = 16;  // beyond 1 KiB the hardware prefetcher continues by itself
 
 inline void prefetch_read(const void* at) { __builtin_prefetch(at, 0); }
 
-// `kBytes`: as many as `bytes` when that is known beforehand. A multiple of lines then starts at one.
+// `kBytes`: the value of `bytes` if it is known at compile time, else 0. If it is a multiple of a cache line, `from`
+// must be aligned to a line.
 template <size_t kBytes = 0, int kToWrite = 0>
 void prefetch_lines(const void* from, size_t bytes) {
   if constexpr (kBytes != 0 && kBytes % kLine == 0 && kBytes <= kMostLines * kLine) {
@@ -46,7 +47,7 @@ void prefetch_lines_to_write(const void* from, size_t bytes) {
   prefetch_lines<kBytes, 1>(from, bytes);
 }
 
-// Calls `call` with the length of rows as a constant, where it is a common one; with 0 for any other.
+// Calls `call` with the row length as a compile-time constant if the length is a common one, else with 0.
 template <class Call>
 [[gnu::always_inline]] inline auto by_dim(uint32_t dim, const Call& call) {
   switch (dim) {

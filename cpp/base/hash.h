@@ -17,12 +17,12 @@ constexpr uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A row and its image have one home.
+// A row and its image (kImage) have the same hash, hence the same slot.
 constexpr uint64_t hash_key(TableId table, Key key) {
   return mix64(static_cast<uint64_t>(key) + 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(table_of(table)) + 1));
 }
 
-// hash_key is a bijection for a given table: the key comes back from the hash.
+// Inverse of mix64. For a given table, hash_key is a bijection, so key_of computes the key from the hash.
 constexpr uint64_t unmix64(uint64_t x) {
   x ^= (x >> 31) ^ (x >> 62);
   x *= 0x319642b2d24d8ec3ULL;
@@ -35,7 +35,7 @@ constexpr Key key_of(TableId table, uint64_t hash) {
   return static_cast<Key>(unmix64(hash) - 0x9e3779b97f4a7c15ULL * (static_cast<uint64_t>(table) + 1));
 }
 
-// A slot is the top bits of the hash, so a stripe is a run of neighbouring slots. `slots`: a power of two, >= 64.
+// The slot is the top bits of the hash, so a stripe consists of adjacent slots. `slots`: a power of two, >= 64.
 constexpr uint32_t slot_of(uint64_t hash, uint32_t slots) {
   return static_cast<uint32_t>(hash >> (64 - std::countr_zero(slots)));
 }

@@ -11,6 +11,6 @@ using Digest = std::array<uint8_t, 32>;
 
 Digest sha256(std::span<const uint8_t> message);
 Digest hmac_sha256(std::span<const uint8_t> key, std::span<const uint8_t> message);
-bool same_digest(const Digest& a, const Digest& b);  // in time that does not depend on where they differ
+bool same_digest(const Digest& a, const Digest& b);  // constant time
 
 }  // namespace springtide

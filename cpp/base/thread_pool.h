@@ -1,4 +1,4 @@
-// A small thread pool for one large call: splits it into shares and waits for all of them.
+// A small thread pool that splits one large call into shares and waits for all of them.
 #pragma once
 
 #include <condition_variable>
@@ -23,10 +23,11 @@ class ThreadPool {
     for (std::thread& member : members_) member.join();
   }
 
-  // Calls work(0) … work(shares - 1), each once. A pool that is busy with another call leaves it to the caller.
+  // Calls work(0) … work(shares - 1), each once. If the pool is busy with another call, the caller does all shares
+  // itself.
   void run(uint32_t shares, const std::function<void(uint32_t)>& work) { run_in_order(shares, true, work, {}); }
-  // The same; `done(n)` runs in the caller's thread when shares 0 to n - 1 are done, at last with all, while other
-  // threads may still work. Without `helped` the caller works alone.
+  // Like run(). In addition, `done(n)` runs in the caller's thread once shares 0 to n - 1 are done, while other threads
+  // may still work; the last call has n = `shares`. Without `helped`, the caller does all shares itself.
   void run_in_order(uint32_t shares, bool helped, const std::function<void(uint32_t)>& work,
                     const std::function<void(uint32_t)>& done) {
     std::unique_lock in_use(in_use_, std::defer_lock);
@@ -40,7 +41,7 @@ class ThreadPool {
     begin(shares, work);
     std::unique_lock hold(lock_);
     for (uint32_t told = done ? 0 : shares; !failure_;) {
-      if (done_first_ > told) {  // before more work: the caller uses these results while others work
+      if (done_first_ > told) {  // before more work, so that the caller uses finished results while others work
         told = done_first_;
         hold.unlock();
         call(told, done);
@@ -96,18 +97,18 @@ class ThreadPool {
     wake_.notify_all();
   }
   void end(std::unique_lock<std::mutex>& hold) {
-    work_ = nullptr;  // a member that wakes up only now finds nothing to do, and nobody waits for it
+    work_ = nullptr;  // a thread that wakes up only now finds no work, and nothing waits for it
     finished_.wait(hold, [&] { return busy_ == 0; });
     if (failure_) std::rethrow_exception(failure_);
   }
   static constexpr uint32_t kNone = UINT32_MAX;  // no share is left
-  // The next two with the lock held.
+  // Call the next two with the lock held.
   uint32_t take() { return next_ >= shares_ || failure_ ? kNone : next_++; }
   void note_done(uint32_t share) {
     done_[share] = 1;
     const uint32_t before = done_first_;
     while (done_first_ < shares_ && done_[done_first_] != 0) ++done_first_;
-    if (done_first_ != before) finished_.notify_all();  // nobody is woken where nobody waits
+    if (done_first_ != before) finished_.notify_all();
   }
   void call(uint32_t number, const std::function<void(uint32_t)>& work) {
     try {
@@ -126,7 +127,7 @@ class ThreadPool {
   const std::function<void(uint32_t)>* work_ = nullptr;
   uint32_t shares_ = 0, next_ = 0, busy_ = 0;
   std::vector<uint8_t> done_;  // by share
-  uint32_t done_first_ = 0;    // from the first on
+  uint32_t done_first_ = 0;    // shares 0 to done_first_ - 1 are done
   uint64_t round_ = 0;
   std::exception_ptr failure_;
   bool stop_ = false;

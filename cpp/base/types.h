@@ -6,28 +6,29 @@
 #include <stdexcept>
 #include <string>
 
-// Statistics are declared by one list of names, from which their fields and Python dicts are made.
+// Statistics are declared as a list of names. Macros turn the list into struct fields and Python dicts.
 #define SPRINGTIDE_FIGURE(name) uint64_t name = 0;
 
 namespace springtide {
 
 using Key = int64_t;       // 64 bits end to end; every value is legal
-using TableId = uint16_t;  // dense tensors live in tables too, one per parameter group
-// Flag of a table id in a request: the row's image instead of its weights. An image is everything that a store keeps of
-// a row, as float32: weights, optimizer vectors, optimizer number. Workers that cache rows need it (cached_backend.h).
+using TableId = uint16_t;  // dense tensors are in tables too, one per parameter group
+// Flag of a table id in a request: asks for the row's image instead of its weights. An image is everything that a store
+// keeps for a row, as float32: weights, optimizer vectors, optimizer number. Workers that cache rows need it
+// (cached_backend.h).
 constexpr TableId kImage = 0x8000;
-// Flag: the row's update count, 32 bits in place of one float (row_counts.h).
+// Flag of a table id in a request: asks for the row's update count, 32 bits in place of one float (row_counts.h).
 constexpr TableId kCount = 0x4000;
 constexpr TableId kTables = 0x4000;  // table ids are below this
 constexpr bool is_image(TableId table) { return (table & (kImage | kCount)) == kImage; }
 constexpr bool is_count(TableId table) { return (table & (kImage | kCount)) == kCount; }
 constexpr bool is_plain(TableId table) { return table < kTables; }
 constexpr TableId table_of(TableId table) { return static_cast<TableId>(table & (kTables - 1)); }
-constexpr uint32_t kStripes = 64;  // lock stripes of a store; the slots of one stripe are neighbours
+constexpr uint32_t kStripes = 64;  // lock stripes of a store; the slots of one stripe are adjacent
 
 enum class DType : uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
 enum class InitKind : uint8_t { zeros = 0, uniform = 1, normal = 2, xavier = 3 };
-// Which cached row goes first: the longest unused, or the least used (among them the oldest).
+// Which cached row is evicted first: the least recently used, or the least frequently used (of several, the oldest).
 enum class EvictOrder : uint8_t { lru = 0, lfu = 1 };
 enum class OptimKind : uint8_t { sgd = 0, adagrad = 1, rowwise_adagrad = 2, adam = 3, rmsprop = 4, ftrl = 5 };
 
@@ -39,13 +40,13 @@ struct InitSpec {
   bool operator==(const InitSpec&) const = default;
 };
 
-// Constant for the life of a table. What a learning-rate scheduler may change is in TableHyper.
+// Constant for the life of a table. TableHyper has the values that a learning-rate scheduler may change.
 struct OptimSpec {
   OptimKind kind = OptimKind::sgd;
   float momentum = 0, dampening = 0;    // sgd
   bool nesterov = false;                // sgd
   float beta1 = 0.9f, beta2 = 0.999f;   // adam
-  bool eps_outside = true;              // adam: true is torch.optim.Adam's place of eps, false SparseAdam's
+  bool eps_outside = true;              // adam: true adds eps where torch.optim.Adam does, false where SparseAdam does
   bool decoupled_decay = false;         // adam: true is AdamW
   float eps = 1e-8f;                    // adagrad, adam, rmsprop
   float alpha = 0.99f;                  // rmsprop
@@ -63,24 +64,24 @@ struct TableSpec {
   OptimSpec optim;
   uint32_t min_count = 0;      // gradients applied before a row is created; 0 and 1: at once
   uint64_t ttl = 0;            // evict a row untouched for longer than this on the push clock; 0: never
-  uint64_t capacity_rows = 0;  // bound of the whole job, divided among slots; 0: none
+  uint64_t capacity_rows = 0;  // limit for the whole job, divided among slots; 0: none
   bool operator==(const TableSpec&) const = default;
 };
 
-// Hyperparameters of one table, sent with each push. On the wire as in memory.
+// Hyperparameters of one table, sent with each push in this memory layout.
 struct TableHyper {
   TableId table = 0;
   uint16_t reserved = 0;
   float lr = 0;
   float weight_decay = 0;
   uint32_t reserved2 = 0;
-  uint64_t step = 0;  // count for adam's bias correction; 0: the row's own
+  uint64_t step = 0;  // step count for adam's bias correction; 0: the row's own count
 };
 static_assert(sizeof(TableHyper) == 24);
 
 // Identity of trained batches: samples of a shard (numbered uniquely in the job), or offsets of a stream's partition.
 struct BatchRange {
-  uint32_t shard_samples = 0;  // of the whole shard, to merge finished neighbours; 0: unknown
+  uint32_t shard_samples = 0;  // size of the whole shard, to merge adjacent finished shards; 0: unknown
   uint32_t shard = 0;          // or the stream's partition
   uint64_t first = 0;
   uint64_t count = 0;
@@ -94,7 +95,8 @@ struct BadInput : std::runtime_error {
 struct NonFinite : BadInput {
   using BadInput::BadInput;
 };
-// Nothing was applied to a slot that had a part of the push's batches. springtide.errors.PartlyApplied.
+// A slot had already applied a part of the push's batches, so nothing was applied to it.
+// springtide.errors.PartlyApplied.
 struct PartlyApplied : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

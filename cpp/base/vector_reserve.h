@@ -7,7 +7,7 @@
 
 namespace springtide {
 
-// Grows by doubling, so that asking for a little again and again costs no more than adding it.
+// Grows by doubling, so that many small calls cost no more than adding the elements.
 template <class T>
 void reserve_more(std::vector<T>& into, size_t more) {
   const size_t wanted = into.size() + more;

@@ -1,5 +1,5 @@
-// Scattered buffers as one payload: copied side by side, or sent with few system calls.
-// In: offsets from dataworker/transport/codec.py. Next: bindings/payload.cpp.
+// Combines scattered buffers to one payload: copies them together, or sends them with few system calls. In: offsets
+// from dataworker/transport/codec.py. Next: bindings/payload.cpp.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@
 namespace springtide {
 
 struct Piece {
-  uint64_t offset;  // in the payload; rising, no two overlap, less than 64 bytes between two
+  uint64_t offset;  // in the payload; ascending, without overlap, less than 64 bytes apart
   const std::byte* data;
   uint64_t size;
 };
 
-// True if pieces rise, do not overlap and end within `capacity`.
+// True if the offsets of the pieces ascend, the pieces do not overlap and all end within `capacity`.
 bool pieces_fit(std::span<const Piece> pieces, uint64_t capacity);
 
-// Copies them to their places; what lies between them is left as it is.
+// Copies the pieces to their offsets. Bytes between pieces stay unchanged.
 void gather(std::span<const Piece> pieces, std::byte* into);
 
-// Sends `prefix`, then the payload with zeros between the pieces, over a blocking socket or TLS. Where `passed` is 0 or
-// more, that file descriptor goes along with the first byte. Returns 0, or the errno of what went wrong.
+// Sends `prefix`, then the payload with zeros between the pieces, over a blocking socket or TLS. If `passed` is 0 or
+// more, this file descriptor is sent with the first byte. Returns 0 or an errno.
 int send_pieces(Line line, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed);
 
 // Receives one data worker message from a socket without the GIL: head, text and, if the header equals the expected
@@ -44,14 +44,14 @@ struct MessageHead {  // as on the wire, little-endian
 static_assert(sizeof(MessageHead) == 28);
 
 struct Expected {
-  std::span<const std::byte> begins;  // what every head of ours begins with
+  std::span<const std::byte> begins;  // first bytes of every valid head
   uint32_t most_fields, most_header;
-  std::span<const std::byte> header;  // of a batch for which there is memory already; empty: of none
-  std::span<std::byte> into;          // as long as its payload
+  std::span<const std::byte> header;  // header of a batch for which memory is ready; empty: none
+  std::span<std::byte> into;          // that memory, as long as the payload
 };
 
 struct ReceivedMessage {
-  enum class Progress : uint8_t { head, text, whole };  // head: no more was read, it is not one of ours
+  enum class Progress : uint8_t { head, text, whole };  // head: the head is not valid, and nothing more was read
   Progress came = Progress::head;
   int error = 0;  // an errno; -1: the other side has closed
   MessageHead head = {};

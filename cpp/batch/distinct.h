@@ -8,12 +8,13 @@
 namespace springtide {
 
 struct DistinctOut {
-  int64_t* values;   // room for as many as are given, like the others
-  int64_t* inverse;  // the place among the values of each that is given; may be null
+  int64_t* values;   // this array and the others have room for all given integers
+  int64_t* inverse;  // for each given integer, its index in `values`; may be null
   int64_t* counts;   // may be null
 };
 
-// How many distinct ones there are; they and what else is wanted are written to `out`. Fewer than 2^32 are given.
+// Returns the number of distinct integers and writes the non-null arrays of `out`. `given` has fewer than 2^32
+// integers.
 uint64_t distinct(std::span<const int64_t> given, const DistinctOut& out);
 
 }  // namespace springtide

@@ -34,7 +34,7 @@ struct MessageRun {
   std::vector<uint8_t> payload;
   std::vector<int64_t> ends;
   std::vector<int64_t> offsets;
-  std::vector<double> times;  // seconds; of a message without one: when it came
+  std::vector<double> times;  // seconds; for a message without a timestamp, its time of arrival
 };
 
 struct MessageEvent {

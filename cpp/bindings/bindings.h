@@ -14,7 +14,8 @@
 
 namespace nb = nanobind;
 
-// Every array argument is bound with .noconvert(): a silent copy of an output would be filled and dropped.
+// Every array argument is bound with .noconvert(). Otherwise nanobind could pass a converted copy of an output array,
+// and the caller's array would stay empty.
 template <class T>
 using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using KeyArray = Array<const int64_t>;
@@ -62,12 +63,12 @@ Enum parse(const char* kind, const std::string& name, const std::array<const cha
 
 constexpr std::array<const char*, 2> kEvictOrders{"lru", "lfu"};
 
-// Of a dict `out` of the figures in `stats`.
+// Copies one field of `stats` to the dict `out`.
 #define SPRINGTIDE_ENTRY(name) out[#name] = stats.name;
 
 void bind_table_spec(nb::module_& m);  // TableSpec, Hyper
 void bind_store(nb::module_& m);       // Store and, first, the specs
-void bind_probe_loop(nb::module_& m);  // the bound of the store's benchmark
+void bind_probe_loop(nb::module_& m);  // the loop that `bench store` compares with
 void bind_server(nb::module_& m);
 void bind_client(nb::module_& m);    // backends, StepRows, Pending
 void bind_schedule(nb::module_& m);  // Scheduler, Scheduled, CachePlan

@@ -15,7 +15,7 @@ struct PyPart {
   springtide::Part push_part() const { return step ? step->push_part() : dense->push_part(); }
 };
 
-// Keeps the memory of a push until the push is done, whatever Python drops meanwhile.
+// Keeps the memory of a push until the push is done, even if Python drops its references earlier.
 struct PyPending {
   std::vector<std::shared_ptr<springtide::RowSet>> sets;
   std::unique_ptr<springtide::Pending> pending;

@@ -1,10 +1,10 @@
-// What one worker's cache does around one step. The scheduler (schedule.h) makes one per rank and step; a cache
-// executes it and decides nothing itself.
+// CachePlan: what one worker's cache does before, in and after one step. The scheduler (schedule.h) makes one plan per
+// rank and step; a cache executes the plan and decides nothing itself.
 //
-// At most one worker caches a row, always as its image (weights and optimizer state). A row that several workers train
-// in one step is summed on the server, or with P2P::gradients by its keeper, one of them, in rank order. A cached row
-// is dirty from the moment it is trained until it is written back: when another worker trains it, on eviction, or by a
-// flush.
+// At most one worker caches a row, always as its image (weights and optimizer state). If several workers train a row in
+// one step, the server sums its gradients in rank order. With P2P::gradients, one of these workers, the row's keeper,
+// sums them instead. A cached row is dirty from its first training until it is written back, which happens when another
+// worker trains it, on eviction, or by a flush.
 //
 // A rank executes the plan of step s in this order:
 //   1. with the push of step s - 1: write_back, sends, value_sends, and the other ends of these
@@ -33,30 +33,30 @@ struct PlanKeys {
   }
 };
 
-// What goes straight from worker to worker. Both ends list the same keys in the same order.
+// Rows that one worker sends directly to another. Both list the same keys in the same order.
 struct PeerRows {
-  uint32_t peer = 0;  // rank of the other end
+  uint32_t peer = 0;  // rank of the other worker
   PlanKeys rows;
 };
 
 struct CachePlan {
   uint64_t step = 0;  // counted from 1, as in PushMeta
   uint32_t rank = 0;
-  // Before the step, with the push of the one before it.
+  // Before the step, with the push of the previous step.
   PlanKeys write_back;                   // dirty rows whose images go to the server
   std::vector<PeerRows> sends;           // dirty rows whose images go to another rank instead, by rank
-  std::vector<PeerRows> receives;        // the other ends of `sends`, by rank: trained here, and kept
-  std::vector<PeerRows> value_sends;     // rows whose values go to others that train them too
-  std::vector<PeerRows> value_receives;  // the other ends: trained here, not kept, gradients in gradient_sends
+  std::vector<PeerRows> receives;        // counterpart of `sends`, by rank: rows to train and keep here
+  std::vector<PeerRows> value_sends;     // rows whose values go to other ranks that also train them
+  std::vector<PeerRows> value_receives;  // counterpart: trained here, not kept; gradients in gradient_sends
   // The step.
-  PlanKeys drop;       // leave the cache: stale after this step, or evicted to make room
-  PlanKeys hold_hit;   // trained and kept here, and cached here
-  PlanKeys hold_pull;  // trained and kept here: the image is pulled
-  PlanKeys pass_hit;   // trained by others too; the value is cached here (and in `drop`)
-  PlanKeys pass_pull;  // trained by others too, or no room for it: the value is pulled, not the state
+  PlanKeys drop;       // rows to remove: stale after this step, or evicted to make room
+  PlanKeys hold_hit;   // trained here, already cached, stay cached
+  PlanKeys hold_pull;  // trained here, cached from now on: the image is pulled
+  PlanKeys pass_hit;   // trained by other ranks too; the value is cached here, and the row is also in `drop`
+  PlanKeys pass_pull;  // trained by other ranks too, or no room: the value is pulled without state
   // After the step.
   std::vector<PeerRows> gradient_sends;     // keys whose gradients go to the rank that keeps the row, not to servers
-  std::vector<PeerRows> gradient_receives;  // the other ends: to be summed in rank order with this rank's own
+  std::vector<PeerRows> gradient_receives;  // counterpart: to be summed in rank order with this rank's gradients
 
   static size_t rows_of(const std::vector<PeerRows>& all) {
     size_t rows = 0;
@@ -66,8 +66,8 @@ struct CachePlan {
   size_t sent() const { return rows_of(sends) + rows_of(value_sends) + rows_of(gradient_sends); }
   size_t received() const { return rows_of(receives) + rows_of(value_receives) + rows_of(gradient_receives); }
   size_t hits() const { return hold_hit.size() + pass_hit.size(); }
-  size_t pulls() const { return hold_pull.size() + pass_pull.size(); }  // rows asked of servers
-  // Pushed to servers at the end of the step: of the keys that are passed, those that nobody keeps.
+  size_t pulls() const { return hold_pull.size() + pass_pull.size(); }  // rows requested from servers
+  // Number of gradients pushed to servers at the end of the step: those of trained rows that no rank keeps.
   size_t gradients() const {
     return pass_hit.size() + pass_pull.size() + rows_of(value_receives) - rows_of(gradient_sends);
   }

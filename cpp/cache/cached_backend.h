@@ -1,6 +1,7 @@
-// A worker's row cache in front of its tables, for bsp groups. Rows that only this worker trains are read, trained and
-// kept here, with the server's kernels, and written back when another worker needs them, all by a plan (cache_plan.h).
-// Results equal those without a cache, bit for bit. Protocol: docs/design/caching.md.
+// A worker's row cache in front of its tables, for bsp groups. The cache reads, trains and keeps the rows that only
+// this worker trains, with the server's kernels. It writes a row back when another worker needs it. A plan
+// (cache_plan.h) decides all of this. Results equal those without a cache, bit for bit. Protocol:
+// docs/design/caching.md.
 #pragma once
 
 #include <bit>
@@ -21,10 +22,10 @@ namespace springtide {
 
 // Lookup of a key in the lists of a CachePlan. Used by cached_backend.h for every key of a step.
 enum class PlannedUse : uint8_t {
-  none,  // the plan does not speak of it
+  none,  // the plan does not contain the key
   hold,  // trained here: the image is in the cache, or received from another rank before the step
   hold_pull,
-  value,  // trained here, kept by another rank, whose value was received before the step
+  value,  // trained here, kept by another rank, which sent the value before the step
   pass_hit,
   pass_pull,
 };
@@ -48,7 +49,7 @@ class PlanIndex {
   }
 
   PlannedUse of(TableId table, Key key) const { return at(table, key).use; }
-  // Whether its gradient goes to the rank that keeps the row.
+  // True if the key's gradient goes to the rank that keeps the row.
   bool given(TableId table, Key key) const { return at(table, key).given; }
 
  private:
@@ -77,8 +78,8 @@ class PlanIndex {
   std::vector<Cell> cells_;
 };
 
-// Rows, and bytes of rows and keys as they cross the wire, since the beginning; but for the first four, which are now.
-// hits: rows that were read here; received, sent: from and to other ranks; pushed: to servers.
+// The first four are current values, the others totals. Bytes are those of rows and keys on the wire. hits: rows read
+// from the cache; received, sent: from and to other ranks; pushed: to servers.
 // clang-format off
 #define SPRINGTIDE_CACHE_STATS(F) \
   F(rows) F(bytes) F(dirty_rows) F(dirty_bytes) F(hits) F(pulled_values) F(pulled_images) F(received_rows) \
@@ -96,25 +97,27 @@ class CachedBackend final : public CachingBackend {
  public:
   using CachingBackend::CachingBackend;
 
-  // What is done around `step` (as in PushMeta). Before the step's first pull, and before the push of the
-  // step before it: a push that does not find the next plan writes everything back.
+  // Sets the plan of `step` (counted as in PushMeta). Call it before the first pull of the step and before the push of
+  // the previous step: a push that finds no plan for the next step writes everything back.
   void set_plan(uint64_t step, CachePlan plan);
-  void move_plan(uint64_t step, uint64_t to);  // another step comes first: what was done for the plan stays done
-  void flush_next();                           // the next push writes back all dirty rows; they stay here, clean
-  void clear();                                // forgets rows, written back or not, and plans
+  // Makes `step`'s plan that of step `to`, because another step comes first; completed parts stay done.
+  void move_plan(uint64_t step, uint64_t to);
+  void flush_next();  // the next push writes back all dirty rows; they stay cached, clean
+  void clear();       // forgets all rows, even dirty ones, and all plans
 
-  // Between ranks, after the push of the step before `step`: values of rows that others train too, then images of rows
-  // that change hands, each followed by a dirty flag. A plan's `receives` must be here before the step's first pull.
+  // What ranks exchange after the push of the step before `step`: values of rows that other ranks train too, then
+  // images of rows that change owner, each followed by a dirty flag. A plan's `receives` must have arrived before the
+  // first pull of the step.
   struct RankBuffer {
     uint32_t peer;
     std::vector<float> floats;
   };
-  using Sizes = std::vector<std::pair<uint32_t, size_t>>;  // by rank, floats
+  using Sizes = std::vector<std::pair<uint32_t, size_t>>;  // (rank, floats)
   std::vector<RankBuffer> sends(uint64_t step);
   Sizes receives(uint64_t step) const;
   void received(uint64_t step, uint32_t peer, std::span<const float> floats);
-  // Before the push of `step`, which is given the same parts: gradients for the ranks that keep the rows,
-  // each after one float that says whether there is one. NonFinite as with a push.
+  // What ranks exchange before the push of `step`, which must get the same parts: gradients for the ranks that keep the
+  // rows. One float before each gradient says whether the gradient exists. NonFinite as in a push.
   std::vector<RankBuffer> gradient_sends(uint64_t step, std::span<const Part> parts) const;
   Sizes gradient_receives(uint64_t step) const;
   void gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats);
@@ -137,29 +140,29 @@ class CachedBackend final : public CachingBackend {
     std::vector<RankBuffer> sends;
     std::map<uint32_t, std::vector<float>> gradients;  // received, by rank
   };
-  // All with the lock held.
+  // Call all of these with the lock held.
   Planned* plan_of(uint64_t step) const;
-  void begin(Planned& planned);  // what is written back is on its way: rows leave, for other ranks or for good
+  void begin(Planned& planned);  // after the write-back was sent: removes rows that go to other ranks or are dropped
   void pack(Planned& planned);
   void leave(CachedRow& row);
   Planned& known_plan(uint64_t step) const;
   Sizes sizes(const std::vector<PeerRows>& images, const std::vector<PeerRows>& others) const;
-  CachedRow& row_of(const char* list, TableId table, Key key) const;  // that a plan takes for cached
+  CachedRow& row_of(const char* list, TableId table, Key key) const;  // a row that the plan expects to be cached
   [[noreturn]] void refuse(const std::string& what, TableId table, Key key) const;
   void split_pull(const Part& part, const Planned* planned, RowSelection& values, RowSelection& images);
   void split_push(const Part& part, const Planned* planned, bool unique, RowSelection& grads,
                   RowTraining& training) const;
   void add_received(const Planned& planned, bool before_own, RowTraining& training) const;
-  std::unique_ptr<RowSelection> write_back(const Planned* next);  // all that is dirty when it is null
-  void enter(const RowSelection& images);                         // those that came from servers
+  std::unique_ptr<RowSelection> write_back(const Planned* next);  // null: all dirty rows
+  void enter(const RowSelection& images);                         // caches images that came from servers
 
   RowCache rows_;
-  RowCache borrowed_;  // values of rows that other ranks keep, for one step
+  RowCache borrowed_;  // values of rows that other ranks keep, valid for one step
   std::map<uint64_t, std::unique_ptr<Planned>> plans_;
   bool flush_next_ = false;
-  bool on_servers_ = true;  // servers have every row of every rank: none was kept since a flush
+  bool on_servers_ = true;  // servers have the latest value of every row: no rank kept a row since a flush
   uint64_t pushed_ = 0;     // the last planned step that was pushed
-  uint64_t life_ = 0;       // rises with clear(): what was asked for before does not enter
+  uint64_t life_ = 0;       // incremented by clear(): replies to earlier requests are not cached
   std::vector<std::weak_ptr<PullInFlight>> under_way_;
   CacheStats count_;
 };

@@ -1,5 +1,5 @@
-// Row images (types.h) by 64-bit key, in slabs by size, with dirty flags, byte counts and eviction order. The
-// owner, cached_backend.h or versioned_backend.h, decides what to keep.
+// Stores row images (types.h) by 64-bit key, in slabs by size, with dirty flags, byte counts and eviction order. The
+// owner, cached_backend.h or versioned_backend.h, decides what to cache.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ namespace springtide {
 struct CachedRow {
   uint64_t hash = 0;  // stands for the key, as in cell.h
   TableId table = 0;
-  bool dirty = false;   // changed here, and not on the server yet: set_dirty()
+  bool dirty = false;   // changed here and not yet on the server; use set_dirty()
   uint32_t floats = 0;  // of the image
   float* image = nullptr;
-  uint64_t version = 0;  // whatever the owner of the cache counts: steps, or clocks of the server
+  uint64_t version = 0;  // meaning defined by the cache's owner: steps, or update counts of the server
   uint64_t uses = 0;     // lfu
   CachedRow *older = nullptr, *newer = nullptr;
 
@@ -34,7 +34,7 @@ class RowCache {
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
 
-  // nullptr: not here
+  // nullptr: not cached
   CachedRow* find(TableId table, Key key) const {
     if (count_ == 0) return nullptr;
     const uint32_t row = index_[place_of(hash_key(table, key), table)];
@@ -68,7 +68,7 @@ class RowCache {
     image_bytes_ -= row.floats * sizeof(float);
     --count_;
     row.image = nullptr;
-    // Those behind it move up, so that no search ends at the hole.
+    // Later entries of the probe sequence move up, so that no search ends at the hole.
     const size_t mask = index_.size() - 1;
     for (size_t at = (hole + 1) & mask; index_[at] != kFree; at = (at + 1) & mask) {
       const size_t home = rows_[index_[at]].hash & mask;
@@ -95,17 +95,17 @@ class RowCache {
     dirty ? ++dirty_ : --dirty_;
     dirty_bytes_ += dirty ? bytes : 0 - bytes;
   }
-  // it was used just now
+  // Marks the row as used now.
   void touch(CachedRow& row) {
     if (order_ == EvictOrder::lru && row.newer == nullptr) return;
     unlink(row);
     if (order_ == EvictOrder::lfu) ++row.uses;
     link(row);
   }
-  // by the order; nullptr when it is empty
+  // The row to evict next; nullptr if the cache is empty.
   CachedRow* next_victim() const { return rings_.empty() ? nullptr : rings_.begin()->second.oldest; }
 
-  // In a repeatable order, that of insertion into free places. `visit` may erase none.
+  // Visits all rows in a repeatable order, that of their places in rows_. `visit` must not erase rows.
   template <class Visit>
   void for_each(Visit visit) {
     for (CachedRow& row : rows_)
@@ -116,7 +116,7 @@ class RowCache {
   size_t dirty_rows() const { return dirty_; }
   uint64_t bytes() const { return image_bytes_ + count_ * kRowBytes; }
   uint64_t dirty_bytes() const { return dirty_bytes_ + dirty_ * kRowBytes; }
-  // What one more row of that size is counted as, index and all.
+  // Bytes that one more row of that size counts, including its index entry.
   static uint64_t row_bytes(uint32_t floats) { return kRowBytes + floats * uint64_t{sizeof(float)}; }
 
  private:
@@ -124,17 +124,17 @@ class RowCache {
   static constexpr uint32_t kFree = ~0u;
   static constexpr size_t kSlabBytes = 256 << 10;
 
-  // Places for images of one size.
+  // Memory for images of one size.
   struct Slab {
     std::vector<std::unique_ptr<float[]>> pieces;
     std::vector<float*> free;
     uint64_t bytes = 0;
   };
-  struct Ring {  // rows of one number of uses
+  struct Ring {  // rows with the same number of uses
     CachedRow *oldest = nullptr, *newest = nullptr;
   };
 
-  // Where it is in the index, or the empty cell where it would be put.
+  // The row's position in the index, or the empty cell where it would be inserted.
   size_t place_of(uint64_t hash, TableId table) const {
     const size_t mask = index_.size() - 1;
     size_t at = hash & mask;
@@ -151,7 +151,7 @@ class RowCache {
     Slab& slab = slabs_[floats];
     if (slab.free.empty()) {
       const size_t row = std::max<size_t>(floats, 1);
-      // A cache of a few rows takes little; one that grows takes more at a time.
+      // A small cache allocates little; a growing cache allocates more at a time.
       const size_t had = slab.bytes / (row * sizeof(float));
       const size_t most = std::max<size_t>(1, kSlabBytes / (row * sizeof(float)));
       const size_t wanted = std::clamp<size_t>(had, 1, most);
@@ -178,7 +178,7 @@ class RowCache {
   }
 
   EvictOrder order_;
-  std::deque<CachedRow> rows_;       // never moved; those without an image are free
+  std::deque<CachedRow> rows_;       // never moved; rows without an image are free
   std::vector<uint32_t> free_rows_;  // places in rows_
   std::vector<uint32_t> index_;      // open addressing: a place in rows_
   std::map<uint32_t, Slab> slabs_;   // by floats

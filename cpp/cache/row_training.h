@@ -1,5 +1,5 @@
-// Trains rows outside a store with the same kernels, operands and order, hence the same bits.
-// In: images in a worker's cache, gradients of a step. Out: the updated images.
+// Trains rows outside a store with the same kernels, operands and order, so that the results are bit-identical. In:
+// images in a worker's cache, gradients of a step. Out: the updated images.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace springtide {
 struct CachedTable {
   explicit CachedTable(const TableSpec& s) : spec(s), optimizer(s.optim, s.dim, s.name) {}
   uint32_t image_floats() const { return spec.dim + optimizer.state_floats(); }
-  // A 16-bit row is as wide here as a store makes it for the step, and as rounded afterwards.
+  // A 16-bit row is widened to float32 for the step and rounded afterwards, exactly as in a store.
   void train(const StepArgs& args, float* image, const float* grad) const {
     float* vectors = image + spec.dim;
     optimizer.kernel()(args, image, vectors, vectors + optimizer.vector_floats(), grad, spec.dim);
@@ -40,13 +40,13 @@ struct CachedTable {
   Optimizer optimizer;
 };
 
-// The tables whose rows a worker keeps.
+// The tables whose rows a worker caches.
 class CachedTables {
  public:
   void declared(std::span<const TableSpec> tables) {
     for (const TableSpec& spec : tables) declared_[spec.id] = spec;
   }
-  // BadInput for one that was not declared, or whose rows cannot be trained outside a store.
+  // BadInput for a table that was not declared, or whose rows cannot be trained outside a store.
   void keep(std::span<const TableId> tables) {
     for (const TableId id : tables) {
       const auto spec = declared_.find(id);
@@ -58,8 +58,8 @@ class CachedTables {
       if (!kept_[id]) kept_[id] = std::make_unique<CachedTable>(spec->second);
     }
   }
-  // Why rows of this table cannot be trained by a worker; empty when they can.
-  // What happens to such rows depends on when and how often a store sees gradients of them.
+  // Why a worker cannot train rows of this table; empty if it can. The fate of rows with admission or eviction depends
+  // on when and how often a store sees their gradients.
   static std::string refusal_of(const TableSpec& spec) {
     if (spec.min_count > 1) return "it admits keys by how often they were trained (min_count)";
     if (spec.ttl != 0) return "its rows age (ttl)";
@@ -68,12 +68,12 @@ class CachedTables {
   }
 
   const CachedTable* of(TableId id) const { return id < kept_.size() ? kept_[id].get() : nullptr; }
-  // BadInput for one that is not kept
+  // BadInput for a table that is not cached.
   const CachedTable& known(TableId id) const {
     if (const CachedTable* table = of(id)) return *table;
     throw BadInput("table " + std::to_string(id) + " is not cached");
   }
-  // whether a request speaks of one
+  // True if a request has keys of a cached table.
   bool any_of(const Routed& routed) const {
     return std::any_of(routed.tables.begin(), routed.tables.end(),
                        [this](TableId table) { return of(table) != nullptr; });
@@ -86,7 +86,7 @@ class CachedTables {
 
  private:
   std::map<TableId, TableSpec> declared_;
-  std::vector<std::unique_ptr<CachedTable>> kept_;  // by id; null: not kept
+  std::vector<std::unique_ptr<CachedTable>> kept_;  // by id; null: not cached
 };
 
 [[noreturn]] inline void throw_non_finite(Key key, const CachedTable& table) {
@@ -94,7 +94,8 @@ class CachedTables {
                   "' holds NaN or infinity; nothing of this push was applied");
 }
 
-// Gradients of one step that are applied to cached rows. Those of one key are summed in the order they came.
+// Gradients of one step that are applied to cached rows. Gradients of one key are summed in the order of the add()
+// calls.
 class RowTraining {
  public:
   // NonFinite, naming the key. `unique`: no key comes twice.
@@ -115,7 +116,8 @@ class RowTraining {
     }
     rows_.push_back({&row, &table, grad, nullptr});
   }
-  // BadInput, with nothing done, when a table has no learning rate. Afterwards `done(row)` is told of each.
+  // Trains all rows and then calls `done(row)` for each. BadInput, with nothing changed, if a table has no learning
+  // rate.
   template <class Done>
   void apply(const CachedTables& tables, const PushMeta& meta, Done done) const {
     const std::vector<StepArgs> args = prepare(tables, meta);
@@ -131,7 +133,7 @@ class RowTraining {
     CachedRow* row;
     const CachedTable* table;
     const float* grad;
-    float* summed;  // where `grad` is not the caller's
+    float* summed;  // set if `grad` is a sum of our own, not the caller's memory
   };
   // by table
   std::vector<StepArgs> prepare(const CachedTables& tables, const PushMeta& meta) const {
@@ -139,7 +141,7 @@ class RowTraining {
     std::vector<uint8_t> named(tables.ids(), 0);
     for (const TableHyper& hyper : meta.hyper) {
       const CachedTable* table = tables.of(hyper.table);
-      if (table == nullptr || named[hyper.table] != 0) continue;  // of two the first counts, as on a server
+      if (table == nullptr || named[hyper.table] != 0) continue;  // of two entries the first counts, as on a server
       args[hyper.table] = table->optimizer.prepare(hyper);
       named[hyper.table] = 1;
     }
@@ -150,22 +152,22 @@ class RowTraining {
   }
 
   std::vector<Row> rows_;
-  std::map<CachedRow*, size_t> place_;   // in rows_, where keys may come twice
+  std::map<CachedRow*, size_t> place_;   // index in rows_; used if keys may come twice
   std::deque<std::vector<float>> sums_;  // deque: rows_ point into them
 };
 
-// A backend that keeps rows of some tables in front of another backend.
+// A backend that caches rows of some tables in front of another backend.
 class CachingBackend : public Backend {
  public:
   explicit CachingBackend(std::shared_ptr<Backend> inner)
       : inner_(std::move(inner)), staging_(std::make_shared<StagingPool>(inner_)) {}
 
-  // The tables whose rows are kept, declared before.
+  // Sets the tables whose rows are cached; they must be declared.
   void cache_tables(std::span<const TableId> tables) {
     const std::lock_guard lock(mutex_);
     tables_.keep(tables);
   }
-  // Memory of a row of one of these, with its state.
+  // Bytes of one cached row of the table, with its optimizer state.
   size_t image_bytes(TableId table) const {
     const std::lock_guard lock(mutex_);
     return RowCache::row_bytes(tables_.known(table).image_floats());
@@ -187,7 +189,7 @@ class CachingBackend : public Backend {
 
   const std::shared_ptr<Backend> inner_;
   const std::shared_ptr<StagingPool> staging_;
-  mutable std::mutex mutex_;  // of all that a cache holds
+  mutable std::mutex mutex_;  // guards all cached rows
   CachedTables tables_;
 };
 

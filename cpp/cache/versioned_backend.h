@@ -1,6 +1,7 @@
-// A worker's row cache of bounded staleness (HET's model, write-through). It serves a row that is at most `staleness`
-// updates behind the server, by the counts that come with every pull (row_counts.h). Every gradient is pushed at once
-// and also applied to the cached copy. Exact with staleness 0 in a bsp group. Design: docs/design/caching.md.
+// A worker's row cache of bounded staleness (HET's model, write-through). It uses a copy that is at most `staleness`
+// updates behind the server, as shown by the counts that come with every pull (row_counts.h). Every gradient is pushed
+// immediately and also applied to the copy. With staleness 0 in a bsp group, results are exact. Design:
+// docs/design/caching.md.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,11 @@ namespace springtide {
 struct VersionedOptions {
   uint64_t capacity_bytes = 64ULL << 20;
   EvictOrder order = EvictOrder::lru;
-  uint32_t staleness = 0;  // trainings by others that a copy may lack
+  uint32_t staleness = 0;  // updates by other workers that a copy may lack
 };
 
-// Totals, but for the first two; bytes as on the wire. stale: old copies pulled again. staleness: updates missing in
-// hits.
+// The first two are current values, the others totals; bytes as on the wire. stale: old copies pulled again. staleness:
+// updates missing in hits.
 // clang-format off
 #define SPRINGTIDE_VERSIONED_STATS(F) \
   F(rows) F(bytes) F(hits) F(misses) F(stale) F(evicted) F(staleness_sum) F(staleness_max) F(pushed_gradients) \
@@ -36,7 +37,7 @@ class VersionedBackend final : public CachingBackend {
  public:
   VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options);
 
-  void resize(uint64_t capacity_bytes);  // what is too much goes
+  void resize(uint64_t capacity_bytes);  // evicts what exceeds the new capacity
   void clear();
   VersionedStats stats() const;
 
@@ -50,15 +51,15 @@ class VersionedBackend final : public CachingBackend {
  private:
   friend class VersionedPull;
 
-  // Pushes of this worker that a count may not know of yet: one is on its way, a few at most.
+  // Limit on own pushes that a server's count may not include yet. Usually one push is in flight, at most a few.
   static constexpr int32_t kOwnUnderWay = 1024;
 
-  // With the lock held.
-  bool use_copy(TableId table, Key key, uint32_t count, bool settled, float* home);  // false: none is new enough
+  // Call with the lock held.
+  bool use_copy(TableId table, Key key, uint32_t count, bool settled, float* home);  // false: no copy is new enough
   void enter(TableId table, Key key, uint32_t count, const float* image);
   void reserve_more(uint64_t bytes);
 
-  VersionedOptions options_;  // its capacity: under the lock
+  VersionedOptions options_;  // capacity is guarded by the lock
   RowCache rows_;
   VersionedStats count_;
 };

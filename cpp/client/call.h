@@ -15,7 +15,7 @@
 
 namespace springtide {
 
-// The client's window and what is free of it; shared by all servers on this host and by the buffers handed out.
+// The client's window and its free memory. All servers on this host and all buffers of this client use it.
 struct SharedWindow {
   explicit SharedWindow(uint64_t bytes) : window(Window::create(bytes)), heap(window.valid() ? bytes : 0) {}
   Window window;
@@ -35,41 +35,42 @@ struct Call {
   };
 
   FrameHeader header;
-  std::vector<uint8_t> head;  // sections before the keys, or the whole of a small body
-  std::vector<iovec> frame;   // all of what is sent, over the socket
-  std::vector<iovec> out;     // what of it is still to be sent
-  uint64_t out_bytes = 0;     // of body and floats, wherever they lie
+  std::vector<uint8_t> head;  // the sections before the keys, or a whole small body
+  std::vector<iovec> frame;   // everything that is sent over the socket
+  std::vector<iovec> out;     // the part of `frame` that is not sent yet
+  uint64_t out_bytes = 0;     // of body and floats, on the socket or in the window
   std::vector<iovec> in;      // pull over the socket: where the rows go
   uint64_t in_bytes = 0;
-  std::vector<Copy> copies;  // pull through the window: rows for memory that is not in it
+  std::vector<Copy> copies;  // pull through the window: rows to copy to memory outside it
   std::shared_ptr<SharedWindow> shared;
-  std::vector<uint64_t> pieces;  // of the window, ours until the reply
+  std::vector<uint64_t> pieces;  // pieces of the window that this call uses until the reply
 
   FrameHeader answer;
-  std::vector<uint8_t> reply;  // any body but rows
+  std::vector<uint8_t> reply;  // any reply body except rows
   Clock::time_point sent{};
   double timeout_s = 0;
-  // The rest belongs to the peer's lock.
-  int busy = 0;  // threads that use the caller's memory right now
+  // The peer's lock guards the members below.
+  int busy = 0;  // threads that are using the caller's memory
   bool done = false;
-  bool answered = false;    // the server is through with it, well or not
-  bool slots_left = false;  // pull: rows that mean nothing, their slots moved away
+  bool answered = false;    // the server has replied, with success or an error
+  bool slots_left = false;  // pull: some slots moved away, so the rows are invalid
   std::exception_ptr error;
 };
 
-// What a push says beside its rows; empty for the others.
+// What a push contains besides its rows; empty for other requests.
 struct Message {
   std::span<const BatchRange> batches;
   std::span<const TableHyper> hypers;
-  std::span<const uint16_t> slots;  // the only ones it speaks for, when its flags say that it names them
+  std::span<const uint16_t> slots;  // the slots that the push covers, if kNamesSlots is set
 };
 
-// Fills in body, buffers and counts of call.header, whose kind, flags and identity are set already. Through
-// the window when `shared` is given and has room; over the socket else.
+// Fills in the body, the buffers and the counts of call.header. Kind, flags and identity must be set. Uses the window
+// if `shared` is given and has room, else the socket.
 void compose(Call& call, std::span<const Slice> slices, const Message& message,
              const std::shared_ptr<SharedWindow>& shared);
 void compose_small(Call& call, std::vector<uint8_t> body);
-// Whether a copy of it does no harm: everything but a push that neither names its batches nor is a part of a step.
+// True if sending the request twice does no harm. This holds for everything except a push that neither names its
+// batches nor is a part of a bsp step.
 bool may_repeat(const Call& call);
 
 }  // namespace springtide

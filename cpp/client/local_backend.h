@@ -18,7 +18,7 @@ class Done final : public Pending {
 
 class LocalBackend final : public Backend {
  public:
-  // Slots are shared out over the stores in runs, one store a "server".
+  // Divides the slots among the stores in contiguous ranges; each store acts as one server.
   LocalBackend(const StoreOptions& options, uint16_t servers) {
     if (servers == 0 || servers > options.slots)
       throw BadInput(std::to_string(servers) + " servers for " + std::to_string(options.slots) +
@@ -47,7 +47,7 @@ class LocalBackend final : public Backend {
       for (const Slice& slice : slices_of(parts, s)) stores_[s]->pull(slice.tables(), slice.keys(), slice.rows());
     return std::make_unique<Done>();
   }
-  // Gradients were checked when the parts were made; a store need not look again.
+  // Gradients were checked when the parts were made, so the store does not check them again.
   std::unique_ptr<Pending> push(std::span<const Part> all, const PushMeta& meta) override {
     std::vector<Part> parts, images;
     for (const Part& part : all) (part.holds_images() ? images : parts).push_back(part);
@@ -81,7 +81,7 @@ class LocalBackend final : public Backend {
   Store& store(size_t server) { return *stores_.at(server); }
 
  private:
-  // All parts in one call: the store sums duplicates over them, or records their batches once.
+  // Pushes all parts in one call, so that the store sums duplicates over all parts, or records their batches once.
   void push_together(size_t server, std::span<const Part> parts, const PushMeta& meta, bool once) {
     std::vector<TableId> tables;
     std::vector<Key> keys;
@@ -104,7 +104,7 @@ class LocalBackend final : public Backend {
 
   Placement placement_;
   std::vector<std::unique_ptr<Store>> stores_;
-  std::vector<std::vector<uint8_t>> own_slots_;  // of each store: a mask by slot, empty when it has all
+  std::vector<std::vector<uint8_t>> own_slots_;  // by store: a mask of its slots; empty if it has all slots
 };
 
 }  // namespace springtide

@@ -1,5 +1,6 @@
-// A client's connection to one server: requests and replies in order, while the caller computes. A broken connection is
-// reopened, to the server or its restarted successor, and unanswered requests are sent again (peer_reopen.cpp).
+// A client's connection to one server. It sends requests and receives replies in order while the caller computes. A
+// broken connection is reopened, to the server or its restarted successor, and unanswered requests are sent again
+// (peer_reopen.cpp).
 #pragma once
 
 #include <atomic>
@@ -27,14 +28,15 @@ class Peer {
   // Connects within `connect_s`, or the options' time. `shared`: use this window if the server is on this host.
   Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
        const std::shared_ptr<SharedWindow>& shared, std::optional<double> connect_s = {});
-  ~Peer();  // calls that are still under way fail
+  ~Peer();  // calls in flight fail
 
   void submit(const std::shared_ptr<Call>& call);  // blocks only while the server's credits are used up
-  void wait(Call& call);                           // until its reply; throws what went wrong with it
-  void settle(Call& call) noexcept;                // until nothing uses the caller's memory any more
+  void wait(Call& call);                           // blocks until the reply; throws the call's error
+  void settle(Call& call) noexcept;                // blocks until nothing uses the caller's memory any more
   bool done(const Call& call);
   void move_to(uint32_t life, const std::string& host, uint16_t port);  // see RemoteBackend::readdress
-  // Sets whether it waits for a next life when its server is lost. Returns false when it was lost meanwhile.
+  // Sets whether this peer waits for the server's restart when the server is lost. Returns false if the server is lost
+  // already.
   bool wait_for_next_life(bool wait);
   FrameHeader header(Kind kind) const;  // with this client's identity
 
@@ -45,23 +47,25 @@ class Peer {
   void add_to(RemoteStats& stats) const;
 
  private:
-  Link connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const;  // invalid: in vain
-  // A connection through shared memory, once the server has taken the window; invalid: not on this host.
+  // Invalid: not connected in time.
+  Link connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const;
+  // A connection that uses the shared window, after the server has accepted the window. Invalid if the server is on
+  // another host.
   Fd connect_window(const Welcome& terms, const SharedWindow& shared) const;
   void check_terms(const Welcome& terms) const;
   void send_loop();
   void receive_loop();
   static bool receive_reply(Line line, Call& call, const FrameHeader& answer, std::string& why);
-  // These with the lock held.
+  // Call these with the lock held.
   void receive_next(std::unique_lock<std::mutex>& lock);
   void stand_by(std::unique_lock<std::mutex>& lock);
   void receive_for(std::unique_lock<std::mutex>& lock, Call& call);
-  void receive_eagerly();  // the receiving thread takes replies, whether anyone waits or not
+  void receive_eagerly();  // the receiving thread reads replies, even if no caller waits
   void fail_late(const Call& call);
   Clock::time_point due(const Call& call) const;
   void finish(Call& call);
   void fail(const std::string& why);   // for good
-  void broke(const std::string& why);  // for good only where it cannot be opened again
+  void broke(const std::string& why);  // permanent only if the connection cannot be reopened
   bool reopen(std::unique_lock<std::mutex>& lock);
   enum class Found { good, other, stale };
   Found judge(const Welcome& terms) const;
@@ -77,7 +81,7 @@ class Peer {
   const RemoteOptions& options_;
   const uint16_t index_;
   std::atomic<uint32_t> generation_{0};
-  mutable std::mutex where_mutex_;  // of the next two
+  mutable std::mutex where_mutex_;  // guards the next two
   std::string host_;
   uint16_t port_;
   Link link_;
@@ -88,23 +92,24 @@ class Peer {
   mutable std::mutex mutex_;
   std::condition_variable moved_;               // a call is done, or credit came back
   std::condition_variable to_send_;             // the sender has work
-  std::condition_variable to_receive_;          // the receiver stands by no longer
+  std::condition_variable to_receive_;          // the receiver has to read again
   std::deque<std::shared_ptr<Call>> queue_;     // not sent yet, or only in part
   std::deque<std::shared_ptr<Call>> awaiting_;  // no reply yet, in order
   uint64_t bytes_under_way_ = 0;
   uint64_t next_request_ = 1;
-  bool sending_ = false;      // someone has the right to write
-  bool handed_over_ = false;  // the sender thread has it
-  uint32_t prompt_ = 0;       // waits in a row that began before their reply came
-  bool standing_by_ = false;  // the receiver leaves replies to those who wait for them
-  bool reading_ = false;      // one who waits reads the socket
+  bool sending_ = false;      // a thread has the right to write to the socket
+  bool handed_over_ = false;  // the sender thread has that right
+  uint32_t prompt_ = 0;       // consecutive waits that began before their reply arrived
+  bool standing_by_ = false;  // the receiving thread leaves replies to the waiting callers
+  bool reading_ = false;      // a waiting caller reads the socket
   bool closing_ = false;
   std::string failed_;
-  std::string broken_;       // why the connection is being opened again
-  uint32_t life_ = 0;        // of the server at that address
-  bool moved_here_ = false;  // to a life that is not connected yet
+  std::string broken_;       // why the connection is being reopened
+  uint32_t life_ = 0;        // incarnation of the server at that address
+  bool moved_here_ = false;  // move_to() named an incarnation that is not connected yet
   bool patient_ = true;
-  bool same_place_ = false;  // it was named where this is connected already: to that life, or to one before
+  // move_to() named the address that is already connected, to that incarnation or an earlier one.
+  bool same_place_ = false;
   Clock::time_point reopen_until_{};
   Clock::time_point last_reply_{};
   RemoteStats stats_;

@@ -21,23 +21,23 @@ struct RemoteOptions {
   std::string tls;     // folder of this client's certificates (tls_session.h); empty: no TLS
   Placement placement;
   uint32_t rank = 0;
-  uint32_t incarnation = 0;  // how often this rank was started again
+  uint32_t incarnation = 0;  // number of restarts of this rank
   double connect_timeout_s = 30;
   double request_timeout_s = 60;
-  double reconnect_s = 5;    // how long to try to reach a server again after its connection broke; 0: not at all
-  double recovery_s = 0;     // and how long for its next life, where someone starts lost servers again
-  double follow_s() const {  // how long a slot may have no owner that anybody names
+  double reconnect_s = 5;    // how long to retry after a connection broke; 0: not at all
+  double recovery_s = 0;     // how long to wait for a lost server's restart; 0: servers are not restarted
+  double follow_s() const {  // how long a slot may be without a known owner
     return reconnect_s > recovery_s ? reconnect_s : recovery_s;
   }
-  std::vector<uint32_t> lives;  // incarnations of the servers at those addresses; 0 where it is shorter
-  bool shared_memory = true;    // where a server is on this host; TCP elsewhere
+  std::vector<uint32_t> lives;  // incarnations of the servers at these addresses; missing entries are 0
+  bool shared_memory = true;    // for servers on this host; TCP for others
   uint32_t generation = 0;      // bsp: raised when the group goes back to a checkpoint
 };
 
 // Totals of this client over all servers; times in ns. A request counts once per server. lookup, update: the servers'
-// own time in pulls and pushes. sync: from a request's first byte to its reply's last, less the server's own time.
-// step_wait: pulls that waited on servers for the bsp step before. wait: callers blocked in Pending::wait.
-// read_by_caller: replies read by the waiting thread itself.
+// own time in pulls and pushes. sync: time from a request's first byte to its reply's last, minus the server's own
+// time. step_wait: time that pulls waited on servers for the previous bsp step. wait: time that callers were blocked in
+// Pending::wait. read_by_caller: replies read by the waiting thread itself.
 // clang-format off
 #define SPRINGTIDE_REMOTE_STATS(F) \
   F(pulls) F(pushes) F(pulled_keys) F(pushed_keys) F(bytes_in) F(bytes_out) F(lookup_ns) F(update_ns) F(sync_ns) \
@@ -51,9 +51,10 @@ struct RemoteStats {
 
 class RemoteBackend final : public Backend {
  public:
-  // Connects to every server and proves the secret both ways; PeerLost names the server that did not come up in time.
+  // Connects to every server; client and server prove the secret to each other. PeerLost names a server that did not
+  // answer in time.
   explicit RemoteBackend(const RemoteOptions& options);
-  ~RemoteBackend() override;  // waits for what is under way, then closes
+  ~RemoteBackend() override;  // waits for requests in flight, then closes the connections
 
   std::shared_ptr<const Placement> placement() const override;
   void declare(std::span<const TableSpec> tables) override;
@@ -62,33 +63,36 @@ class RemoteBackend final : public Backend {
   void assign(std::span<const Part> parts, bool keep) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
-  // The master's newest placement. Mostly the client knows already: a refusal names the slot's new owner, which
-  // requests follow for `follow_s` before WrongOwner. Servers unknown to this client need an address (host:port).
+  // Takes the master's newest placement. Usually the client knows it already, because a refusal names the slot's new
+  // owner. Requests follow refusals for `follow_s` before they throw WrongOwner. Servers unknown to this client need an
+  // address (host:port).
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses = {});
 
-  // The next life of a lost server, with its slots restored: unanswered requests go there. Ignores older lives.
+  // Names the restarted process of a lost server, with its slots restored. Unanswered requests go there. Ignores older
+  // incarnations.
   void readdress(size_t server, uint32_t life, const std::string& host, uint16_t port);
 
-  // bsp, on every server that has slots. GroupChanged when the group was formed anew meanwhile.
-  // Whether all ranks' parts of the step are there; false after `wait_s`.
+  // For bsp, on every server that has slots; GroupChanged if the group was re-formed meanwhile. Returns whether all
+  // ranks' parts of the step have arrived; false after `wait_s`.
   bool step_complete(uint64_t step, double wait_s);
-  // It is complete on all servers: what this client asks for from now on sees it applied.
+  // Call it when the step is complete on all servers. Later requests of this client see the step applied.
   std::unique_ptr<Pending> apply_step(uint64_t step);
   // Takes this client to a newer generation.
   void set_generation(uint32_t generation);
-  // Refuses older generations from now on; the last step that is complete on all servers.
+  // Makes servers refuse older generations. Returns the last step that is complete on all servers.
   uint64_t regroup();
-  // After regroup(): steps up to this one are applied, others dropped, `workers` ranks go on. `at_rest`:
-  // nobody has a step in hand; servers that have got their first slots since the last step join after it.
+  // Call it after regroup(): servers apply the steps up to `step` and drop later ones, and `workers` ranks continue.
+  // `at_rest`: no rank is in the middle of a step; servers that got their first slots since the last step join after
+  // it.
   void settle_group(uint64_t step, uint32_t workers, bool at_rest = false);
 
   RemoteStats stats() const;
-  // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;
-  // plain memory when no server is on this host. Any other memory works too, at one copy more.
+  // Float memory that same-host servers read and write in place, so that pulls and pushes need no copy; plain memory if
+  // no server is on this host. Other memory works too, with one more copy.
   std::shared_ptr<float> buffer(size_t floats) override;
 
  private:
-  std::shared_ptr<RemoteLinks> links_;  // requests under way keep it: they may outlive this object
+  std::shared_ptr<RemoteLinks> links_;  // shared with requests in flight, which may outlive this object
 };
 
 }  // namespace springtide

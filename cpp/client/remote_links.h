@@ -18,21 +18,23 @@
 
 namespace springtide {
 
-// Address space; a frame that finds no room goes over the socket. ThreadSanitizer leaves a program little of it on ARM.
+// Address space of the shared window; a frame that does not fit goes over the socket. ThreadSanitizer leaves little
+// address space on ARM.
 #if defined(__SANITIZE_THREAD__)
 constexpr uint64_t kWindowBytes = 1ULL << 30;
 #else
 constexpr uint64_t kWindowBytes = 8ULL << 30;
 #endif
 
-// A server that a refusal names may be dead already, and its next life elsewhere: look again rather than wait.
+// A server named by a refusal may be dead already, and restarted elsewhere. A short timeout makes the client look
+// again.
 constexpr double kReachS = 1.0;
 
-// A placement with what requests need of it.
+// A placement, and what requests derive from it.
 struct Routes {
   Placement placement;
   std::vector<std::vector<uint16_t>> slots_of;  // by server
-  // Until slots move for the first time servers know by the epoch alone which slots a push speaks for.
+  // Until slots move for the first time, servers know from the epoch alone which slots a push covers.
   bool must_name() const { return placement.version != 0 || placement.epoch > 1; }
 };
 
@@ -59,7 +61,7 @@ struct RemoteLinks {
     if (options.shared_memory) shared = std::make_shared<SharedWindow>(kWindowBytes);
     routes_ = routes_by(options.placement);
     for (size_t i = 0; i < servers; ++i) {
-      // A rank that has left has no address, and one without slots need not be there yet.
+      // A server that has left has no address, and a server without slots may not be running yet.
       const bool needed = !o.hosts[i].empty() && (servers == 1 || !routes_->slots_of[i].empty());
       peers_.push_back(
           needed ? std::make_shared<Peer>(options, static_cast<uint16_t>(i), o.hosts[i], o.ports[i], shared) : nullptr);
@@ -79,7 +81,7 @@ struct RemoteLinks {
     call->timeout_s = options.request_timeout_s;
     return call;
   }
-  // Sends to one server and waits. For what is not on a step's path.
+  // Sends a request to one server and waits. For requests that are not part of a training step.
   std::shared_ptr<Call> ask(Peer& peer, Kind kind, std::vector<uint8_t> body, uint64_t step) const {
     auto call = call_for(peer, kind);
     call->header.step = step;
@@ -89,17 +91,17 @@ struct RemoteLinks {
     return call;
   }
 
-  // stays where it is: a rank is one server for the whole of a job
+  // The reference stays valid: an index means the same server for the whole job.
   Peer& peer(size_t server) const {
     if (Peer* found = find(server)) return *found;
     throw PeerLost("server " + std::to_string(server) + " is not known here");
   }
-  // null when it was never needed here
+  // Null if this client never needed the server.
   Peer* find(size_t server) const {
     const std::lock_guard lock(mutex_);
     return server < peers_.size() ? peers_[server].get() : nullptr;
   }
-  // those that have slots
+  // Servers that have slots.
   std::vector<Peer*> peers() const {
     const std::lock_guard lock(mutex_);
     std::vector<Peer*> found;
@@ -114,7 +116,7 @@ struct RemoteLinks {
     return routes_;
   }
 
-  // also to servers that come later
+  // Declares tables on all servers, also on servers that join later.
   void declare(std::span<const TableSpec> tables) {
     {
       const std::lock_guard lock(mutex_);
@@ -125,7 +127,7 @@ struct RemoteLinks {
     }
     for (Peer* each : peers()) ask(*each, Kind::declare, encode_tables(tables), 0);
   }
-  // BadInput unless it is no older and names as many slots, and servers that are known or have an address.
+  // BadInput if the placement is older, has another number of slots, or names an unknown server without an address.
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses) {
     const auto now = routes();
     if (placement.epoch < now->placement.epoch) {
@@ -150,7 +152,7 @@ struct RemoteLinks {
     }
     put(std::move(placement));
   }
-  // Whether the refusal says where to go instead; then that is where the slots are from now on.
+  // Takes the new owners of slots from a refusal. Returns whether it names all of them.
   bool follow(const Refusal& refusal) {
     bool all = true;
     for (const auto& [server, address] : refusal.addresses) all = reach(server, address) && all;
@@ -169,7 +171,7 @@ struct RemoteLinks {
     if (placement.server_of_slot != routes_->placement.server_of_slot) put(std::move(placement));
     return all;
   }
-  // of all servers, also of those that come later
+  // Sets the generation for all servers, also for servers that join later.
   void set_generation(uint32_t generation) {
     const std::lock_guard lock(mutex_);
     generation_ = generation;
@@ -177,7 +179,7 @@ struct RemoteLinks {
       if (peer) peer->set_generation(generation);
     }
   }
-  // until the map has changed
+  // Waits until the placement has changed.
   void wait_for_news(uint64_t version, Clock::duration most) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, most, [&] { return routes_->placement.version != version; });
@@ -189,12 +191,12 @@ struct RemoteLinks {
     }
   }
 
-  const RemoteOptions options;  // its placement is the first one
+  const RemoteOptions options;  // its placement is the initial one
   const pid_t owner;
   std::shared_ptr<SharedWindow> shared;
 
  private:
-  // false: it cannot be reached now
+  // Returns false if the server cannot be reached now.
   bool reach(uint16_t server, const std::string& address) {
     const std::lock_guard one(reaching_);
     const size_t colon = address.rfind(':');
@@ -206,14 +208,15 @@ struct RemoteLinks {
     uint32_t generation = 0;
     {
       const std::lock_guard lock(mutex_);
-      if (server < peers_.size() && peers_[server]) return true;  // where its next life is the master says
+      // The master announces the address of its next incarnation.
+      if (server < peers_.size() && peers_[server]) return true;
       declared = declared_;
       generation = generation_;
     }
     try {
       auto fresh = std::make_shared<Peer>(options, server, host, port, shared, kReachS);
       fresh->set_generation(generation);
-      fresh->wait_for_next_life(false);  // nobody could tell it where that is, as long as it is not among peers_
+      fresh->wait_for_next_life(false);  // nothing could announce the address before it is in peers_
       if (!declared.empty()) ask(*fresh, Kind::declare, encode_tables(declared), 0);
       const std::lock_guard lock(mutex_);
       if (!fresh->wait_for_next_life(true)) return false;

@@ -1,4 +1,5 @@
-// One request to all servers until each has answered. Keys of moved slots are sent again to the owner in the refusal.
+// One request to all servers, until each has answered. Keys of moved slots are sent again to the owner that the refusal
+// names.
 #pragma once
 
 #include <unistd.h>
@@ -14,9 +15,9 @@
 
 namespace springtide {
 
-constexpr auto kFirstPause = std::chrono::milliseconds(1);  // a slot changes hands within about that
+constexpr auto kFirstPause = std::chrono::milliseconds(1);  // about the time in which a slot changes its owner
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
-constexpr size_t kShortPauses = 4;  // several slots that one request needs may be on their way
+constexpr size_t kShortPauses = 4;  // several slots of one request may be moving
 
 class RemotePending final : public Pending {
  public:
@@ -39,12 +40,12 @@ class RemotePending final : public Pending {
     meta_ = meta;
     start();
   }
-  // made elsewhere, to be waited for
+  // Sends a call that was made elsewhere; wait() waits for it.
   void submit(Peer& peer, std::shared_ptr<Call> call) {
     peer.submit(call);
     sent_.push_back({&peer, std::move(call), {}, nullptr});
   }
-  // one frame's worth, by the present map
+  // Sends one frame, by the current placement.
   void assign(const Slice& slice, uint16_t server, bool keep) {
     keep_ = keep;
     const auto routes = links_->routes();
@@ -69,7 +70,7 @@ class RemotePending final : public Pending {
       if (round == 0) until = Clock::now() + seconds_of(links_->options.follow_s());
       if (Clock::now() > until) std::rethrow_exception(sent_[refused.front()].call->error);
       const uint64_t version = links_->routes()->placement.version;
-      if (!follow(refused) || round > 1) {  // between two owners, or faster than we can follow
+      if (!follow(refused) || round > 1) {  // the slot has no owner now, or moves faster than this client can follow
         links_->wait_for_news(version, pause);
         if (round > kShortPauses) pause = std::min<Clock::duration>(2 * pause, kLongestPause);
       }
@@ -90,12 +91,13 @@ class RemotePending final : public Pending {
   }
 
  private:
-  // Keys on their way to another server than their plan says. Floats are copied: they lay elsewhere.
+  // Keys that go to another server than planned. Their floats are copied, because they are not contiguous in the
+  // caller's memory.
   struct Detour {
     Routed routed;
     std::vector<float> floats;
-    std::vector<uint16_t> slots;                    // push: it speaks for these
-    std::vector<std::pair<float*, uint32_t>> home;  // pull: where each row goes in the end, and its floats
+    std::vector<uint16_t> slots;                    // push: the slots that it covers
+    std::vector<std::pair<float*, uint32_t>> home;  // pull: final destination of each row, and its number of floats
     Part part{};
   };
   using Detours = std::vector<std::unique_ptr<Detour>>;  // by server
@@ -107,14 +109,15 @@ class RemotePending final : public Pending {
   };
 
   bool by_name() const { return kind_ == Kind::push && !meta_.bsp && !meta_.batches.empty(); }
-  // All keys of a slot must go to one server in one frame, so parts planned by different maps are planned anew.
+  // All keys of a slot must go to one server in one frame, so parts that were planned with an older placement are
+  // planned again.
   void start() {
     const auto routes = links_->routes();
     const uint64_t version = routes->placement.version;
     const bool planned = std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
       return part.routed->keys.empty() || part.routed->version == version;
     });
-    // A push that trains something speaks for every slot of every server, keys or not.
+    // A push that trains batches covers every slot of every server, even slots without keys.
     const bool everywhere = meta_.bsp || by_name();
     const bool named = by_name() && routes->must_name();
     if (!planned) {
@@ -149,7 +152,7 @@ class RemotePending final : public Pending {
       header.clock = meta_.clock;
       header.flags = static_cast<uint8_t>((meta_.bsp ? kBsp : 0) | (meta_.unique ? kUnique : 0) |
                                           (named.empty() ? 0 : kNamesSlots));
-      // A part that is sent again goes to a server whose count is another.
+      // A detour goes to another server, whose push count is unrelated to meta_.seen.
       if (!detour && server < meta_.seen.size() && meta_.seen[server] != kNotSeen) {
         header.flags |= kSeen;
         header.server_ns = meta_.seen[server];
@@ -174,7 +177,8 @@ class RemotePending final : public Pending {
       send(routes, static_cast<uint16_t>(server), std::move(slices), std::move(one), named);
     }
   }
-  // Keys [begin, end) of a part, those of wanted slots (all when it is empty), to the servers of their slots.
+  // Adds the slice's keys to the detours to the servers that own their slots. `wanted`: a mask of slots; empty: all
+  // slots.
   void detour(const Routes& routes, const Slice& slice, std::span<const uint8_t> wanted, Detours& detours) const {
     const Routed& from = *slice.part->routed;
     const auto& server_of = routes.placement.server_of_slot;
@@ -200,15 +204,15 @@ class RemotePending final : public Pending {
     }
     return *detours[server];
   }
-  // Waits for the calls from `begin` on; the refusals that can be sent again are left to the caller.
-  // All of them, also after an error: the caller's memory is free again after wait().
+  // Waits for all calls from `begin` on, also after an error, because the caller may reuse its memory after wait().
+  // Returns the calls that were refused and can be sent again.
   std::vector<size_t> refused_from(size_t begin, std::exception_ptr& first) {
     std::vector<size_t> refused;
     for (size_t i = begin; i < sent_.size(); ++i) {
       try {
         sent_[i].peer->wait(*sent_[i].call);
       } catch (const WrongOwner&) {
-        if (!meta_.bsp && pull_.after_step == 0) {  // the slots of a bsp job stay where they are
+        if (!meta_.bsp && pull_.after_step == 0) {  // slots of a bsp job do not move during a step
           refused.push_back(i);
         } else if (!first) {
           first = std::current_exception();
@@ -234,7 +238,7 @@ class RemotePending final : public Pending {
     for (const size_t i : refused) {
       const Call& call = *sent_[i].call;
       std::vector<uint8_t> wanted;
-      if (kind_ != Kind::pull) {  // these alone were not applied; of a pull no rows came at all
+      if (kind_ != Kind::pull) {  // only these slots were not applied; a refused pull returned no rows at all
         wanted.resize(server_of.size(), 0);
         for (const uint16_t slot : decode_refusal(call.reply).slots) {
           if (slot >= wanted.size()) throw PeerLost("a server refused a slot that does not exist");
@@ -246,7 +250,7 @@ class RemotePending final : public Pending {
     }
     send(*routes, std::move(detours));
   }
-  // Last sent, first home: a detour of a detour lands in the memory of the one before.
+  // In reverse order, because a detour of a detour is copied to the memory of the earlier detour.
   void bring_home() {
     for (size_t i = sent_.size(); i-- > 0;) {
       if (!sent_[i].detour || sent_[i].detour->home.empty()) continue;

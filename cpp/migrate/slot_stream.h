@@ -1,5 +1,5 @@
-// Sends slots to another server: a connection to it, and a thread that copies whole slots and sends them one after the
-// other, while its owner reads the replies: copying, sending and importing overlap. Used by handover.cpp.
+// Sends slots to another server. A thread copies whole slots and sends them one after the other, while the owner of the
+// SlotStream reads the replies. Copying, sending and importing therefore overlap. Used by handover.cpp.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class SlotTarget {
     Fd fd = connect_tcp(to.host, to.port, Clock::now() + seconds_of(to.timeout_s));
     if (!fd) throw PeerLost(std::string("cannot be reached: ") + std::strerror(errno));
     tune_tcp(fd.get());
-    // Exact: handover.cpp polls for answers.
+    // `exact` is true because handover.cpp polls for replies.
     link_ = Link(std::move(fd), {state.options.tls, TlsSide::caller, "server", to.timeout_s, true});
     set_timeouts(link_.line(), to.timeout_s, to.timeout_s);
     FrameHeader who;
@@ -59,7 +59,8 @@ class SlotTarget {
     }
   }
 
-  // Throws PeerLost. The target reads a body that lies in the window there: it must stay until the reply.
+  // Throws PeerLost. If the body lies in the shared window, the target reads it there, so the body must not change
+  // until the reply.
   void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t transfer = 0) {
     FrameHeader header;
     header.kind = static_cast<uint8_t>(kind);
@@ -78,7 +79,7 @@ class SlotTarget {
     }
     if (send_frame(link_.line(), header, body) != Io::ok) throw PeerLost("went away");
   }
-  // Returns why the target refused, or an empty string. PeerLost when no reply came. `body`: the reply's.
+  // Returns why the target refused, or an empty string. PeerLost if no reply came. `body` gets the body of the reply.
   std::string receive(FrameHeader& answer) {
     std::vector<uint8_t> body;
     return receive(answer, body);
@@ -104,7 +105,7 @@ class SlotTarget {
 
   int fd() const { return link_.get(); }
   bool local() const { return local_; }
-  // makes send and receive throw PeerLost; any thread
+  // Makes send and receive throw PeerLost. Any thread may call it.
   void cut() { shut_both(link_.get()); }
 
  private:
@@ -115,9 +116,10 @@ class SlotTarget {
   uint64_t sent_ = 0, received_ = 0;
 };
 
-constexpr double kSleepPerWork = 3;       // a quarter of a core here, and as much at the target
+// Limits copying to a quarter of a core here, and importing to as much at the target.
+constexpr double kSleepPerWork = 3;
 constexpr double kShortestSleep = 0.001;  // seconds; shorter sleeps are added up
-constexpr double kLongestSleep = 0.2;     // seconds; bounds the wait for a thread that has to stop
+constexpr double kLongestSleep = 0.2;     // seconds; limits how long a thread that has to stop is waited for
 
 inline double cpu_seconds() {
   timespec used{};
@@ -131,7 +133,7 @@ class CopyThrottle {
   explicit CopyThrottle(const ServerState& state)
       : state_(state), requests_before_(requests()), cpu_before_(cpu_seconds()) {}
 
-  // Sleeps after some CPU time if requests came since the last call. Returns the seconds slept.
+  // Sleeps in proportion to the CPU time used, if requests arrived since the last sleep. Returns the seconds slept.
   double pause() {
     const double now = cpu_seconds(), sleep = std::min(kSleepPerWork * (now - cpu_before_), kLongestSleep);
     if (sleep < kShortestSleep) return 0;
@@ -151,8 +153,8 @@ class CopyThrottle {
   double cpu_before_;  // CPU seconds of this thread at the last pause
 };
 
-constexpr size_t kSlotsAhead = 16;          // whose images travel before the first of them is closed
-constexpr uint64_t kBytesAhead = 64 << 20;  // of images: a large slot goes with few others
+constexpr size_t kSlotsAhead = 16;          // slots whose images may be in flight
+constexpr uint64_t kBytesAhead = 64 << 20;  // bytes of images that may be in flight
 constexpr size_t kSlotsACut = 16;
 constexpr uint64_t kRoom = 4 << 20;  // in shared memory for one image; a larger one goes through the socket
 
@@ -182,7 +184,7 @@ class SlotStream {
   SlotStream(const SlotStream&) = delete;
   SlotStream& operator=(const SlotStream&) = delete;
 
-  // The image whose reply has come; call it once per reply.
+  // Returns the image whose reply has arrived; call it once per reply.
   Sent arrived() {
     const std::lock_guard hold(mutex_);
     if (under_way_.empty()) throw PeerLost("sent a reply without a request");
@@ -194,7 +196,7 @@ class SlotStream {
   }
   // Sends begun plus sends ended: odd while an image is being sent.
   uint64_t sends() const { return sends_; }
-  // Rethrows what ended the thread early.
+  // Rethrows the error that ended the thread.
   void rethrow() {
     const std::lock_guard hold(mutex_);
     if (failure_) std::rethrow_exception(failure_);
@@ -203,7 +205,7 @@ class SlotStream {
  private:
   void send_all() {
     try {
-      ImageWriter image;  // its memory is used again and again
+      ImageWriter image;
       CopyThrottle throttle(state_);
       uint64_t cut = 0;
       for (size_t i = 0; i < slots_.size(); ++i) {
@@ -214,7 +216,8 @@ class SlotStream {
           if (over_) return;
         }
         if (i % kSlotsACut == 0) cut = state_.store.cut();
-        if (window_.valid()) {  // whoever used this part last is answered: no more than so many are ahead
+        // The last image in this part is acknowledged, because at most kSlotsAhead are in flight.
+        if (window_.valid()) {
           image.write_into({window_.at(i % kSlotsAhead * kRoom, kRoom, 64), kRoom});
         }
         state_.store.export_slot(slots_[i], 0, image);
@@ -233,7 +236,7 @@ class SlotStream {
     } catch (...) {
       const std::lock_guard hold(mutex_);
       failure_ = std::current_exception();
-      to_.cut();  // whoever waits for an answer hears of it
+      to_.cut();  // wakes the thread that waits for a reply
     }
   }
 

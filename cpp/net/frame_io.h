@@ -1,4 +1,4 @@
-// Whole small frames on a socket: handshakes, declarations, refusals. Rows take their own way (row_runs.h, peer.h).
+// Sends and receives whole small frames: handshakes, declarations, refusals. Rows are sent by row_runs.h and peer.h.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace springtide {
 
 // Seals the header, sets body_bytes, sends both.
 Io send_frame(Line line, FrameHeader header, std::span<const uint8_t> body);
-// The reply to `request` that says what is wrong with it.
+// Sends an error reply to `request`.
 Io send_failure(Line line, const FrameHeader& request, Status status, const std::string& why);
 FrameHeader reply_to(const FrameHeader& request);
 
-// Header and body; `why` says what is wrong unless Io::ok comes back and it is empty.
+// Receives header and body. The frame is valid if the result is Io::ok and `why` is empty; else `why` has the error.
 Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit, std::string& why);
 
 std::span<const uint8_t> bytes_of(const std::string& text);
 std::string text_of(std::span<const uint8_t> bytes);
-std::string describe(Io io, Line line = -1);  // why it failed: of that line, or by errno
+std::string describe(Io io, Line line = -1);  // the error of that line, or of errno
 
 }  // namespace springtide

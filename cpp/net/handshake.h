@@ -1,4 +1,5 @@
-// How a connection starts: both sides prove the job's secret over fresh random numbers, then the server says its terms.
+// How a connection starts: both sides prove the job's secret over fresh random numbers, then the server sends its
+// terms.
 //
 //   client                                   server
 //   hello(nonce c)                  ─►
@@ -25,42 +26,43 @@ struct Welcome {
   uint32_t slots = 0;
   uint32_t epoch = 0;
   uint32_t generation = 0;
-  uint64_t instance = 0;              // drawn when the server started: tells two servers at one address apart
-  uint64_t max_frame_bytes = 0;       // larger ones are refused
-  uint32_t credit_requests = 0;       // how many requests a client may have under way
+  uint64_t instance = 0;              // random, drawn at the start: distinguishes two servers at one address
+  uint64_t max_frame_bytes = 0;       // larger frames are refused
+  uint32_t credit_requests = 0;       // requests that a client may have in flight
   uint32_t workers = 0;               // bsp: parts of one step
-  uint64_t credit_bytes = 0;          // and how many bytes of them
-  uint64_t step_wait_ms = 0;          // bsp: how long a pull waits for the step before it
+  uint64_t credit_bytes = 0;          // bytes of requests that a client may have in flight
+  uint64_t step_wait_ms = 0;          // bsp: how long a pull waits for the previous step
   std::array<char, 96> local_name{};  // abstract Unix socket for peers on this host; empty: none
 };
 static_assert(sizeof(Welcome) == 152);
 
-// It answered, and will not have us (or is not who it should be): trying again would not help.
+// The peer answered and refused us, or is not the expected peer. A retry would not help.
 struct HandshakeRefused : PeerLost {
   using PeerLost::PeerLost;
 };
 
-// Server's side. Empty when the client knows the secret; `who` is its hello. Else why it was refused (and
-// told so). `busy` is asked once it has proved that: why there is no place for it; empty: there is.
+// Server's side. Returns an empty string if the client is accepted; `who` then has its hello. Otherwise returns why it
+// was refused; the client gets the same text. After the client has proved the secret, `busy` is called: it returns why
+// there is no room for the client, or an empty string.
 std::string accept_handshake(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
                              const std::function<std::string()>& busy);
-// Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what went wrong.
+// Client's side. `who` carries rank, incarnation, generation, epoch. Throws PeerLost or HandshakeRefused.
 Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who);
 
 // A second connection to the same server through its Unix socket; invalid unless it runs on this host.
 Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameHeader& who, double timeout_s);
-// Shares a window over such a connection; false when the server did not take it. `who` as in offer_handshake.
+// Shares a window over such a connection. Returns false if the server did not accept it. `who` as in offer_handshake.
 bool share_window(int fd, FrameHeader who, const Window& window);
 
 std::string random_bytes(size_t count);
 
-// Limits connections that have not completed the handshake: shuts down overdue ones, and the oldest when there are too
-// many. The same in Python: springtide/rpc/transport/auth.py.
+// Limits connections that have not completed the handshake: shuts down those that are overdue, and the oldest if there
+// are too many. The same in Python: springtide/rpc/transport/auth.py.
 class PendingHandshakes {
  public:
   PendingHandshakes(size_t most, double within_s) : most_(most), within_s_(within_s) {}
 
-  // its ticket
+  // Registers a connection and returns its ticket.
   uint64_t begin(int fd) {
     const std::lock_guard lock(mutex_);
     while (pending_.size() >= most_) shut_oldest();
@@ -72,7 +74,8 @@ class PendingHandshakes {
     const std::lock_guard lock(mutex_);
     return pending_.erase(ticket) != 0;
   }
-  // Shuts down those that have taken too long. When the next one has: Clock::time_point::max() if there is none.
+  // Shuts down overdue handshakes. Returns when the next one becomes overdue; Clock::time_point::max() if there is
+  // none.
   Clock::time_point shut_overdue() {
     const std::lock_guard lock(mutex_);
     while (!pending_.empty() && pending_.begin()->second.deadline <= Clock::now()) shut_oldest();
@@ -91,7 +94,7 @@ class PendingHandshakes {
 
   const size_t most_;
   const double within_s_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   uint64_t last_ticket_ = 0;
   std::map<uint64_t, Pending> pending_;  // the oldest first
 };

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// Their names and their meaning are OpenSSL's; what they point to is its own business.
+// OpenSSL's own opaque types.
 struct ssl_st;
 struct ssl_ctx_st;
 struct ssl_method_st;
@@ -25,7 +25,7 @@ using X509 = x509_st;
 using Cipher = evp_cipher_st;
 using CipherCtx = evp_cipher_ctx_st;
 
-// Result, name and arguments of each.
+// Result type, name and arguments of each function.
 #define SPRINGTIDE_OPENSSL(F)                                                                                  \
   F(const ssl_method_st*, TLS_method)                                                                          \
   F(SslCtx*, SSL_CTX_new, const ssl_method_st*)                                                                \
@@ -90,6 +90,6 @@ struct OpenSsl {
 #undef SPRINGTIDE_POINTER
 };
 
-const OpenSsl& openssl();  // BadInput when there is none of version 1.1.1 or later
+const OpenSsl& openssl();  // BadInput if OpenSSL 1.1.1 or later is not found
 
 }  // namespace springtide

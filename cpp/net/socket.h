@@ -1,4 +1,5 @@
-// Sockets with deadlines. Results tell a peer that stopped mid-message from one that closed. Next: handshake.h.
+// Sockets with deadlines. Results distinguish a peer that stopped in the middle of a message from a peer that closed
+// the connection. Next: handshake.h.
 #pragma once
 
 #include <sys/uio.h>
@@ -13,7 +14,7 @@
 
 namespace springtide {
 
-// Someone else listens there. springtide.errors.PortTaken.
+// Another process listens on this address. springtide.errors.PortTaken.
 struct PortTaken : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -51,7 +52,7 @@ class Fd {
 
 class TlsSession;
 
-// What bytes go over: a socket, and TLS where there is some (Link owns both). A plain number is a socket without.
+// A socket with an optional TLS session (Link owns both). A plain file descriptor converts to a line without TLS.
 struct Line {
   Line(int socket, TlsSession* session = nullptr) : fd(socket), tls(session) {}  // NOLINT
   int fd;
@@ -61,38 +62,41 @@ struct Line {
 enum class Io : uint8_t {
   ok,
   closed,   // the peer closed before the first byte
-  torn,     // it closed in the middle
-  idle,     // nothing at all within the receive timeout
-  stalled,  // it stopped in the middle for longer than the timeout
+  torn,     // the peer closed in the middle of the message
+  idle,     // no byte within the receive timeout
+  stalled,  // no further byte of the message within the timeout
   failed,   // errno says why
 };
 
-// "port 0" asks the kernel for one; `bound` says which. PortTaken, or BadInput for a host that is not one.
+// Port 0 takes a free port; `bound` gets the port. PortTaken, or BadInput for an invalid host.
 Fd listen_tcp(const std::string& host, uint16_t port, uint16_t& bound);
-Fd listen_local(const std::string& name);  // abstract: no file, gone with the process
+Fd listen_local(const std::string& name);  // abstract Unix socket: no file, ends with the process
 
-// Invalid when it failed; errno says why.
+// Returns an invalid Fd on failure, with the reason in errno.
 Fd connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline);
 Fd connect_local(const std::string& name);
 
-void tune_tcp(int fd);                                          // no delay, keepalive, lost peers noticed in seconds
+void tune_tcp(int fd);  // no delay; keepalive that detects lost peers within seconds
 void set_timeouts(Line line, double receive_s, double send_s);  // 0: forever
 
-// The list of buffers is used up as bytes move.
+// Sent or filled buffers are removed from the list.
 Io send_all(Line line, std::vector<iovec>& buffers);
-// As much as the kernel takes at once. `ok` with buffers left means that it would have blocked.
+// Sends as much as possible without blocking. `ok` with buffers left means that the socket would have blocked.
 Io send_some(Line line, std::vector<iovec>& buffers);
 Io receive_all(Line line, void* out, size_t bytes);
 Io receive_all(Line line, std::vector<iovec>& buffers);
-// A frame's bytes with one descriptor attached, and back. receive_with_fd leaves `passed` invalid when none came.
+// Sends or receives a frame with one file descriptor attached. receive_with_fd leaves `passed` invalid if there was
+// none.
 Io send_with_fd(int fd, std::span<const uint8_t> bytes, int passed);
 Io receive_with_fd(int fd, void* out, size_t bytes, Fd& passed);
 
-int peer_process(int fd);  // of a local connection; 0 where it is not one, or of no process that is seen here
+// Pid of a local connection's peer; 0 if the connection is not local or the pid is not visible here.
+int peer_process(int fd);
 
 void shut_reading(int fd);
 void shut_both(int fd);
-// Ends our side and reads what the peer still sends for a moment, so that our last words are not lost to a reset.
+// Shuts down our side and briefly reads what the peer still sends. Otherwise a TCP reset could discard our last
+// message.
 void close_gently(int fd);
 size_t total_bytes(std::span<const iovec> buffers);
 void advance(std::vector<iovec>& buffers, size_t bytes);  // drops the first `bytes` of the list

@@ -1,5 +1,6 @@
-// TLS 1.3 records (RFC 8446, section 5) of one direction, straight between the caller's memory and the socket buffer.
-// OpenSSL does handshake and cipher; SSL_read and SSL_write would copy each byte twice more (docs/design/tls.md).
+// Encrypts or decrypts TLS 1.3 records (RFC 8446, section 5) of one direction, directly between the caller's memory and
+// the socket buffer. OpenSSL does the handshake and the cipher. SSL_read and SSL_write would copy each byte two more
+// times (docs/design/tls.md).
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,14 @@
 
 namespace springtide {
 
-constexpr size_t kRecord = 16384;  // bytes of plain text in one record, at most
+constexpr size_t kRecord = 16384;  // maximum bytes of plain text in one record
 constexpr size_t kRecordHeader = 5, kRecordTag = 16;
-constexpr size_t kSealed = kRecordHeader + kRecord + 1 + kRecordTag;  // a record that we make, at most
-constexpr size_t kLongest = kRecordHeader + kRecord + 256;            // and one that others may
+constexpr size_t kSealed = kRecordHeader + kRecord + 1 + kRecordTag;  // maximum size of a record that we make
+constexpr size_t kLongest = kRecordHeader + kRecord + 256;            // maximum size of a record that we accept
 
 enum class RecordKind : uint8_t { alert = 21, handshake = 22, data = 23 };
 
-// What a handshake gives: filled in by OpenSSL's callback (tls_session.cpp).
+// Secrets of a handshake, filled in by OpenSSL's callback (tls_session.cpp).
 struct TlsSecrets {
   Digest caller{}, listener{};
   bool has_caller = false, has_listener = false;
@@ -30,7 +31,7 @@ struct RecordKey {
 RecordKey record_key(const Digest& secret);
 Digest next_secret(const Digest& secret);  // after a KeyUpdate
 
-// Not for two threads at once; each direction has its own.
+// Cipher of one direction. Not thread-safe.
 class RecordCipher {
  public:
   enum class Way : uint8_t { opens = 0, seals = 1 };
@@ -39,13 +40,13 @@ class RecordCipher {
   RecordCipher(const RecordCipher&) = delete;
   RecordCipher& operator=(const RecordCipher&) = delete;
 
-  // `out` has room for kSealed; its bytes.
+  // Encrypts one record. `out` has room for kSealed bytes. Returns the size of the record.
   size_t seal(RecordKind kind, const uint8_t* from, size_t bytes, uint8_t* out);
-  // A whole record, header and all. `out` has room for its text but for the last byte, which is the kind.
-  // False: it was changed on its way, or is none of this connection; then nothing in `out` counts.
+  // Decrypts a whole record, header included. `out` has room for the text without its last byte, which is the kind.
+  // Returns false if the record was changed or belongs to another connection; `out` is then undefined.
   bool open(const uint8_t* record, uint8_t* out, size_t& bytes, RecordKind& kind);
   void take_next_key();
-  uint64_t sealed() const { return bytes_; }  // by this key
+  uint64_t sealed() const { return bytes_; }  // bytes encrypted with the current key
 
  private:
   bool begin(const uint8_t* header);

@@ -1,7 +1,7 @@
 // TLS on one connected socket: handshake, then send and receive like on a plain socket (socket.h). One thread may send
-// while another receives. OpenSSL does the handshake, tls_records.h the records. Checked: TLS 1.3, a valid certificate
-// of the job's authority, the job's name in it and, by a caller, the listener's role; no host names, since servers
-// move.
+// while another receives. OpenSSL does the handshake, tls_records.h the records. The session requires TLS 1.3 and a
+// valid certificate of the job's authority with the job's name. A caller also checks the listener's role. Host names
+// are not checked, because servers move.
 #pragma once
 
 #include <sys/uio.h>
@@ -23,8 +23,8 @@ namespace springtide {
 
 struct TlsContext;  // this process's certificates
 
-// Reads ca.crt, tls.crt and tls.key from the folder, again when they change. BadInput when they are missing or do not
-// belong together. The same in Python: springtide/rpc/transport/tls.py.
+// Reads ca.crt, tls.crt and tls.key from the folder, and reads them again when they change. BadInput if they are
+// missing or do not match each other. The same in Python: springtide/rpc/transport/tls.py.
 std::shared_ptr<const TlsContext> tls_context(const std::string& folder);
 
 enum class TlsSide : uint8_t { caller, listener };
@@ -32,31 +32,31 @@ enum class TlsSide : uint8_t { caller, listener };
 struct TlsOptions {
   std::string folder;
   TlsSide side = TlsSide::caller;
-  std::string role;  // that the other side must have; empty: any of this job
+  std::string role;  // required role of the other side; empty: any role of this job
   double within_s = 10;
   // Read no byte beyond the current record, so that poll() reports the next one. Messages must end with a record.
   bool exact = false;
-  // A key is good for some 2^24 records of AES-GCM; long before that another one is taken.
+  // An AES-GCM key is safe for about 2^24 records; the session changes the key long before.
   uint64_t rekey_bytes = 32ULL << 30;
 };
 
 class TlsSession {
  public:
-  // Does the handshake. HandshakeRefused when one side does not want the other, PeerLost when the connection
-  // broke or took too long, BadInput for our own certificates.
+  // Does the handshake. HandshakeRefused if one side rejects the other, PeerLost if the connection broke or took too
+  // long, BadInput if our own certificates are invalid.
   TlsSession(int fd, const TlsOptions& options);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
   void set_timeouts(double receive_s, double send_s);  // 0: forever
-  // What was left in the list, because the kernel took no more, must come first in the next call.
+  // Buffers left in the list, because the socket would have blocked, must be the first buffers of the next call.
   Io send(std::vector<iovec>& buffers, bool wait);
   Io receive(void* out, size_t bytes);
   Io receive(std::vector<iovec>& buffers);
 
-  std::string why() const;  // after Io::failed; empty where errno says it
-  bool refused() const;     // the other side has said that it does not want us
+  std::string why() const;  // after Io::failed; empty if errno has the reason
+  bool refused() const;     // the other side has rejected us
 
  private:
   static int read_socket(Bio* bio, char* out, int bytes);
@@ -67,13 +67,14 @@ class TlsSession {
   void shake_hands(Ssl* ssl, double within_s);
   void check_peer(Ssl* ssl, const std::string& role);
   Io flush(bool wait);
-  size_t seal(const std::vector<iovec>& buffers, size_t most);  // bytes of the list that are in `going_` now
+  // Returns how many bytes of the list are in `going_` now.
+  size_t seal(const std::vector<iovec>& buffers, size_t most);
   void seal_records(RecordKind kind, const uint8_t* from, size_t bytes);
   Io receive_some(uint8_t* out, size_t bytes, size_t& got);
-  size_t record_begun() const;  // bytes of the record at `at_`; those of its header until that is here
-  Io fetch();                   // more off the socket
+  size_t record_begun() const;  // size of the record at `at_`; the header's size until the header has arrived
+  Io fetch();                   // reads more from the socket
   Io open_record(size_t record, uint8_t* out, size_t bytes, size_t& got);
-  Io take_word(RecordKind kind, const uint8_t* text, size_t bytes);  // what is said of the connection itself
+  Io take_word(RecordKind kind, const uint8_t* text, size_t bytes);  // handles alerts and handshake messages
   Io failed(const std::string& why, bool refused = false);
 
   const int fd_;
@@ -83,23 +84,23 @@ class TlsSession {
   const uint64_t rekey_bytes_;
   int receive_ms_ = -1, send_ms_ = -1;
 
-  // the sender's
+  // Used by the sending thread:
   std::optional<RecordCipher> sealer_;
-  std::unique_ptr<uint8_t[]> going_;  // what is being handed to the kernel, from `gone_` to `made_`
+  std::unique_ptr<uint8_t[]> going_;  // encrypted bytes; those from `gone_` to `made_` are not sent yet
   size_t made_ = 0, gone_ = 0;
-  size_t sealed_ = 0;                    // bytes of the caller's list that are in it
-  std::unique_ptr<uint8_t[]> gathered_;  // small buffers, until they are a record
+  size_t sealed_ = 0;                    // bytes of the caller's list that are in `going_`
+  std::unique_ptr<uint8_t[]> gathered_;  // collects small buffers to one record
 
-  // the receiver's
+  // Used by the receiving thread:
   std::optional<RecordCipher> opener_;
-  std::unique_ptr<uint8_t[]> ahead_;  // off the socket, from `at_` to `filled_`
+  std::unique_ptr<uint8_t[]> ahead_;  // bytes read from the socket, from `at_` to `filled_`
   size_t at_ = 0, filled_ = 0;
-  std::unique_ptr<uint8_t[]> text_;  // of a record that was larger than what was asked for, what is left of it
+  std::unique_ptr<uint8_t[]> text_;  // remaining text of a record that was larger than the caller's buffer
   size_t text_at_ = 0, text_end_ = 0;
   bool ended_ = false;  // the peer has closed its side
 
-  std::atomic<bool> asked_for_key_{false};  // by the peer: the sender is to take another
-  mutable std::mutex mutex_;                // of the next two
+  std::atomic<bool> asked_for_key_{false};  // the peer requested a new key for our sending direction
+  mutable std::mutex mutex_;                // guards the next two
   std::string why_;
   bool refused_ = false;
 };
@@ -109,7 +110,7 @@ class Link {
  public:
   Link() = default;
   Link(Fd fd) : fd_(std::move(fd)) {}  // NOLINT: a socket is a link without TLS
-  // Does the handshake where there are certificates; it throws what TlsSession does.
+  // Does the TLS handshake if `tls` has a folder; throws like TlsSession.
   Link(Fd fd, const TlsOptions& tls) : fd_(std::move(fd)) { begin(tls); }
 
   void begin(const TlsOptions& tls) {
@@ -122,7 +123,7 @@ class Link {
 
  private:
   Fd fd_;
-  std::unique_ptr<TlsSession> tls_;  // ends before its socket
+  std::unique_ptr<TlsSession> tls_;  // destroyed before the socket
 };
 
 }  // namespace springtide

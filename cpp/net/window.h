@@ -19,7 +19,7 @@ namespace springtide {
 
 class Window {
  public:
-  // Sparse: pages cost memory once they are touched. Invalid (see valid()) where the kernel refuses.
+  // Pages use memory only once they are touched. Returns an invalid window (see valid()) if the kernel refuses.
   static Window create(uint64_t bytes) {
     Fd fd(memfd_create("springtide-window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
@@ -28,7 +28,8 @@ class Window {
     }
     return map(std::move(fd), bytes);
   }
-  // A descriptor from a peer. BadInput unless its size is fixed by a seal (else the peer could shrink it under us).
+  // Maps a descriptor from a peer. BadInput unless the descriptor is sealed against shrinking; otherwise the peer could
+  // shrink it while we use it.
   static Window adopt(Fd fd, uint64_t limit) {
     const int seals = fd ? fcntl(fd.get(), F_GET_SEALS) : -1;
     struct stat about{};
@@ -64,7 +65,7 @@ class Window {
     if (offset % align != 0 || offset > size_ || bytes > size_ - offset) return nullptr;
     return base_ + offset;
   }
-  // Where memory of ours lies in it; none when it does not.
+  // Offset of the memory in the window; none if it lies outside.
   std::optional<uint64_t> offset_of(const void* memory, uint64_t bytes) const {
     const auto address = reinterpret_cast<uintptr_t>(memory), base = reinterpret_cast<uintptr_t>(base_);
     if (base_ == nullptr || address < base || address - base > size_ || bytes > size_ - (address - base)) return {};
@@ -76,7 +77,7 @@ class Window {
     Window window;
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
     if (base == MAP_FAILED) return window;
-    madvise(base, bytes, MADV_DONTFORK);  // a forked data loader has no business with it
+    madvise(base, bytes, MADV_DONTFORK);  // forked data loaders must not inherit it
     window.fd_ = std::move(fd);
     window.base_ = static_cast<uint8_t*>(base);
     window.size_ = bytes;
@@ -86,14 +87,14 @@ class Window {
   Fd fd_;
   uint8_t* base_ = nullptr;
   uint64_t size_ = 0;
-  int owner_ = 0;  // the process that mapped it; a forked child has other things at this address
+  int owner_ = 0;  // process that mapped it; a forked child must not unmap this address
 };
 
-// Hands out pieces of a window, first fit; pieces freed side by side become one again. Any thread.
+// Allocates pieces of a window, first fit, and merges adjacent free pieces. Thread-safe.
 class WindowHeap {
  public:
   explicit WindowHeap(uint64_t bytes) { free_[0] = bytes; }
-  // offset, a multiple of 64; none when there is no room
+  // Returns the offset, a multiple of 64; none if there is no room.
   std::optional<uint64_t> allocate(uint64_t bytes) {
     const uint64_t need = (bytes + 63) / 64 * 64 + (bytes == 0 ? 64 : 0);
     const std::lock_guard lock(mutex_);

@@ -22,8 +22,8 @@ class Directory {
  public:
   struct Row {
     Key key;
-    uint64_t trained;     // step that trained it last: dirty while no flush covers it
-    RowAt before, after;  // in its owner's order; `after` is the older one
+    uint64_t trained;     // last step that trained the row; the row is dirty until a flush of that step or a later one
+    RowAt before, after;  // neighbours in its owner's eviction order; `after` is the older one
     TableId table;
     uint16_t owner;
     uint16_t uses;
@@ -48,7 +48,7 @@ class Directory {
       if (cell.tag == tag_of(hash) && rows_[cell.row].key == key && rows_[cell.row].table == table) return cell.row;
     }
   }
-  // The two steps of a lookup that may miss every cache of the processor, ahead of it.
+  // Prefetch for the two memory accesses of a lookup that may miss all CPU caches.
   void prefetch_cell(uint64_t hash) const { prefetch_read(&cells_[home(tag_of(hash))]); }
   void prefetch_row(uint64_t hash) const {
     const Cell cell = cells_[home(tag_of(hash))];
@@ -64,7 +64,7 @@ class Directory {
   uint64_t rows_of(uint32_t worker) const { return count_[worker]; }
   uint64_t rows_of_table(TableId table) const { return table < by_table_.size() ? by_table_[table] : 0; }
 
-  // A row that nobody caches yet, in the hands of `owner` but not in its order: link() comes next.
+  // Adds a row that no worker caches yet. `owner` owns it, but it is not in the eviction order until link().
   RowAt add(TableId table, Key key, uint64_t hash, uint32_t owner) {
     if (2 * (live_ + 1) > mask_) grow();
     RowAt at;
@@ -82,7 +82,7 @@ class Directory {
     ++by_table_[table];
     return at;
   }
-  // Of a row that is unlinked. Leaves no tombstone: a later cell that may stand in the hole moves there.
+  // Removes an unlinked row. It leaves no tombstone: later cells of the probe sequence move into the hole.
   void forget(RowAt at) {
     const Row& row = rows_[at];
     size_t hole = home(tag_of(hash_key(row.table, row.key)));
@@ -98,7 +98,7 @@ class Directory {
     --live_;
     free_.push_back(at);
   }
-  // Takes a row out of its owner's order, or puts it there as the youngest, trained in `step`.
+  // unlink() removes a row from its owner's eviction order. link() adds it as the newest, trained in `step`.
   void unlink(RowAt at) {
     const Row& row = rows_[at];
     const size_t level = this->level(row);
@@ -110,7 +110,7 @@ class Directory {
   }
   void link(RowAt at, uint32_t owner, uint64_t step) {
     Row& row = rows_[at];
-    if (row.owner != owner) row.uses = 0;  // uses count in one cache
+    if (row.owner != owner) row.uses = 0;  // a new owner starts to count uses at 0
     row.owner = static_cast<uint16_t>(owner);
     row.trained = step;
     row.uses = static_cast<uint16_t>(std::min<size_t>(row.uses + 1, kLevels - 1));
@@ -123,7 +123,7 @@ class Directory {
     filled_[owner * words_ + level / 64] |= uint64_t{1} << level % 64;
     ++count_[owner];
   }
-  // the next victim; kNoRow: it caches nothing
+  // The worker's next victim; kNoRow if it caches nothing.
   RowAt oldest(uint32_t worker) const {
     for (size_t word = 0; word < words_; ++word) {
       const uint64_t bits = filled_[worker * words_ + word];
@@ -131,7 +131,7 @@ class Directory {
     }
     return kNoRow;
   }
-  // all its rows, next victim first
+  // All rows of the worker, next victim first.
   std::vector<RowAt> order_of(uint32_t worker) const {
     std::vector<RowAt> found;
     for (size_t level = 0; level < levels_; ++level) {
@@ -152,7 +152,7 @@ class Directory {
   }
 
  private:
-  static constexpr size_t kLevels = 256;        // uses beyond this count alike
+  static constexpr size_t kLevels = 256;        // higher use counts are treated as equal
   static constexpr size_t kFewestCells = 1024;  // a power of two
   static size_t address_space(uint32_t workers, uint64_t capacity_rows) {
     const uint64_t most = std::min<uint64_t>(capacity_rows, (kNoRow - 1) / workers) * workers;
@@ -189,8 +189,8 @@ class Directory {
   }
   size_t level(const Row& row) const { return levels_ == 1 ? 0 : row.uses; }
 
-  const size_t levels_;  // of use counts; one for lru
-  const size_t words_;   // a worker of filled_
+  const size_t levels_;  // number of use counts that are distinguished; 1 for lru
+  const size_t words_;   // words of `filled_` per worker
   Arena row_memory_;
   Row* rows_ = nullptr;
   size_t made_ = 0;
@@ -199,8 +199,8 @@ class Directory {
   std::unique_ptr<Arena> cell_memory_;
   Cell* cells_ = nullptr;
   size_t mask_ = 0;
-  std::vector<Chain> chains_;     // worker by worker, level by level
-  std::vector<uint64_t> filled_;  // a bit a chain that is not empty, in words of one worker
+  std::vector<Chain> chains_;     // by worker, then by level
+  std::vector<uint64_t> filled_;  // one bit per non-empty chain, in words per worker
 
   std::vector<uint64_t> count_;
   std::vector<uint64_t> by_table_;

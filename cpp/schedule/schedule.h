@@ -26,16 +26,16 @@ struct SchedulerOptions {
   std::string policy = "laia";  // allocate.h; by name in policies()
   uint64_t seed = 0;
   P2P p2p = P2P::off;
-  uint32_t p2p_trainers = 4;  // the most workers that exchange gradients of a row; with more the server sums
-  bool on_demand = true;      // false: every trained row is written back with its step, as without a known next batch
+  uint32_t p2p_trainers = 4;  // maximum number of workers that exchange gradients of a row; with more, the server sums
+  bool on_demand = true;  // false: every trained row is written back after its step, as if the next batch were unknown
   uint32_t threads = 1;
-  uint32_t profile_every = 8;  // batches from one look at the tables' keys to the next; 0: never
+  uint32_t profile_every = 8;  // profile the keys of every n-th batch; 0: never
 };
 
-// What changes from call to call; the same on every rank.
+// Options of one call; they must be equal on all ranks.
 struct ScheduleWish {
   std::span<const TableId> scored = {};  // tables whose keys count in the allocation; empty: all
-  uint32_t best_tables = UINT32_MAX;     // of these, how many: those with the highest degree of infrequency
+  uint32_t best_tables = UINT32_MAX;     // number of these tables to use, highest degree of infrequency first
   uint32_t effort = 0;                   // for the policy; 0: its default
 };
 
@@ -50,30 +50,31 @@ struct Scheduled {
   uint64_t distinct = 0;                          // keys of the batch
 };
 
-// Workers as bits.
+// A set of workers, one bit each.
 using Trainers = std::array<uint64_t, kMostWorkers / 64>;
 
-// What a policy would do with a batch, and what it would cost without evictions.
+// The allocation that a policy would choose for a batch, and its transmissions without evictions.
 struct Considered {
   std::vector<int32_t> rank_of_sample;
   uint64_t transmissions = 0;
 };
 
 using AllocationPolicy = std::function<void(const AllocationTask&, std::span<int32_t>)>;
-AllocationPolicy policy_called(const std::string& name);  // BadInput with the names there are
+AllocationPolicy policy_called(const std::string& name);  // BadInput lists the known names
 
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
 
-  // The next batch of the stream: step() + 1. Plans before it are taken as executed, in order.
+  // Schedules the next batch, for step() + 1. Assumes that all earlier plans are executed in order.
   Scheduled schedule(std::span<const BatchFeature> features, uint32_t samples, const ScheduleWish& wish = {});
-  // What `policy` would do with that batch; it is not scheduled by this.
+  // Returns what `policy` would do with the batch, without scheduling it.
   Considered consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
                       const ScheduleWish& wish = {});
-  // All rows trained up to `step` are on the servers: a flush. The plan of the step after it may exist already.
+  // Call it after a flush: all rows trained up to `step` are on the servers. The plan of the next step may exist
+  // already.
   void flushed(uint64_t step);
-  // All caches are empty, as after a return to a checkpoint. Steps go on counting.
+  // Call it when all caches are empty, as after a return to a checkpoint. The step number continues.
   void clear();
 
   uint64_t step() const { return step_; }
@@ -92,7 +93,7 @@ class Scheduler {
   void choose_homes();
   bool exchanged(uint32_t unit) const;
   template <class Do>
-  void each_trainer(uint32_t unit, Do act) const {  // with P2P::gradients; from the lowest rank on
+  void each_trainer(uint32_t unit, Do act) const {  // with P2P::gradients; in rank order
     for (uint32_t word = 0; word < trainers_[unit].size(); ++word) {
       for (uint64_t bits = trainers_[unit][word]; bits != 0; bits &= bits - 1)
         act(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
@@ -105,7 +106,7 @@ class Scheduler {
   void update_directory();
   void evict(uint32_t worker, uint64_t room_for);
 
-  static constexpr size_t kAhead = 16;                // keys between asking for memory and using it
+  static constexpr size_t kAhead = 16;                // keys between the prefetch and the use of memory
   static constexpr uint16_t kShared = kNoWorker - 1;  // several workers train the key
 
   const SchedulerOptions options_;
@@ -115,17 +116,17 @@ class Scheduler {
   ScheduleBatch batch_;
   TableProfile profile_;
   uint64_t step_ = 0, flushed_ = 0;
-  std::vector<PlanKeys> last_holds_;  // by worker, without on-demand plans: what the next transition writes back
-  // Of the batch at hand, by unit.
+  std::vector<PlanKeys> last_holds_;  // by worker; if !on_demand: rows that the next plan writes back
+  // For the current batch, by unit.
   std::vector<RowAt> at_;
   std::vector<uint16_t> owner_;
   std::vector<uint8_t> dirty_;
-  std::vector<uint16_t> trainer_;   // the only one, or that there are several
+  std::vector<uint16_t> trainer_;   // the only trainer, or kShared
   std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNoWorker
   std::vector<Trainers> trainers_;  // with P2P::gradients
   std::vector<uint8_t> scored_;
   std::vector<uint32_t> positions_, quota_;
-  // By worker: units it trains, and among them those that its cache keeps; room left for more.
+  // By worker: the units that it trains, those of them that its cache already has, and those that enter its cache.
   std::vector<std::vector<uint32_t>> trains_, hits_, enters_;
   std::vector<uint64_t> room_;
   std::vector<std::shared_ptr<CachePlan>> plans_;

@@ -23,7 +23,7 @@ struct BatchFeature {
 
 class ScheduleBatch {
  public:
-  // Takes a batch in the place of the one before; memory is used again. BadInput when a feature does not fit.
+  // Replaces the previous batch and reuses its memory. BadInput if the sizes of a feature are wrong.
   void read(std::span<const BatchFeature> features, uint32_t samples, ThreadPool& crew) {
     samples_ = samples;
     check(features);
@@ -42,7 +42,8 @@ class ScheduleBatch {
   std::span<const uint64_t> hashes() const { return hashes_; }
   std::span<const uint32_t> sample_begin() const { return sample_begin_; }
   std::span<const uint32_t> units() const { return units_; }
-  // Every sample has one id of each feature, and each feature its own table: position f is feature f's key.
+  // True if every sample has one id of each feature and each feature has its own table. Position f of a sample is then
+  // the key of feature f.
   bool uniform() const { return uniform_; }
   std::span<const TableId> feature_tables() const { return feature_tables_; }
 
@@ -71,7 +72,7 @@ class ScheduleBatch {
                        ") with one more than there are samples (" + std::to_string(samples_) + ")");
     }
   }
-  // Features of one table are one set of keys.
+  // Groups the features by table; features of one table share one set of keys.
   void group(std::span<const BatchFeature> features) {
     used_ = 0;
     feature_tables_.clear();
@@ -98,7 +99,7 @@ class ScheduleBatch {
     for (uint32_t f : table.features) ids += features[f].ids.size();
     table.keys.resize(ids);
     table.hashes.resize(ids);
-    // One index a thread for all its tables: it stays in the first levels of the processor's cache.
+    // One index per thread for all its tables, so that it stays in the L1 and L2 caches.
     thread_local KeyIndex shared;
     const KeyIndex::Filling index = shared.begin(ids);
     uint32_t count = 0;
@@ -107,7 +108,7 @@ class ScheduleBatch {
       for (Key key : features[f].ids) {
         const uint64_t hash = hash_key(table.table, key);
         const uint32_t unit = index.find_or_add(key, hash, count);
-        // Written whether new or not, so that nothing branches on it: the last place is overwritten by the next.
+        // Written even if the key is not new, to avoid a branch; the next key overwrites the place.
         table.keys[count] = key;
         table.hashes[count] = hash;
         count += unit == count;
@@ -168,7 +169,7 @@ class ScheduleBatch {
 
   uint32_t samples_ = 0;
   bool uniform_ = true;
-  std::vector<TableOfBatch> by_table_;  // the first `used_` are of this batch
+  std::vector<TableOfBatch> by_table_;  // the first `used_` entries belong to this batch
   size_t used_ = 0;
   std::vector<TableId> feature_tables_;
   std::vector<uint32_t> table_of_feature_;  // into by_table_

@@ -1,6 +1,6 @@
-// Degree of infrequency (DoI, Herald) per table, estimated from the stream with decaying counts. A key is frequent when
-// at least one in `workers` samples has it: several workers train it in nearly every step, so no single cache can keep
-// it. There are at most `workers` such keys per id of a sample, so only candidates are stored.
+// Degree of infrequency (DoI, Herald) per table, estimated from the stream with decaying counts. A key is frequent if
+// at least one in `workers` samples has it. Several workers train such a key in nearly every step, so no single cache
+// can keep it. There are at most `workers` frequent keys per id of a sample, so only candidates are stored.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace springtide {
 
 class TableProfile {
  public:
-  static constexpr double kNear = 0.25;  // of the share that makes a key frequent: remembered from here on
-  static constexpr double kWindow = 32;  // batches that were looked at; older ones fade
+  static constexpr double kNear = 0.25;  // a key is stored from this fraction of the frequency threshold on
+  static constexpr double kWindow = 32;  // profiled batches; the weight of older batches decays
 
   explicit TableProfile(uint32_t workers) : workers_(workers) {}
 
@@ -50,7 +50,8 @@ class TableProfile {
       std::erase_if(kept, [&](const auto& one) { return one.second < fresh * kNear / workers_; });
     }
   }
-  // Of the rows in use (cached by anyone, or frequent), the share that is infrequent; 1 for a table never seen.
+  // Share of infrequent rows among the rows in use, which are cached by some worker or frequent; 1 for an unknown
+  // table.
   double infrequency(TableId table, const Directory& directory) const {
     const auto found = near_.find(table);
     if (found == near_.end()) return 1;
@@ -63,7 +64,7 @@ class TableProfile {
     const uint64_t in_use = directory.rows_of_table(table) + outside;
     return in_use == 0 ? 1 : 1 - static_cast<double>(often) / static_cast<double>(in_use);
   }
-  // The `count` tables among `tables` with the highest degree; of equals the lower id.
+  // The `count` tables among `tables` with the highest degree of infrequency; ties go to the lower id.
   std::vector<TableId> best(std::span<const TableId> tables, size_t count, const Directory& directory) const {
     std::vector<std::pair<double, TableId>> ranked;
     for (TableId table : tables) ranked.emplace_back(-infrequency(table, directory), table);
@@ -75,12 +76,12 @@ class TableProfile {
   }
 
  private:
-  using Shares = std::unordered_map<Key, double>;  // of samples that have the key
+  using Shares = std::unordered_map<Key, double>;  // share of samples that have the key
   bool frequent(double share) const { return share * workers_ >= weight_; }
 
   const uint32_t workers_;
   uint64_t looks_ = 0;
-  double weight_ = 0;  // of all looks so far, 1 in the end
+  double weight_ = 0;  // total weight of all profiled batches, converges to 1
   std::map<TableId, Shares> near_;
   std::vector<uint32_t> counts_;  // by unit
 };

@@ -33,14 +33,14 @@ class Server {
   // owners[slot] is the index of the slot's server. Before the first call this server owns every slot.
   // BadInput for a wrong number of slots or an epoch lower than the last.
   void set_placement(uint32_t epoch, const std::vector<uint16_t>& owners);
-  // Updates the owners of other servers' slots, which refusals name. Its own slots stay as they are.
+  // Updates the owners of other servers' slots, which refusals name. This server's own slots do not change.
   void learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
                        const std::map<uint16_t, std::string>& addresses);
   HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
-  bool let_go(uint16_t slot);     // ends a hand-over in doubt: the target has the slot
+  bool let_go(uint16_t slot);     // ends an unconfirmed hand-over: the target has the slot
   void take_no_more(bool yes);    // refuse slots from peers, because this server drains
   void expect_anew();             // refuse slots over connections made before this call
-  bool take_back(uint16_t slot);  // ends a hand-over in doubt: the target is lost
+  bool take_back(uint16_t slot);  // ends an unconfirmed hand-over: the target is lost
   std::vector<uint16_t> owned() const;
   // bsp: the group restarts; frames of an older generation are refused from now on.
   void set_generation(uint32_t generation, uint32_t workers);

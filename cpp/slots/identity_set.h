@@ -1,5 +1,6 @@
-// The batches that a slot has applied, as ranges of samples: the basis of exactly-once pushes. Messages come in any
-// order. Adjacent complete shards merge, so the size is that of the batches in flight. Why: docs/design/identities.md.
+// The set of batches that a slot has applied, as ranges of samples: the basis of exactly-once pushes. Batches arrive in
+// any order. Adjacent complete shards merge, so the size depends only on the batches in flight. Why:
+// docs/design/identities.md.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,18 @@
 
 namespace springtide {
 
-constexpr uint64_t kShardEnd = UINT64_MAX;  // the end of a shard, whichever sample that is
+constexpr uint64_t kShardEnd = UINT64_MAX;  // the end of a shard of any size
 
 // Samples [first, end) of a shard.
 struct SampleSpan {
   uint32_t shard = 0;
   uint64_t first = 0;
   uint64_t end = 0;
-  bool whole_tail = false;  // the shard ends there
+  bool whole_tail = false;  // the shard ends at `end`
   bool operator==(const SampleSpan&) const = default;
 };
 
-// From sample `first` of the first shard up to `end` of the last one, with all of the shards between them.
+// From sample `first` of the first shard up to `end` of the last one, including all shards between them.
 struct SampleRun {
   uint32_t first_shard = 0;
   uint32_t last_shard = 0;
@@ -32,13 +33,13 @@ struct SampleRun {
   bool operator==(const SampleRun&) const = default;
 };
 
-// What slots remember in place of a shard: the tables whose first values they have, as "samples" [id, id +
-// 1). Tables side by side are one span. No job has so many shards.
+// A reserved shard number: its "samples" [id, id + 1) mean that the slot has the initial values of table `id`. No job
+// has so many shards.
 constexpr uint32_t kFirstValues = UINT32_MAX;
 inline SampleSpan first_values_of(TableId table) { return {kFirstValues, table, uint64_t{table} + 1}; }
 
-// The batches of one push in order, those side by side as one. BadInput when one is named twice, overlaps
-// another, lies beyond its shard or is no range of samples; an empty batch is left out.
+// The batches of one push in ascending order, with adjacent batches merged and empty batches omitted. BadInput if a
+// batch is named twice, overlaps another, exceeds its shard or is not a range of samples.
 std::vector<SampleSpan> spans_of(std::span<const BatchRange> batches);
 std::string name_of(const SampleSpan& span);
 
@@ -47,49 +48,51 @@ class IdentitySet {
   enum class Has : uint8_t { none, all, some };
 
   IdentitySet() = default;
-  // What an image says. BadInput unless it is in order, so that a damaged one is never searched.
+  // Reads the runs of an image. BadInput unless they are in order, so that damaged runs are never searched.
   explicit IdentitySet(std::vector<SampleRun> runs);
 
   Has has(const SampleSpan& span) const;
-  // Of all spans of a push together: `some` when they are not all alike.
+  // The same for all spans of a push together: `some` if the results differ.
   Has has(std::span<const SampleSpan> spans) const;
   void reserve_more(size_t spans) { springtide::reserve_more(runs_, spans); }
-  void add(const SampleSpan& span);  // of which it has none; cannot fail if there is room
+  void add(const SampleSpan& span);  // the set must have no part of it; cannot fail after reserve_more()
 
   const std::vector<SampleRun>& runs() const { return runs_; }
   bool operator==(const IdentitySet& other) const { return fingerprint_ == other.fingerprint_ && runs_ == other.runs_; }
 
  private:
-  size_t find(uint32_t shard, uint64_t first) const;  // the first that ends after this sample
+  size_t find(uint32_t shard, uint64_t first) const;  // the first run that ends after this sample
 
-  std::vector<SampleRun> runs_;  // ascending, never side by side
+  std::vector<SampleRun> runs_;  // ascending, never adjacent
   uint64_t fingerprint_ = 0;
 };
 
 // Decision on a push at one slot.
 enum class Verdict : uint8_t {
-  apply,    // new: the caller records and applies it before it lets go of the lock
+  apply,    // new: the caller records and applies it before it releases the lock
   had,      // applied before: acknowledge and skip
-  foreign,  // the push does not speak for the slot
-  torn,     // the slot has a part of these batches: nothing is applied, since gradients cannot be split
+  foreign,  // the push does not cover the slot
+  torn,     // the slot has applied a part of these batches; nothing is applied, because gradients cannot be split
 };
 
-// The batches applied by each slot of a lock stripe. Slots with the same history share one set and part when a push
-// covers only some of them, or one is imported or cleared. Used under the stripe's lock.
+// The batches applied by each slot of a lock stripe. Slots with the same history share one set. They get separate sets
+// when a push covers only some of them, or when one of them is imported or cleared. Used under the stripe's lock.
 class SlotIdentities {
  public:
   explicit SlotIdentities(uint32_t slots = 0);
 
-  // Decides on a push that covers the slots of `spoken` (empty: all). `verdicts` gets one entry a slot, or one for all.
+  // Decides on a push that covers the slots of `spoken` (empty: all). `verdicts` gets one entry per slot, or a single
+  // entry for all slots.
   void judge(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken, std::vector<Verdict>& verdicts) const;
-  // Makes room for record(), which must come next and cannot fail. Without memory nothing has changed.
+  // Reserves memory for record(), which must come next and then cannot fail. If memory is short, it throws and changes
+  // nothing.
   void reserve_more(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts);
   void record(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) noexcept;
 
   const IdentitySet& of(uint32_t slot) const { return groups_[group_of_[slot]].set; }
-  void put(uint32_t slot, IdentitySet set);  // replaces what the slot remembered
+  void put(uint32_t slot, IdentitySet set);  // replaces the slot's set
   size_t sets() const { return groups_.size(); }
-  size_t runs() const;  // in all of them
+  size_t runs() const;  // in all sets
   size_t bytes() const;
 
  private:
@@ -106,7 +109,8 @@ class SlotIdentities {
   void join_equal();
 
   std::vector<uint32_t> group_of_;  // by slot of the stripe
-  std::vector<Group> groups_;       // between reserve_more() and record() some copies at the end, of no slots yet
+  // Between reserve_more() and record(), its last entries are copies that have no slots yet.
+  std::vector<Group> groups_;
 };
 
 }  // namespace springtide

@@ -14,8 +14,8 @@ namespace springtide {
 class BatchWriter {
  public:
   explicit BatchWriter(bool by_reference) : bytes_{static_cast<uint8_t>(by_reference ? 1 : 0)} {}
-  void begin(uint16_t slot, uint64_t transfer);  // what is appended to `bytes` now is its
-  void end();                                    // of that
+  void begin(uint16_t slot, uint64_t transfer);  // bytes appended from now on belong to this slot
+  void end();                                    // ends the slot that begin() started
   void add(std::span<const uint8_t> image);      // between the two
   std::vector<uint8_t>& bytes() { return bytes_; }
 
@@ -27,7 +27,7 @@ class BatchWriter {
 struct SlotBatch {
   struct Part {
     uint16_t slot;
-    uint64_t transfer;  // its name (TransferLog)
+    uint64_t transfer;  // id of the transfer (TransferLog)
     std::span<const uint8_t> bytes;
   };
   bool by_reference = false;
@@ -35,7 +35,7 @@ struct SlotBatch {
 };
 SlotBatch decode_batch(std::span<const uint8_t> bytes);
 
-// Which of them are the target's now, and why the others are not.
+// The slots that the target accepted, and why it refused the others.
 struct BatchAnswer {
   std::vector<uint16_t> taken;
   std::string why;
@@ -45,7 +45,7 @@ BatchAnswer decode_answer(std::span<const uint8_t> bytes);
 
 // A slot by reference: keys and ages as bytes, and the addresses of its rows. A server on the same host reads the rows
 // itself (process_vm_readv), which costs a CPU-throttled source next to nothing. The slot stays closed meanwhile.
-// One table's part, column by column; addresses are of the process that wrote it.
+// TableReference has one table's part, column by column; the addresses are those of the source process.
 struct TableReference {
   TableShape shape;
   uint32_t vector_bytes = 0, number_bytes = 0;  // of a row's state
@@ -56,14 +56,14 @@ struct TableReference {
 };
 
 struct SlotReference {
-  SlotImage about;  // all but tables
+  SlotImage about;  // everything except tables
   std::vector<TableReference> tables;
 };
 
 void encode(const SlotReference& slot, std::vector<uint8_t>& to);  // appended
 SlotReference decode_reference(std::span<const uint8_t> bytes);    // BadInput on anything torn
 
-// Reads the rows out of that process; BadInput when it cannot, or they are not all there.
+// Reads the rows from the memory of that process. BadInput if this is not possible for all rows.
 void read_slot(int process, const SlotReference& slot, ImageWriter& to);
 
 }  // namespace springtide

@@ -3,7 +3,8 @@
 //
 //   a mark ─► part 1 ─► part 2 ─► ... ─► changes after the mark, and the batches that the slot has applied
 //
-// merge() overlays the parts with the later changes, without copying rows: the slot at the moment of the last call.
+// merge() overlays the parts with the later changes, without copying rows. The result is the slot at the moment of the
+// last call.
 #pragma once
 
 #include <algorithm>
@@ -18,15 +19,15 @@
 
 namespace springtide {
 
-// An image in several pieces of memory, without its checksum. Valid as long as the memory of its parts.
+// An image in several pieces of memory, without its checksum. Valid while the memory of its parts is.
 struct ScatteredImage {
   std::vector<std::span<const uint8_t>> pieces;
   uint64_t bytes = 0;
   ImageHeads heads;
 };
 
-// `later`: what takes the place of rows in the parts, and as gone those that the whole has no more. `end`:
-// what the whole says of itself, and the tombstones it carries. No row is in two parts.
+// `later`: rows that replace rows of the parts; its `gone` lists rows to remove. `end`: header and tombstones of the
+// merged image. No row is in two parts.
 void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to);
 
 // Reuses its memory. Valid when the copy is complete.
@@ -34,11 +35,11 @@ class SlotCopy {
  public:
   uint64_t size() const { return image_.bytes; }
   bool full() const { return full_; }
-  // Its bytes one after the other, at most so many at a time: summed up as they are given away, while they
-  // are near. Small pieces are put together; the end is an empty one.
+  // Returns the next bytes of the image, at most `count`; empty at the end. Small pieces are joined. The checksum is
+  // computed here, while the bytes are in the CPU cache.
   std::span<const uint8_t> next(size_t count);
   uint64_t given() const { return given_; }
-  // When all were given: what the first of them are in truth, and their sum.
+  // After all bytes were returned: the final first bytes of the image, which contain size and checksum.
   std::array<uint8_t, kUnsummed> signature() const { return springtide::signature(size(), sum_); }
   uint64_t checksum() const { return sum_.value(); }
 
@@ -48,7 +49,7 @@ class SlotCopy {
   bool goes_on(uint32_t slot, uint64_t since_cut) const {
     return parts_ != 0 && slot == slot_ && since_cut == since_cut_;
   }
-  // In parts of about so many of its bytes.
+  // Starts a copy in parts of about `part_bytes`.
   void begin(uint32_t slot, uint64_t since_cut, uint64_t bytes, size_t part_bytes) {
     slot_ = slot, since_cut_ = since_cut, next_ = 0;
     parts_ = static_cast<uint32_t>(std::clamp<uint64_t>(bytes / std::max<size_t>(part_bytes, 1) + 1, 2, kMostParts));
@@ -59,7 +60,7 @@ class SlotCopy {
     return {next_ * share, next_ + 1 == parts_ ? UINT64_MAX : (next_ + 1) * share - 1};
   }
 
-  // To be called when it is: in parts, or at once.
+  // Call it when the image is complete, before next().
   void complete() {
     given_ = piece_ = inside_ = 0;
     sum_ = {};
@@ -72,18 +73,18 @@ class SlotCopy {
   }
 
   static constexpr uint64_t kMostParts = 4096;
-  static constexpr size_t kAlone = size_t{64} << 10;  // large enough for a write of its own
+  static constexpr size_t kAlone = size_t{64} << 10;  // pieces of this size are not joined
 
   uint32_t slot_ = 0;
   uint64_t since_cut_ = 0;
-  uint32_t parts_ = 0, next_ = 0;  // 0 parts: none is under way
+  uint32_t parts_ = 0, next_ = 0;  // 0 parts: no copy in progress
   AgeClock::Mark mark_;            // made before the first part
   bool full_ = true;
   std::vector<ImageWriter> images_;
   ImageWriter later_, end_, whole_;  // whole: a copy that was made at once
   ScatteredImage image_;
   uint64_t given_ = 0;
-  size_t piece_ = 0, inside_ = 0;  // what is to be given next
+  size_t piece_ = 0, inside_ = 0;  // position of next()
   Checksum sum_;
   std::vector<uint8_t> together_;
 };

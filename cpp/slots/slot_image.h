@@ -14,7 +14,7 @@
 
 namespace springtide {
 
-// A column of an image, read where it lies; nothing there is aligned.
+// A column of an image, read in place; values are not aligned.
 template <class T>
 struct Column {
   const uint8_t* at = nullptr;
@@ -37,7 +37,7 @@ struct TableFormat {
   uint32_t state_floats = 0;
 };
 
-// The rows of one table, column by column. Hashes stand for keys (hash.h).
+// The rows of one table, column by column. Keys are stored as hashes (hash.h).
 struct TableImage : TableFormat {
   Column<uint64_t> rows, row_ages;
   Column<uint8_t> weights, state;
@@ -51,38 +51,38 @@ struct SlotImage {
   uint32_t slots = 0;
   uint64_t seed = 0;
   uint64_t clock = 0;
-  bool full = true;  // false: what changed since a cut
+  bool full = true;  // false: only changes since a cut
   std::vector<TableImage> tables;
-  IdentitySet identities;  // batches that these rows have had
+  IdentitySet identities;  // batches applied to these rows
 };
 
-// How much of one table an image has.
+// Format and counts of one table in an image.
 struct TableShape : TableFormat {
   uint64_t rows = 0, waiting = 0, gone = 0;
 };
 
-// Where the next entry of each column of a table goes; nothing there is aligned.
+// Where the next entry of each column of a table is written; not aligned.
 struct TableColumns {
   uint8_t *rows, *row_ages, *weights, *state, *waiting, *waiting_ages, *waiting_counts, *gone;
 };
 
-// Writes an image in place: sizes first, then each row straight to where it belongs. Reuses its memory.
+// Writes an image in place: sizes first, then each row directly to its position. Reuses its memory.
 class ImageWriter {
  public:
-  // Bytes of an image. `about` has everything but tables, here and below.
+  // Size of an image in bytes. Here and below, `about` has everything except tables.
   static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
   bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
-  // Allocates and touches memory for images of this size, which takes as long as a copy: not under a lock.
+  // Allocates and touches memory for images of this size, which takes as long as a copy. Do not call it under a lock.
   void reserve_more(size_t bytes);
   void make_room_for(size_t bytes) {
     if (!has_room(bytes)) reserve_more(bytes);
   }
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
-  void finish();  // when all columns are full, unless the sum is made by others
+  void finish();  // call it when all columns are full, unless the caller computes the checksum
   std::span<const uint8_t> bytes() const { return {at_, size_}; }
   bool full() const { return full_; }
-  // The next images are written there if they fit, and else into memory of its own.
+  // Writes the next images into `room` if they fit, else into own memory.
   void write_into(std::span<uint8_t> room) { room_ = room; }
 
  private:
@@ -93,13 +93,13 @@ class ImageWriter {
   bool full_ = true;
   std::vector<TableColumns> columns_;
 };
-// Good as long as the bytes are: its columns are not copied.
+// Valid while the bytes are, because columns are not copied.
 SlotImage decode(std::span<const uint8_t> bytes);
-// The same of an image that this process has written, finished or not: nothing is checked.
+// The same without checks, for an image that this process has written, finished or not.
 SlotImage view(std::span<const uint8_t> bytes);
 
-// Over bytes that lie in several places as if they lay one after the other. Four independent lanes, so that
-// it runs at memory speed. Not against forgers: the wire has its own secret.
+// Checksum over bytes that are added in several pieces. Four independent lanes make it run at memory speed. It does not
+// protect against forgery; connections are authenticated separately.
 class Checksum {
  public:
   void add(std::span<const uint8_t> bytes);
@@ -110,19 +110,19 @@ class Checksum {
   void add_blocks(const uint8_t* at, size_t blocks);
 
   uint64_t lanes_[4] = {1, 2, 3, 4};
-  uint8_t rest_[kBlock] = {};  // less than a block
+  uint8_t rest_[kBlock] = {};  // the last bytes, less than a block
   size_t rests_ = 0;
   uint64_t bytes_ = 0;
 };
 uint64_t checksum(std::span<const uint8_t> bytes);
 
-// An image whose columns lie elsewhere: what comes before the first table, and what before each.
+// The headers of an image whose columns are stored elsewhere: before the first table, and before each table.
 struct ImageHeads {
   std::vector<uint8_t> slot;
   std::vector<std::vector<uint8_t>> tables;
 };
 ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes);
-// The first bytes of an image, which say how many there are, and the sum of those that `follow` them.
+// The first bytes of an image, which contain its size and the checksum of the bytes that `follow`.
 constexpr size_t kUnsummed = 24;
 std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow);
 

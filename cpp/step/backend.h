@@ -17,7 +17,7 @@ struct Placement {
   uint32_t epoch = 0;
   std::vector<uint16_t> server_of_slot;  // size: slots of the job, a power of two, 64 at least
   uint16_t servers = 1;
-  uint64_t version = 0;  // of this map in this process: rises with every change, also within an epoch
+  uint64_t version = 0;  // of this map in this process; increases with every change, also within an epoch
 };
 
 // Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]. Rows of one server are
@@ -27,7 +27,7 @@ struct Routed {
   std::vector<Key> keys;
   std::vector<uint32_t> row_offset;    // size keys.size() + 1
   std::vector<uint32_t> server_begin;  // size servers + 1, indices into keys
-  uint64_t version = 0;                // of the placement it was made with
+  uint64_t version = 0;                // version of the placement that it was planned with
 
   // Calls visit(row) for every row, and server_ends() after the rows of each server.
   template <class Visit, class ServerEnds>
@@ -39,11 +39,11 @@ struct Routed {
   }
 };
 
-// Keys and rows of a request. One frame to a server carries several: e.g. embedding rows and dense chunks.
+// Keys and rows of a request. One frame to a server carries several parts, such as embedding rows and dense chunks.
 struct Part {
   const Routed* routed;
   float* rows;  // pull: filled; push: gradients (read only)
-  // bsp: a part of a push may hold images of rows (types.h) instead of gradients; not some of each.
+  // bsp: a part of a push may hold images of rows (types.h) instead of gradients; never both.
   bool holds_images() const { return !routed->tables.empty() && is_image(routed->tables[0]); }
 };
 
@@ -62,7 +62,7 @@ inline std::vector<Slice> slices_of(std::span<const Part> parts, size_t server) 
   std::vector<Slice> slices;
   for (const Part& part : parts) {
     const auto& begin = part.routed->server_begin;
-    if (begin.size() <= server + 1) continue;  // made before that server came
+    if (begin.size() <= server + 1) continue;  // planned before that server joined
     if (begin[server] != begin[server + 1]) slices.push_back({&part, begin[server], begin[server + 1]});
   }
   return slices;
@@ -73,9 +73,9 @@ struct PullMeta {
 };
 
 struct PushMeta {
-  uint64_t step = 0;                // bsp: the step this is a part of, counted from 1; async: the worker's own
+  uint64_t step = 0;                // bsp: the group's step, counted from 1; async: the worker's own step
   bool bsp = false;                 // sum with the other ranks' parts in rank order, then apply once
-  bool unique = true;               // no key twice over all parts; else the store sums duplicates first
+  bool unique = true;               // no key occurs twice in all parts; else the store sums duplicates first
   uint64_t clock = 0;               // age clock: steps or event time
   std::vector<BatchRange> batches;  // identities of the batches that this push trains
   std::vector<TableHyper> hyper;
@@ -98,12 +98,13 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::shared_ptr<const Placement> placement() const = 0;  // as it is now
   virtual void declare(std::span<const TableSpec> tables) = 0;     // on every server; BadInput on a mismatch
-  // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one
-  // server are served in the order they were made, so a pull after a push sees it.
+  // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one server are
+  // served in order, so a pull after a push sees the pushed updates.
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;
   virtual std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) = 0;
   // Sets weights and resets optimizer state. With `keep`, rows that exist stay as they are: late initial values must
-  // not overwrite trained rows. An empty push with the identity first_values_of(table) tells that all were assigned.
+  // not overwrite trained rows. An empty push with the identity first_values_of(table) records that all initial values
+  // were assigned.
   virtual void assign(std::span<const Part> parts, bool keep) = 0;
   // All rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;

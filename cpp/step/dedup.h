@@ -10,23 +10,23 @@
 
 namespace springtide {
 
-// An open-addressing index that is used again for every table of every step: a stamp tells what is old, so
-// nothing is cleared, and one table's ids of a batch stay in the first levels of the cache.
+// An open-addressing index that is reused for every table of every step. A stamp marks old entries, so the index is
+// never cleared, and the ids of one table stay in the L1 and L2 caches.
 class KeyIndex {
   struct Cell {
     Key key = 0;
-    uint64_t tag = 0;  // stamp above, index below
+    uint64_t tag = 0;  // upper 32 bits: stamp; lower 32 bits: index
   };
 
  public:
-  // The index of one table while it is filled. By value in a loop, so that nothing is loaded twice.
+  // The index of one table while it is filled. Loops keep it by value, so that its members stay in registers.
   class Filling {
    public:
-    // The index under which `key` was first seen, or `next` when this is the first time (then it is kept).
+    // The index under which `key` was first seen, or `next` if the key is new (then the key is added).
     [[gnu::always_inline]] uint32_t find_or_add(Key key, uint64_t hash, uint32_t next) const {
       for (size_t at = hash & mask_;; at = (at + 1) & mask_) {
         Cell& cell = cells_[at];
-        // New or seen before is anyone's guess, so no branch depends on it; the first cell mostly decides.
+        // Whether a key is new is unpredictable, so no branch depends on it. Usually the first cell decides.
         const bool fresh = (cell.tag ^ stamp_) >> 32 != 0;
         if (branchless(unsigned{fresh} | unsigned{cell.key == key})) [[likely]] {
           const uint64_t tag = fresh ? stamp_ | next : cell.tag;

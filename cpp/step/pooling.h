@@ -13,13 +13,13 @@ enum class Pooling : uint8_t { none = 0, sum = 1, mean = 2, max = 3 };
 struct Bag {
   Pooling pooling = Pooling::sum;
   int64_t bags = 0;
-  int64_t per_bag = 1;               // ids of every bag when there are no offsets
+  int64_t per_bag = 1;               // ids per bag if there are no offsets
   const int64_t* offsets = nullptr;  // start of each bag, as in nn.EmbeddingBag
-  bool closed = false;               // offsets has one entry more: where the last bag ends
+  bool closed = false;               // offsets has one more entry, the end of the last bag
   const float* weights = nullptr;    // one per occurrence, sum only
 };
 
-constexpr uint32_t kPadding = ~0u;  // in place of a row's offset: this occurrence takes no part
+constexpr uint32_t kPadding = ~0u;  // in place of a row's offset: the occurrence is ignored
 
 // Where the rows of one feature's occurrences lie, in floats from the start of the rows.
 struct Occurrences {
@@ -38,8 +38,8 @@ void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out,
 bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag, const float* grad_out,
                 int64_t grad_stride, float* grad_weights);
 
-// The same for features of one id a bag whose outputs lie side by side: row i of `out` holds row i of each.
-// Runs along the rows, so that what is written (or read, on the way back) comes in the order of memory.
+// The same for features with one id per bag whose outputs are side by side: row i of `out` has row i of each feature.
+// Proceeds row by row, so that `out` is written, and `grad_out` read, in memory order.
 void pool_side_by_side(const float* rows, std::span<const Occurrences> features, int64_t first, int64_t last,
                        float* out, int64_t out_stride);
 bool accumulate_side_by_side(float* grads, std::span<const Occurrences> features, const float* grad_out,

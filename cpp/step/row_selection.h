@@ -1,5 +1,5 @@
-// Some rows of a request, copied through separate memory: rows that a cache does not have, does not train itself, or
-// writes back. Out: a Part for the backend behind the cache.
+// Selects some rows of a request and copies them to separate memory: rows that a cache does not have, does not train
+// itself, or writes back. Out: a Part for the backend behind the cache.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,7 @@
 
 namespace springtide {
 
-// Memory for them that is used again.
+// Reusable memory for row selections.
 class StagingPool {
  public:
   explicit StagingPool(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
@@ -63,11 +63,11 @@ class RowSelection {
   float* home(size_t i) const { return home_[i]; }
   const float* row(size_t i) const { return memory_->data() + routed_.row_offset[i]; }
 
-  Part part() {  // once all rows are added; its memory holds anything yet
+  Part part() {  // call it after all rows are added; its memory is undefined
     memory_ = pool_->take();
     return {&routed_, memory_->get(pool_->backend(), floats())};
   }
-  void copy_in() const {  // from where the rows are at home
+  void copy_in() const {  // from the caller's memory
     for (size_t i = 0; i < size(); ++i) std::memcpy(memory_->data() + routed_.row_offset[i], home_[i], bytes(i));
   }
   void copy_home() const {

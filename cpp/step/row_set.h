@@ -1,6 +1,6 @@
-// Rows of one request: unique keys routed to servers, their values, their gradients. Base of step_rows.h. On the wire
-// rows lie in (server, slot) order, as Routed says. The caller sees them in groups, one a parameter, each group's rows
-// together. With a single group both layouts are the same memory.
+// Rows of one request: unique keys routed to servers, their values, their gradients. Base of step_rows.h. On the wire,
+// rows are in (server, slot) order, as in Routed. The caller sees rows in groups, one group per parameter, and the rows
+// of a group are contiguous. With a single group, both layouts share the same memory.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,14 @@ namespace springtide {
 
 class RowSet;
 
-// What the row sets of one backend share: where slots lie, and memory that the next step uses again.
+// Shared by the row sets of one backend: the order of slots, and memory that later steps reuse.
 class RowSource : public std::enable_shared_from_this<RowSource> {
  public:
   // `threads` take part in deduplicating, pooling and reducing one large batch; the caller is one of them.
   explicit RowSource(std::shared_ptr<Backend> backend, uint32_t threads = 1);
 
   const std::shared_ptr<Backend>& backend() const { return backend_; }
-  // Slots in (server, slot) order, by the placement of now.
+  // Slots in (server, slot) order, by the current placement.
   struct Buckets {
     uint64_t version = 0;                  // of the placement
     std::vector<uint32_t> bucket_of_slot;  // the bucket of each slot
@@ -33,7 +33,7 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
 
   const std::shared_ptr<ThreadPool>& crew() const { return pool_; }
 
-  std::shared_ptr<RowSet> take();  // an empty set, with the buffers of one that is no longer used
+  std::shared_ptr<RowSet> take();  // an empty set that reuses the buffers of an unused set
 
  private:
   void give_back(std::unique_ptr<RowSet> set);
@@ -63,8 +63,8 @@ class FloatBuffer {
   size_t size_ = 0;
 };
 
-// Unique (table, key) pairs in the order they were first seen, before they are routed. Each table has a run
-// with room for all its ids, so that tables can be filled at once; what lies between runs means nothing.
+// Unique (table, key) pairs in the order they were first seen, before they are routed. Each table has a run with room
+// for all its ids, so that threads can fill several tables in parallel. Memory between runs is undefined.
 struct UniqueKeys {
   struct Run {
     TableId table = 0;
@@ -78,7 +78,7 @@ struct UniqueKeys {
   std::vector<uint64_t> hashes;
   uint32_t room = 0;
 
-  // An empty run that can take `wanted` keys.
+  // Adds an empty run with room for `wanted` keys.
   void add_run(TableId table, uint32_t dim, uint16_t group, size_t wanted) {
     runs.push_back({table, group, dim, room, room});
     room += static_cast<uint32_t>(wanted);
@@ -109,45 +109,45 @@ class RowSet {
   RowSet(const RowSet&) = delete;
   RowSet& operator=(const RowSet&) = delete;
 
-  // Orders unique() by (server, slot) and lays the rows out. `groups` is how many there are.
+  // Orders unique() by (server, slot) and computes the layout of the rows. `groups`: number of groups.
   void route(const RowSource& source, size_t groups);
-  // The same keys are asked for again and again: they follow slots that move, before each pull.
+  // For a set whose keys are pulled repeatedly: before each pull, keys of moved slots are routed again.
   void follow(std::weak_ptr<RowSource> source) { followed_ = std::move(source); }
   UniqueKeys& unique() { return unique_; }
   const UniqueKeys& unique() const { return unique_; }
   const Routed& routed() const { return routed_; }
   // Float offset of unique i in rows() and grads(), the caller's layout.
   std::span<const uint32_t> user_offset() const { return user_offset_; }
-  std::span<const uint32_t> group_begin() const { return group_begin_; }  // groups + 1, floats
+  std::span<const uint32_t> group_begin() const { return group_begin_; }  // size groups + 1, in floats
   size_t floats() const { return group_begin_.empty() ? 0 : group_begin_.back(); }
 
   std::vector<uint32_t>& occurrence_offsets() { return occurrence_offsets_; }  // memory for step_rows.h
 
   std::span<float> rows() { return {rows_.data(), floats()}; }
-  std::span<float> grads();  // zero when first asked for
+  std::span<float> grads();  // initialized to zero by the first call
 
-  // One request for several sets; each may be waited for on its own.
+  // Sends one request for several sets; each set can be waited for separately.
   static void pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta& meta);
   void wait();
 
-  // Groups whose gradient is to be pushed; the others are left out, as if their keys were not here.
+  // Marks a group whose gradients will be pushed. The push omits other groups, as if the set had none of their keys.
   void touch(size_t group) { touched_.at(group) = 1; }
   void untouch(size_t group) { touched_.at(group) = 0; }
   bool touched(size_t group) const { return touched_.at(group) != 0; }
-  void drop_grads();                   // zero again, and no group touched
-  void suspect() { suspect_ = true; }  // a gradient was seen that is not finite
+  void drop_grads();                   // sets gradients to zero and unmarks all groups
+  void suspect() { suspect_ = true; }  // a non-finite gradient was seen
   // The gradients of touched groups as a part of a push. Throws NonFinite naming `name_of(table)` and the key.
   Part push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check);
   // The values of rows() in wire order, for Backend::assign.
   Part assign_part();
 
-  // By server, how many pushes it had applied when it read the rows that gradients are computed from: the
-  // latest rows that were waited for, unless hold_basis() says when others are taken into use.
+  // By server: the number of pushes it had applied when it read the rows from which gradients are computed. These are
+  // the latest rows that were waited for. If the caller uses hold_basis(), they are the rows at its last call.
   std::span<const uint64_t> basis() const { return basis_; }
-  void hold_basis();  // the rows that are here are in use now, and stay so until the next call
+  void hold_basis();  // gradients are computed from the current rows until the next call
   void join_basis(const RowSet& other);
 
-  void reset();  // keeps the memory
+  void reset();  // keeps allocated memory
 
  private:
   bool same_layout() const { return group_begin_.size() <= 2; }
@@ -157,7 +157,7 @@ class RowSet {
   float* select_touched(FloatBuffer& buffer);              // gradients of touched groups, planned by selected_
   void catch_up();
 
-  std::shared_ptr<Backend> backend_;  // first: buffers may belong to it
+  std::shared_ptr<Backend> backend_;  // declared first: buffers may belong to it
   UniqueKeys unique_;
   Routed routed_;
   std::vector<uint32_t> position_;     // routed row of unique i
@@ -166,12 +166,12 @@ class RowSet {
   std::vector<uint32_t> occurrence_offsets_;
   std::vector<uint8_t> touched_;
   std::vector<uint32_t> buckets_;  // scratch of the counting sort
-  Routed selected_;                // the plan of a push, where it is not routed_
+  Routed selected_;                // the plan of a push, if it differs from routed_
   FloatBuffer rows_, grads_, wire_;
-  FloatBuffer pushed_;  // gradients under way, of a set that follows its slots
+  FloatBuffer pushed_;  // gradients in flight, for a set that uses follow()
   std::weak_ptr<RowSource> followed_;
   std::shared_ptr<Pending> pulling_;
-  std::vector<uint64_t> seen_, basis_;  // of the rows that are here; of those in use
+  std::vector<uint64_t> seen_, basis_;  // of the current rows; of the rows in use
   bool holds_basis_ = false;
   bool grads_ready_ = false;
   bool suspect_ = false;

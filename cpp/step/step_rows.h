@@ -1,5 +1,5 @@
-// One batch's rows: which unique keys it needs, where they lie, how they pool, how gradients come back together. In:
-// ids per feature. Out: pooled rows; then one gradient per unique key. Tables are reached through backend.h.
+// The rows of one batch: its unique keys, their positions, how rows are pooled, and how gradients are summed per key.
+// In: ids per feature. Out: pooled rows; then one gradient per unique key. Tables are reached through backend.h.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@
 
 namespace springtide {
 
-// What stays the same of a feature from step to step. Features may share a table; then they share unique rows.
+// The constant properties of a feature. Features that share a table also share unique rows.
 struct FeatureSpec {
   std::string name;  // for messages
   TableId table = 0;
   uint32_t dim = 0;
-  uint16_t group = 0;  // rows of one group lie together: one parameter of the model
+  uint16_t group = 0;  // rows of one group are contiguous: one parameter of the model
   uint64_t rows = 0;   // ids must lie in [0, rows); 0: open-ended
   bool has_padding = false;
-  Key padding = 0;            // occurrences of it are not trained
-  bool pull_padding = false;  // its row is read all the same (nn.Embedding); else it takes no part (bags)
+  Key padding = 0;            // padding id, whose occurrences are not trained
+  bool pull_padding = false;  // the padding row is still read (nn.Embedding); else it is ignored (bags)
 };
 
 // The features of a step, checked once: a table has one dim and one group.
@@ -53,7 +53,7 @@ struct PoolItem {
 
 struct GradItem {
   size_t feature = 0;
-  Bag bag;  // as it was pooled
+  Bag bag;  // the same as in pool()
   const float* grad = nullptr;
   int64_t stride = 0;
   float* grad_weights = nullptr;  // d(per-sample weights), if wanted
@@ -61,11 +61,13 @@ struct GradItem {
 
 class StepRows {
  public:
-  // Ids are read here only. BadInput names the feature, the position and the id that is out of range.
+  // Reads the ids; they may change afterwards. BadInput names the feature, the position and the id that is out of
+  // range.
   StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids);
 
-  // Gradients of two backward passes as one: a key of both has their sum, the first one's first. What the
-  // parts held is zero afterwards. `groups[p][g]` is the group here of part p's group g; negative: left out.
+  // Joins the gradients of several backward passes: a key of several parts gets the sum in the order of the parts.
+  // Afterwards, the gradients of the parts are zero. `groups[p][g]` is the new group of group g of part p; negative:
+  // omitted.
   StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<StepRows* const> parts,
            std::span<const std::vector<int>> groups);
 
@@ -74,12 +76,12 @@ class StepRows {
 
   // Writes one output row per bag (or id). Waits for the pull.
   void pool(std::span<const PoolItem> items);
-  // Adds d(out) into the gradients; the items of one table in their order, each in batch order.
+  // Adds d(out) to the gradients. Items of one table are added in their order, each in batch order.
   void accumulate(std::span<const GradItem> items);
-  // The same for all features at once, one id a bag, outputs side by side in rows of `stride` floats.
+  // The same for all features together, with one id per bag and outputs side by side in rows of `stride` floats.
   void pool_columns(int64_t bags, float* out, int64_t stride);
   void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
-  // Whether all gradients are, also where the caller has changed them since.
+  // True if all gradients are finite, also after the caller has changed them.
   bool finite();
   Part push_part() { return set_->push_part(plan_->names, false); }
 
@@ -93,9 +95,9 @@ class StepRows {
   std::shared_ptr<const StepPlan> plan_;
   std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<RowSet> set_;
-  std::vector<uint32_t>& at_;         // of all occurrences, feature by feature; memory of set_
-  std::vector<size_t> begin_;         // of each feature in at_
-  std::vector<uint32_t> padding_at_;  // of each feature
+  std::vector<uint32_t>& at_;         // row offsets of all occurrences, feature by feature; memory of set_
+  std::vector<size_t> begin_;         // begin of each feature in at_
+  std::vector<uint32_t> padding_at_;  // padding row of each feature
 };
 
 // Rows with known, unique keys (chunks of dense tensors, or keys named by the caller), in the caller's order.

@@ -1,7 +1,7 @@
-// The tables of one server, or of a job of one process: slots of every table in shared huge-page arenas.
-// In: (table, key) pairs and gradients. Out: rows. Its files: store.cpp (tables), store_pull.cpp, store_push.cpp,
-// store_once.cpp (pushes by identity), store_reserve.cpp, store_evict.cpp, store_slots.cpp (scan, loads, import),
-// store_export.cpp. Oracle: tests/oracles/reference.py.
+// The tables of one server, or of a job in one process: slots of every table in shared huge-page arenas. In: (table,
+// key) pairs and gradients. Out: rows. Its files: store.cpp (tables), store_pull.cpp, store_push.cpp, store_once.cpp
+// (pushes by identity), store_reserve.cpp, store_evict.cpp, store_slots.cpp (scan, loads, import), store_export.cpp.
+// Oracle: tests/oracles/reference.py.
 #pragma once
 
 #include <array>
@@ -62,47 +62,47 @@ struct PushStats {
 struct PushRows {
   std::span<const TableId> tables;
   std::span<const Key> keys;
-  std::span<const RowRun> runs;  // all keys together
+  std::span<const RowRun> runs;  // together they cover all keys
 };
 
-// The batches that a push trains, and the slots that it covers, with keys or without.
+// The batches that a push trains, and the slots that it covers, including slots without keys of the push.
 struct PushIdentity {
   std::span<const BatchRange> batches;
   std::span<const uint8_t> covers;  // mask by slot; empty: all slots
 };
 
 struct OnceStats : PushStats {
-  uint64_t had_keys = 0;          // skipped: their slots have applied these batches
-  uint64_t foreign_keys = 0;      // not applied: their slots are not covered, or closed
-  std::vector<uint16_t> foreign;  // their slots, and covered closed slots without keys; ascending
-  std::vector<uint16_t> torn;     // slots that have applied a part of the batches: nothing was applied
+  uint64_t had_keys = 0;          // skipped, because their slots have applied these batches already
+  uint64_t foreign_keys = 0;      // not applied, because their slots are not covered or closed
+  std::vector<uint16_t> foreign;  // slots of foreign keys, and covered closed slots without keys; ascending
+  std::vector<uint16_t> torn;     // slots that had applied a part of the batches, where nothing was applied now
 };
 
 struct IdentityStats {
-  uint64_t sets = 0;  // one a stripe when all slots have one history
-  uint64_t runs = 0;  // ranges of samples in them
+  uint64_t sets = 0;  // one per stripe if all its slots have the same history
+  uint64_t runs = 0;  // ranges of samples in all sets
   uint64_t bytes = 0;
 };
 
-// An eviction that an export since a cut must tell of.
+// An evicted row that an export since a cut must list.
 struct Tombstone {
   uint64_t hash;
   TableId table;
   uint32_t tick;
 };
 
-// What a slot remembers beside its cells.
+// What a slot stores besides its cells.
 struct SlotHistory {
-  std::vector<Tombstone> gone;  // oldest first; kept only once a cut was made
-  uint32_t complete_from = 0;   // exports since a boundary before this tick must be full
-  size_t expected = 0;          // more that go, for which there must be room
+  std::vector<Tombstone> gone;  // oldest first; recorded only after the first cut
+  uint32_t complete_from = 0;   // an export since an earlier boundary must be full
+  size_t expected = 0;          // further evictions for which `gone` must have room
 };
 
 struct alignas(64) Stripe {
   std::mutex lock;
   uint64_t sweep_credit = 0;
   uint32_t sweep_slot = 0, sweep_entry = 0;
-  uint32_t closed = 0;  // of its slots
+  uint32_t closed = 0;  // number of closed slots
   SlotIdentities identities;
 };
 
@@ -119,37 +119,38 @@ class Store {
   uint64_t row_floats(std::span<const TableId> tables) const;  // floats in the rows of these tables, one each
   uint32_t image_floats(TableId id) const { return table(id).image_floats(); }  // in the image of a row (types.h)
 
-  // Rows of keys[i] in tables[i], one after the other in `out`, as float32. A missing row reads as its init (with
-  // kImage: as the image it would be created with). Fastest when keys come in slot order: a stripe is locked once a
-  // run. `refused`: gets the closed slots; their rows in `out` mean nothing. `ready(n)` runs in the caller's thread
-  // when the first n rows are complete and their closed slots noted, at last with all. `helped`: use the store's
-  // threads.
+  // Reads the rows of keys[i] in tables[i] to `out`, one after the other, as float32. For a missing row, reads its
+  // initial value (with kImage: its initial image). Fastest if keys are in slot order, because each stripe is then
+  // locked once. `refused` gets the closed slots, whose rows in `out` are undefined. `ready(n)` runs in the caller's
+  // thread when the first n rows are complete and their closed slots are in `refused`; its last call has all rows.
+  // `helped`: use the store's threads.
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
             std::vector<uint16_t>* refused = nullptr, bool helped = true,
             const std::function<void(size_t)>& ready = {});
 
-  // Applies gradients laid out like pull's output. Every table pushed to must be named in `hyper`. `unique` promises
-  // that no (table, key) comes twice; else duplicates are summed first, in order. Gradients must be finite. Keys of
-  // closed slots are left out, and their slots added to `refused`.
+  // Applies gradients laid out like pull's output. `hyper` must name every table of the push. `unique` promises that no
+  // (table, key) occurs twice; otherwise duplicates are summed first, in order. Gradients must be finite. Keys of
+  // closed slots are skipped, and their slots are added to `refused`.
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                  std::span<const TableHyper> hyper, uint64_t clock, bool unique,
                  std::vector<uint16_t>* refused = nullptr);
 
-  // Exactly-once push: each covered slot applies it and records its batches in one critical section, unless it has
-  // applied them before. Gradients must be finite. BadInput, with nothing applied, when the batches overlap.
+  // Exactly-once push: each covered slot applies the push and records its batches in one critical section, unless the
+  // slot has applied these batches before. Gradients must be finite. BadInput, with nothing applied, when the batches
+  // overlap.
   OnceStats push_once(const PushRows& rows, std::span<const TableHyper> hyper, uint64_t clock, bool unique,
                       const PushIdentity& identity);
   IdentitySet applied(uint32_t slot) const;
   IdentityStats identity_stats() const;
 
-  // Sets weights and resets optimizer state, or with kImage the whole image; creates rows without admission. Closed
-  // slots as with push. With `keep` existing rows stay, and slots that have the table's first values (first_values_of)
-  // too.
+  // Sets weights and resets optimizer state; with kImage, sets the whole image. Creates missing rows without admission.
+  // Skips closed slots as push does. With `keep`, does not change existing rows, nor slots that already have the
+  // table's first values (first_values_of).
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
               std::vector<uint16_t>* refused = nullptr, bool keep = false);
 
-  // Frees the memory of rows older than their table's ttl at `clock`; push does a bounded share of this
-  // itself. To pull, scan and export such a row is gone as soon as the clock has passed it, freed or not.
+  // Frees the memory of rows that are older than their table's ttl at `clock`. Each push also does a small part of this
+  // work. For pull, scan and export, a row is gone as soon as its ttl has passed, freed or not.
   uint64_t evict(uint64_t clock);
 
   // Rows of a table in a slot, as float32, in a repeatable order. False, with nothing added, if the slot is closed.
@@ -159,15 +160,15 @@ class Store {
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
   void export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to);  // into reused memory
   // Image in parts, to hold the slot's lock only briefly: each call copies about `part_bytes`, and the call that
-  // returns true completes the image as of that moment. A smaller slot is copied at once.
+  // returns true completes the image as of that moment. A smaller slot is copied in one call.
   bool copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes);
-  // A full image replaces the slot's rows, one since a cut is applied on top. BadInput, with nothing changed, on a
-  // malformed image. Out of memory leaves the slot empty and closed.
+  // A full image replaces the slot's rows; an image since a cut is applied on top. BadInput, with nothing changed, for
+  // a malformed image. If memory runs out, the slot is empty and closed afterwards.
   void import_slot(std::span<const uint8_t> image) { import_image(decode(image), Into::any); }
   void clear_slot(uint32_t slot);
 
-  // A closed slot belongs to another store, or is about to: pushes and assignments skip it, and pulls report it. All
-  // slots are open at first. Atomic with respect to pulls and pushes.
+  // A closed slot belongs to another store, or will soon. Pushes and assignments skip it, and pulls report it.
+  // Initially all slots are open. Closing and opening are atomic with respect to pulls and pushes.
   void close_slot(uint32_t slot) { set_closed(slot, true); }
   void open_slot(uint32_t slot) { set_closed(slot, false); }
   bool is_open(uint32_t slot) const;
@@ -175,18 +176,19 @@ class Store {
   void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
   // Addresses of a closed slot's rows, valid until it is opened, cleared or imported. BadInput if it is open.
   void refer(uint32_t slot, SlotReference& to);
-  // Imports into a closed slot and, with `open`, opens it. BadInput if the slot is open or the image of another slot.
+  // Imports into a closed slot and, with `open`, opens it. BadInput if the slot is open, or the image belongs to
+  // another slot.
   void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);
   std::vector<TableSpec> tables() const;  // by id
 
   // Starts a new cut: rows changed later are dirty with respect to it.
   uint64_t cut();
-  uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);  // in export_slot(slot, since_cut)
+  uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);  // rows in export_slot(slot, since_cut)
 
   SlotLoad load(uint32_t slot);
   uint64_t rows() const;
   uint64_t rows(TableId id) const { return static_cast<uint64_t>(table(id).count.load()); }
-  AgeClock clock;                                                                      // tests bring its end nearer
+  AgeClock clock;  // public for tests, which call set_last_tick()
   uint64_t resident_bytes() const { return extents_.resident() + index_.resident(); }  // of the arenas
 
  private:
@@ -195,7 +197,7 @@ class Store {
 
   Table* find_table(TableId id) const { return !is_plain(id) ? nullptr : tables_[id].load(std::memory_order_acquire); }
   Table& table(TableId id) const;
-  // What is asked for or given under this id; BadInput for bits that mean nothing.
+  // How a request with this id uses its table. BadInput for invalid flag bits.
   TableUse use_of(TableId id) const { return {table(is_image(id) || is_count(id) ? table_of(id) : id), id}; }
   void check_slot(uint32_t slot) const;
   void check_process() const;  // a forked child has no tables
@@ -209,9 +211,9 @@ class Store {
   bool is_row(const Cell* cell, const TableUse& use) const {
     return cell != nullptr && !is_candidate(cell->meta) && (!use.ages || !expired(cell->meta, *use.table));
   }
-  // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
+  // More shares than threads, so that a thread that loses its core for a while delays the others only a little.
   static constexpr uint32_t kSharesAThread = 4;
-  // Under some thousand keys a second thread costs more than it brings.
+  // With fewer than some thousand keys, a second thread costs more time than it saves.
   bool worth_sharing(size_t keys) const { return keys >= 4096 && pool_.threads() > 1; }
   void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
 
@@ -235,7 +237,8 @@ class Store {
   void apply(OnceWork& work, PushStats& stats) noexcept;
   uint32_t slots_a_stripe() const { return options.slots / kStripes; }
   void set_closed(uint32_t slot, bool closed);
-  // An image that lacks its sum. Returns 0, or with nothing written the size of one larger than `most_bytes`.
+  // Writes an image without its checksum and returns 0. If the image would exceed `most_bytes`, writes nothing and
+  // returns its size.
   uint64_t write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to, bool close = false,
                        uint64_t most_bytes = UINT64_MAX);
   enum class Into : uint8_t { any, closed, closed_then_open };
@@ -243,9 +246,9 @@ class Store {
   void copy_part(SlotCopy& to);
   bool copy_end(SlotCopy& to);
 
-  // Each is under the stripe's lock.
+  // Call each of these with the stripe's lock held.
   void mark_closed(uint32_t slot, bool closed);
-  // What of the source lies in open slots; the others' slots are noted.
+  // Returns the items in open slots, and adds the closed slots to `refused`.
   template <class Source>
   std::span<const Item> open_items(Source& source, std::vector<uint16_t>& refused);
   template <class Source>
@@ -263,22 +266,23 @@ class Store {
   template <uint32_t kDim>
   void pull_uniform_of(StreamedItems& source);
   void apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats);  // keys without a row
-  // Of a key that is in a Reservation.
+  // Applies the gradient of a key that is in a Reservation.
   void apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept;
-  // Its memory holds anything. The cell of a key that waited, if there is one, becomes the row's.
+  // Creates a row with undefined content. If the key has a candidate cell, that cell becomes the row's.
   RowHandle make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick);
   void update(const Item& item, RowHandle row);
   void assign_one(const Item& item, uint32_t tick, bool keep);
 
-  // Leaves room in a table with a capacity. Whether cells have moved.
+  // Makes room for one row in a table with a capacity. Returns whether cells have moved.
   bool evict_for_one(Table& table, uint32_t slot_number, PushStats& stats);
   void evict_oldest(Table& table, uint32_t slot_number);
-  // A row, or a key that waits, leaves. With nothing changed if there is no memory for it.
+  // Removes a row or a candidate. If there is no memory for this, throws and changes nothing.
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
-  void reserve_drop(uint32_t slot_number, Table& table);  // then the next cannot fail; settle() comes after it
+  // Afterwards, drop_reserved() cannot fail; call settle() after it.
+  void reserve_drop(uint32_t slot_number, Table& table);
   void drop_reserved(uint32_t slot_number, Cell* cell, Table& table, bool remember);
   void settle(uint32_t slot_number, Table& table) noexcept;
-  void reserve_erase(uint32_t slot_number);  // then the next cannot fail
+  void reserve_erase(uint32_t slot_number);  // afterwards, erase_rows() cannot fail
   void erase_rows(uint32_t slot_number) noexcept;
   void abandon(uint32_t slot_number) noexcept;
   void import_table(uint32_t slot_number, const TableImage& part);
@@ -295,7 +299,7 @@ class Store {
   SlotIndex index_;
   mutable std::array<Stripe, kStripes> stripes_;
   std::vector<SlotHistory> histories_;
-  std::vector<uint8_t> closed_;  // by slot, each under its stripe's lock
+  std::vector<uint8_t> closed_;  // by slot, guarded by the stripe's lock
   std::unique_ptr<std::atomic<Table*>[]> tables_;
   mutable std::mutex declare_lock_;
   std::vector<std::unique_ptr<Table>> owned_;
@@ -310,9 +314,9 @@ class Reservation {
  public:
   enum class Admission : uint8_t { counted, at_once };
 
-  // BadInput or bad_alloc: nothing has changed.
+  // If it throws BadInput or bad_alloc, nothing has changed.
   Reservation(Store& store, std::span<const Item> keys, Admission admission);
-  // Gives back what was not used. Keys that were not applied leave no trace.
+  // Returns unused memory, and removes the cells of keys that were not applied.
   ~Reservation() { settle(); }
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;

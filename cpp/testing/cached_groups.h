@@ -1,5 +1,5 @@
-// Tables of every kind, requests for their rows, and all that servers keep of them: for groups that are
-// trained twice, with a cache and without, and must not differ in a bit.
+// Helpers for tests that train a group twice, with and without a cache, and compare all rows bit by bit: tables of
+// every kind, requests for their rows, and the complete state of the servers.
 #pragma once
 
 #include <algorithm>
@@ -67,11 +67,11 @@ inline std::vector<float> values_of(Backend& backend, const Routed& rows, uint64
   const Part part{&rows, out.data()};
   const auto pending = backend.pull(std::span(&part, 1), {after_step});
   pending->wait();
-  pending->wait();  // several sets of rows wait for one request
+  pending->wait();  // several row sets may wait for one request
   return out;
 }
 
-// Everything that the stores keep of all keys that may have been trained.
+// The images of all keys that may have been trained, and the row counts of the stores.
 inline std::vector<float> everything(std::vector<Store*> stores, const Placement& placement,
                                      const std::vector<TableSpec>& specs) {
   std::vector<float> all;

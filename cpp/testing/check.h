@@ -1,5 +1,5 @@
-// A native unit test is one executable: TEST(a_sentence) { CHECK(...); } and CHECK_MAIN at the end. It ends
-// with a code other than 0 when a check failed or an exception came through.
+// A native unit test is one executable: TEST(a_sentence) { CHECK(...); } and CHECK_MAIN at the end. Its exit code is
+// not 0 if a check failed or a test threw an exception.
 #pragma once
 
 #include <cstdio>

@@ -19,7 +19,7 @@ constexpr uint32_t kSlots = 64;
 inline const std::string kSecret = "a secret of this test";
 
 struct Cluster {
-  // With certificates: folders of the servers' own and of the clients'.
+  // `server_tls`, `client_tls`: folders with the certificates of servers and clients; empty: no TLS.
   explicit Cluster(uint16_t servers, uint32_t workers = 1, const std::string& server_tls = "",
                    std::string client_tls = "")
       : tls(std::move(client_tls)) {
@@ -132,14 +132,14 @@ inline PushMeta sgd() {
   return meta;
 }
 
-// Whether every float has become smaller by this much.
+// True if every float has decreased by `wanted`.
 inline bool fell_by(const std::vector<float>& before, const std::vector<float>& after, float wanted) {
   for (size_t i = 0; i < before.size(); ++i)
     if (std::abs(before[i] - after[i] - wanted) > 1e-3f) return false;
   return true;
 }
 
-// A push of four samples of a shard, by name.
+// A push of four samples of a shard, with their batch identity.
 inline PushMeta named_push(uint32_t shard, uint64_t first) {
   PushMeta meta = sgd();
   meta.unique = false;

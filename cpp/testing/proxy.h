@@ -1,4 +1,5 @@
-// A TCP proxy in front of a server, for tests: it can cut connections, at once or after so many bytes of replies.
+// A TCP proxy in front of a server, for tests: it can cut connections immediately, or after a given number of reply
+// bytes.
 #pragma once
 
 #include <sys/socket.h>
@@ -31,12 +32,12 @@ class Proxy {
     for (const Fd& fd : fds_) shut_both(fd.get());
     ++cuts_;
   }
-  // The connection is cut when a reply's bytes have come to this many since now: the server has done its
-  // work, the client does not hear of it.
+  // Cuts the connections after this many further bytes of replies. The server has then done its work, but the client
+  // does not learn of it.
   void cut_replies_after(int64_t bytes) { left_ = bytes; }
   void send_to(uint16_t port) { to_ = port; }
   void refuse(bool refuse) { refusing_ = refuse; }
-  void hold_replies() { holding_ = true; }  // from now on they get no further than here
+  void hold_replies() { holding_ = true; }  // from now on, replies are not forwarded
   int cuts() const { return cuts_; }
   void record() { recording_ = true; }
   std::vector<char> recorded() const {
@@ -88,7 +89,7 @@ class Proxy {
   std::atomic<int> cuts_{0};
   mutable std::mutex mutex_;
   std::vector<char> recorded_;
-  std::list<Fd> fds_;  // kept open until the end, so that no number is used again
+  std::list<Fd> fds_;  // kept open until the end, so that no descriptor is reused
   std::list<std::thread> threads_;
   std::thread acceptor_;
 };

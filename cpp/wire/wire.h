@@ -16,8 +16,8 @@ namespace springtide {
 static_assert(std::endian::native == std::endian::little, "frames are laid out as little-endian memory");
 
 constexpr uint32_t kMagic = 0x57445453;     // "STDW"
-constexpr uint16_t kVersion = 6;            // raised with every change of the format
-constexpr uint64_t kHandshakeBytes = 4096;  // the largest body before the secret is proved
+constexpr uint16_t kVersion = 6;            // incremented with every change of the format
+constexpr uint64_t kHandshakeBytes = 4096;  // maximum body size before the secret is proved
 
 enum class Kind : uint8_t {
   hello = 1,  // handshake.h
@@ -31,42 +31,44 @@ enum class Kind : uint8_t {
   assign,
   scan,
   stats,
-  step,     // bsp: wait until every rank's part of `step` is here, `clock` ms at most; with kBsp: apply it
-  regroup,  // bsp: from now on `generation`; the reply's step: complete here. With kBsp: a group of `keys`
-            // ranks goes on after `step`
-  take,     // handover.h: an image of slot `step`, which stays closed; reply: `step` 1 when it is the server's
-            // already
-  own_all,  // handover.h: last parts or whole slots, many at once (slot_batch.h), which
-            // are the server's from now on
+  step,  // bsp: wait at most `clock` ms until every rank's part of `step` has arrived; with kBsp: apply it
+  // bsp: starts `generation`; the reply's `step` is the last complete step here. With kBsp: `keys` ranks continue after
+  // `step`.
+  regroup,
+  // handover.h: an image of slot `step`, which stays closed; the reply's `step` is 1 if the server owns the slot
+  // already.
+  take,
+  own_all,  // handover.h: the last parts of slots, or whole slots (slot_batch.h); the server owns them from now on
   last = own_all,
 };
 
 enum class Status : uint16_t {
   ok = 0,
-  bad_input,         // invalid request; the body is a message, the connection stays open
-  non_finite,        // NaN or infinity in a push, nothing applied; a sentence
-  wrong_owner,       // Refusal: slots that are not the server's, and whose they are; pushes and assignments
-                     // were applied to the others
-  stale_generation,  // the group has gone back to a checkpoint since; a sentence
-  step_missing,      // bsp: not every rank's part came in time; a sentence
-  refused,           // handshake: version, secret, too many connections; a sentence, then the connection ends
+  bad_input,   // invalid request; the body is a message, the connection stays open
+  non_finite,  // NaN or infinity in a push, nothing applied; a message
+  // Refusal: slots of other servers, and their owners; pushes and assignments were applied to all other slots.
+  wrong_owner,
+  stale_generation,  // the group has returned to a checkpoint since; a message
+  step_missing,      // bsp: not every rank's part arrived in time; a message
+  refused,           // handshake: wrong version or secret; a message, then the connection ends
   bad_frame,         // malformed; a message, then the connection ends
   internal,          // server error; a message
-  busy,              // handshake: not now (too many connections, too slow a hello); a sentence, try again
-  partly_applied,    // a push whose batches some slot has in part, nothing applied there; a sentence
+  busy,              // handshake: too many connections, or too slow a hello; a message, try again
+  partly_applied,    // a slot has applied a part of the push's batches, nothing applied there; a message
 };
 
 enum Flag : uint8_t {
   kReply = 1,
   kBsp = 2,          // push: a part of step `step` of the whole group
-  kUnique = 4,       // push: no key twice
-  kKeep = 4,         // assign: first values. Rows that are there stay, slots that have had theirs skip them
-  kInWindow = 8,     // keys, tables and the rest lie at window_offset; floats where the spans say
-  kNamesSlots = 16,  // push: speaks only for the slots in its body, else for all this server has at its epoch
-  kTimed = 32,       // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent;
-                     // kSlotsLeft in it: slots moved away meanwhile, the rows mean nothing, ask again
-  kSeen = 64,        // push: server_ns is the count that came with the oldest rows it was computed from
-  kAtRest = 128,     // regroup: nobody has a step in hand, so a server that had no slots before joins at this step
+  kUnique = 4,       // push: no key occurs twice
+  kKeep = 4,         // assign: first values; existing rows, and slots that have their first values, do not change
+  kInWindow = 8,     // the body is in the window at window_offset, floats at the spans
+  kNamesSlots = 16,  // push: covers only the slots in its body; without it, all slots of the server at its epoch
+  // Reply: the last 8 bytes of the body are server_ns, known only after the rows were sent. With kSlotsLeft in it,
+  // slots moved away meanwhile: ignore the rows and ask again.
+  kTimed = 32,
+  kSeen = 64,     // push: server_ns is the push count that came with its oldest rows
+  kAtRest = 128,  // regroup: no rank is within a step, so a server without slots so far joins at this step
 };
 
 struct FrameHeader {
@@ -75,13 +77,14 @@ struct FrameHeader {
   uint8_t kind = 0;
   uint8_t flags = 0;
   uint64_t request = 0;     // chosen by the client, echoed by the reply
-  uint64_t body_bytes = 0;  // what follows, on the socket or in the window
-  uint32_t generation = 0;  // bsp: raised by a return to a checkpoint
+  uint64_t body_bytes = 0;  // size of the body, on the socket or in the window
+  uint32_t generation = 0;  // bsp: incremented by a return to a checkpoint
   uint32_t epoch = 0;       // of the sender's placement
   uint32_t rank = 0;
   uint32_t incarnation = 0;
-  uint64_t step = 0;       // push: its step; pull: answer only once this step is applied, its reply: pushes that
-                           // the server had applied before the rows were read; scan reply: next slot
+  // Push: its step; pull: answer only once this step is applied; pull reply: pushes that the server had applied before
+  // it read the rows; scan reply: next slot.
+  uint64_t step = 0;
   uint64_t clock = 0;      // push: the age clock; take: the transfer's id; reply: ns spent waiting for a step
   uint64_t server_ns = 0;  // reply: the server's own time in its tables; push: see kSeen
   uint16_t status = 0;
@@ -92,7 +95,7 @@ struct FrameHeader {
   uint32_t keys = 0;     // Key[], then TableId[]
   uint64_t window_offset = 0;
   uint32_t reserved = 0;
-  uint32_t check = 0;  // of all bytes before it
+  uint32_t check = 0;  // checksum of all bytes before it
 };
 static_assert(sizeof(FrameHeader) == 96);
 
@@ -100,7 +103,7 @@ constexpr uint64_t kSlotsLeft = 1ULL << 63;
 
 static_assert(sizeof(BatchRange) == 24);
 
-// A run of floats in the shared window: the rows of the next keys, as many as fit exactly.
+// A run of floats in the shared window: the rows of the next keys, which fill it exactly.
 struct FloatSpan {
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -112,7 +115,7 @@ struct BodyLayout {
 };
 BodyLayout layout_of(const FrameHeader& header);
 
-// A body taken apart. The spans point into the bytes that were given.
+// A parsed body. The spans point into the given bytes.
 struct BodyView {
   std::span<const BatchRange> batches;
   std::span<const TableHyper> hypers;
@@ -126,7 +129,8 @@ struct BodyView {
 void seal(FrameHeader& header);  // fills in `check`; call it last before sending
 // Returns what is wrong with the header, or an empty string. `limit` bounds body_bytes.
 std::string header_error(const FrameHeader& header, uint64_t limit);
-// Empty, and `view` filled, when the body's size is exactly what the header's counts ask for. `body` is aligned to 8.
+// Returns an empty string and fills `view` if the body's size matches the header's counts; else returns the error.
+// `body` must be aligned to 8 bytes.
 std::string parse_body(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view);
 
 // All sections of a body before its keys.
@@ -137,27 +141,27 @@ std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRan
 const char* name_of(Kind kind);
 
 // Body of a wrong_owner reply: slots, their owners and addresses, so that a client retries without asking the master.
-constexpr uint16_t kNoOwner = UINT16_MAX;  // the owner is not known here: ask again soon
+constexpr uint16_t kNoOwner = UINT16_MAX;  // the owner is unknown here: ask again soon
 
 struct Refusal {
   std::vector<uint16_t> slots;
-  std::vector<uint16_t> owners;               // of each; kNoOwner where unknown
-  std::map<uint16_t, std::string> addresses;  // host:port, of owners that the client may never have heard of
+  std::vector<uint16_t> owners;               // owner of each slot; kNoOwner if unknown
+  std::map<uint16_t, std::string> addresses;  // host:port of owners that the client may not know
 };
 
-// What a client gets: WrongOwner, and where to go instead.
+// What a client gets: WrongOwner with the new owners.
 struct Refused : WrongOwner {
   Refused(const std::string& why, Refusal what) : WrongOwner(why), refusal(std::move(what)) {}
   Refusal refusal;
 };
 
 std::vector<uint8_t> encode(const Refusal& refusal);
-Refusal decode_refusal(std::span<const uint8_t> body);  // PeerLost when it is none
+Refusal decode_refusal(std::span<const uint8_t> body);  // PeerLost if it is malformed
 
 // Table specs as bytes, the body of a declare frame. Decoding checks every length.
 constexpr size_t kMaxTableName = 4096;
 
 std::vector<uint8_t> encode_tables(std::span<const TableSpec> tables);
-std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes);  // BadInput when they are anything else
+std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes);  // BadInput if they are malformed
 
 }  // namespace springtide

@@ -14,48 +14,50 @@ namespace springtide {
 constexpr uint16_t kNoWorker = UINT16_MAX;  // owner of a key that no worker caches
 constexpr uint32_t kMostWorkers = 128;
 
-// What may go straight from worker to worker: nothing; rows to the one that trains them next alone; or also
-// values and gradients of rows that a few workers train, one of whom keeps the row.
+// What workers send directly to each other. off: nothing. rows: a row goes to the next worker that trains it alone.
+// gradients: in addition, if a few workers train a row, they exchange its values and gradients, and one of them keeps
+// the row.
 enum class P2P : uint8_t { off = 0, rows = 1, gradients = 2 };
 
 struct AllocationTask {
   uint32_t workers = 0;
   uint32_t samples = 0;
-  // Sample i has the distinct keys units[sample_begin[i]] … units[sample_begin[i + 1] - 1]. Units index what follows.
+  // Sample i has the distinct keys units[sample_begin[i]] … units[sample_begin[i + 1] - 1]. A unit is an index into the
+  // arrays below.
   std::span<const uint32_t> sample_begin;  // size samples + 1
   std::span<const uint32_t> units;
   std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNoWorker
   std::span<const uint8_t> dirty;   // by unit: 1 when only its owner has the latest row, not the servers
-  // Units that count for scoring: positions of a sample's keys when all samples have their keys of the same
-  // tables at the same positions (then `positions` is not empty), and by unit otherwise.
+  // Keys that count for scoring. If `positions` is not empty, all samples have keys of the same tables at the same
+  // positions, and `positions` lists the positions that count. Otherwise `scored` marks the units that count.
   std::span<const uint32_t> positions;
   std::span<const uint8_t> scored;  // by unit
-  std::span<const uint32_t> quota;  // by worker: samples it gets; they sum to `samples`
+  std::span<const uint32_t> quota;  // by worker: number of its samples; the sum is `samples`
   uint64_t capacity_rows = 0;       // of a worker's cache
   P2P p2p = P2P::off;
   uint32_t p2p_trainers = 0;  // P2P::gradients: with more trainers than this the server sums
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint32_t effort = 0;         // a policy's own measure of how long it may search; 0: its default
-  uint32_t threads = 1;        // parts that a policy may split into: the answer may depend on their number
-  ThreadPool* crew = nullptr;  // to work on them together; none: one after the other
+  uint32_t effort = 0;         // limit of the search, in a unit of the policy; 0: its default
+  uint32_t threads = 1;        // parts into which a policy may split the task; the result may depend on it
+  ThreadPool* crew = nullptr;  // threads for the parts; null: the parts run one after the other
 };
 
-// Algorithm 1 of Herald: each sample in turn to the worker that caches most of its keys and has room left;
-// ties by seed. With threads > 1 samples and room are split and each part is allocated by itself.
+// Algorithm 1 of Herald: assigns each sample in turn to the worker that caches most of its keys and has room left; the
+// seed breaks ties. With threads > 1, samples and room are split into parts that are allocated independently.
 void allocate_laia(const AllocationTask& task, std::span<int32_t> rank_of_sample);
-// Ours: the even allocation with the fewest transmissions that `effort` sweeps over the samples find.
+// Our policy: searches the even allocation with the fewest transmissions, in `effort` sweeps over the samples.
 void allocate_anneal(const AllocationTask& task, std::span<int32_t> rank_of_sample);
-// The batch cut into runs of neighbours, or dealt out by seed: what training does without a scheduler.
+// Allocations of training without a scheduler: contiguous ranges of the batch, or random by seed.
 void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 
-// Samples of every worker when `samples` are dealt out evenly: as many as its run has where batches are cut
-// into runs without a scheduler (springtide/data/shards.py).
+// Number of samples of each worker in an even allocation: the lengths of the contiguous ranges that training without a
+// scheduler uses (springtide/data/shards.py).
 std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers);
 
-// Transmissions of a key, given its trainers and its owner: the counts of its plan (schedule_plan.cpp) without
-// evictions.
+// Number of transmissions of a key, given its trainers and its owner. It equals the counts of the plan
+// (schedule_plan.cpp) without evictions.
 class KeyCost {
  public:
   explicit KeyCost(const AllocationTask& task)
@@ -63,20 +65,21 @@ class KeyCost {
         moved_(task.p2p == P2P::off ? 2 : 1),
         exchange_(cached_ && task.p2p == P2P::gradients ? task.p2p_trainers : 0) {}
 
-  // One worker trains the key and keeps its row.
+  // For a key that one worker trains; the worker keeps the row.
   int32_t sole(uint16_t owner, bool dirty, uint16_t worker) const {
     if (!cached_) return 2;
     if (owner == worker) return 0;
     return dirty ? moved_ : 1;
   }
-  // Several do. Up to a few exchange values and gradients, and one keeps the row: only if none of them has it
-  // does it come from outside. Else each needs the value and pushes its gradient; an owner has the value, and
-  // when only it has the latest row it writes that back first, so that the servers can add to it.
+  // For a key that several workers train. Up to `exchange_` trainers exchange values and gradients, and one keeps the
+  // row; the row comes from outside only if none of them owns it. More trainers pull the value and push their
+  // gradients. The owner has the value already; if the row is dirty, the owner writes it back first, so that the
+  // servers can update it.
   int32_t shared(uint32_t trainers, bool dirty, bool owner_trains) const {
     const auto count = static_cast<int32_t>(trainers);
     return trainers <= exchange_ ? 2 * count - 1 - owner_trains : 2 * count + dirty - owner_trains;
   }
-  // What one more trainer costs who is not the owner; an owner who joins costs kOwnerSaves less.
+  // Cost of one more trainer that is not the owner. If the owner joins, the cost is lower by kOwnerSaves.
   int32_t joins(uint32_t trainers, uint16_t owner, bool dirty, uint16_t sole_trainer) const {
     if (trainers > 1) return shared(trainers + 1, dirty, false) - shared(trainers, dirty, false);
     return shared(2, dirty, owner == sole_trainer) - sole(owner, dirty, sole_trainer);
@@ -86,10 +89,10 @@ class KeyCost {
  private:
   const bool cached_;
   const int32_t moved_;
-  const uint32_t exchange_;  // so many trainers of a key at most do without the servers
+  const uint32_t exchange_;  // maximum number of trainers of a key that exchange gradients without servers
 };
 
-// Transmissions of the whole batch.
+// Number of transmissions of the whole batch.
 uint64_t transmissions(const AllocationTask& task, std::span<const int32_t> rank_of_sample);
 
 }  // namespace springtide

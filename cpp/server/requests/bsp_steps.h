@@ -1,6 +1,6 @@
-// Bulk-synchronous steps on one server. A step is complete when every rank's part has arrived. It is applied on
-// request, once it is complete on all servers, with gradients summed in rank order, so that all servers can drop a torn
-// step.
+// Bulk-synchronous steps on one server. A step is complete when every rank's part has arrived. A client requests its
+// application once it is complete on all servers, so that all servers can drop a step that is complete only on some.
+// Gradients are summed in rank order.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace springtide {
 
-// The step cannot be had: ranks that did not come, a group that went back, a server that stops.
+// The step is not available: parts are missing, the group returned to a checkpoint, or the server stops.
 struct StepMissing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -29,7 +29,7 @@ struct StepRowsIn {
 
 struct StepPart {
   StepRowsIn grads;
-  StepRowsIn images;  // of rows that a worker has trained itself: laid down after the sums
+  StepRowsIn images;  // of rows that a worker has trained itself; assigned after the sums
   std::vector<TableHyper> hyper;
   uint64_t clock = 0;
   bool unique = true;
@@ -41,7 +41,7 @@ inline void append(StepRowsIn& all, const StepRowsIn& rows) {
   all.floats.insert(all.floats.end(), rows.floats.begin(), rows.floats.end());
 }
 
-// Ranks one after the other: the store sums duplicates in the order it finds them.
+// Joins the parts in rank order, because the store sums duplicates in the order of the keys.
 inline StepPart joined(const std::map<uint32_t, StepPart>& parts) {
   StepPart all;
   all.unique = parts.size() == 1 && parts.begin()->second.unique;
@@ -61,8 +61,9 @@ class BspSteps {
  public:
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
-  // Keeps the part, unless it is a duplicate or its step is applied. Returns false for a part of an older group. Ranks
-  // are those of the job: a group may lack some. BadInput for one rank more than the group has.
+  // Keeps the part, unless it is a duplicate or its step is applied already. Returns false for a part of an older
+  // group. Ranks are those of the job, so the ranks of a group may have gaps. BadInput if the group already has all its
+  // ranks.
   bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
@@ -81,7 +82,7 @@ class BspSteps {
     if (is_complete(step)) moved_.notify_all();
     return true;
   }
-  // Whether every rank's part of `step` comes within `timeout_s`; false also when the group is formed anew.
+  // Returns whether every rank's part of `step` arrives within `timeout_s`; also false if the group is re-formed.
   bool await_complete(uint64_t step, double timeout_s) {
     std::unique_lock lock(mutex_);
     const uint64_t resets = resets_;
@@ -90,26 +91,27 @@ class BspSteps {
     if (!stopped_.empty()) throw StepMissing(stopped_);
     return came && is_complete(step);
   }
-  // Applies all steps up to this one; the caller knows that they are complete on every server. Returns the
-  // nanoseconds spent in the store. StepMissing when they are not complete even here.
+  // Applies all steps up to `step`. The caller must know that they are complete on every server. Returns the
+  // nanoseconds spent in the store. StepMissing if a step is incomplete on this server.
   uint64_t apply(uint64_t step) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
     return apply_up_to(step);
   }
-  // The last step up to which all are complete here.
+  // The last step up to which all steps are complete on this server.
   uint64_t complete() const {
     const std::lock_guard lock(mutex_);
     uint64_t step = applied_;
     while (is_complete(step + 1)) ++step;
     return step;
   }
-  // The group is formed anew: steps up to `step` are applied, later parts dropped. `at_rest`: all ranks are after that
-  // step, so one that is not complete here was before this server had any slots. StepMissing when more is applied here.
+  // Re-forms the group: applies the steps up to `step` and drops later parts. `at_rest`: all ranks have completed
+  // `step`, so earlier steps without parts here date from before this server had slots. StepMissing if a later step is
+  // already applied here.
   uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false) {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
-    if (at_rest && applied_ > step) {  // parts of the steps between would be taken for applied, and dropped
+    if (at_rest && applied_ > step) {  // otherwise, new parts of the steps in between would be dropped as applied
       throw StepMissing("a group cannot go on after step " + std::to_string(step) + " here, where step " +
                         std::to_string(applied_) + " is applied");
     }
@@ -122,7 +124,7 @@ class BspSteps {
     moved_.notify_all();
     return spent;
   }
-  // Blocks until `step` is complete and applies it; StepMissing after `timeout_s`, naming the ranks that are missing.
+  // Blocks until `step` is complete and applies it. StepMissing after `timeout_s`, with the missing ranks.
   void wait(uint64_t step, double timeout_s) {
     std::unique_lock lock(mutex_);
     const uint64_t resets = resets_;
@@ -136,9 +138,9 @@ class BspSteps {
                         std::to_string(static_cast<int64_t>(timeout_s)) + " s" + missing(applied_ + 1) +
                         "; are these workers running? see their logs");
     }
-    apply_up_to(step);  // who asks for what comes after it knows that it is complete everywhere
+    apply_up_to(step);  // a client that asks for rows after this step knows that it is complete everywhere
   }
-  // The group goes back to a checkpoint: drops what is buffered and wakes those who wait. `settle` comes next.
+  // The group returns to a checkpoint: drops buffered parts and wakes all waiting threads. Call settle() next.
   void reset(uint32_t workers, uint32_t generation) {
     const std::lock_guard lock(mutex_);
     applied_ = 0;
@@ -150,7 +152,7 @@ class BspSteps {
     ++resets_;
     moved_.notify_all();
   }
-  // for good: the server stops
+  // Ends all steps permanently, because the server stops.
   void cancel(const std::string& why) {
     const std::lock_guard lock(mutex_);
     stopped_ = why;
@@ -167,7 +169,7 @@ class BspSteps {
   }
 
  private:
-  // These with the lock held.
+  // Call these with the lock held.
   bool is_complete(uint64_t step) const {
     if (step <= applied_) return true;
     const auto there = parts_.find(step);
@@ -211,7 +213,7 @@ class BspSteps {
     const auto& there = found != parts_.end() ? found->second : none;
     std::string ranks;
     const auto list = [&](uint32_t rank) { ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank); };
-    if (!there.empty() && there.rbegin()->first >= workers_) {  // ranks have gaps: who is missing is not known
+    if (!there.empty() && there.rbegin()->first >= workers_) {  // ranks have gaps, so the missing ranks are unknown
       for (const auto& [rank, part] : there) list(rank);
       return ": parts of rank " + ranks + " only, of " + std::to_string(workers_) + " workers";
     }
@@ -221,14 +223,14 @@ class BspSteps {
     return ": no part of rank " + ranks;
   }
 
-  // A rank can run ahead only on a server that none of its keys touch; this many steps of memory at most.
+  // Limits the memory for a rank that runs ahead, which is possible only on a server that has none of its keys.
   static constexpr uint64_t kAhead = 64;
 
   Store& store_;
   mutable std::mutex mutex_;
   std::condition_variable moved_;
   uint32_t workers_;
-  uint32_t generation_ = 0;  // of the group that these steps are of
+  uint32_t generation_ = 0;  // generation of the current group
   uint64_t applied_ = 0;
   uint64_t resets_ = 0;
   std::string stopped_;  // why nothing will be applied any more

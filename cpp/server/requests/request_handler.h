@@ -24,7 +24,7 @@ class RequestHandler {
   RequestHandler(ServerState& state, Line line)
       : state_(state), line_(line), import_epoch_(state.import_epoch), dims_(state.store) {}
 
-  // False when the connection must end: it broke, or the peer speaks nonsense.
+  // Returns false if the connection must end, because it broke or the peer violated the protocol.
   bool handle(const FrameHeader& header, std::span<const uint8_t> body);
   void use(Window window) { window_ = std::move(window); }
   const Window& window() const { return window_; }
@@ -34,13 +34,14 @@ class RequestHandler {
   bool pull(const FrameHeader& header, const BodyView& body);
   bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
   bool look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common, RowReply& reply);
-  // Where the piece that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they differ.
+  // Returns the end of the piece of a reply that starts at `at`, and sets its `bytes`. `common`: the dim of all tables;
+  // 0 if they differ.
   size_t piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes);
   bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs, uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);
   bool push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  const SlotOwnership& owned);
-  // Adds to `refused` what was left out: slots that are another's by now.
+  // Adds slots to `refused` that belong to another server by now and were not applied.
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  std::span<const uint8_t> keep, std::vector<uint16_t>& refused);
   void note_push(const FrameHeader& header, const BodyView& body, uint64_t applied, uint64_t spent_ns);
@@ -71,7 +72,8 @@ class RequestHandler {
   Window window_;
   std::vector<float> rows_;  // one piece of a reply
   std::vector<uint8_t> keep_;
-  bool mid_reply_ = false;  // part of a reply is out: an error can no longer be told, only the connection ended
+  // A part of the reply is sent: an error can no longer be reported, only the connection closed.
+  bool mid_reply_ = false;
 };
 
 }  // namespace springtide

@@ -12,7 +12,7 @@
 
 namespace springtide {
 
-// Keys [first, first + keys) have their rows one after the other at `floats`.
+// The rows of keys [first, first + keys) are contiguous at `floats`.
 struct Run {
   size_t first = 0;
   size_t keys = 0;
@@ -27,8 +27,8 @@ class Dims {
     if (table < known_.size() && known_[table] != 0) return known_[table];
     return learn(table);
   }
-  uint64_t floats(std::span<const TableId> tables);  // all their rows together
-  // The same, and the dim they all have; 0 when they differ.
+  uint64_t floats(std::span<const TableId> tables);  // total floats of one row per entry
+  // The same. `common` gets the dim of all tables; 0 if they differ.
   uint64_t floats(std::span<const TableId> tables, uint32_t& common);
 
  private:
@@ -37,13 +37,15 @@ class Dims {
   std::vector<uint32_t> known_;
 };
 
-// BadInput unless the floats given are exactly those of the keys: inline after the keys, or where the spans say.
+// BadInput unless the number of floats matches the keys. The floats follow the keys in the body, or lie in the window
+// at the spans.
 std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
-// The runs of a pull's reply in the window; empty when it goes over the socket.
+// The runs of a pull's reply in the window; empty if the reply goes over the socket.
 std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
 
 // The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all. A push covers the
-// slots that it names, or all that this server has owned since the push's epoch: keys of later slots went elsewhere.
+// slots that it names, or all slots that this server has owned since the push's epoch. The client sent keys of slots
+// that this server got later to other servers.
 std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned);
 
 // Slots of keys that this server does not own, ascending; `keep[i]` says which keys it does.
@@ -51,7 +53,7 @@ std::vector<uint16_t> foreign_slots(const BodyView& body, const SlotOwnership& o
                                     std::vector<uint8_t>& keep);
 // Copies the runs' keys and floats, those with keep[i] only (all when keep is empty), into one part.
 StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims);
-// NonFinite names the first offender. What training has made of a row, and so its image, may be anything.
+// NonFinite names the first key with such a gradient. Images are not checked, because training may produce any value.
 void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, const Store& store);
 
 }  // namespace springtide

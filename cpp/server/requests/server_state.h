@@ -42,9 +42,9 @@ struct ServerOptions {
   uint64_t credit_bytes = 256ULL << 20;
 };
 
-// Totals since the start. `connections`: open now; `shared`: of those accepted; `refused`: bad version or secret, or
-// too many; `bad_frames`: malformed, truncated or oversized; `stalled`: dropped after stall_s; `repeated_keys`: pushed
-// again and skipped, since their slots had these batches.
+// Totals since the start. `connections`: open now; `shared`: accepted connections with a shared window; `refused`: bad
+// version or secret, or too many; `bad_frames`: malformed, truncated or oversized; `stalled`: dropped after stall_s;
+// `repeated_keys`: keys that were pushed again and skipped, because their slots had applied these batches.
 // clang-format off
 #define SPRINGTIDE_SERVER_COUNTS(F) \
   F(pulls) F(pushes) F(assigns) F(scans) F(declares) F(pulled_keys) F(pushed_keys) F(bytes_in) F(bytes_out) \
@@ -56,13 +56,13 @@ struct ServerOptions {
 struct ServerStats {
   SPRINGTIDE_SERVER_COUNTS(SPRINGTIDE_FIGURE)
   uint64_t applied_step = 0;  // bsp
-  // Pushes applied between the read of a push's rows and its own application.
+  // Staleness of pushes: pushes applied between the read of a push's rows and the push itself.
   uint64_t staleness_p50 = 0, staleness_max = 0;
 };
 
-// Decisions on slot transfers that peers have offered to this server. A source without a reply offers the slot again,
-// when this server may have passed it on. So every transfer has an id, the same in each attempt, and is accepted or
-// refused once. Used by slot_requests.cpp; handover.cpp draws the ids.
+// Decisions on slot transfers that peers have offered to this server. A source that got no reply offers the slot again,
+// and by then this server may have passed the slot on. Every transfer therefore has an id, which is the same in each
+// attempt, and is accepted or refused only once. Used by slot_requests.cpp; handover.cpp draws the ids.
 class TransferLog {
  public:
   enum class Outcome { unknown, accepted, refused };
@@ -77,7 +77,7 @@ class TransferLog {
 
   // Hold it from `outcome` to `record`: the same transfer may arrive over two connections at once.
   std::unique_lock<std::mutex> lock(uint32_t slot) { return std::unique_lock(stripes_[slot % stripes_.size()]); }
-  // unknown for id 0, a transfer without an id
+  // Unknown for id 0, which means a transfer without an id.
   Outcome outcome(uint32_t slot, uint64_t id) const {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(slot);
@@ -86,7 +86,7 @@ class TransferLog {
     const auto entry = std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.id == id; });
     return entry == all.end() ? Outcome::unknown : entry->outcome;
   }
-  // the first record of an id stays
+  // Records the outcome; a later record of the same id has no effect.
   void record(uint32_t slot, uint64_t id, Outcome outcome) {
     if (id == 0 || this->outcome(slot, id) != Outcome::unknown) return;
     const std::lock_guard lock(mutex_);
@@ -96,7 +96,7 @@ class TransferLog {
   }
 
  private:
-  // Enough: a source repeats an offer for a heartbeat or two, until it has the newest placement.
+  // A few would do: a source repeats an offer only for a heartbeat or two, until it has the newest placement.
   static constexpr size_t kEntriesPerSlot = 64;
   struct Entry {
     uint64_t id;
@@ -111,14 +111,14 @@ class TransferLog {
 // serve requests would use it up, and the hand-over would wait for the next period after each frame.
 class RequestPause {
  public:
-  // Requests wait while a Scope lives. One at a time.
+  // Requests wait while a Scope exists. Only one Scope may exist at a time.
   class Scope {
    public:
     explicit Scope(RequestPause& pause) : pause_(pause) { pause_.set_active(true); }
     ~Scope() { pause_.set_active(false); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
-    // Some slots have a new owner: the requests that wait now go on and learn of it.
+    // Call it when slots have a new owner: requests that wait now continue and learn the new owner.
     void release_waiting() { pause_.set_active(true); }
 
    private:
@@ -156,11 +156,12 @@ class RequestPause {
 // application. Out: median and maximum, for the server's statistics.
 class Staleness {
  public:
-  // Pushes that have changed rows of this server so far: what a pull's reply tells and a push tells back.
+  // Number of pushes that have changed rows of this server. A pull's reply contains it, and the push of that step
+  // returns it.
   uint64_t applied() const { return applied_.load(std::memory_order_relaxed); }
 
   void push_applied() { applied_.fetch_add(1, std::memory_order_relaxed); }
-  // The same, of a push whose rows were read when `seen` pushes had been applied.
+  // Counts a push whose rows were read when `seen` pushes had been applied.
   void push_applied(uint64_t seen) {
     const uint64_t before = applied_.fetch_add(1, std::memory_order_relaxed);
     const uint64_t lag = before - std::min(before, seen);
@@ -183,13 +184,14 @@ class Staleness {
   uint64_t most() const { return most_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr size_t kCounted = 1024;  // lags from here on count as this one for the median
+  static constexpr size_t kCounted = 1024;  // for the median, longer lags count as this one
 
   std::atomic<uint64_t> applied_{0}, most_{0};
   std::array<std::atomic<uint64_t>, kCounted + 1> pushes_{};  // by lag
 };
 
-// A snapshot of which slots this server owns and who owns the others. It follows the store's open slots.
+// A snapshot of which slots this server owns, and which servers own the others. It is updated after slots of the store
+// are opened or closed.
 struct SlotOwnership {
   uint32_t epoch = 0;
   uint32_t slots = 0;
@@ -228,7 +230,7 @@ struct ServerState {
     changed->all = std::ranges::all_of(changed->mine, [](uint8_t mine) { return mine != 0; });
     owned = std::move(changed);
   }
-  // The slots are closed already.
+  // Call it after the slots are closed.
   void record_given(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
     change_ownership([&](SlotOwnership& now) {
       for (const uint16_t slot : slots) {
@@ -238,7 +240,7 @@ struct ServerState {
       now.addresses[to] = address;
     });
   }
-  // The slots are open already.
+  // Call it after the slots are open.
   void record_received(std::span<const uint16_t> slots) {
     if (slots.empty()) return;
     change_ownership([&](SlotOwnership& now) {
@@ -253,7 +255,7 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     in_doubt[slot] = server;
   }
-  // Returns whether it was in doubt.
+  // Returns whether the slot was in doubt.
   bool clear_in_doubt(uint16_t slot) {
     const std::lock_guard lock(mutex);
     return in_doubt.erase(slot) != 0;
@@ -262,7 +264,7 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     return in_doubt;
   }
-  // Its image is arriving: two other servers decide who owns it.
+  // Call it when the slot's image arrives: the next owner is not decided yet.
   void mark_owner_unknown(uint32_t slot) {
     if (ownership()->owner[slot] == kNoOwner) return;
     change_ownership([&](SlotOwnership& now) { now.owner[slot] = kNoOwner; });
@@ -276,7 +278,7 @@ struct ServerState {
     now.staleness_p50 = staleness.median(), now.staleness_max = staleness.most();
     return now;
   }
-  // Frames of older generations are refused from now on.
+  // From now on, frames of older generations are refused.
   void raise_generation(uint32_t to) {
     for (uint32_t now = generation; now < to && !generation.compare_exchange_weak(now, to);) {
     }
@@ -290,8 +292,8 @@ struct ServerState {
   Staleness staleness;
   std::atomic<uint32_t> generation{0};
   std::shared_mutex import_mutex;         // shared by slot imports; exclusive to change the next two
-  std::atomic<uint64_t> import_epoch{0};  // slots are accepted only over connections made in the current one
-  std::atomic<bool> draining{false};      // accepts no slots any more
+  std::atomic<uint64_t> import_epoch{0};  // slots are accepted only over connections made in the current epoch
+  std::atomic<bool> draining{false};      // accepts no more slots
   std::atomic<bool> stopping{false};
   std::atomic<uint32_t> serving{0};           // requests being served
   RequestPause request_pause;                 // blocks requests during a throttled hand-over
@@ -299,7 +301,7 @@ struct ServerState {
   std::mutex handover_mutex;                  // one hand-over at a time; guards transfer_ids
   std::map<uint16_t, uint64_t> transfer_ids;  // by slot: id of the last transfer, reused while in doubt
   mutable std::mutex mutex;                   // guards the members below
-  std::map<uint16_t, uint16_t> in_doubt;      // slots closed for a server that never replied
+  std::map<uint16_t, uint16_t> in_doubt;      // slots closed here whose new owner has not replied, with that server
   std::shared_ptr<const SlotOwnership> owned;
 };
 

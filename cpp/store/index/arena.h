@@ -17,7 +17,7 @@ namespace springtide {
 
 class Arena {
  public:
-  // Takes less when the system refuses this much address space, down to 1/64 of it; then BadInput.
+  // Reserves less, down to 1/64, if the system refuses this much address space. BadInput if it refuses that too.
   Arena(std::string name, size_t bytes) : name_(std::move(name)) {
     size_t wanted = round_up(std::max(bytes, kHugePage), kHugePage);
     for (size_t least = wanted / 64; wanted >= least; wanted /= 2) {
@@ -27,8 +27,8 @@ class Arena {
       map_ = static_cast<uint8_t*>(got);
       base_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(got), kHugePage));
       capacity_ = wanted / kHugePage * kHugePage;
-      madvise(base_, capacity_, MADV_HUGEPAGE);  // advice: without it tables are slower, not wrong
-      // A forked data loader never reads tables; sharing them would make every later write here copy a page.
+      madvise(base_, capacity_, MADV_HUGEPAGE);  // only an optimization, so errors are ignored
+      // A forked data loader never reads tables; with shared pages, every later write here would copy a page.
       madvise(base_, capacity_, MADV_DONTFORK);
       return;
     }
@@ -39,7 +39,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Zeroed memory at the returned offset. BadInput when the arena is full.
+  // Returns the offset of zeroed memory. BadInput if the arena is full.
   size_t take(size_t bytes, size_t align) {
     std::lock_guard hold(lock_);
     size_t at = round_up(used_, align);
@@ -58,7 +58,8 @@ class Arena {
     std::lock_guard hold(lock_);
     return round_up(used_, kHugePage);
   }
-  static void full_after(uint64_t pieces) { pieces_left_ = pieces; }  // for tests: then all arenas are full
+  // For tests: all arenas are full after so many take() calls.
+  static void full_after(uint64_t pieces) { pieces_left_ = pieces; }
 
  private:
   static constexpr size_t kHugePage = size_t{2} << 20;

@@ -7,7 +7,7 @@
 
 namespace springtide {
 
-// The hash stands for the key: hash_key is a bijection for a given table, so nothing is lost.
+// The hash replaces the key: for a given table, hash_key is a bijection.
 //   meta: | stamp 24 | candidate 1 | extent 24, row 15         |  an existing row
 //         | stamp 24 |     1       | table 16, count 23        |  a key that waits for admission
 // meta 0 is an empty cell: extent 0 belongs to no table.
@@ -25,7 +25,7 @@ constexpr uint32_t kMaxRowsPerExtent = 1u << kRowBits;
 constexpr uint32_t kMaxCount = (1u << 23) - 1;
 constexpr uint64_t kCandidateBit = uint64_t{1} << 39;
 constexpr uint64_t kHandleMask = kCandidateBit - 1;
-constexpr TableId kNoTable = 0xffff;  // the one id that cannot be declared
+constexpr TableId kNoTable = 0xffff;  // an id that no table can have
 
 // Where a row lies: extent number and row number in it.
 using RowHandle = uint64_t;

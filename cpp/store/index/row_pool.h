@@ -1,5 +1,6 @@
-// Rows of all tables in one arena. A table takes extents of 64 KiB, or several at once for long rows. An extent holds
-// the weights of its rows, then the optimizer's vectors, then its numbers, one per row: a pull touches weights only.
+// Rows of all tables in one arena. A table takes extents of 64 KiB, several together for long rows. An extent holds the
+// weights of its rows, then the optimizer's vectors, then its numbers, one per row. A pull therefore touches only
+// weights.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@ namespace springtide {
 
 constexpr size_t kExtentBytes = size_t{64} << 10;
 
-// Extent number -> table, for telling equal hashes of different tables apart.
+// Allocates extents, and maps extent numbers to tables to distinguish equal hashes of different tables.
 class ExtentArena {
  public:
   explicit ExtentArena(size_t reserve_bytes);
@@ -34,13 +35,14 @@ class RowPool {
  public:
   RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes, uint32_t number_bytes);
 
-  // The caller holds the stripe's lock; the table's own lock is taken once for several rows. Neither fails
-  // for a row that was expected; others may, with nothing changed.
+  // The caller holds the stripe's lock. The table's own lock is taken only once for several rows. take() and
+  // give_back() cannot fail for rows that were announced by expect() and expect_back(). Otherwise they may throw, with
+  // nothing changed.
   RowHandle take(uint32_t stripe);
   void give_back(uint32_t stripe, RowHandle row);
   void expect(uint32_t stripe);           // one more row will be taken
   void expect_back(uint32_t stripe);      // one more will be given back
-  void settle(uint32_t stripe) noexcept;  // what was expected has come, or will not
+  void settle(uint32_t stripe) noexcept;  // ends all announcements of expect() and expect_back()
 
   uint8_t* weights(RowHandle row) const { return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_; }
   float* vectors(RowHandle row) const {
@@ -64,12 +66,12 @@ class RowPool {
   ExtentArena& arena_;
   TableId table_;
   uint32_t weight_bytes_, vector_bytes_;
-  uint32_t extents_ = 1;                    // taken together
-  uint32_t rows_ = 0;                       // in them
+  uint32_t extents_ = 1;                    // extents that are taken together
+  uint32_t rows_ = 0;                       // rows in them
   size_t vectors_at_ = 0, numbers_at_ = 0;  // offsets of the first of each
   std::unique_ptr<std::array<Stripe, kStripes>> stripes_;
   std::mutex lock_;
-  std::vector<RowHandle> free_;  // given up by stripes that had too many
+  std::vector<RowHandle> free_;  // returned by stripes that had too many free rows
   uint32_t extent_ = 0, next_row_ = 0;
 };
 

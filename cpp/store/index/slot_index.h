@@ -1,5 +1,5 @@
-// hash -> cell, one slot at a time, under its stripe lock. A slot starts as one small segment, doubles it up to 1024
-// cells, then splits segment by segment under a directory: growth moves one segment. Design:
+// Maps hashes to cells, slot by slot, under the slot's stripe lock. A slot starts with one small segment, which doubles
+// up to 1024 cells. Then segments split one by one under a directory, so growth moves only one segment. Design:
 // docs/design/slot-tables.md.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace springtide {
 
-// Buddy allocator of index segments: power-of-two blocks of 256 B and up in one arena. Above it: slot_index.h.
+// Buddy allocator of index segments: power-of-two blocks of 256 B and up in one arena.
 class SegmentPool {
  public:
   static constexpr size_t kUnit = 256;
@@ -28,10 +28,10 @@ class SegmentPool {
   size_t resident() const;
 
  private:
-  static constexpr uint32_t kClasses = 24;     // up to 2 GiB: a directory of half a billion segments
-  static constexpr uint32_t kChunkClass = 12;  // what is taken from the arena at once: 1 MiB
+  static constexpr uint32_t kClasses = 24;     // up to 2 GiB, for a directory of half a billion segments
+  static constexpr uint32_t kChunkClass = 12;  // 1 MiB, taken from the arena at a time
 
-  struct FreeBlock {  // lies in the free block itself
+  struct FreeBlock {  // stored in the free block itself
     uint32_t next, prev;
   };
   FreeBlock& links(uint32_t unit) { return *reinterpret_cast<FreeBlock*>(at(unit)); }
@@ -40,18 +40,18 @@ class SegmentPool {
 
   Arena arena_;
   Arena tags_arena_;
-  uint8_t* tags_;  // a unit: size class + 1 where a free block starts, else 0
+  uint8_t* tags_;  // by unit: size class + 1 if a free block starts there, else 0
   std::mutex lock_;
   std::array<uint32_t, kClasses> free_{};  // 0: none; unit 0 is never given out
 };
 
-// One cache line, with the directory of all but very large slots in it.
+// One cache line, which includes the directory unless the slot is very large.
 struct alignas(64) Slot {
   static constexpr uint32_t kInlineDepth = 3;
 
-  uint32_t segments[1u << kInlineDepth] = {};  // directory; [0] is its unit when it is too large to lie here
+  uint32_t segments[1u << kInlineDepth] = {};  // directory; if it is too large, [0] is the unit where it lies
   uint8_t depth = 0;                           // the directory has 2^depth entries
-  uint16_t bucket_mask = 0;                    // buckets of a segment, less one; 0: nothing here yet
+  uint16_t bucket_mask = 0;                    // buckets per segment minus one; 0: the slot is empty
   uint32_t cells = 0;                          // rows and candidates
   uint32_t rows = 0;
   uint64_t row_bytes = 0;  // weights and state of the rows
@@ -59,8 +59,8 @@ struct alignas(64) Slot {
 };
 static_assert(sizeof(Slot) == 64);
 
-// A part of a slot: cells whose hash, less the bits that say which slot it is, lies between these, both with.
-// A cell's place is its own for ever, however the index grows.
+// A part of a slot: cells whose place is in [first, last]. A cell's place is its hash without the slot bits, so it
+// never changes when the index grows.
 struct Places {
   uint64_t first = 0, last = UINT64_MAX;
 };
@@ -71,11 +71,11 @@ class SlotIndex {
 
   Slot& slot(uint32_t number) { return slots_[number]; }
 
-  // The line a search starts at; prefetch it some time before find().
+  // The cache line where a search starts; prefetch it some time before find().
   const Cell* home(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + (hash & slot.bucket_mask) * kBucket;
   }
-  // What the home line alone tells: the cell, or that there is none, or that other lines must be asked (`later`).
+  // Searches the home line only. Returns the cell, or nullptr. If `later` is set, other lines must be searched too.
   Cell* find_home(uint64_t hash, TableId table, const Cell* home, bool& later) const {
     unsigned hits = match(home, hash);
     if (hits != 0) [[likely]] {
@@ -88,7 +88,7 @@ class SlotIndex {
     }
     return nullptr;
   }
-  // The cell of a row in its home line; nullptr: there is none there, whatever else there may be.
+  // The cell of a row in its home line; nullptr if the row is not there.
   static const Cell* row_at_home(uint64_t hash, TableId table, const Cell* home, const TableId* extent_table) {
     const unsigned hits = match(home, hash);
     if (hits == 0) [[unlikely]]
@@ -96,7 +96,7 @@ class SlotIndex {
     const Cell* cell = home + __builtin_ctz(hits);
     return !is_candidate(cell->meta) && extent_table[extent_of(cell->meta)] == table ? cell : nullptr;
   }
-  // The next line of its way, after its home line said `later`.
+  // Continues the search in the next line, after find_home() set `later`.
   Cell* find_next(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
     const Cell* next = neighbour(home);
     unsigned hits = match(next, hash);
@@ -107,7 +107,7 @@ class SlotIndex {
     }
     return find_slowly(slot, hash, table);
   }
-  Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);  // over all lines it may lie in
+  Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);  // searches all possible lines
   Cell* find(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
     bool later = false;
     Cell* cell = find_home(hash, table, home, later);
@@ -115,19 +115,20 @@ class SlotIndex {
   }
   Cell* find(Slot& slot, uint64_t hash, TableId table) { return find(slot, hash, table, home(slot, hash)); }
 
-  // The other bucket of its pair, where a full bucket overflows to.
+  // The other bucket of the pair, to which a full bucket overflows.
   static const Cell* neighbour(const Cell* bucket) {
     return reinterpret_cast<const Cell*>(reinterpret_cast<uintptr_t>(bucket) ^ (kBucket * sizeof(Cell)));
   }
 
-  Cell* insert(Slot& slot, uint64_t hash, uint64_t meta);  // must not be there yet; moves other cells
+  Cell* insert(Slot& slot, uint64_t hash, uint64_t meta);  // the hash must be new; may move other cells
   // The line that insert() reads first.
   const Cell* header_line(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + size_t{slot.bucket_mask} * kBucket;
   }
-  void erase(Slot& slot, Cell* cell);  // moves other cells of its segment
+  void erase(Slot& slot, Cell* cell);  // may move other cells of the segment
   void clear(Slot& slot);
-  // An empty slot gets room for so many cells at once; as dense as growing would leave it, so some may still grow.
+  // Makes room for `cells` cells in an empty slot. The segments are as dense as after normal growth, so some may still
+  // grow.
   void reserve(Slot& slot, uint64_t cells);
 
   const TableId* extent_table() const { return extent_table_; }
@@ -136,7 +137,8 @@ class SlotIndex {
     return is_candidate(meta) ? candidate_table(meta) : extent_table_[extent_of(meta)];
   }
 
-  // Every cell in use, in an order that only the history of the slot decides. Must not insert or erase.
+  // Visits every cell in use, in an order that depends only on the history of the slot. `visit` must not insert or
+  // erase.
   template <class Visit>
   void for_each(Slot& slot, Visit visit) {
     for (uint32_t at = 0; at < (uint32_t{1} << slot.depth);) at = for_segment(slot, at, visit);
@@ -154,7 +156,7 @@ class SlotIndex {
       });
     }
   }
-  // One segment, by the number of any directory entry that leads to it; returns the entry of the next one.
+  // Visits one segment, given any directory entry that refers to it. Returns the entry of the next segment.
   template <class Visit>
   uint32_t for_segment(Slot& slot, uint32_t entry, Visit visit) {
     Cell* cells = cells_at(directory(slot)[entry]);
@@ -171,21 +173,21 @@ class SlotIndex {
   size_t resident() const { return pool_.resident() + slots_.size() * sizeof(Slot); }
 
  private:
-  static constexpr uint32_t kBucket = 4;      // cells of a cache line
+  static constexpr uint32_t kBucket = 4;      // cells per cache line
   static constexpr uint32_t kFirstClass = 0;  // 16 cells
   static constexpr uint32_t kFullClass = 6;   // 1024 cells, 16 KiB
   static constexpr uint32_t kMaxDepth = 30;
-  static constexpr uint32_t kMaxReserved = 12;  // depth of a directory that is made at once
+  static constexpr uint32_t kMaxReserved = 12;  // maximum depth of a directory that reserve() makes
 
-  // In the last cell of a segment, in the place of its hash. Its meta is one that belongs to no table.
+  // Stored in the last cell of a segment, in place of the hash. The cell's meta belongs to no table.
   struct Header {
     uint16_t count;
-    uint16_t limit;  // grows when it would hold more
+    uint16_t limit;  // the segment grows beyond this count
     uint32_t depth;
   };
   static constexpr uint64_t kHeaderMeta = 1;
 
-  // Cells with this hash, as bits. An empty cell may be among them (hash 0): it belongs to no table.
+  // Cells with this hash, as bits. They may include empty cells (hash 0), which belong to no table.
   static unsigned match(const Cell* b, uint64_t hash) {
     return branchless(unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 |
                       unsigned{b[2].hash == hash} << 2 | unsigned{b[3].hash == hash} << 3);

@@ -1,4 +1,4 @@
-// Are gradients finite? Asked of every float that is pushed, by client and server.
+// Checks that gradients are finite. Client and server check every pushed float.
 #pragma once
 
 #include <bit>
@@ -6,8 +6,8 @@
 
 namespace springtide {
 
-// True when every float is finite: the exponent is all ones for no other. On integers, which the compiler may
-// take several at a time, and in several runs, so that none waits for the one before.
+// True if every float is finite: only NaN and infinity have an exponent of all ones. The check uses integers, which the
+// compiler can vectorize, and several independent accumulators to avoid a dependency chain.
 inline bool all_finite(const float* values, uint64_t count) {
   constexpr uint64_t kRuns = 16;
   constexpr uint32_t kExponent = 0x7f800000u;

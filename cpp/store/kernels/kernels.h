@@ -8,18 +8,18 @@
 
 namespace springtide {
 
-// Bias corrections of Adam at step t: what torch computes in Python floats.
+// Bias corrections of Adam at step t, in double precision as in torch.
 struct Bias {
   double one_minus_beta1_t;
   double sqrt_one_minus_beta2_t;
 };
 
-// What is the same for all rows of a table in one push.
+// Arguments that are equal for all rows of a table in one push.
 struct StepArgs : OptimSpec {
   float lr = 0, decay = 0;
   float undamped = 1;                          // 1 - dampening
   float rest1 = 0, rest2 = 0, rest_alpha = 0;  // 1 - beta1, 1 - beta2, 1 - alpha
-  const Bias* bias = nullptr;                  // bias[t], t <= bias_steps; beyond that the corrections are computed
+  const Bias* bias = nullptr;                  // bias[t] for t <= bias_steps; later corrections are computed
   uint32_t bias_steps = 0;
   bool fixed_step = false;  // all rows are at the step that `fixed` was computed for
   Bias fixed{};
@@ -33,11 +33,11 @@ struct Kernels {
   Kernel sgd, sgd_momentum, sgd_dampened, adagrad, rowwise_adagrad, adam, rmsprop, ftrl;
 };
 
-// A set for rows of this length; common lengths have loops of their own.
+// Kernels for rows of this length; common lengths have specialized loops.
 Kernels kernels_portable(uint32_t dim);
 Kernels kernels_avx2(uint32_t dim);
 Kernels kernels_avx512(uint32_t dim);
-Kernels best_kernels(uint32_t dim);  // of this machine
+Kernels best_kernels(uint32_t dim);  // the best set for this machine
 
 Bias bias_at(const StepArgs& args, uint64_t step);  // optimizer.cpp
 

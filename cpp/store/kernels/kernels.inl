@@ -1,5 +1,5 @@
-// Included by kernels_*.cpp inside a namespace of their own; see kernels.h. D is the row length, 0: any. Nothing from
-// the standard library is used here: an inline function compiled for AVX must not leak to others.
+// Included by each kernels_*.cpp inside its own namespace; see kernels.h. D is the row length; 0: any. This file must
+// not use the standard library: the linker could use its inline functions, compiled here for AVX, in other files.
 
 template <uint32_t D>
 void sgd(const StepArgs& a, float* __restrict w, float*, float*, const float* __restrict grad, uint32_t dim) {
@@ -7,8 +7,8 @@ void sgd(const StepArgs& a, float* __restrict w, float*, float*, const float* __
   for (uint32_t i = 0; i < n; ++i) w[i] -= a.lr * (grad[i] + a.decay * w[i]);
 }
 
-inline void momentum_rows(const StepArgs& a, float* __restrict w, float* __restrict buf,
-                          const float* __restrict grad, uint32_t n, float keep, float take) {
+inline void momentum_rows(const StepArgs& a, float* __restrict w, float* __restrict buf, const float* __restrict grad,
+                          uint32_t n, float keep, float take) {
   if (a.nesterov) {
     for (uint32_t i = 0; i < n; ++i) {
       float g = grad[i] + a.decay * w[i];
@@ -30,18 +30,17 @@ void sgd_momentum(const StepArgs& a, float* w, float* buffer, float*, const floa
   momentum_rows(a, w, buffer, grad, D ? D : dim, a.momentum, 1.0f);
 }
 
-// torch takes the first gradient whole and dampens later ones, so a row remembers whether it had one.
+// torch does not dampen the first gradient, so a row records whether it had one.
 template <uint32_t D>
-void sgd_dampened(const StepArgs& a, float* w, float* buffer, float* started, const float* grad,
-                  uint32_t dim) {
+void sgd_dampened(const StepArgs& a, float* w, float* buffer, float* started, const float* grad, uint32_t dim) {
   bool first = *started == 0.0f;
   *started = 1.0f;
   momentum_rows(a, w, buffer, grad, D ? D : dim, first ? 0.0f : a.momentum, first ? 1.0f : a.undamped);
 }
 
 template <uint32_t D>
-void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, float*,
-             const float* __restrict grad, uint32_t dim) {
+void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, float*, const float* __restrict grad,
+             uint32_t dim) {
   const uint32_t n = D ? D : dim;
   for (uint32_t i = 0; i < n; ++i) {
     float g = grad[i] + a.decay * w[i];
@@ -51,15 +50,15 @@ void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, floa
   }
 }
 
-// Sixteen partial sums, folded in halves. Written out: a loop over the halves would send every fold through memory.
+// Adds sixteen partial sums by halving. The steps are written out, because a loop over them would go through memory.
 inline float folded(float (&part)[16]) {
   for (uint32_t j = 0; j < 8; ++j) part[j] += part[j + 8];
   for (uint32_t j = 0; j < 4; ++j) part[j] += part[j + 4];
   return (part[0] + part[2]) + (part[1] + part[3]);
 }
 
-// One sum a row, of the mean squared gradient. Its partial sums are added in a fixed order that vectors and
-// scalars can both keep.
+// One sum per row, of the mean squared gradient. Partial sums are added in a fixed order that vector and scalar code
+// can both follow.
 template <uint32_t D>
 void rowwise_adagrad(const StepArgs& a, float* __restrict w, float*, float* __restrict sum,
                      const float* __restrict grad, uint32_t dim) {
@@ -97,7 +96,7 @@ inline void adam_row(const StepArgs& a, float* __restrict w, float* __restrict m
   }
 }
 
-// The number is the row's own count of steps, an integer in a float's place; the vectors are both moments.
+// The number is the row's step count, an integer stored in a float's bytes. The vectors are the two moments.
 template <uint32_t D>
 void adam(const StepArgs& a, float* w, float* moments, float* steps, const float* grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;
@@ -111,14 +110,13 @@ void adam(const StepArgs& a, float* w, float* moments, float* steps, const float
     adam_row(a, w, moments, moments + n, grad, n, static_cast<float>(outside),
              static_cast<float>(1.0 / bias.sqrt_one_minus_beta2_t));
   } else {
-    adam_row(a, w, moments, moments + n, grad, n, static_cast<float>(outside * bias.sqrt_one_minus_beta2_t),
-             1.0f);
+    adam_row(a, w, moments, moments + n, grad, n, static_cast<float>(outside * bias.sqrt_one_minus_beta2_t), 1.0f);
   }
 }
 
 template <uint32_t D>
-void rmsprop(const StepArgs& a, float* __restrict w, float* __restrict average, float*,
-             const float* __restrict grad, uint32_t dim) {
+void rmsprop(const StepArgs& a, float* __restrict w, float* __restrict average, float*, const float* __restrict grad,
+             uint32_t dim) {
   const uint32_t n = D ? D : dim;
   for (uint32_t i = 0; i < n; ++i) {
     float g = grad[i] + a.decay * w[i];
@@ -128,10 +126,10 @@ void rmsprop(const StepArgs& a, float* __restrict w, float* __restrict average, 
   }
 }
 
-// FTRL-proximal (McMahan et al.): z and n a coordinate; lr is its alpha.
+// FTRL-proximal (McMahan et al.) with z and n per coordinate; lr is its alpha.
 template <uint32_t D>
-void ftrl(const StepArgs& a, float* __restrict w, float* __restrict z_and_n, float*,
-          const float* __restrict grad, uint32_t dim) {
+void ftrl(const StepArgs& a, float* __restrict w, float* __restrict z_and_n, float*, const float* __restrict grad,
+          uint32_t dim) {
   const uint32_t n = D ? D : dim;
   float* __restrict z = z_and_n;
   float* __restrict sum = z_and_n + n;
@@ -150,8 +148,7 @@ void ftrl(const StepArgs& a, float* __restrict w, float* __restrict z_and_n, flo
 
 template <uint32_t D>
 Kernels set() {
-  return {sgd<D>,  sgd_momentum<D>, sgd_dampened<D>, adagrad<D>, rowwise_adagrad<D>,
-          adam<D>, rmsprop<D>,      ftrl<D>};
+  return {sgd<D>, sgd_momentum<D>, sgd_dampened<D>, adagrad<D>, rowwise_adagrad<D>, adam<D>, rmsprop<D>, ftrl<D>};
 }
 
 inline Kernels set_for(uint32_t dim) {

@@ -1,5 +1,5 @@
-// A table's optimizer: how much state a row has, how it starts, and what the hyperparameters of a push make of it.
-// In: OptimSpec, TableHyper. Out: StepArgs and a kernel for each row (kernels.h).
+// A table's optimizer: size and initial value of a row's state, and the kernel arguments for the hyperparameters of a
+// push. In: OptimSpec, TableHyper. Out: StepArgs and a kernel for each row (kernels.h).
 #pragma once
 
 #include <vector>
@@ -16,8 +16,8 @@ class Optimizer {
   uint32_t vector_floats() const { return vector_floats_; }
   bool has_number() const { return has_number_; }
   uint32_t state_floats() const { return vector_floats_ + (has_number_ ? 1 : 0); }
-  void reset(float* vectors, float* number) const;  // of a new row
-  StepArgs prepare(const TableHyper& hyper) const;  // BadInput on a rate that cannot be used
+  void reset(float* vectors, float* number) const;  // initial state of a new row
+  StepArgs prepare(const TableHyper& hyper) const;  // BadInput for an invalid learning rate
   Kernel kernel() const { return kernel_; }
 
  private:

@@ -1,5 +1,5 @@
-// What a row is before anything was learned: a function of (seed, table, key), the same on every machine.
-// In: hash_key(table, key) and the seed. Out: float32 weights. Oracle: reference.py.
+// Initial value of a row: a function of (seed, table, key), the same on every machine. In: hash_key(table, key) and the
+// seed. Out: float32 weights. Oracle: reference.py.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// One stamp per row tells its age (ttl, capacity) and whether it changed after a cut (checkpoints). A stamp is a tick,
-// which stands for an age between two cuts: it rises when the age clock moves by a granule and at every cut.
+// One stamp per row gives its age (for ttl and capacity) and whether it changed after a cut (for checkpoints). A stamp
+// is a tick, which stands for one age between two cuts. A new tick starts when the age clock advances by a granule, and
+// at every cut.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@ class AgeClock {
  public:
   AgeClock() { tick_ = new_tick(0); }
 
-  // A table with this ttl or a capacity came: ages must be this fine from now on.
+  // Call it for each new table with a ttl or a capacity: makes ages as fine as the table needs.
   void refine(uint64_t ttl, bool has_capacity) {
     if (ttl == 0 && !has_capacity) return;
     std::lock_guard hold(lock_);
@@ -29,17 +30,17 @@ class AgeClock {
     tick_ = tick_of(granular(now_));
   }
 
-  // never goes back
+  // The clock never goes back.
   void advance(uint64_t clock) {
     if (clock <= now()) return;
     std::lock_guard hold(lock_);
     if (clock <= now_) return;
     uint64_t age = granular(clock);
     if (age != age_at(tick_)) tick_ = tick_of(age);
-    now_ = clock;  // last: without memory for a tick the clock stays where it was
+    now_ = clock;  // last, so that the clock is unchanged if there is no memory for a tick
   }
   uint64_t now() const { return now_.load(std::memory_order_acquire); }
-  // To be read under the stripe's lock: a cut that comes before it is then also before what gets this stamp.
+  // Read it under the stripe's lock: then a cut that precedes the read also precedes the change that gets this stamp.
   uint32_t tick() const { return tick_.load(std::memory_order_acquire); }
 
   uint64_t age_at(uint32_t tick) const { return ages_[tick >> kChunkBits][tick & kChunkMask]; }
@@ -48,7 +49,7 @@ class AgeClock {
     return ttl != 0 && at > then && at - then > ttl;
   }
 
-  // A tick of today for rows that come from elsewhere with their own age. Under the stripe's lock.
+  // A current tick for rows that are imported with their own age. Call it under the stripe's lock.
   uint32_t tick_for(uint64_t age) {
     std::lock_guard hold(lock_);
     return tick_of(age);
@@ -59,9 +60,9 @@ class AgeClock {
     boundaries_.push_back(leave_behind());
     return boundaries_.size();
   }
-  // Whether somebody may ask what went since then.
+  // True if a cut or mark was made, so that evictions since then may be asked for.
   bool has_cuts() const { return has_cuts_.load(std::memory_order_acquire); }
-  // what is stamped later than this changed after the cut; BadInput: no such cut
+  // Rows with a later stamp than the result changed after the cut. BadInput if there is no such cut.
   uint32_t boundary(uint64_t cut) {
     std::lock_guard hold(lock_);
     if (cut == 0 || cut > boundaries_.size()) {
@@ -70,7 +71,7 @@ class AgeClock {
     }
     return boundaries_[cut - 1];
   }
-  // A cut that is not kept: its boundary, good until ticks are renumbered. Under the stripe's lock.
+  // A temporary cut: its boundary is valid until ticks are renumbered. Call mark() under the stripe's lock.
   struct Mark {
     uint32_t boundary = 0;
     uint64_t numbering = 0;
@@ -81,14 +82,14 @@ class AgeClock {
   }
   bool knows(const Mark& mark) const { return mark.numbering == numbering_; }  // under a stripe's lock
 
-  // When the ticks run out the store renumbers the ones still in use (keeping order): old tick -> new tick.
+  // When ticks run out, the store renumbers those in use and keeps their order: `new_tick` maps old ticks to new ones.
   bool nearly_full() const { return tick() > last_tick_ - last_tick_ / 8; }
   void renumber(const std::vector<bool>& used, std::vector<uint32_t>& new_tick) {
     std::lock_guard hold(lock_);
     ++numbering_;
     std::vector<uint64_t> ages{0};
     new_tick.assign(used.size(), 0);
-    std::vector<uint32_t> below(newest_ + 2, 0);  // kept ticks up to and with this one
+    std::vector<uint32_t> below(newest_ + 2, 0);  // number of kept ticks up to this one
     for (uint32_t t = 1; t <= newest_; ++t) {
       bool keep = (t < used.size() && used[t]) || t == tick_;
       if (keep) ages.push_back(age_at(t));
@@ -105,14 +106,14 @@ class AgeClock {
       if (t > last_boundary) since_cut_.emplace(ages[t], t);
     }
   }
-  void set_last_tick(uint32_t last) { last_tick_ = last; }  // tests bring the end nearer
+  void set_last_tick(uint32_t last) { last_tick_ = last; }  // for tests, which need fewer ticks
 
  private:
   static constexpr uint64_t kGranulesPerTtl = 4096;  // a row lives at most 1/4096 longer than its ttl
   static constexpr uint32_t kChunkBits = 12;
   static constexpr uint32_t kChunkMask = (1u << kChunkBits) - 1;
 
-  // The end of the granule: a row is never taken for older than it is.
+  // Rounds up to the end of the granule, so that no row looks older than it is.
   uint64_t granular(uint64_t clock) const {
     if (granule_ == 0) return 0;
     uint64_t start = clock / granule_ * granule_;
@@ -128,7 +129,7 @@ class AgeClock {
     since_cut_.emplace(age, newest_ + 1);
     return ++newest_;
   }
-  // all ticks up to the one returned
+  // Starts a new tick and returns the last one before it.
   uint32_t leave_behind() {
     const uint32_t last = newest_;
     since_cut_.clear();
@@ -146,12 +147,12 @@ class AgeClock {
   std::atomic<uint64_t> now_{0};
   std::atomic<uint32_t> tick_{0};
   std::atomic<bool> has_cuts_{false};
-  uint64_t numbering_ = 0;  // changes when no stripe is unlocked
-  uint32_t newest_ = 0;     // highest tick given out
+  uint64_t numbering_ = 0;  // changes only while all stripes are locked
+  uint32_t newest_ = 0;     // highest tick in use
   uint32_t last_tick_ = kMaxStamp;
   uint64_t granule_ = 0;  // 0: no table asks for ages
   std::vector<uint32_t> boundaries_;
-  std::unordered_map<uint64_t, uint32_t> since_cut_;  // age -> tick, those made after the last cut
+  std::unordered_map<uint64_t, uint32_t> since_cut_;  // age -> tick, for ticks made after the last cut
   std::array<std::unique_ptr<uint64_t[]>, 1u << (kStampBits - kChunkBits)> ages_;
 };
 

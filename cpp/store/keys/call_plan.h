@@ -13,7 +13,7 @@
 
 namespace springtide {
 
-// A table as this call uses it. What every key needs comes first, in one cache line.
+// A table as one call uses it. Members that every key needs come first, in one cache line.
 struct alignas(64) TableUse {
   TableUse(Table& used, Kernel by, const StepArgs& with)
       : id(used.spec.id),
@@ -30,7 +30,7 @@ struct alignas(64) TableUse {
         table(&used),
         kernel(by),
         args(with) {}
-  // `id`: of the table, or of the images of its rows.
+  // `asked`: the table's id, possibly with kImage or kCount.
   TableUse(Table& used, TableId asked) : TableUse(used, nullptr, {}) {
     if (is_plain(asked)) return;
     plain = false;
@@ -56,9 +56,9 @@ struct alignas(64) TableUse {
   TableId id;
   DType dtype;
   bool ages;
-  bool plain;          // float32 weights, and nothing but them
-  bool image = false;  // rows with their optimizer's state
-  bool count = false;  // how often they were trained
+  bool plain;          // the call needs only weights, which are float32
+  bool image = false;  // the call needs rows with their optimizer state
+  bool count = false;  // the call needs update counts
   uint32_t dim, weight_bytes, vector_bytes, number_bytes;
   uint8_t* base;
   size_t vectors_at, numbers_at;
@@ -79,8 +79,8 @@ struct RowRun {
   float* floats = nullptr;
 };
 
-// Keys hashed and grouped by lock stripe in the order they came. A push of several runs (tables, dense chunks) keeps
-// one of these per run: a single run is mostly in slot order already.
+// Keys hashed and grouped by lock stripe, in their order within a stripe. A push of several runs (tables, dense chunks)
+// has one GroupedKeys per run, because a single run is usually in slot order already.
 class GroupedKeys {
  public:
   void fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs,
@@ -98,7 +98,7 @@ class GroupedKeys {
   std::array<uint32_t, kStripes> begin_{}, end_{};
 };
 
-// Keys that one thread goes through.
+// A range of keys that one thread processes.
 struct KeyRange {
   size_t first, end;
   size_t floats_before;
@@ -110,16 +110,17 @@ class CallPlan {
 
   void begin();
   void use(TableId id, const TableUse& use);
-  // Looks up every table before anything is touched. `missing_use` is asked for tables not named by use(); may throw.
+  // Looks up every table before anything is touched. Calls `missing_use`, which may throw, for tables not named by
+  // use().
   void name_tables(std::span<const TableId> tables, std::span<const Key> keys,
                    const std::function<TableUse(TableId)>& missing_use);
-  // All rows are as long as each other, float32, and do not age.
+  // True if all rows are float32, have the same length and do not expire.
   bool alike() const { return uniform_; }
   const TableUse* const* use_by_id() const { return use_by_id_.data(); }
-  // A sample says that the caller has them in slot order: then runs of one stripe are long as they are.
+  // True if a sample of the keys is in slot order. Keys of one stripe are then adjacent without grouping.
   bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
   std::vector<KeyRange> cut(std::span<const TableId> tables, std::span<const Key> keys, uint32_t parts) const;
-  // The same, of keys in slot order, and none ends in the middle of a stripe. Their rows are alike.
+  // The same for keys in slot order with alike() rows. No range ends in the middle of a stripe.
   std::vector<KeyRange> cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
                                        uint32_t parts) const;
   void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
@@ -129,7 +130,7 @@ class CallPlan {
   void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs) {
     grouped_.fill(tables, keys, runs, use_by_id_.data());
   }
-  // Gradients of equal (table, key) are added in the order they came; one item remains.
+  // Sums gradients of equal (table, key) pairs in their order, and keeps one item for each pair.
   void sum_duplicates();
 
   std::span<const Item> stripe(uint32_t number) const { return grouped_.stripe(number); }
@@ -140,7 +141,7 @@ class CallPlan {
 
   GroupedKeys grouped_;
   bool uniform_ = false;
-  uint32_t common_dim_ = 0;  // of all keys; 0: they differ
+  uint32_t common_dim_ = 0;  // dim of all keys; 0 if they differ
   std::deque<TableUse> uses_;
   std::vector<const TableUse*> use_by_id_;
   std::vector<TableId> used_ids_;

@@ -1,5 +1,5 @@
-// Update counts of rows, for workers that cache copies (versioned_backend.h). Keys share counters by hash, so
-// a count may be too high, never too low. Counting starts with the first query. Counts are 32-bit and wrap.
+// Update counts of rows, for workers that cache copies (versioned_backend.h). Several keys may share a counter by hash,
+// so a count may be too high, but never too low. Counting starts with the first query. Counts are 32-bit and wrap.
 #pragma once
 
 #include <atomic>
@@ -32,14 +32,15 @@ class RowCounts {
     return bases_[hash >> slot_shift_].load(std::memory_order_relaxed) +
            counters[hash >> (64 - kBits)].load(std::memory_order_acquire);
   }
-  // After the rows have changed: who reads a count and then the row reads nothing older than that.
+  // Call it after the rows have changed. A reader that first reads the count and then the row never gets a row older
+  // than the count.
   void trained(std::span<const TableId> tables, std::span<const Key> keys) {
     std::atomic<uint32_t>* counters = counters_.load();
     if (counters == nullptr) return;
     for (size_t i = 0; i < keys.size(); ++i)
       counters[hash_key(tables[i], keys[i]) >> (64 - kBits)].fetch_add(1, std::memory_order_release);
   }
-  // Other rows are in the slot now: counts that were told before mean nothing any more.
+  // Call it when a slot gets other rows: makes all earlier counts of the slot invalid.
   void renew(uint32_t slot) { bases_[slot] = any_number(); }
 
  private:
@@ -55,7 +56,8 @@ class RowCounts {
   std::vector<std::atomic<uint32_t>> bases_;  // by slot, drawn at random
   std::mutex making_;
   std::unique_ptr<std::atomic<uint32_t>[]> made_;
-  std::atomic<std::atomic<uint32_t>*> counters_{nullptr};  // by the top bits of the hash, so a slot's lie together
+  // Indexed by the top bits of the hash, so that a slot's counters are adjacent.
+  std::atomic<std::atomic<uint32_t>*> counters_{nullptr};
 };
 
 }  // namespace springtide

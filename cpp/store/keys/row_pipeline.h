@@ -1,6 +1,6 @@
 // Software-pipelined walk of pull and push over keys of one stripe, in four stages: prefetch the home line of the
-// index; read it and prefetch the row (or, of a full line, the neighbour); read the neighbour and prefetch the row;
-// process it.
+// index; read it and prefetch the row (or the neighbour of a full line); read the neighbour and prefetch the row;
+// process the row.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct alignas(64) InFlight {
   float *vectors, *number;
 };
 
-// Items that were grouped before.
+// A source of items that were grouped before.
 struct GroupedItems {
   std::span<const Item> items;
   size_t at = 0;
@@ -37,7 +37,7 @@ struct GroupedItems {
   }
 };
 
-// Items made from the caller's arrays on the way, up to the first key of another stripe.
+// A source that makes items from the caller's arrays on the fly, up to the first key of another stripe.
 struct StreamedItems {
   const TableId* tables;
   const Key* keys;
@@ -48,12 +48,12 @@ struct StreamedItems {
 
   uint32_t stripe_at(size_t place) const { return stripe_of(hash_key(tables[place], keys[place])); }
   uint32_t stripe_ahead() const { return stripe_at(at); }
-  // Rows up to here, of one length, are done.
+  // Advances to `place`; the rows up to there have `dim` floats each.
   void passed(size_t place, uint32_t dim) {
     data += (place - at) * dim;
     at = place;
   }
-  // Leaves the next keys of one stripe to somebody else.
+  // Skips the next keys of one stripe and returns a source for them.
   StreamedItems skip_stripe() {
     StreamedItems skipped = *this;
     for (; at < count && stripe_ahead() == skipped.stripe; ++at) data += use_by_id[tables[at]]->dim;
@@ -79,12 +79,12 @@ struct StreamedItems {
   }
 };
 
-// Keys go through the stages in groups. One group is at each stage, so that what it asked for has arrived
-// when it comes to the next; enough misses are in flight to keep the line buffers full.
+// Keys pass through the stages in groups, one group per stage. The lines that a group prefetches have arrived when the
+// group reaches the next stage, and enough cache misses are in flight to keep the line buffers full.
 struct Group {
   InFlight keys[kGroup];
   size_t count = 0;
-  uint8_t overflown[kGroup];  // whose cell is not in its home line
+  uint8_t overflown[kGroup];  // keys whose cell is not in its home line
   size_t overflows = 0;
 };
 
@@ -125,7 +125,7 @@ void read_neighbours(SlotIndex& index, Group& group, Locate locate) {
   }
 }
 
-// `locate` gets the cell, or nullptr where there is none, before the row is needed; `finish` comes later, in order.
+// Calls `locate` with each cell (nullptr if there is none) before the row is needed, and `finish` later, in order.
 template <class Source, class Locate, class Finish>
 void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, Finish finish) {
   constexpr size_t kStages = 4;
@@ -142,7 +142,7 @@ void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, 
 }
 
 // Pull and push over keys of one stripe when all tables of the call have float32 rows of one length without ttl: the
-// common case. The stages are those of row_pipeline.h with less state per key. The stripe's lock is held.
+// common case. The stages are the same, with less state per key. The caller holds the stripe's lock.
 struct UniformRow {
   uint64_t hash;
   const Cell* home;
@@ -166,7 +166,7 @@ struct UniformGroup {
   uint8_t overflown[kKeys];  // those not found in their home line
   size_t overflows = 0;
 
-  // The next keys of one stripe. A loop of its own: the multipliers of the hash stay in registers.
+  // Takes the next keys of one stripe. It is a separate loop, so that the multipliers of the hash stay in registers.
   __attribute__((noinline)) void fill(const UniformKeys& call, size_t from, size_t end, uint32_t stripe) {
     const TableId* const tables = call.tables + from;
     const Key* const call_keys = call.keys + from;
@@ -184,9 +184,9 @@ struct UniformGroup {
   }
 };
 
-// `found(key, cell, place)` sets where the row lies and asks for it; `finish(key, place)` comes later, in
-// order; `place` is the key's in the call. From `from` to the first key of another stripe, at most to `end`;
-// returns where that is.
+// Processes keys from `from` to the first key of another stripe, at most to `end`, and returns that position.
+// `found(key, cell, place)` sets the address of the row and prefetches it. `finish(key, place)` comes later, in order.
+// `place` is the key's index in the call.
 template <class Found, class Finish>
 size_t walk_alike(SlotIndex& index, const uint32_t slot_shift, const UniformKeys call, const size_t from, size_t end,
                   const Found found, const Finish finish) {

@@ -14,20 +14,20 @@
 
 namespace springtide {
 
-// A row that was among the oldest of its slot when last looked at.
+// A row that was among the oldest of its slot at the last scan.
 struct Victim {
   uint64_t age, hash;
   uint32_t stamp;
 };
 
-// A capacity table's count and next victims in one slot.
+// For a table with a capacity: its row count and next victims in one slot.
 struct Quota {
   uint64_t rows = 0;
-  uint64_t expected = 0;  // more rows, of a push under way
+  uint64_t expected = 0;  // rows that the current push will add
   std::vector<Victim> oldest_last;
 };
 
-// Room for the float32 weights of a 16-bit row; this thread's, until its next call.
+// Memory for the float32 weights of a 16-bit row, valid until this thread calls it again.
 inline float* half_row(uint32_t dim) {
   thread_local std::vector<float> wide;
   if (wide.size() < dim) wide.resize(dim);
@@ -53,11 +53,11 @@ struct Table {
   const uint32_t weight_bytes, vector_bytes, number_bytes;
   const RowInit init;
   RowPool rows;
-  const uint64_t share;       // rows a slot may hold; 0: any
-  std::vector<Quota> quotas;  // a slot
+  const uint64_t share;       // maximum rows per slot; 0: no limit
+  std::vector<Quota> quotas;  // by slot
   std::atomic<int64_t> count{0};
 
-  // A missing row reads as what creating it would store.
+  // Reads a missing row: the value that creating it would store.
   void read_init(uint64_t hash, float* out) const {
     init.fill(hash, out, dim);
     if (spec.dtype == DType::f32) return;
@@ -97,8 +97,8 @@ struct Table {
   }
 };
 
-// Sixteen bytes at a time: left to itself the compiler may take `rep movs`, which costs more than a short
-// row. A length that is known beforehand (`kCount`) needs no loop.
+// Copies sixteen bytes at a time: otherwise the compiler may use `rep movs`, which is slow for short rows. A length
+// known at compile time (`kCount`) needs no loop.
 template <uint32_t kCount = 0>
 void copy_floats(const uint8_t* from, float* out, uint32_t length) {
   using Lanes = float __attribute__((vector_size(16), aligned(4), may_alias));
@@ -120,7 +120,7 @@ inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim)
   widen(dtype, from, out, dim);
 }
 
-// Of a 16-bit table: the kernels work on float32.
+// Updates a row of a 16-bit table, because kernels work on float32.
 inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* vectors,
                             float* number, const float* grad, uint32_t dim) {
   float* const wide = half_row(dim);
