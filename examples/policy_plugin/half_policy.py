@@ -22,7 +22,7 @@ def half(view: ClusterView, config: PlanningConfig) -> Decision:
         ShapePlan(
             job=job.name,
             shape=replace(job.requested, workers=max(1, job.requested.workers // 2)),
-            reason=f"half of the {job.requested.workers} workers that {job.user or 'its user'} asked for",
+            reason=f"half of the {job.requested.workers} workers that {job.identity.user or 'its user'} asked for",
         )
         for job in view.jobs
         if job.shape is None and job.requested is not None

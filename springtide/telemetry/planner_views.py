@@ -91,7 +91,8 @@ def read(path: pathlib.Path) -> PlannerView:
 
 
 def _last(job: JobView) -> float:
-    known = [job.submitted_at, job.started_at, job.last_change_at, *(one.at for one in job.profiles)]
+    progress = job.progress
+    known = [progress.submitted_at, progress.started_at, progress.last_change_at, *(one.at for one in job.profiles)]
     return max(at for at in known if at is not None)
 
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 import statistics
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -30,7 +29,7 @@ async def one_master(number, remote, until, waits):
     while time.monotonic() < until:
         began = time.monotonic()
         view = views.running(shape, tried=tried, name=f"job-{number}", features={"model": f"m{number % 7}"})
-        view = replace(view, started_at=0.0, last_change_at=now - 100.0, samples_done=now * 1e4)
+        view = views.at_times(view, started_at=0.0, last_change_at=now - 100.0, samples_done=now * 1e4)
         advice = await remote.advise(view, epoch=epoch, now=now)
         waits.append(time.monotonic() - began)
         if advice.plan is not None:

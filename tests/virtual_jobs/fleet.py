@@ -18,8 +18,8 @@ import numpy as np
 from springtide.domain.core.roles import WantedRole
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.plan import Advice, ShapePlan
-from springtide.domain.plan.view import ClusterView, JobView, PastJob
-from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
+from springtide.domain.plan.view import ClusterView, JobView, PastJob, TrainingProgress
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity, PlanningStage, PlanRules
 from springtide.sim.engine import running_job
 from springtide.sim.engine.systems import System
 from springtide.sim.world.parameters import ClusterWorld
@@ -179,13 +179,11 @@ def first_plan(
     """Return the policy's plan for an unknown job, or the user's request if the policy has no plan."""
     view = JobView(
         name=job.name,
-        user=job.user,
+        identity=PlanningIdentity(user=job.user, features=running_job.features(job)),
         facts=job.facts,
         bounds=bounds,
-        features=running_job.features(job),
         requested=job.requested,
-        submitted_at=job.arrives_at,
-        samples_total=job.samples,
+        progress=TrainingProgress(submitted_at=job.arrives_at, samples_total=job.samples),
         stage=PlanningStage.WAITING,
     )
     decision = system.policy(ClusterView(now=job.arrives_at, capacity=capacity, jobs=(view,)), config)

@@ -52,9 +52,7 @@ class DecisionByJob:
 def shifted(view: JobView, by: float) -> JobView:
     return replace(
         view,
-        submitted_at=view.submitted_at + by,
-        started_at=None if view.started_at is None else view.started_at + by,
-        last_change_at=None if view.last_change_at is None else view.last_change_at + by,
+        progress=view.progress.shifted(by),
         profiles=tuple(replace(profile, at=profile.at + by) for profile in view.profiles),
     )
 
@@ -109,7 +107,8 @@ class Pledge:
         """
         if view.shape == self.plan.shape or epoch == self.epoch or at >= self.until:
             return False
-        changed = view.last_change_at is not None and view.last_change_at > self.made_at
+        changed_at = view.progress.last_change_at
+        changed = changed_at is not None and changed_at > self.made_at
         return not (changed and view.shape is not None)
 
 

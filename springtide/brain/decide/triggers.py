@@ -134,7 +134,7 @@ def request(event: Event, view: JobView, algorithms: Mapping[str, str], *, other
 def _cause(kind: EventKind, view: JobView) -> str:
     match kind:
         case EventKind.CREATED:
-            return "new, with features" if view.features else "new"
+            return "new, with features" if view.identity.features else "new"
         case EventKind.ITERATING:
             return "sampled"
         case EventKind.PERIODIC:

@@ -293,7 +293,7 @@ def _shown(name: str, live: LiveJobView, now: float) -> messages.LiveJob:
     request, said = live.request, live.advice
     return messages.LiveJob(
         name=name,
-        user=live.view.user,
+        user=live.view.identity.user,
         stage=str(live.view.stage),
         shape=live.view.shape,
         seen_s=now - live.seen_at,

@@ -14,10 +14,7 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import NO_NEED, MemoryNeed, ResourceBudget, Shape, ShapeBounds
 from springtide.domain.data.data_workers import FeedShare
 from springtide.domain.plan.profile import ModelFacts, Profile
-from springtide.domain.spec.planning_config import PlanningStage
-
-Feature = str | float
-"""Word or number that describes a job: user, model, tables, data source, batch size..."""
+from springtide.domain.spec.planning_config import Feature, PlanningIdentity, PlanningStage
 
 
 class FindingKind(StrEnum):
@@ -70,14 +67,44 @@ class LaunchTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingProgress:
+    """Times of a job, and the samples that it has trained."""
+
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    last_change_at: float | None = None
+    """Time of the last change of shape; None if the job has its first shape."""
+    samples_done: float = 0.0
+    samples_total: float | None = None
+    """Total samples; None if the job has no end or the end is unknown."""
+
+    def __post_init__(self) -> None:
+        if not self.samples_done >= 0:
+            raise errors.BadInput(f"progress: {self.samples_done:g} samples done; expected 0 or more")
+
+    @property
+    def remaining(self) -> float:
+        return math.inf if self.samples_total is None else max(0.0, self.samples_total - self.samples_done)
+
+    def unchanged_s(self, *, at: float) -> float:
+        since = self.last_change_at if self.last_change_at is not None else self.started_at
+        return math.inf if since is None else at - since
+
+    def shifted(self, by: float) -> "TrainingProgress":
+        """Return the same times on a clock that is `by` seconds ahead."""
+        times = {name: getattr(self, name) for name in ("submitted_at", "started_at", "last_change_at")}
+        return replace(self, **{name: at + by for name, at in times.items() if at is not None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """State of one job, as planning sees it."""
 
     name: str
     facts: ModelFacts
     bounds: ShapeBounds
-    user: str = ""
-    features: Mapping[str, Feature] = field(default_factory=dict)
+    identity: PlanningIdentity = field(default_factory=PlanningIdentity)
+    """User, priority and features."""
     shape: Shape | None = None
     """Current shape; None if nothing runs yet."""
     extra_workers: int = 0
@@ -86,14 +113,7 @@ class JobView:
     """Shape that the user requested, if any."""
     need: MemoryNeed = NO_NEED
     """Bytes that the roles need, as far as known."""
-    priority: float = 1.0
-    submitted_at: float = 0.0
-    started_at: float | None = None
-    last_change_at: float | None = None
-    """Time of the last change of shape; None if the job has its first shape."""
-    samples_done: float = 0.0
-    samples_total: float | None = None
-    """Total samples; None if the job has no end or the end is unknown."""
+    progress: TrainingProgress = field(default_factory=TrainingProgress)
     stage: PlanningStage = PlanningStage.WAITING
     profiles: tuple[Profile, ...] = ()
     uses: tuple[RoleUse, ...] = ()
@@ -105,11 +125,8 @@ class JobView:
     def __post_init__(self) -> None:
         if not self.name:
             raise errors.BadInput("a job without a name")
-        if not (self.priority > 0 and self.samples_done >= 0 and self.extra_workers >= 0):
-            raise errors.BadInput(
-                f"job {self.name}: priority {self.priority:g}, {self.samples_done:g} samples done, "
-                f"{self.extra_workers} extra workers; expected a priority above 0 and the others not below"
-            )
+        if self.extra_workers < 0:
+            raise errors.BadInput(f"job {self.name}: {self.extra_workers} extra workers; expected 0 or more")
 
     @property
     def at_work(self) -> Shape | None:
@@ -117,10 +134,6 @@ class JobView:
         if self.shape is None or not self.extra_workers:
             return self.shape
         return replace(self.shape, workers=self.shape.workers + self.extra_workers)
-
-    @property
-    def remaining(self) -> float:
-        return math.inf if self.samples_total is None else max(0.0, self.samples_total - self.samples_done)
 
     def used_by(self, kind: RoleKind) -> tuple[RoleUse, ...]:
         return tuple(use for use in self.uses if use.role.kind is kind)

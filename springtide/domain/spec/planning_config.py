@@ -4,12 +4,16 @@ In: settings of a master or the brain. Next: every policy, `(ClusterView, Planni
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from springtide import errors
 from springtide.domain.core import validation
 from springtide.domain.core.shape import Prices, ShapeBounds
+
+Feature = str | float
+"""Word or number that describes a job: user, model, tables, data source, batch size..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +34,10 @@ class StepPolicyConfig:
         validation.check_range(self, "every_s", "threshold", least=0, of="planning: steps.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningConfig:
-    """Settings of planning. DLRover-RM is the source of rho. DLRover is the source of the cores of a job, a node and a
-    server, and of the times."""
+@dataclass(frozen=True, kw_only=True)
+class ChangeSettings:
+    """What a change of a job must bring, and when it may come."""
 
-    policy: str = "springtide"
-    """Built-in name, plug-in name, or `module:function`."""
-    priority: str = "remaining"
-    """Weight of each job's gain: "remaining" (by rho), "remaining_now", "equal", "given" or "waiting"."""
-    prices: Prices = field(default_factory=Prices)
-    rho: float = 2.5
-    """Exponent of a job's weight, 1 / (time left)^rho. 0 weighs all equally, larger values favour short jobs, negative
-    values long jobs."""
-    epsilon: float = 1.0
-    """Seconds added to the time left, so that the weight of a job near its end stays finite."""
-    exact_seconds: float = 0.5
-    """Seconds for the exact solver before the greedy answer is used; 0 means greedy only."""
-    exact_options: int = 4_000
-    """Total candidates of all jobs above which the exact solver is not tried."""
     least_gain: float = 0.05
     """Minimum gain of a change, as a share of the throughput."""
     least_saving: float = 0.1
@@ -62,6 +51,14 @@ class PlanningConfig:
     workers_stay: bool = False
     """True if workers that get a new size keep training until they have it, because the platform resizes them in place
     or starts successors first. Otherwise, each such worker trains nothing while its successor starts."""
+    between_changes_s: float = 60.0
+    """Minimum seconds between two changes of a job. The start of a sample does not count as a change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeSettings:
+    """Sizes of a job and its roles. The cores are from DLRover."""
+
     total_cpu: float = 200.0
     """C_total: default cores of one job."""
     node_cpu: float = 32.0
@@ -72,16 +69,40 @@ class PlanningConfig:
     """Maximum number of low-priority workers beyond the quota, which use idle server CPU."""
     busy_server: float = 0.9
     """Share of its CPU above which a server gets more CPU while sampling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSettings:
+    """First shape of a job: by similar past jobs, or by a sample. The times are from DLRover."""
+
     sample_steps: int = 100
     """Steps after which a sample is complete..."""
     sample_s: float = 60.0
     """...or seconds after which it is complete."""
-    between_changes_s: float = 60.0
-    """Minimum seconds between two changes of a job. The start of a sample does not count as a change."""
     similar: int | None = None
     """k: past jobs that a warm start uses; None means chosen by a backtest on the history."""
     smoothing: float | None = None
     """mu: weight of the most similar past job; None means chosen by a backtest on the history."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningConfig(ChangeSettings, SizeSettings, StartSettings):
+    """All settings of planning. Users set each of them by its name."""
+
+    policy: str = "springtide"
+    """Built-in name, plug-in name, or `module:function`."""
+    priority: str = "remaining"
+    """Weight of each job's gain: "remaining" (by rho), "remaining_now", "equal", "given" or "waiting"."""
+    rho: float = 2.5
+    """Exponent of a job's weight, 1 / (time left)^rho (DLRover-RM). 0 weighs all equally, larger values favour short
+    jobs, negative values long jobs."""
+    epsilon: float = 1.0
+    """Seconds added to the time left, so that the weight of a job near its end stays finite."""
+    exact_seconds: float = 0.5
+    """Seconds for the exact solver before the greedy answer is used; 0 means greedy only."""
+    exact_options: int = 4_000
+    """Total candidates of all jobs above which the exact solver is not tried."""
+    prices: Prices = field(default_factory=Prices)
     steps: StepPolicyConfig = field(default_factory=StepPolicyConfig)
     data_workers: str = "maxtp"
     """Metric that decides which job's data workers get cores first: "maxtp", "srtf", "fair", a plug-in name, or
@@ -133,13 +154,13 @@ class AdviserRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningIdentity:
-    """What planning knows of a job before its start."""
+    """User, priority and features of a job."""
 
     user: str = ""
     priority: float = 1.0
     """Weight of the job's gain among the jobs of one brain, if `config.priority` is "given"."""
-    features: dict[str, str | float] = field(default_factory=dict)
-    """Features known before the start, such as the script. With later features they identify similar jobs."""
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    """Features by name, such as the script. They identify similar jobs."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "priority", above=0, of="planning: ")

@@ -193,14 +193,12 @@ def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRu
 
 def first_view(job: ElasticJob, rules: PlanRules) -> JobView:
     assert rules.bounds is not None
-    known = rules.identity
+    features = {**rules.identity.features, "sync": job.sync}
     return JobView(
         name=job.name,
         facts=UNKNOWN,
         bounds=rules.bounds,
-        user=known.user,
-        priority=known.priority,
-        features={**known.features, "sync": job.sync},
+        identity=replace(rules.identity, features=features),
     )
 
 

@@ -14,9 +14,9 @@ from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import NO_NEED, MemoryNeed, Shape, ShapeBounds
 from springtide.domain.model import tables
 from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, PastJob, RoleUse
+from springtide.domain.plan.view import FindingKind, GuardFinding, JobView, PastJob, RoleUse, TrainingProgress
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.planning_config import PlanningStage
+from springtide.domain.spec.planning_config import Feature, PlanningStage
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling import plan
@@ -50,25 +50,24 @@ class ViewSources:
 def view(sources: ViewSources, *, now: float) -> JobView | None:
     """Return the job's view without profiles; None while the job changes or recovers, or before it has data."""
     state, book, era = sources.record.state, sources.record.book, sources.watching.era
-    rules = state.spec.planning
     if era is None or not book.passes:
         return None
     found, changed_at = facts(sources.record), state.planned.changed_at
     return JobView(
         name=sources.name,
-        user=rules.identity.user,
-        priority=rules.identity.priority,
         facts=found,
         bounds=bounds(state, book.largest_group),
-        features=features(sources.record, found),
+        identity=replace(state.spec.planning.identity, features=features(sources.record, found)),
         shape=era.own,
         extra_workers=era.extra,
         requested=first_shape(state),
         need=need(sources),
-        started_at=era.since if changed_at is None else 0.0,
-        last_change_at=None if changed_at is None else max(era.since, changed_at),
-        samples_done=float(book.samples_done),
-        samples_total=samples_total(book),
+        progress=TrainingProgress(
+            started_at=era.since if changed_at is None else 0.0,
+            last_change_at=None if changed_at is None else max(era.since, changed_at),
+            samples_done=float(book.samples_done),
+            samples_total=samples_total(book),
+        ),
         stage=state.planned.stage,
         uses=uses(sources),
         launches=tuple(sources.watching.launches),

@@ -213,7 +213,7 @@ class Autoscaler:
         """Leave the job unchanged. If the job was measured for long enough, it counts as having reached its final
         size."""
         config, stage = self._rules.config, self._context.state.planned.stage
-        here, quiet = measurements.now(asked), measurements.unchanged_s(asked, at=self._context.clock())
+        here, quiet = measurements.now(asked), asked.progress.unchanged_s(at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
         self._content = enough and quiet >= config.between_changes_s
         self._tell("nothing", None, advice.why, notes=advice.notes)

@@ -133,7 +133,8 @@ def _bid(one: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView) ->
         return "no shape within its bounds is worth having"
     job, now = one.ready.job, one.ready.measured.shape
     here = min(float(one.fitted.predict(now)), measurements.ceiling_of(one.pace, now))
-    left = job.remaining if math.isfinite(job.remaining) else here * UNENDING_S
+    left = job.progress.remaining
+    left = left if math.isfinite(left) else here * UNENDING_S
     return Bid(
         job=job.name,
         now=now,
@@ -141,7 +142,10 @@ def _bid(one: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView) ->
         shapes=shapes,
         throughput=speed,
         standing=Standing(
-            samples_left=left, throughput=here, waited_s=max(0.0, view.now - job.submitted_at), given=job.priority
+            samples_left=left,
+            throughput=here,
+            waited_s=max(0.0, view.now - job.progress.submitted_at),
+            given=job.identity.priority,
         ),
         launches=view.launches or job.launches,
     )

@@ -240,7 +240,7 @@ def fed(job: JobView, before: FedJob | None) -> FedJob | None:
     told = job.fed
     if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.least):
         return None
-    left = max(0.0, job.remaining / job.facts.batch)
+    left = max(0.0, job.progress.remaining / job.facts.batch)
     if before is None:
         return FedJob(
             name=job.name,

@@ -5,7 +5,7 @@ Callers: `master.data.data_workers`, `dataworker.loader.loader` for `num_workers
 
     baseline -> tuning: size, then number, of the stage that is the limit -> trainer: fewer cores -> steady
         |           |                                                                                 |
-        +-----------+--> off: they do not pay; again only when the program has changed much  <--------+
+        +-----------+--> off: too little gain; again only when the program has changed much  <--------+
 """
 
 from dataclasses import replace
@@ -118,7 +118,9 @@ def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
     was = tuning.settled_on
     assert was is not None
     if seen.last.workers > 0 or not tuning_rules.is_another(was, tuning_rules.unfed(seen)):
-        return replace(tuning, strange_for=0), _target(tuning, "data workers do not pay, and nothing has changed much")
+        return replace(tuning, strange_for=0), _target(
+            tuning, "data workers are not worth their cores, and nothing has changed much"
+        )
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     return _anew(tuning, seen) if tuning.strange_for >= STRANGE_FOR else (tuning, _target(tuning, _STRANGE))
 
@@ -308,7 +310,9 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
         compared = f"{tuning_rules.speed(seen):.3g} steps/s a trainer, {baseline.per_s:.3g} without data workers"
         if tuning.doubted_for < PATIENCE:
             return tuning, _target(tuning, f"{why}; {compared}: if it lasts...")
-        return _off(tuning, f"{compared}, after {tuning.tuned_for} intervals of tuning: they do not pay")
+        return _off(
+            tuning, f"{compared}, after {tuning.tuned_for} intervals of tuning: data workers are not worth their cores"
+        )
     tuning = replace(tuning, doubted_for=0, phase=TuningPhase.TRAINER)
     return _trainer(tuning, seen, why)
 

@@ -139,14 +139,14 @@ Step = PlanRequest | ReadyJob | LentWorkers | str
 def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     if job.shape is None:
         return _start(job, view, config)
-    quiet = measurements.unchanged_s(job, at=view.now)
+    quiet = job.progress.unchanged_s(at=view.now)
     sized = job.stage not in (PlanningStage.WAITING, PlanningStage.SAMPLING) or quiet > SOON * config.sample_s
     urgent = _memory(job, job.shape, config, ahead=sized)
     if urgent is not None:
         return urgent
     if job.extra_workers:
         return LentWorkers(job=job, shape=job.shape)
-    begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
+    begun = job.progress.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not begun:
         return f"changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass between changes"
     here = measurements.now(job)
@@ -376,7 +376,7 @@ class ShapeComparison:
 
 def compared(job: JobView) -> ShapeComparison | None:
     """Compare with the shape before the last change; None if either shape has too few measurements."""
-    since, now = job.last_change_at, job.shape
+    since, now = job.progress.last_change_at, job.shape
     if since is None or now is None or job.extra_workers:
         return None
     here: list[Profile] = []

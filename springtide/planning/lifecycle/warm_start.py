@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.domain.core.shape import MemoryNeed, Shape
-from springtide.domain.plan.view import Feature, JobView, PastJob
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.plan.view import JobView, PastJob
+from springtide.domain.spec.planning_config import Feature, PlanningConfig
 from springtide.planning.candidates import clamp
 
 Floats = NDArray[np.float64]
@@ -207,7 +207,8 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
         return cold(job, config, "there is no history", notes)
     if not features:
         return cold(job, config, "no past job has a feature to be known by", notes)
-    mine = coded([usable({USER: job.user, **job.features})], {name: dict(words) for name, words in codes.items()})
+    own = usable({USER: job.identity.user, **job.identity.features})
+    mine = coded([own], {name: dict(words) for name, words in codes.items()})
     if not mine:
         return cold(job, config, "it has no feature to be known by", notes)
     # features missing from the new job are unknown before it runs

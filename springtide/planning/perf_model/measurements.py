@@ -68,7 +68,8 @@ def shapes(job: JobView) -> set[Shape]:
 
 
 def now(job: JobView) -> ShapeSpeed | None:
-    since = job.last_change_at if job.last_change_at is not None else -math.inf
+    changed_at = job.progress.last_change_at
+    since = changed_at if changed_at is not None else -math.inf
     shape = job.at_work
     recent = [
         one for one in job.profiles if one.at >= since and (one.shape is shape or one.shape == shape) and _sound(one)
@@ -86,11 +87,6 @@ def now(job: JobView) -> ShapeSpeed | None:
 
 def _sound(profile: Profile) -> bool:
     return throughput(profile.shape, profile.timing) is not None
-
-
-def unchanged_s(job: JobView, *, at: float) -> float:
-    since = job.last_change_at if job.last_change_at is not None else job.started_at
-    return math.inf if since is None else at - since
 
 
 def spent(job: JobView, kind: RoleKind) -> float | None:

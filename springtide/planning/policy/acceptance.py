@@ -57,9 +57,9 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
         return f"it takes {cpu:g} cores and {taken.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
     if job.shape is not None and plan.shape == job.shape and plan.extra_workers < job.extra_workers:
         return ""  # this removal need not wait for the minimum time between changes
-    quiet = measurements.unchanged_s(job, at=now)
+    quiet = job.progress.unchanged_s(at=now)
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
-    begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
+    begun = job.progress.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not urgent and not begun and job.shape is not None:
         return f"the job changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass between changes"
     return _too_little_memory(plan.shape, job)
@@ -118,7 +118,7 @@ def _pays_more(job: JobView, now: Shape, to: Shape, throughput: float, config: P
         replace(now, servers=to.servers, server_cpu=to.server_cpu, server_memory=to.server_memory),
     )
     speeds = np.array([min(model.predict(step), measurements.ceiling_of(pace, step)) for step in steps])
-    samples = min(job.remaining, WORTH_S * throughput)
+    samples = min(job.progress.remaining, WORTH_S * throughput)
     starts = switch_cost.starts(job.launches)
     by_workers, by_servers = switch_cost.mean_throughput(now, columns(steps), starts, throughput, speeds, samples)
     return bool(by_servers > by_workers)

@@ -59,7 +59,7 @@ def too_soon(job: JobView, view: ClusterView, config: PlanningConfig) -> str:
     The time between steps includes the start of pods (DLRover, section 6.3: 20 s to launch, 100 s to begin, 60 s to
     sample). A job counts as changed after the pods have started, so only the sample time remains.
     """
-    quiet, every = measurements.unchanged_s(job, at=view.now), config.steps.every_s
+    quiet, every = job.progress.unchanged_s(at=view.now), config.steps.every_s
     started = job.launches[-1].seconds if job.launches else 0.0
     if quiet >= max(every - started if math.isfinite(started) else every, config.sample_s):
         return ""
@@ -247,7 +247,7 @@ def dlrover(view: ClusterView, config: PlanningConfig) -> Decision:
     def step(job: JobView) -> Step:
         if job.shape is None:
             return _begin(job, view, config)
-        quiet = measurements.unchanged_s(job, at=view.now)
+        quiet = job.progress.unchanged_s(at=view.now)
         ran_out = [one for one in job.findings if one.trouble is FindingKind.OOM]
         if quiet < config.between_changes_s and not ran_out:
             return f"changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass"
@@ -280,10 +280,11 @@ def _begin(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
 
 
 def _same_scenario(job: JobView, past: PastJob) -> bool:
+    own = job.identity
     for name in ("scenario", "model"):
-        if name in job.features:
-            return past.features.get(name) == job.features[name]
-    return bool(job.user) and past.user == job.user
+        if name in own.features:
+            return past.features.get(name) == own.features[name]
+    return bool(own.user) and past.user == own.user
 
 
 def _after_oom(job: JobView, shape: Shape, kind: RoleKind, config: PlanningConfig) -> Step:

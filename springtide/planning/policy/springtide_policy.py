@@ -58,7 +58,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         else:
             notes.append(f"{job.name}: {step}")
     waiting: list[JobView] = []
-    for wish in sorted(wishes, key=lambda one: (one.rank, jobs[one.plan.job].submitted_at)):
+    for wish in sorted(wishes, key=lambda one: (one.rank, jobs[one.plan.job].progress.submitted_at)):
         notes += [note for note in wish.notes if note not in notes]
         job = jobs[wish.plan.job]
         plan = _placed(wish, job, room, config)

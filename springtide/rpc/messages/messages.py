@@ -30,7 +30,7 @@ from springtide.rpc.messages.types import (
     SlotHoldings,
 )
 
-VERSION = 11
+VERSION = 12
 """Protocol version. Raise it when a message changes meaning. Both sides must have the same version."""
 
 

@@ -22,8 +22,16 @@ from springtide.domain.core.shape import (
     ShapeBounds,
 )
 from springtide.domain.plan.profile import Profile
-from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
-from springtide.domain.spec.planning_config import PlanningStage
+from springtide.domain.plan.view import (
+    FindingKind,
+    GuardFinding,
+    JobView,
+    LaunchTime,
+    PastJob,
+    RoleUse,
+    TrainingProgress,
+)
+from springtide.domain.spec.planning_config import Feature, PlanningIdentity, PlanningStage
 from springtide.planning.guards import memory
 from springtide.planning.guards.memory import RowCount
 from springtide.sim.world import world as physics
@@ -287,19 +295,20 @@ def view(running: SimulatedJob, limits: ShapeBounds) -> JobView:
     job = running.job
     return JobView(
         name=job.name,
-        user=job.user,
+        identity=PlanningIdentity(user=job.user, features=features(job)),
         facts=job.facts,
         bounds=limits,
-        features=features(job),
         shape=running.shape,
         extra_workers=running.extra_workers,
         requested=job.requested,
         need=running.observed.need,
-        submitted_at=job.arrives_at,
-        started_at=running.started_at,
-        last_change_at=running.last_change_at,
-        samples_done=running.progress.done,
-        samples_total=job.samples,
+        progress=TrainingProgress(
+            submitted_at=job.arrives_at,
+            started_at=running.started_at,
+            last_change_at=running.last_change_at,
+            samples_done=running.progress.done,
+            samples_total=job.samples,
+        ),
         stage=running.stage,
         profiles=tuple(running.observed.profiles),
         uses=uses(running),

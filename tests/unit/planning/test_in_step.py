@@ -7,7 +7,6 @@ import numpy
 import pytest
 
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
-from springtide.domain.plan.view import JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import pareto
 from springtide.planning.candidates.pareto import FrontQuery
@@ -46,7 +45,7 @@ def job(*tried, **more):
         profiles=profiles,
         uses=views.uses(tried[-1]),
     )
-    return JobView(**(given | more))
+    return views.job_view(**(given | more))
 
 
 def decided(one):

@@ -1,15 +1,24 @@
 """Views of jobs for tests of policies: sensible ones, made by hand, and any at all, by chance."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from hypothesis import strategies as st
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
-from springtide.domain.spec.planning_config import PlanningStage
+from springtide.domain.plan.view import (
+    ClusterView,
+    FindingKind,
+    GuardFinding,
+    JobView,
+    LaunchTime,
+    PastJob,
+    RoleUse,
+    TrainingProgress,
+)
+from springtide.domain.spec.planning_config import PlanningIdentity, PlanningStage
 from springtide.planning.perf_model import equations
 
 FACTS = ModelFacts(dense_bytes=4e6, bandwidth=1e9, dim=416, batch=512)
@@ -54,11 +63,27 @@ def uses(of, *, worker=0.5, server=0.5, hot=None):
     return tuple(listed)
 
 
+IDENTITY = {each.name for each in fields(PlanningIdentity)}
+PROGRESS = {each.name for each in fields(TrainingProgress)}
+
+
+def job_view(**given):
+    """A view from flat fields: those of its identity and its progress too."""
+    groups = {}
+    for group, kind, names in (("identity", PlanningIdentity, IDENTITY), ("progress", TrainingProgress, PROGRESS)):
+        groups[group] = kind(**{name: value for name, value in given.items() if name in names})
+    return JobView(**groups, **{name: value for name, value in given.items() if name not in IDENTITY | PROGRESS})
+
+
+def at_times(job, **progress):
+    return replace(job, progress=replace(job.progress, **progress))
+
+
 def running(of=None, *, tried=(), name="job", **more):
     """A job that was in some shapes before and is in this one now."""
     of = of or shape()
     profiles = tuple(profile(one, at=float(at)) for at, one in enumerate(tried))
-    fields = {
+    usual = {
         "name": name,
         "facts": FACTS,
         "bounds": BOUNDS,
@@ -70,11 +95,11 @@ def running(of=None, *, tried=(), name="job", **more):
         "uses": uses(of),
         "profiles": (*profiles, profile(of, at=200.0)),
     }
-    return JobView(**(fields | more))
+    return job_view(**(usual | more))
 
 
 def waiting(name="job", **more):
-    return JobView(name=name, facts=FACTS, bounds=BOUNDS, samples_total=1e9, **more)
+    return job_view(name=name, facts=FACTS, bounds=BOUNDS, samples_total=1e9, **more)
 
 
 def cluster(*jobs, now=1000.0, capacity=AMPLE, **more):
@@ -134,7 +159,7 @@ def jobs(draw, name):
     if of is not None and draw(st.booleans()):
         own.append(profile(of, at=draw(st.floats(0, 2e3))))
     bounds = draw(st.sampled_from([BOUNDS, replace(BOUNDS, quota=ResourceBudget(cpu=20, memory=1e11))]))
-    return JobView(
+    return job_view(
         name=name,
         facts=FACTS,
         bounds=bounds,

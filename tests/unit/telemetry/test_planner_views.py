@@ -10,7 +10,7 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity
 from springtide.telemetry import planner_views
 from springtide.telemetry.planner_views import PlannerView
 
@@ -25,7 +25,7 @@ def whole() -> PlannerView:
         name="ads",
         facts=FACTS,
         bounds=ShapeBounds(least=SMALL, most=LARGE),
-        features={"user": "eve", "tables": 26.0},
+        identity=PlanningIdentity(user="eve", features={"tables": 26.0}),
         shape=SMALL,
         profiles=(Profile(shape=SMALL, batch=512, timing=timing, at=12.5),),
         uses=(RoleUse(role=Role(RoleKind.SERVER, 1), cpu_used=0.2, cpu=0.25),),
@@ -67,7 +67,7 @@ def by_hand(tmp_path, **changes):
 
 
 def test_a_file_by_hand_may_leave_out_what_has_a_default_and_write_sizes_with_units(tmp_path):
-    shown = planner_views.read(by_hand(tmp_path, last_change_at=7.0))
+    shown = planner_views.read(by_hand(tmp_path, progress={"last_change_at": 7.0}))
     job = shown.view.jobs[0]
     assert job.facts.dense_bytes == 4e5
     assert job.bounds.most.server_memory == 2**31
@@ -82,7 +82,7 @@ def test_a_file_by_hand_may_leave_out_what_has_a_default_and_write_sizes_with_un
         ({"shpae": None}, "no field named 'shpae'. Did you mean 'shape'?"),
         ({"shape": {"workers": 1}}, "a Shape needs servers, worker_cpu, server_cpu too"),
         ({"shape": {"workers": 0, "servers": 1, "worker_cpu": 1, "server_cpu": 1}}, "a job needs at least one of each"),
-        ({"priority": "high"}, "jobs[0].priority"),
+        ({"identity": {"priority": "high"}}, "jobs[0].identity.priority"),
         ({"profiles": {}}, "expected a list"),
         ({"facts": 3}, "expected the fields of a ModelFacts"),
         ({"bounds": {"least": {}, "most": {}}}, "jobs[0].bounds.least"),
@@ -97,8 +97,8 @@ def test_what_does_not_fit_is_named_with_file_and_field(tmp_path, changes, said)
 
 def test_the_line_is_named_too(tmp_path):
     pytest.importorskip("yaml")
-    path = by_hand(tmp_path, priority=-1)
-    with pytest.raises(errors.BadInput, match=r"job\.json:3: jobs\[0\]: job ads: priority -1"):
+    path = by_hand(tmp_path, identity={"priority": -1})
+    with pytest.raises(errors.BadInput, match=r"job\.json:\d+: jobs\[0\]\.identity: planning: priority -1"):
         planner_views.read(path)
 
 

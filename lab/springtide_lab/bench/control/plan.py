@@ -15,7 +15,7 @@ import numpy as np
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse
+from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse, TrainingProgress
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.allocate import knapsack
 from springtide.planning.allocate.knapsack import Floats
@@ -104,10 +104,12 @@ def one_job(name: str, drawn: numpy.random.Generator, *, unlike: bool = False) -
         shape=shapes[-1],
         need=need,
         stage=PlanningStage.ADJUSTING,
-        started_at=0.0,
-        last_change_at=NOW - 1000,
-        samples_total=total,
-        samples_done=float(drawn.uniform(0.1, 0.8)) * total,
+        progress=TrainingProgress(
+            started_at=0.0,
+            last_change_at=NOW - 1000,
+            samples_total=total,
+            samples_done=float(drawn.uniform(0.1, 0.8)) * total,
+        ),
         profiles=profiles,
         uses=_uses(shapes[-1], drawn),
     )

@@ -178,7 +178,7 @@ def test_times_are_by_the_brains_clock():
     brain.consult(views.running(started_at=5.0, last_change_at=None), epoch=0, at=1000.0, ahead=990.0)
     (one,) = brain.assignments((), 1000.0)
     (job,) = one.view.jobs
-    assert (job.started_at, job.last_change_at, job.profiles[0].at) == (995.0, None, 1190.0)
+    assert (job.progress.started_at, job.progress.last_change_at, job.profiles[0].at) == (995.0, None, 1190.0)
 
 
 def test_jobs_that_end_or_fall_silent_are_forgotten():
@@ -300,7 +300,7 @@ TestCluster = Cluster.TestCase
 
 def test_a_job_survives_the_database_as_it_was():
     brain = council()
-    odd = replace(views.running(), samples_total=float("inf"), started_at=float("-inf"))
+    odd = views.at_times(views.running(), samples_total=float("inf"), started_at=float("-inf"))
     brain.consult(odd, epoch=4, at=0.0)
     decided(brain, replace(plan("job"), gain=float("inf")))
     again = council()

@@ -10,7 +10,7 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan import plan, view
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.spec.planning_config import PlanningConfig, StepPolicyConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity, StepPolicyConfig
 
 SMALL = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
@@ -44,9 +44,9 @@ def test_a_plan_that_makes_no_sense_is_refused(wrong):
 
 
 def test_a_job_knows_what_is_left_of_it():
-    assert job(samples_done=30.0, samples_total=100.0).remaining == 70.0
-    assert job(samples_done=130.0, samples_total=100.0).remaining == 0.0
-    assert job().remaining == math.inf
+    assert view.TrainingProgress(samples_done=30.0, samples_total=100.0).remaining == 70.0
+    assert view.TrainingProgress(samples_done=130.0, samples_total=100.0).remaining == 0.0
+    assert job().progress.remaining == math.inf
 
 
 def test_use_is_told_apart_by_role():
@@ -59,7 +59,11 @@ def test_views_that_make_no_sense_are_refused():
     with pytest.raises(errors.BadInput, match="without a name"):
         job("")
     with pytest.raises(errors.BadInput, match="priority 0"):
-        job(priority=0.0)
+        PlanningIdentity(priority=0.0)
+    with pytest.raises(errors.BadInput, match="-1 samples done"):
+        view.TrainingProgress(samples_done=-1.0)
+    with pytest.raises(errors.BadInput, match="-1 extra workers"):
+        job(extra_workers=-1)
     with pytest.raises(errors.BadInput, match="two jobs have one name"):
         view.ClusterView(now=0.0, capacity=ResourceBudget(cpu=1.0, memory=1.0), jobs=(job(), job()))
 

@@ -63,15 +63,15 @@ def test_facts_come_from_the_models_outline_and_the_data_sets_card():
     record.shared.share(tables.SHARED_KEY, msgspec.msgpack.encode(made))
     view = job_view.view(sources(record), now=4.0)
     assert (view.facts.dense_bytes, view.facts.dim, view.facts.batch) == (60.0, 32.0, 8)
-    assert view.features["tables"] == 1.0 and view.features["sync"] == "async"
-    assert (view.samples_done, view.samples_total) == (0.0, 3000.0)
+    assert view.identity.features["tables"] == 1.0 and view.identity.features["sync"] == "async"
+    assert (view.progress.samples_done, view.progress.samples_total) == (0.0, 3000.0)
 
 
 def test_workers_in_step_share_a_batch_and_are_no_more_than_it_has_samples():
     together = DatasetCard(samples=1000, batch_size=3, in_step=True)
     view = job_view.view(sources(begun(card=together, sync="bsp")), now=4.0)
     assert (view.facts.group, view.facts.batch, view.bounds.most.workers) == (3, 3, 3)
-    assert view.features["sync"] == "bsp" and view.bounds.most.servers == 1
+    assert view.identity.features["sync"] == "bsp" and view.bounds.most.servers == 1
     view = job_view.view(sources(begun()), now=4.0)
     assert (view.facts.group, view.bounds.most.workers) == (0, BOUNDS.most.workers)
 

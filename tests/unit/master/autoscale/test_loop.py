@@ -161,13 +161,18 @@ def test_the_adviser_sees_what_was_measured_used_and_known(tmp_path):
     async def test(world):
         await world.train(5)
         view = world.adviser.seen[-1]
-        assert (view.name, view.user, view.shape, view.stage) == ("job-2", "ada", SMALL, PlanningStage.SAMPLING)
-        assert view.features["script"] == "train.py" and view.features["batch"] == 10.0
-        assert view.samples_total == 100_000 and view.facts.batch == 10
+        assert (view.name, view.identity.user, view.shape, view.stage) == (
+            "job-2",
+            "ada",
+            SMALL,
+            PlanningStage.SAMPLING,
+        )
+        assert view.identity.features["script"] == "train.py" and view.identity.features["batch"] == 10.0
+        assert view.progress.samples_total == 100_000 and view.facts.batch == 10
         assert view.profiles and all(one.shape == SMALL for one in view.profiles)
         assert view.profiles[-1].step_s == pytest.approx(0.05)
         assert (view.profiles[-1].worker_cores, view.profiles[-1].server_cores) == pytest.approx((0.3, 0.3))
-        assert view.last_change_at is None, "it has the shape that it was started with"
+        assert view.progress.last_change_at is None, "it has the shape that it was started with"
         assert {str(use.role): round(use.cpu_used, 2) for use in view.uses} == {"worker-0": 0.3, "server-0": 0.3}
         assert {use.cpu for use in view.uses} == {0.5} and view.findings == ()
 
@@ -182,7 +187,9 @@ def test_each_reason_is_told_once_though_its_numbers_move_on(tmp_path):
         assert world.desk.status().decision == "leave the job as it is"
         assert world.told("decision") == []
 
-    with_world(test, tmp_path, lambda view, epoch: Advice(epoch=epoch, why=f"sampled for {view.samples_done} steps"))
+    with_world(
+        test, tmp_path, lambda view, epoch: Advice(epoch=epoch, why=f"sampled for {view.progress.samples_done} steps")
+    )
 
 
 def test_that_the_brain_is_away_is_news_though_the_reason_is_the_same(tmp_path):

@@ -46,7 +46,7 @@ def test_a_job_that_is_slower_with_them_falls_back_and_says_so() -> None:
         tuning, target = tuner.decide(tuning, fed(target, made_per_s=8.0, steps_per_s=8.0))
         if target.data_workers == 0:
             break
-    assert target.data_workers == 0 and "do not pay" in target.why
+    assert target.data_workers == 0 and "not worth their cores" in target.why
     tuning, target = tuner.decide(tuning, seen())
     assert target.data_workers == 0 and "nothing has changed" in target.why
 

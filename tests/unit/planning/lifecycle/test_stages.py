@@ -78,7 +78,7 @@ def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
     )
     assert "sampled for 40 steps in 1 windows and 20 s; needs 100 in 3 windows, or 60 s" in planned(short)
     assert planned(short, now=1050.0).shape.workers > 1
-    changed = replace(short, last_change_at=980.0)
+    changed = views.at_times(short, last_change_at=980.0)
     assert "at least 60 s must pass between changes" in planned(changed)
     assert planned(replace(short, profiles=3 * short.profiles)).shape.workers > 1, "its start is no change"
     assert "at least 60 s must pass between changes" in planned(replace(changed, profiles=3 * short.profiles))

@@ -9,7 +9,7 @@ import pytest
 from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView, PastJob
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity
 from springtide.planning.lifecycle import warm_start
 
 GIB = 1 << 30
@@ -27,9 +27,8 @@ def shape(workers, servers=4):
 
 
 def job(user="ann", features=None, **more):
-    return JobView(
-        name="new", user=user, features=LIKE if features is None else features, facts=FACTS, bounds=BOUNDS, **more
-    )
+    known = PlanningIdentity(user=user, features=LIKE if features is None else features)
+    return JobView(name="new", identity=known, facts=FACTS, bounds=BOUNDS, **more)
 
 
 def past(name, workers, user="ann", features=None, at=0.0, servers=4):

@@ -11,9 +11,10 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import JobView, RoleUse
+from springtide.domain.plan.view import JobView, RoleUse, TrainingProgress
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.policy.acceptance import refused
+from tests.unit.planning import views
 
 NOW = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 MOST = Shape(workers=8, servers=4, worker_cpu=4.0, server_cpu=4.0, worker_memory=1 << 34, server_memory=1 << 34)
@@ -26,7 +27,7 @@ JOB = JobView(
     name="job",
     facts=ModelFacts(dense_bytes=1, bandwidth=1, dim=1, batch=1),
     shape=NOW,
-    last_change_at=0.0,
+    progress=TrainingProgress(last_change_at=0.0),
     uses=USES,
     bounds=ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1),
@@ -170,7 +171,7 @@ def test_workers_of_low_priority_may_be_beyond_the_quota_in_cores_and_not_in_mem
 
 
 def test_workers_of_low_priority_are_given_up_at_once():
-    lent = replace(JOB, extra_workers=1, last_change_at=99.0)
+    lent = replace(views.at_times(JOB, last_change_at=99.0), extra_workers=1)
     assert said(plan(NOW), job=lent) == ""
     assert "changes nothing" in said(plan(NOW, extra_workers=1), job=lent)
     assert "between changes" in said(plan(NOW, extra_workers=2), job=lent)
@@ -184,10 +185,11 @@ def test_cores_for_data_workers_that_are_no_number_are_refused(cores):
 
 
 def test_the_first_change_of_a_sample_waits_for_nothing_and_the_next_for_a_minute():
-    sample = replace(JOB, stage=PlanningStage.SAMPLING, last_change_at=None, started_at=99.0)
+    started = views.at_times(JOB, last_change_at=None, started_at=99.0)
+    sample = replace(started, stage=PlanningStage.SAMPLING)
     more = plan(replace(NOW, workers=NOW.workers + 1))
     assert said(more, job=sample) == ""
-    assert "between changes" in said(more, job=replace(sample, last_change_at=99.0))
+    assert "between changes" in said(more, job=views.at_times(sample, last_change_at=99.0))
     assert "between changes" in said(more, job=replace(sample, stage=PlanningStage.OPTIMIZING)), (
         "a warm start is its size"
     )
