@@ -16,7 +16,7 @@ namespace {
 float f16_to_float(uint16_t h) {
   uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
   if (exponent == 31) {
-    const uint32_t quiet = mantissa != 0 ? 0x400000u : 0;  // NaN stays one; processors make it a quiet one
+    const uint32_t quiet = mantissa != 0 ? 0x400000u : 0;  // NaN stays NaN, made quiet as processors do
     return std::bit_cast<float>(sign | 0x7f800000u | quiet | mantissa << 13);
   }
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
@@ -29,7 +29,7 @@ uint16_t float_to_f16(float f) {
   auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   uint32_t rest = bits & 0x7fffffffu;
   if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (rest >> 13 & 0x3ffu));  // NaN
-  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds past the largest
+  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);                         // rounds to infinity
   if (rest < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded mantissa in the last bits
     float aligned = std::bit_cast<float>(rest) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3f000000u));
@@ -40,11 +40,12 @@ uint16_t float_to_f16(float f) {
 
 uint16_t float_to_bf16(float f) {
   auto bits = std::bit_cast<uint32_t>(f);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);  // NaN stays one
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);  // NaN stays NaN
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// Eight halves at a time, by the processor's own conversion, and how many that were; without one, none.
+// Converts eight halves at a time with the CPU's own instruction. Returns how many were converted; 0 without such an
+// instruction.
 #if defined(__x86_64__)
 __attribute__((target("f16c,avx"))) size_t widen_eights(const uint16_t* from, float* to, size_t count) {
   size_t i = 0;

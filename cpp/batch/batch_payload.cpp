@@ -10,7 +10,7 @@ namespace springtide {
 
 namespace {
 
-// 0, an errno, or -1 when the other side has closed.
+// Returns 0, an errno, or -1 if the other side has closed.
 int fill(int socket, std::byte* into, size_t size) {
   const Io io = receive_all(socket, into, size);
   return io == Io::ok ? 0 : io == Io::closed || io == Io::torn ? -1 : errno;

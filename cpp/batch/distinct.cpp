@@ -11,12 +11,13 @@ namespace springtide {
 
 namespace {
 
-constexpr int kDigitBits = 11;  // counts of a digit stay in the first level of the cache
+constexpr int kDigitBits = 11;  // the counts of a digit fit into the L1 cache
 constexpr size_t kDigits = size_t{1} << kDigitBits;
-constexpr int kMostSorted = 3 * kDigitBits;  // of 2^22 hashes, one in 2,000 is like another in that many bits
-constexpr uint64_t kDense = 4;  // up to this many possible values for each that is given, a slot for each of them
+constexpr int kMostSorted = 3 * kDigitBits;  // of 2^22 hashes, one in 2,000 equals another in these bits
+constexpr uint64_t kDense = 4;               // use by_slots() for up to this many possible values per given integer
 
-// Ids of a table, buckets: every possible value has a slot, which counts it first and then says its place.
+// For dense values such as table ids or buckets. Every possible value has a slot, which first holds its count and then
+// its index in the result.
 uint64_t by_slots(std::span<const int64_t> given, uint64_t least, uint64_t range, const DistinctOut& out) {
   std::vector<uint32_t> slots(range + 1);
   for (const int64_t one : given) ++slots[static_cast<uint64_t>(one) - least];
@@ -58,7 +59,7 @@ Words sorted(Words words, size_t count, int from, int bits) {
   return words;
 }
 
-// Puts those in order that the bits of their words do not tell apart, and `values` with them.
+// Sorts values whose words are equal in the sorted bits, in `words` and in `values`.
 void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits, std::vector<int64_t>& values) {
   const uint64_t place_mask = (uint64_t{1} << place_bits) - 1;
   for (size_t i = 1; i < values.size(); ++i) {
@@ -73,8 +74,8 @@ void tell_apart(std::span<const int64_t> given, uint64_t* words, int place_bits,
   }
 }
 
-// Hashes: a word holds the highest bits of one and its place. Words are sorted by these bits, which tell
-// nearly all apart; those that they do not tell apart are looked at.
+// For sparse values such as hashes. A word holds the highest bits of a value and its index. Words are sorted by these
+// bits, which distinguish nearly all values; tell_apart() sorts the rest.
 uint64_t by_sorting(std::span<const int64_t> given, uint64_t least, uint64_t range, const DistinctOut& out) {
   const size_t count = given.size();
   const int place_bits = static_cast<int>(std::bit_width(count - 1)), bits = static_cast<int>(std::bit_width(range));
@@ -88,12 +89,13 @@ uint64_t by_sorting(std::span<const int64_t> given, uint64_t least, uint64_t ran
   std::vector<int64_t> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = given[words[i] & place_mask];
   if (kept < bits) tell_apart(given, words.get(), place_bits, values);
-  uint64_t at = 0;  // no branch below depends on what is new, since that is anyone's guess
+  uint64_t at = 0;  // whether a value is new is unpredictable, so no branch below depends on it
   for (size_t i = 0; i < count; ++i) {
     at += i > 0 && values[i] != values[i - 1];
     out.values[at] = values[i];
     if (out.inverse != nullptr) out.inverse[words[i] & place_mask] = static_cast<int64_t>(at);
-    if (out.counts != nullptr) out.counts[at] = static_cast<int64_t>(i + 1);  // of all up to here
+    // Number of values up to here; the differences follow below.
+    if (out.counts != nullptr) out.counts[at] = static_cast<int64_t>(i + 1);
   }
   for (uint64_t i = out.counts != nullptr ? at : 0; i > 0; --i) out.counts[i] -= out.counts[i - 1];
   return at + 1;

@@ -7,7 +7,7 @@
 namespace springtide {
 namespace {
 
-constexpr size_t kAtOnce = 256;  // messages that are still in the cache when they are copied
+constexpr size_t kAtOnce = 256;  // few enough to be in the CPU cache when they are copied
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -41,7 +41,7 @@ Consumed consume(const KafkaCalls& calls, void* queue, size_t most, int timeout_
   while (got < most) {
     const size_t room = std::min(most - got, kAtOnce);
     ssize_t count = calls.consume_batch_queue(queue, 0, messages.data(), room);
-    // A call that may wait waits for all that it has room for: so it has room for one.
+    // With a timeout, librdkafka waits until it has as many messages as it has room for. So this call has room for one.
     if (count <= 0 && got == 0) count = calls.consume_batch_queue(queue, timeout_ms, messages.data(), 1);
     if (count <= 0) break;
     const double now = now_s();

@@ -33,7 +33,7 @@ void translate(const std::exception_ptr& thrown, void*) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  nb::set_leak_warnings(false);  // modules and tensors may outlive the interpreter's last sweep
+  nb::set_leak_warnings(false);  // modules and tensors may outlive the interpreter
   m.doc() = "The native core: tables, servers, clients.";
   nb::register_exception_translator(translate, nullptr);
   bind_store(m);

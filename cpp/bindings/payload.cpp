@@ -39,7 +39,7 @@ nb::list told(const Pieces& pieces) {
   return all;
 }
 
-// BadInput unless they fit.
+// BadInput unless pieces_fit().
 std::vector<Piece> read_pieces(nb::handle told, uint64_t capacity) {
   std::vector<Piece> pieces =
       nb::isinstance<Pieces>(told) ? nb::cast<const Pieces&>(told).all : listed(nb::cast<nb::list>(told));
@@ -180,8 +180,9 @@ bool dense(const View& view) {
   return true;
 }
 
-// Dtypes and shapes as bytes, equal only for equal ones, and the tensors' addresses as bytes too; None if one is not
-// dense memory of the CPU. Whether values are as they lie there (no negation put off) is not known here.
+// Returns the dtypes and shapes as bytes, which are equal only for equal dtypes and shapes, and the tensors' addresses
+// as bytes. None if a tensor is not dense CPU memory. The caller must check for lazy negation, which is not visible
+// here.
 nb::object look(nb::handle capsule, nb::list tensors) {
   const Table& table = table_of(capsule);
   std::vector<int64_t> key;
@@ -205,10 +206,10 @@ nb::object look(nb::handle capsule, nb::list tensors) {
                         nb::bytes(addresses.data(), addresses.size() * sizeof(uint64_t)));
 }
 
-// Where the tensors of a batch go in its payload: those that have bytes.
+// Positions of the non-empty tensors of a batch in its payload.
 class Layout {
  public:
-  // told: (place among the tensors, offset, bytes) of each.
+  // told: (index of the tensor, offset, bytes) of each.
   explicit Layout(nb::list told) {
     for (nb::handle one : told) {
       const auto fields = nb::cast<nb::tuple>(one);
@@ -217,7 +218,7 @@ class Layout {
     }
   }
 
-  // None if one of them has no memory: zeros that nobody has written anywhere.
+  // None if a tensor has no memory, such as zeros that were never materialized.
   nb::object at(nb::bytes addresses) const {
     const auto* all = static_cast<const std::byte*>(addresses.data());
     Pieces pieces{pieces_};
@@ -242,7 +243,7 @@ struct Part {
   std::vector<int64_t> shape, strides;
 };
 
-// The tensors of one payload: they hold its memory together, and free it with the last of them, in whatever thread.
+// Memory shared by the tensors of one payload. The last tensor frees it, in any thread.
 struct Shelf {
   std::shared_ptr<const std::vector<Part>> parts;
   PyObject* holder;
@@ -260,10 +261,10 @@ struct Shelf {
   }
 };
 
-// Where tensors lie in a payload. Offsets were checked against its size by who made the list.
+// Positions of tensors in a payload. The caller has checked the offsets against the payload's size.
 class TensorPlan {
  public:
-  // `like`: tensors of the dtypes in question; told: (place in `like`, shape, offset) of each tensor.
+  // `like`: one tensor of each dtype; told: (index in `like`, shape, offset) of each tensor.
   TensorPlan(nb::handle capsule, nb::list like, nb::list told, uint64_t size)
       : table_(table_of(capsule)), size_(size), parts_(std::make_shared<std::vector<Part>>()) {
     for (nb::handle one : told) {
@@ -311,7 +312,8 @@ class TensorPlan {
       one.view.shape = const_cast<int64_t*>(part.shape.data());  // torch copies both
       one.view.strides = const_cast<int64_t*>(part.strides.data());
       void* tensor = nullptr;
-      if (table_.tensor_of(&one, &tensor) != 0) throw nb::python_error();  // the rest stays allocated: no second free
+      // Leaks the memory, which is safer than freeing it twice.
+      if (table_.tensor_of(&one, &tensor) != 0) throw nb::python_error();
       made.append(nb::steal(static_cast<PyObject*>(tensor)));
     }
     return made;

@@ -10,7 +10,7 @@ namespace {
 
 using Address = uint64_t;
 using IdsTuple = std::tuple<Address, int64_t, int64_t>;  // ids, count, stride
-// feature, pooling, bags, ids a bag, offsets, closed, weights
+// feature, pooling, bags, ids per bag, offsets, closed, weights
 using BagTuple = std::tuple<size_t, uint8_t, int64_t, int64_t, Address, bool, Address>;
 using RowsTuple = std::tuple<Address, int64_t>;  // output or its gradient, stride in floats
 
@@ -106,7 +106,7 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> grads_of(Rows& self) {
   return view(self.set(), self.set()->grads());
 }
 
-// What a push would send of it, row after row: tables, keys, floats of each row, gradients. Copies.
+// Copies of what a push would send, row by row: tables, keys, floats of each row, gradients.
 nb::tuple pushed(st::StepRows& self) {
   std::vector<st::TableId> tables;
   std::vector<st::Key> keys;
@@ -164,7 +164,7 @@ PyPending::~PyPending() {
   try {
     pending->wait();
   } catch (const std::exception&) {
-    pending.reset();  // dropped without being waited for: nobody asked how it went
+    pending.reset();  // dropped without a wait(), so errors are ignored
   }
 }
 

@@ -1,4 +1,4 @@
-// Store. Arrays are taken as they are or refused; the GIL is released while tables are touched.
+// Binds Store. Arrays are used without conversion or refused. The GIL is released while tables are used.
 #include "store/store.h"
 
 #include <nanobind/stl/optional.h>
@@ -66,7 +66,7 @@ void import_slot(Store& store, const nb::bytes& image) {
   store.import_slot(bytes);
 }
 
-// All of it, or an errno.
+// Writes all bytes and returns 0, or returns an errno.
 int write_at(int file, uint64_t offset, std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     const ssize_t wrote = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -110,7 +110,7 @@ OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatAr
   return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, values, clock, unique, {batches, mask});
 }
 
-// Ranges of samples: first shard, first sample of it, last shard, end in that one (None: all of it).
+// Ranges of samples: first shard, its first sample, last shard, end in the last shard (None: its end).
 nb::list applied(const Store& store, uint32_t slot) {
   nb::list runs;
   const IdentitySet set = store.applied(slot);

@@ -113,8 +113,8 @@ CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
   throw BadInput("step " + std::to_string(step) + " has no plan, so nothing comes from other ranks for it");
 }
 
-// Images have a float more than they are long. Of the others, gradients have one too, values have none:
-// `others` of a plan's gradient_receives come without images.
+// Floats to exchange, by rank. An image counts one more float for its dirty flag. `others` are values, or gradients, to
+// which gradient_receives() adds one float each.
 CachedBackend::Sizes CachedBackend::sizes(const std::vector<PeerRows>& images,
                                           const std::vector<PeerRows>& others) const {
   std::map<uint32_t, size_t> by_rank;
@@ -125,7 +125,7 @@ CachedBackend::Sizes CachedBackend::sizes(const std::vector<PeerRows>& images,
   return {by_rank.begin(), by_rank.end()};
 }
 
-// After the rows of the step before were trained, before any of them leaves.
+// Call it after the rows of the previous step were trained, and before any of them is removed.
 void CachedBackend::pack(Planned& planned) {
   const CachePlan& plan = planned.plan;
   for (const auto& [peer, floats] : sizes(plan.sends, plan.value_sends)) {
@@ -143,7 +143,7 @@ void CachedBackend::pack(Planned& planned) {
         CachedRow& row = row_of("sends", keys->tables[i], keys->keys[i]);
         parcel.floats.insert(parcel.floats.end(), row.image, row.image + row.floats);
         parcel.floats.push_back(row.dirty ? 1.0f : 0.0f);
-        rows_.set_dirty(row, false);  // it is the receiver's from now on
+        rows_.set_dirty(row, false);  // from now on, the receiver has to write it back
       }
       count_.sent_rows += keys->size();
     }
@@ -177,7 +177,7 @@ void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float
   check_size(receives(step), step, peer, floats.size());
   const std::lock_guard lock(mutex_);
   Planned& planned = known_plan(step);
-  begin(planned);  // room first
+  begin(planned);  // makes room first
   const float* at = floats.data();
   if (const PlanKeys* keys = keys_of(planned.plan.value_receives, peer)) {
     for (size_t i = 0; i < keys->size(); ++i) {
@@ -237,7 +237,7 @@ void CachedBackend::gradients_received(uint64_t step, uint32_t peer, std::span<c
   known_plan(step).gradients[peer].assign(floats.begin(), floats.end());
 }
 
-// Ranks one after the other, this one at its place: so a sum is the one that a server would make.
+// Adds received gradients of the ranks before or after this one, so that sums are in rank order as on a server.
 void CachedBackend::add_received(const Planned& planned, bool before_own, RowTraining& training) const {
   std::map<uint32_t, const PlanKeys*> by_rank;
   for (const PeerRows& from : planned.plan.gradient_receives)

@@ -7,7 +7,7 @@
 
 namespace springtide {
 
-// Keeps the memory of a request that was made here until it is done.
+// A push that keeps the memory of its rows until it is done.
 class CachedPush final : public Pending {
  public:
   CachedPush(std::vector<std::unique_ptr<RowSelection>> kept, std::unique_ptr<Pending> inner)
@@ -17,10 +17,10 @@ class CachedPush final : public Pending {
 
  private:
   std::vector<std::unique_ptr<RowSelection>> kept_;
-  std::unique_ptr<Pending> inner_;  // last: it goes first
+  std::unique_ptr<Pending> inner_;  // declared last, so that it is destroyed first
 };
 
-// A pull whose rows go where they belong when they are here; images enter the cache.
+// A pull in flight. When its rows arrive, they are copied to the caller, and images also to the cache.
 struct PullInFlight {
   explicit PullInFlight(CachedBackend& to) : backend(to) {}
 
@@ -45,7 +45,7 @@ struct PullInFlight {
   std::mutex waiting;
   bool home = false;
   std::vector<std::unique_ptr<RowSelection>> values, images;
-  std::unique_ptr<Pending> inner;  // last: it goes first
+  std::unique_ptr<Pending> inner;  // declared last, so that it is destroyed first
 };
 
 namespace {
@@ -140,7 +140,7 @@ void CachedBackend::enter(const RowSelection& images) {
   for (size_t i = 0; i < images.size(); ++i) {
     const TableId table = table_of(images.routed().tables[i]);
     const Key key = images.routed().keys[i];
-    if (rows_.find(table, key) != nullptr) continue;  // two requests of one step asked for it
+    if (rows_.find(table, key) != nullptr) continue;  // two requests of one step pulled it
     CachedRow& row = rows_.insert(table, key, tables_.known(table).image_floats());
     std::copy_n(images.row(i), row.floats, row.image);
   }
@@ -151,7 +151,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
          const std::lock_guard lock(mutex_);
          return std::exchange(under_way_, {});
        }()) {
-    if (const auto pulling = one.lock()) pulling->wait();  // its rows are part of this step
+    if (const auto pulling = one.lock()) pulling->wait();  // this push needs its rows
   }
   std::vector<std::unique_ptr<RowSelection>> kept;
   std::vector<Part> rest;
@@ -186,7 +186,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
     });
     count_.trained_rows += training.size();
     if (planned != nullptr) {
-      for (size_t i = 0; i < planned->plan.pass_hit.size(); ++i)  // stale from now on
+      for (size_t i = 0; i < planned->plan.pass_hit.size(); ++i)  // these rows are stale from now on
         leave(row_of("pass_hit", planned->plan.pass_hit.tables[i], planned->plan.pass_hit.keys[i]));
       for (const PeerRows& from : planned->plan.value_receives)
         for (size_t i = 0; i < from.rows.size(); ++i)
@@ -203,7 +203,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
         kept.back()->copy_in();
       }
       if (next != nullptr) begin(*next);
-      on_servers_ = flush || (on_servers_ && planned == nullptr);  // without a plan nothing was kept anywhere
+      on_servers_ = flush || (on_servers_ && planned == nullptr);  // without a plan, no rank kept rows
       if (flush) ++count_.flushes;
     }
   }
@@ -223,7 +223,8 @@ void CachedBackend::split_push(const Part& part, const Planned* planned, bool un
     const PlannedUse use = planned == nullptr ? PlannedUse::none : planned->index.of(id, key);
     if (use == PlannedUse::none && (planned != nullptr || !on_servers_ || rows_.rows() != 0))
       refuse("is trained in a step whose plan does not speak of it; flush and clear the cache first", id, key);
-    if (use != PlannedUse::none && planned->index.given(id, key)) return;  // it went to the rank that keeps the row
+    // The gradient went to the rank that keeps the row.
+    if (use != PlannedUse::none && planned->index.given(id, key)) return;
     if (use != PlannedUse::hold && use != PlannedUse::hold_pull) return grads.add(id, key, floats, grad);
     training.add(row_of("hold", id, key), *table, grad, unique);
   };
@@ -241,7 +242,7 @@ std::unique_ptr<RowSelection> CachedBackend::write_back(const Planned* next) {
   std::erase_if(rows, [](const CachedRow* row) { return !row->dirty; });
   const auto placement = inner_->placement();
   const auto slots = static_cast<uint32_t>(placement->server_of_slot.size());
-  std::vector<std::tuple<uint16_t, uint64_t, CachedRow*>> order;  // server; slots are the top of the hash
+  std::vector<std::tuple<uint16_t, uint64_t, CachedRow*>> order;  // (server, hash, row): the hash begins with the slot
   for (CachedRow* row : rows) order.emplace_back(placement->server_of_slot[slot_of(row->hash, slots)], row->hash, row);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::tuple(std::get<0>(a), std::get<1>(a), std::get<2>(a)->table) <

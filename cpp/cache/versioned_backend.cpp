@@ -6,8 +6,8 @@
 
 namespace springtide {
 
-// First the counts of all keys, with the images of those that are not here; then the images of copies that are too old.
-// What a count says was true before its image was read, so a row is never taken for newer than it is.
+// Pulls the counts of all keys and the images of rows that are not cached, then the images of copies that are too old.
+// A count is read before its image, so a row is never taken for newer than it is.
 class VersionedPull final : public Pending {
  public:
   VersionedPull(VersionedBackend& backend, PullMeta meta) : backend_(backend), meta_(meta) {}
@@ -56,8 +56,8 @@ class VersionedPull final : public Pending {
  private:
   struct Request {
     std::unique_ptr<RowSelection> counts, images, values, again;
-    std::vector<uint8_t> here;           // of each count: whether there was a copy when it was asked for
-    std::vector<uint32_t> again_counts;  // of copies that are too old
+    std::vector<uint8_t> here;           // by count: whether a copy existed at the time of the request
+    std::vector<uint32_t> again_counts;  // counts of copies that are too old
   };
 
   void divide(const Part& part, Request& request) {
@@ -79,7 +79,7 @@ class VersionedPull final : public Pending {
     });
   }
 
-  // Copies that will do go home first: what enters may take their place.
+  // Copies fresh rows to the caller first, because new rows may evict them.
   void take(Request& request, std::vector<Part>& asked) {
     request.values->copy_home();
     request.again = backend_.selection(request.counts->routed().version);
@@ -117,7 +117,7 @@ class VersionedPull final : public Pending {
   std::mutex waiting_;
   bool home_ = false;
   std::vector<Request> requests_;
-  std::unique_ptr<Pending> first_, second_;  // last: they go first
+  std::unique_ptr<Pending> first_, second_;  // declared last, so that they are destroyed first
 };
 
 VersionedBackend::VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options)
@@ -153,8 +153,9 @@ VersionedStats VersionedBackend::stats() const {
 
 bool VersionedBackend::use_copy(TableId table, Key key, uint32_t count, bool settled, float* home) {
   CachedRow* row = rows_.find(table, key);
-  if (row == nullptr) return false;  // it had to go meanwhile
-  // Below zero: a push of this worker was counted here already and is on its way there. After a step nothing is.
+  if (row == nullptr) return false;  // evicted meanwhile
+  // Negative if a push of this worker is counted here but has not reached the server. After a step, no push is in
+  // flight.
   const auto lacks = static_cast<int32_t>(count - static_cast<uint32_t>(row->version));
   if (lacks > static_cast<int32_t>(options_.staleness) || lacks < (settled ? 0 : -kOwnUnderWay)) return false;
   std::copy_n(row->image, tables_.known(table).spec.dim, home);
@@ -204,7 +205,7 @@ std::unique_ptr<Pending> VersionedBackend::push(std::span<const Part> parts, con
       count_.bytes_pushed += table->spec.dim * sizeof(float) + sizeof(Key) + sizeof(TableId);
       if (CachedRow* row = rows_.find(routed.tables[r], routed.keys[r])) {
         training.add(*row, *table, part.rows + routed.row_offset[r], meta.unique);
-        ++row->version;  // each gradient is counted there, also of a key that comes twice
+        ++row->version;  // the server counts each gradient, also those of duplicate keys
       }
     }
   }

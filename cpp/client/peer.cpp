@@ -11,10 +11,11 @@ namespace springtide {
 
 namespace {
 
-constexpr uint64_t kReplyBytes = 1ULL << 34;            // a reply larger than this is not one
-constexpr uint32_t kPrompt = 8;                         // prompt waits in a row after which more are expected
-constexpr auto kLookUp = std::chrono::milliseconds(5);  // between two looks of the thread that stands by
-constexpr auto kQuiet = std::chrono::milliseconds(50);  // without a call it listens for the connection's end
+constexpr uint64_t kReplyBytes = 1ULL << 34;            // larger replies are invalid
+constexpr uint32_t kPrompt = 8;                         // consecutive prompt waits after which more are expected
+constexpr auto kLookUp = std::chrono::milliseconds(5);  // time between two checks of the receiver that stands by
+// After this long without calls, the receiver listens for the end of the connection.
+constexpr auto kQuiet = std::chrono::milliseconds(50);
 
 uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
   return b <= a ? 0 : static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(b - a).count());
@@ -23,7 +24,7 @@ uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
 }  // namespace
 
 std::string seconds(double s) {
-  // No stream: beside another C++ library in the process (torch's) the locale of one may not be this one's.
+  // Does not use a C++ stream: with a second C++ library in the process (torch's), stream locales may be mixed up.
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", s);
   return text;
@@ -125,7 +126,7 @@ FrameHeader Peer::header(Kind kind) const {
 }
 
 bool Peer::has_credit(const Call& call) const {
-  if (awaiting_.empty()) return true;  // one request always goes, however large
+  if (awaiting_.empty()) return true;  // one request may always be sent, however large
   return awaiting_.size() < terms_.credit_requests && bytes_under_way_ + call.out_bytes <= terms_.credit_bytes;
 }
 
@@ -153,7 +154,7 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   call->frame = call->out;
   awaiting_.push_back(call);
   bytes_under_way_ += call->out_bytes;
-  if (!broken_.empty()) return;  // it goes with the others once the connection is open again
+  if (!broken_.empty()) return;  // it is sent with the others once the connection is reopened
   if (sending_) {
     queue_.push_back(call);
     return;
@@ -162,7 +163,7 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   ++call->busy;
   const Line line = link_.line();
   lock.unlock();
-  const Io io = send_some(line, call->out);  // mostly the kernel takes it all: no thread is woken then
+  const Io io = send_some(line, call->out);  // usually the kernel takes everything, and the sender thread is not woken
   lock.lock();
   --call->busy;
   moved_.notify_all();
@@ -201,7 +202,7 @@ void Peer::send_loop() {
 
 void Peer::finish(Call& call) {
   const Clock::time_point now = Clock::now();
-  // Behind another request a call waits for that one, not for the network.
+  // The time that a call waits behind another request does not count as network time.
   const uint64_t took = ns_between(std::max(call.sent, last_reply_), now);
   last_reply_ = now;
   stats_.sync_ns += took - std::min(took, call.answer.server_ns + call.answer.clock);
@@ -222,7 +223,7 @@ void Peer::finish(Call& call) {
     try {
       call.error = failure_of(call);
     } catch (const PeerLost&) {
-      call.error = std::current_exception();  // a refusal that is none
+      call.error = std::current_exception();  // a malformed refusal
     }
   }
   if (call.slots_left) call.error = std::make_exception_ptr(WrongOwner(name() + " gave slots away meanwhile"));
@@ -288,11 +289,11 @@ Clock::time_point Peer::due(const Call& call) const {
 bool Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call) {
   const auto settled = [&] { return call.done && call.busy == 0; };
   if (settled()) return true;
-  for (auto until = due(call); until > Clock::now(); until = due(call)) {  // moved on by a new connection
+  for (auto until = due(call); until > Clock::now(); until = due(call)) {  // a new connection extends the deadline
     if (moved_.wait_until(lock, until, settled)) return true;
   }
   if (!call.done) fail_late(call);
-  moved_.wait(lock, settled);  // the socket is shut: whoever used the caller's memory lets go now
+  moved_.wait(lock, settled);  // the socket is shut down, so no thread uses the caller's memory for long
   return false;
 }
 
@@ -332,8 +333,9 @@ std::string Peer::advice() const {
   return "is it running? see logs/server-" + std::to_string(index_) + ".log, and check host, port and firewall";
 }
 
-// A receiver thread reads replies while the caller computes. A caller that sends and waits at once, several times in a
-// row, reads its replies itself and saves a thread switch; the receiver then only checks for unread and overdue ones.
+// A receiver thread reads replies while the caller computes. A caller that sends and then waits immediately, several
+// times in a row, reads its replies itself and saves a thread switch. The receiver then only checks for unread and
+// overdue replies.
 void Peer::receive_loop() {
   std::unique_lock lock(mutex_);
   while (failed_.empty() && !closing_) {
@@ -347,7 +349,7 @@ void Peer::receive_loop() {
   }
 }
 
-// One reply, and its call is finished. The lock is let go while the socket is read.
+// Receives one reply and finishes its call. Releases the lock while it reads the socket.
 void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   const Line line = link_.line();
   lock.unlock();
@@ -418,7 +420,7 @@ void Peer::stand_by(std::unique_lock<std::mutex>& lock) {
     }
   }
   standing_by_ = false;
-  moved_.wait(lock, [&] { return !reading_; });  // after a failure the socket is shut, so that it ends
+  moved_.wait(lock, [&] { return !reading_; });  // after a failure the socket is shut down, which ends the read
 }
 
 void Peer::receive_for(std::unique_lock<std::mutex>& lock, Call& call) {

@@ -5,16 +5,16 @@
 #include "client/peer.h"
 
 namespace springtide {
-constexpr double kSliceS = 0.1;  // between two looks at a closing, or at news of where the server is
+constexpr double kSliceS = 0.1;  // time between two checks whether this client closes or the server has moved
 
 void Peer::broke(const std::string& why) {
   if (!failed_.empty() || !broken_.empty()) return;
-  // With shared memory wait only for the next life: a server that lives might still write into the window.
+  // With shared memory, waits only for a restart: the old server, if alive, might still write to the window.
   const double patience_s = shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
   if (closing_ || patience_s <= 0 || !patient_) return fail(why);
   broken_ = why;
   reopen_until_ = Clock::now() + seconds_of(patience_s);
-  shut_both(link_.get());  // whoever sends or receives lets go
+  shut_both(link_.get());  // ends sends and receives of other threads
   queue_.clear();
   moved_.notify_all();
   to_receive_.notify_all();
@@ -29,7 +29,7 @@ void Peer::move_to(uint32_t life, const std::string& host, uint16_t port) {
     const std::lock_guard where(where_mutex_);
     same_place_ = broken_.empty() && host == host_ && port == port_;
   }
-  if (same_place_) return;  // it was reached there before anybody said which life it is
+  if (same_place_) return;  // this peer reached the restarted server before move_to() was called
   moved_here_ = true;
   {
     const std::lock_guard where(where_mutex_);
@@ -56,7 +56,7 @@ void Peer::drop_unrepeatable() {
   moved_.notify_all();
 }
 
-// Whether a server that answers is the one to go on with.
+// Decides whether a server that answers is the right one.
 Peer::Found Peer::judge(const Welcome& terms) const {
   if (terms.instance != terms_.instance) return moved_here_ || same_place_ ? Found::good : Found::other;
   return shared_ || moved_here_ ? Found::stale : Found::good;
@@ -78,7 +78,7 @@ bool Peer::reopen(std::unique_lock<std::mutex>& lock) {
     } catch (const PeerLost& e) {
       fresh = Link();
       last = e.what();
-    } catch (const BadInput& e) {  // a name that cannot be looked up now, certificates that are being renewed
+    } catch (const BadInput& e) {  // for example, DNS fails, or certificates are being renewed
       fresh = Link();
       last = e.what();
     }

@@ -33,15 +33,16 @@ std::vector<Asked> ask_all(RemoteLinks& links, Kind kind, const Fill& fill) {
   return asked;
 }
 
-constexpr auto kPause = std::chrono::milliseconds(2);  // while a slot changes hands
-constexpr uint64_t kAssignBytes = 32ULL << 20;         // a large assignment goes out in frames of about this size
+constexpr auto kPause = std::chrono::milliseconds(2);  // while a slot changes its owner
+constexpr uint64_t kAssignBytes = 32ULL << 20;         // large assignments are sent in frames of about this size
 
 }  // namespace
 
 RemoteBackend::RemoteBackend(const RemoteOptions& options) : links_(std::make_shared<RemoteLinks>(options)) {}
 
 RemoteBackend::~RemoteBackend() {
-  // In a forked child the threads are not there and the sockets are closed already: nothing may be touched.
+  // In a forked child, the threads do not exist and the sockets are closed. The links are leaked, because their
+  // destructor must not run.
   if (getpid() != links_->owner) static_cast<void>(new std::shared_ptr<RemoteLinks>(links_));
 }
 
@@ -88,7 +89,7 @@ void RemoteBackend::assign(std::span<const Part> parts, bool keep) {
   }
 }
 
-// Slot by slot at whoever has it: one that moves meanwhile is read once, there or here.
+// Scans slot by slot at the current owner, so that a slot that moves meanwhile is read exactly once.
 void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) {
   links_->check_process();
   std::vector<uint16_t> left(placement()->server_of_slot.size());
@@ -132,7 +133,8 @@ void RemoteBackend::reroute(Placement placement, const std::map<uint16_t, std::s
 
 void RemoteBackend::readdress(size_t server, uint32_t life, const std::string& host, uint16_t port) {
   links_->check_process();
-  if (Peer* known = links_->find(server)) known->move_to(life, host, port);  // else it is reached there at once
+  // A server that this client does not know yet will be reached at its new address anyway.
+  if (Peer* known = links_->find(server)) known->move_to(life, host, port);
 }
 
 RemoteStats RemoteBackend::stats() const {
@@ -154,7 +156,7 @@ std::shared_ptr<float> RemoteBackend::buffer(size_t floats) {
   return Backend::buffer(floats);
 }
 
-// bsp steps: what a client asks of every server that has slots. A part of RemoteBackend.
+// bsp steps: requests to every server that has slots. A part of RemoteBackend.
 bool RemoteBackend::step_complete(uint64_t step, double wait_s) {
   const std::vector<Asked> asked = ask_all(*links_, Kind::step, [&](Call& call) {
     call.header.step = step;

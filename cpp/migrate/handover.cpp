@@ -20,11 +20,11 @@ namespace springtide {
 
 namespace {
 
-// In one batch: a large slot goes with few others. None of them can be used until all of them are there.
+// Limits of one batch. No slot of a batch can be used until the whole batch has arrived.
 constexpr size_t kSlotsABatch = 1024;
 constexpr uint64_t kBytesABatch = 32 << 20;
 
-// The target may read this process meanwhile, where a process must permit that (Yama).
+// Permits other processes, such as the target, to read the memory of this process (needed under Yama).
 class PermitReading {
  public:
   explicit PermitReading(const SlotTarget& target) : reader_(target.local() ? peer_process(target.fd()) : 0) {
@@ -41,13 +41,13 @@ class PermitReading {
   const int reader_;
 };
 
-// The slots that an attempt has closed, and what becomes of them.
+// Slots that a hand-over attempt has closed, and their outcome.
 class Attempt {
  public:
   Attempt(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
       : state_(state), to_(to), outcome_(outcome) {}
 
-  std::set<uint16_t> closed;  // and no answer yet
+  std::set<uint16_t> closed;  // closed slots without a reply yet
 
  protected:
   bool declare(SlotTarget& target, std::span<const uint16_t> slots) {
@@ -62,7 +62,7 @@ class Attempt {
     state_.record_given(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
   }
   void keep(uint16_t slot, const std::string& why) {
-    if (state_.ownership()->mine[slot] == 0) {  // closed now or by an earlier try, and the target has it not
+    if (state_.ownership()->mine[slot] == 0) {  // closed now or in an earlier attempt, and the target does not have it
       state_.store.open_slot(slot);
       state_.record_received({&slot, 1});
     }
@@ -85,8 +85,8 @@ class Attempt {
   HandoverOutcome& outcome_;
 };
 
-// Hands over the slots of a CPU-throttled server at the least cost to it: closes them in large batches and sends them
-// whole, while clients wait at RequestPause. A target on the same host reads the rows out of this process.
+// Hands over the slots of a CPU-throttled server with as little CPU as possible: closes them in large batches and sends
+// them whole, while clients wait at RequestPause. A target on the same host reads the rows from this process's memory.
 class ThrottledMover : public Attempt {
  public:
   ThrottledMover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -94,7 +94,8 @@ class ThrottledMover : public Attempt {
     outcome_.local = target_.local();
   }
 
-  // Throws PeerLost in the middle. Requests go on as soon as slots are the target's; here they are cleared then.
+  // May throw PeerLost at any point. Requests continue as soon as the target owns the slots; then the slots are cleared
+  // here.
   void give(std::span<const uint16_t> slots, RequestPause::Scope& pause) {
     if (!declare(target_, slots)) return;
     const PermitReading permit(target_);
@@ -104,7 +105,7 @@ class ThrottledMover : public Attempt {
       const std::span<const uint16_t> some = slots.first(few(slots));
       close(some);
       BatchAnswer answer = say(some, by_reference);
-      if (by_reference && answer.taken.empty()) {  // it cannot read here: it gets the rows themselves
+      if (by_reference && answer.taken.empty()) {  // the target cannot read this process: send the rows themselves
         by_reference = false;
         answer = say(some, false);
       }
@@ -116,7 +117,7 @@ class ThrottledMover : public Attempt {
   }
 
  private:
-  // How many of the first ones make a batch.
+  // Number of slots for the next batch.
   size_t few(std::span<const uint16_t> slots) {
     uint64_t bytes = 0;
     size_t count = 0;
@@ -160,11 +161,12 @@ class ThrottledMover : public Attempt {
   SlotReference reference_;
 };
 
-constexpr uint64_t kFewRows = 32;  // changed since the image: they can come with the last remainder
-constexpr size_t kTogether = 32;   // slots that change hands by one frame: requests meet a closed one once
+constexpr uint64_t kFewRows = 32;  // with at most this many changed rows, a slot needs no second image
+constexpr size_t kTogether = 32;   // slots per own_all frame; large, so that a request meets closed slots only once
 
-// Whole images go over one connection, by a thread of their own; later changes and ownership over another, so that a
-// closed slot never waits behind images. Slots are closed in batches, which delays a worker's step once.
+// A separate thread sends whole images over one connection. Later changes and ownership go over another connection, so
+// that a closed slot never waits behind images. Slots are closed in batches, so that a worker's step is delayed only
+// once.
 class Mover : public Attempt {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -172,11 +174,11 @@ class Mover : public Attempt {
     outcome_.local = images_.local() && control_.local();
   }
 
-  // Throws PeerLost in the middle; `outcome` then says what is certain.
+  // May throw PeerLost at any point; `outcome` then has the slots whose result is known.
   void move(const std::vector<uint16_t>& slots) {
     if (!declare(control_, slots)) return;
     SlotStream stream(state_, images_, slots);
-    size_t images = slots.size();  // whose answers are still to come
+    size_t images = slots.size();  // images without a reply yet
     try {
       while (images != 0 || !ready_.empty() || !pending_.empty()) {
         if (pending_.empty() && !ready_.empty() && (ready_.size() >= kTogether || images == 0)) {
@@ -191,7 +193,7 @@ class Mover : public Attempt {
         }
       }
     } catch (const PeerLost&) {
-      stream.rethrow();  // when it failed first, the connection was cut because of that
+      stream.rethrow();  // if the stream failed first, its error is the cause
       throw;
     }
   }
@@ -200,10 +202,10 @@ class Mover : public Attempt {
   struct Ready {
     bool image = false, word = false;
   };
-  // An image of a slot that is there.
+  // A slot image that the target has imported.
   struct SentImage {
     uint16_t slot;
-    uint64_t cut;  // what changed later is not in it
+    uint64_t cut;  // changes after this cut are not in the image
   };
   // Unanswered request over `control_`: take (changes since the image) or own_all (the rest of `batch_`).
   struct Request {
@@ -212,7 +214,7 @@ class Mover : public Attempt {
     Clock::time_point at;
   };
 
-  // A large image may take its time as long as the connection takes its bytes (SlotStream sees to that).
+  // A large image may take long, as long as bytes are being sent; SlotStream counts its sends.
   Ready wait(bool for_images, SlotStream& stream) {
     pollfd fds[2] = {{pending_.empty() ? -1 : control_.fd(), POLLIN, 0}, {for_images ? images_.fd() : -1, POLLIN, 0}};
     const uint64_t sent = stream.sends();
@@ -237,7 +239,8 @@ class Mover : public Attempt {
     }
   }
 
-  // Those of the slots that changed much since their image get another, so that the rest of all is small.
+  // Sends the changes of slots that changed much since their image, so that little is left to send when they are
+  // closed.
   void bring_up_to_date() {
     batch_.swap(ready_);
     const uint64_t cut = state_.store.cut();
@@ -273,7 +276,7 @@ class Mover : public Attempt {
     if (pending_.empty()) close();
   }
 
-  // From here to the answer nobody can use them.
+  // Closes the slots of the batch. No client can use them until the reply.
   void close() {
     if (batch_.empty()) return;
     const Clock::time_point at = Clock::now();
@@ -293,7 +296,7 @@ class Mover : public Attempt {
     control_.send(Kind::own_all, 0, batch.bytes());
   }
 
-  // It has the slot already: an answer of an earlier try was lost.
+  // The target has the slot already, because the reply to an earlier attempt was lost.
   void gone(uint16_t slot) {
     state_.store.close_slot(slot);
     record_given({&slot, 1});
@@ -303,7 +306,7 @@ class Mover : public Attempt {
 
   SlotTarget images_, control_;
   std::vector<uint16_t> closing_;         // slots of `batch_`
-  std::vector<SentImage> ready_, batch_;  // to change hands with the next batch, with this one
+  std::vector<SentImage> ready_, batch_;  // slots of the next batch, slots of the current batch
   std::deque<Request> pending_;
   ImageWriter image_;
   std::vector<uint8_t> answered_;
@@ -328,7 +331,7 @@ std::vector<uint16_t> movable_slots(ServerState& state, const HandoverOptions& t
   return ours;
 }
 
-// The caller holds `state.handover_mutex`. Slots without a reply are in doubt afterwards.
+// The caller holds `state.handover_mutex`. Afterwards, slots without a reply are in doubt.
 template <class Mover, class Move>
 void attempt(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome, Move move) {
   try {

@@ -27,7 +27,7 @@ Digest digest_at(std::span<const uint8_t> bytes) {
   return digest;
 }
 
-// The next frame of the handshake, of the kind and size it must have.
+// Receives the next frame of the handshake and checks its kind and size.
 std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& header, std::string& why, Io& io) {
   std::vector<uint8_t> body;
   io = receive_frame(line, header, body, kHandshakeBytes, why);
@@ -41,7 +41,7 @@ std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& hea
   return body;
 }
 
-// On the client: a sentence from the server is final, a broken connection is not.
+// On the client: an error reply of the server is final (except `busy`), a broken connection is not.
 void raise(const FrameHeader& header, const std::string& why) {
   if (why.empty()) return;
   const bool other_version = header.magic == kMagic && header.version != kVersion;
@@ -51,7 +51,7 @@ void raise(const FrameHeader& header, const std::string& why) {
   throw PeerLost(why);
 }
 
-// Tells the peer, if it is still there to hear it.
+// Sends the reason to the peer, if it is still connected.
 std::string refuse(Line line, const FrameHeader& header, Status status, const std::string& why) {
   send_failure(line, header, status, why);
   return why;
@@ -131,7 +131,7 @@ Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameH
   set_timeouts(local.get(), timeout_s, timeout_s);
   try {
     return offer_handshake(local.get(), secret, who).instance == terms.instance ? std::move(local) : Fd();
-  } catch (const PeerLost&) {  // another process has the name
+  } catch (const PeerLost&) {  // another process uses this name
     return Fd();
   }
 }

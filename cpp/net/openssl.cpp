@@ -15,7 +15,7 @@ struct Libraries {
   void* crypto = nullptr;
 };
 
-// One that is loaded already first: two versions in one process would each work, but twice the code is read.
+// Prefers libraries that are already loaded: a second version would work, but its code would be loaded too.
 Libraries open_libraries() {
   constexpr std::array<std::array<const char*, 2>, 2> known = {
       {{"libssl.so.3", "libcrypto.so.3"}, {"libssl.so.1.1", "libcrypto.so.1.1"}}};
@@ -35,7 +35,7 @@ template <typename Function>
 void look_up(const Libraries& from, Function*& into, const std::string& name) {
   void* found = dlsym(from.ssl, name.c_str());
   if (found == nullptr) found = dlsym(from.crypto, name.c_str());
-  // Its name in 1.1.1.
+  // The function's name in OpenSSL 1.1.1.
   if (found == nullptr && name == "SSL_get1_peer_certificate") found = dlsym(from.ssl, "SSL_get_peer_certificate");
   if (found == nullptr) {
     throw BadInput("the OpenSSL of this machine has no " + name + "; wanted version 1.1.1 or later");
@@ -55,7 +55,7 @@ OpenSsl load() {
 }  // namespace
 
 const OpenSsl& openssl() {
-  static const OpenSsl all = load();  // never given back: other threads may be in it when the process ends
+  static const OpenSsl all = load();  // never unloaded: other threads may use it when the process ends
   return all;
 }
 

@@ -27,7 +27,8 @@ namespace springtide {
 
 namespace {
 
-// Plain cells, for the child of a process with threads may neither lock nor allocate. 0: free, else fd + 1.
+// An array of atomics, because a forked child of a process with threads may neither lock nor allocate. 0: free, else fd
+// + 1.
 std::array<std::atomic<int>, 4096> guarded{};
 
 void close_all() {
@@ -37,7 +38,7 @@ void close_all() {
   }
 }
 
-// One receive call may take this much: its timeout then bounds a slow link by rate, not by the size of a frame.
+// Maximum bytes of one receive call. The timeout then requires a minimum rate, whatever the size of a frame.
 constexpr size_t kReceiveAtOnce = 4 << 20;
 
 struct FreeAddresses {
@@ -202,7 +203,7 @@ void tune_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
-             30000);  // ms of sent bytes without an answer from the other host
+             30000);  // ms without an acknowledgement of sent bytes
 }
 
 void set_timeouts(Line line, double receive_s, double send_s) {

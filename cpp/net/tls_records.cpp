@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kGetTag = 0x10, kSetTag = 0x11;
 
-// HKDF-Expand-Label with no context, of one block at most: RFC 8446, 7.1.
+// HKDF-Expand-Label without context, for at most one block: RFC 8446, section 7.1.
 Digest expand(const Digest& secret, std::string_view label, uint8_t bytes) {
   std::string info = {'\0', static_cast<char>(bytes), static_cast<char>(6 + label.size())};
   info += "tls13 ";
@@ -102,7 +102,7 @@ size_t RecordCipher::seal(RecordKind kind, const uint8_t* from, size_t bytes, ui
   const bool done = begin(out) && update(text, from, bytes) && update(text + bytes, &last, 1) &&
                     o_.EVP_CipherFinal_ex(ctx_, text + bytes + 1, &none) == 1 &&
                     o_.EVP_CIPHER_CTX_ctrl(ctx_, kGetTag, kRecordTag, text + bytes + 1) == 1;
-  if (!done) throw std::runtime_error("OpenSSL failed to encrypt");  // nothing that a peer could bring about
+  if (!done) throw std::runtime_error("OpenSSL failed to encrypt");  // a peer cannot cause this
   bytes_ += bytes;
   return kRecordHeader + body;
 }
@@ -120,7 +120,7 @@ bool RecordCipher::open(const uint8_t* record, uint8_t* out, size_t& bytes, Reco
                      o_.EVP_CIPHER_CTX_ctrl(ctx_, kSetTag, kRecordTag, tag.data()) == 1 &&
                      o_.EVP_CipherFinal_ex(ctx_, &nothing, &none) == 1;
   if (!whole) return false;
-  while (last == 0 && bytes > 0) last = out[--bytes];  // zeros after the kind: padding
+  while (last == 0 && bytes > 0) last = out[--bytes];  // skips padding, zeros after the kind
   kind = static_cast<RecordKind>(last);
   return bytes <= kRecord;
 }

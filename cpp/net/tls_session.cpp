@@ -19,7 +19,7 @@
 namespace springtide {
 
 struct TlsName {     // springtide:JOB/ROLE in a certificate
-  std::string job;   // as it is written there, escapes and all
+  std::string job;   // as written in the certificate, with escapes
   std::string role;  // worker, server, ...
 };
 
@@ -44,7 +44,7 @@ constexpr int kVerifyPeer = 1, kFailWithout = 2;
 constexpr int kPem = 1;
 constexpr uint64_t kNoTicket = 1 << 14;
 constexpr int kAlternativeNames = 85, kUri = 6;
-constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";  // the one that all must have, and that tls_records.h has
+constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";  // mandatory in TLS 1.3, and the only suite of tls_records.h
 const std::string kScheme = "springtide:";
 
 using Stamp = std::array<int64_t, 12>;
@@ -114,7 +114,7 @@ void note_secret(const Ssl* ssl, const char* line) {
   if (secrets != nullptr) secrets->note(line);
 }
 
-// The folder's files as a context; empty, and why, when they do not fit together.
+// Loads the folder's files. Returns null and sets `why` if they do not match each other.
 std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
   const OpenSsl& o = openssl();
   o.ERR_clear_error();
@@ -145,16 +145,17 @@ constexpr int kErrorSsl = 1, kWantRead = 2;
 constexpr int kRetryRead = 0x01 | 0x08, kRetryFlags = 0x0f;
 constexpr int kFlush = 11;
 constexpr int kSource = 0x0400;         // a kind of BIO that is a source or sink of bytes
-constexpr size_t kAhead = 128 << 10;    // taken off the socket by one call
-constexpr size_t kBatch = 8 * kRecord;  // encrypted, then handed to the kernel by one call, at most
+constexpr size_t kAhead = 128 << 10;    // maximum bytes read from the socket by one call
+constexpr size_t kBatch = 8 * kRecord;  // maximum bytes encrypted and then sent by one call
 constexpr size_t kLeast = 2 * kRecord;
-// Records of a batch: eight whole ones, one that was gathered before and one after, a new key.
+// Maximum records of a batch: eight whole records, one of small buffers before and one after, and a key update.
 constexpr size_t kGoing = 11 * kSealed;
 constexpr uint8_t kKeyUpdate = 24, kNewTicket = 4;
 constexpr uint8_t kCloseNotify = 0;
 
-// What to encrypt next of a message. Little at its ends, so that the other side begins to decrypt early and has little
-// left when we are done: large ones there made an exchange of 1 MB take 8% longer; much between, for fewer calls.
+// How much of a message to encrypt next. Batches are small at both ends of a message, so that the other side starts to
+// decrypt early and has little left at the end. Large batches there made an exchange of 1 MB take 8% longer. In
+// between, batches are large, for fewer calls.
 size_t batch_of(size_t done, size_t left) {
   return std::min({kBatch, std::max(kLeast, done), std::max(kLeast, left / 2)}) / kRecord * kRecord;
 }
@@ -181,7 +182,7 @@ std::shared_ptr<const TlsContext> tls_context(const std::string& folder) {
   static std::map<std::string, Known> known;
   const std::lock_guard lock(mutex);
   std::string why;
-  for (int attempt = 0; attempt < 3; ++attempt) {  // files may be renewed while they are read
+  for (int attempt = 0; attempt < 3; ++attempt) {  // retries, because files may be renewed while they are read
     const Stamp stamp = stamp_of(folder);
     Known& entry = known[folder];
     if (entry.context && entry.stamp == stamp) return entry.context;
@@ -249,7 +250,7 @@ int TlsSession::read_socket(Bio* bio, char* out, int bytes) {
   auto* self = static_cast<TlsSession*>(o.BIO_get_data(bio));
   o.BIO_clear_flags(bio, kRetryFlags);
   ssize_t got = 0;
-  do {  // never more than it asks for: what comes after the handshake is not OpenSSL's
+  do {  // reads only what OpenSSL asks for, because it must not consume bytes after the handshake
     got = recv(self->fd_, out, static_cast<size_t>(bytes), MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got == 0) self->ended_ = true;
@@ -276,7 +277,7 @@ void TlsSession::shake_hands(Ssl* ssl, double within_s) {
     const std::string reason = code == kErrorSsl ? tls_error() : "";
     const double left = -since(deadline);
     send_ms_ = milliseconds(std::max(left, 0.001));
-    const Io io = flush(true);  // also an alert that says why not
+    const Io io = flush(true);  // also sends an alert with the reason of a failure
     if (code == kErrorSsl && !ended_) {
       const long verdict = o_.SSL_get_verify_result(ssl);
       if (verdict != 0 && reason == "certificate verify failed") {
@@ -350,7 +351,7 @@ void TlsSession::seal_records(RecordKind kind, const uint8_t* from, size_t bytes
 
 size_t TlsSession::seal(const std::vector<iovec>& buffers, size_t most) {
   if (sealer_->sealed() >= rekey_bytes_ || asked_for_key_.exchange(false)) {
-    const uint8_t update[] = {kKeyUpdate, 0, 0, 1, 0};  // the other side need not do the same
+    const uint8_t update[] = {kKeyUpdate, 0, 0, 1, 0};  // does not request a key update from the other side
     seal_records(RecordKind::handshake, update, sizeof update);
     sealer_->take_next_key();
   }
@@ -359,7 +360,7 @@ size_t TlsSession::seal(const std::vector<iovec>& buffers, size_t most) {
     const auto* from = static_cast<const uint8_t*>(buffers[i].iov_base) + at;
     const size_t left = buffers[i].iov_len - at;
     size_t moved = 0;
-    if (filled == 0 && left >= kRecord) {  // whole records straight from where they are
+    if (filled == 0 && left >= kRecord) {  // encrypts whole records directly from the caller's memory
       moved = std::min(left, most - taken) / kRecord * kRecord;
       seal_records(RecordKind::data, from, moved);
     } else {
@@ -398,7 +399,7 @@ size_t TlsSession::record_begun() const {
 }
 
 Io TlsSession::fetch() {
-  if (at_ != 0 && kAhead - at_ < kLongest) {  // the rest of a record must have room
+  if (at_ != 0 && kAhead - at_ < kLongest) {  // makes room for the rest of a record
     std::memmove(ahead_.get(), ahead_.get() + at_, filled_ - at_);
     filled_ -= std::exchange(at_, 0);
   }
@@ -446,7 +447,7 @@ Io TlsSession::open_record(size_t record, uint8_t* out, size_t bytes, size_t& go
   const uint8_t* sealed = ahead_.get() + at_;
   at_ += record;
   got = 0;
-  const bool fits = record <= kRecordHeader + bytes + 1 + kRecordTag;  // straight to where it goes
+  const bool fits = record <= kRecordHeader + bytes + 1 + kRecordTag;  // decrypts directly into the caller's memory
   uint8_t* text = fits ? out : text_.get();
   size_t length = 0;
   RecordKind kind{};

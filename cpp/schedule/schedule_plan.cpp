@@ -1,5 +1,6 @@
 // The plan of a step, and the directory after it (Algorithm 2 of Herald): a dirty row is written back only when another
-// worker trains it next. Here also on eviction, and from worker to worker where that saves a transmission.
+// worker trains it next. Here, rows are also written back on eviction, and sent from worker to worker if that saves a
+// transmission.
 #include <algorithm>
 
 #include "schedule/schedule.h"
@@ -15,7 +16,7 @@ PlanKeys& between(std::vector<PeerRows>& all, uint32_t peer) {
   return at->rows;
 }
 
-// One plan is about as long as the one before it.
+// Reserves memory; a plan is about as long as the previous plan.
 void reserve(CachePlan& plan, const CachePlan& before) {
   for (PlanKeys CachePlan::* list : {&CachePlan::write_back, &CachePlan::drop, &CachePlan::hold_hit,
                                      &CachePlan::hold_pull, &CachePlan::pass_hit, &CachePlan::pass_pull}) {
@@ -27,7 +28,7 @@ void reserve(CachePlan& plan, const CachePlan& before) {
 
 }  // namespace
 
-// Worker by worker, so that a key is new to a worker when it was not the last to name it.
+// Proceeds worker by worker, so that a key is new to a worker if the last worker that named the key is another one.
 void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   std::vector<uint32_t> begin(options_.workers + 1), samples(rank_of_sample.size());
   for (int32_t rank : rank_of_sample) ++begin[static_cast<size_t>(rank) + 1];
@@ -53,8 +54,8 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   }
 }
 
-// Rows that are where they are trained stay there; then those that one worker trains alone enter its cache
-// while there is room; then those that a few train find a home.
+// Chooses which worker keeps each row. First, rows that a trainer already caches stay there. Then rows that one worker
+// trains alone enter its cache while there is room. Then rows that a few workers train get a home.
 void Scheduler::choose_keepers() {
   keeper_.assign(batch_.size(), kNoWorker);
   for (uint32_t w = 0; w < options_.workers; ++w) {
@@ -84,7 +85,7 @@ void Scheduler::choose_keepers() {
   if (options_.p2p == P2P::gradients) choose_homes();
 }
 
-// Few enough workers train it that they send each other what the server would sum.
+// True if so few workers train the key that they exchange its gradients instead of pushing them.
 bool Scheduler::exchanged(uint32_t unit) const {
   if (options_.p2p != P2P::gradients || trainer_[unit] != kShared) return false;
   const Trainers& all = trainers_[unit];
@@ -132,7 +133,7 @@ void Scheduler::make_plans() {
   plan_owned();
 }
 
-// What the worker finds and asks for. What comes from other workers is in plan_owned.
+// Plans the worker's hits and pulls. plan_owned() plans rows from other workers.
 void Scheduler::plan_trained(uint32_t worker) {
   CachePlan& plan = *plans_[worker];
   const auto keys = batch_.keys();
@@ -158,7 +159,7 @@ void Scheduler::plan_trained(uint32_t worker) {
   }
 }
 
-// What owners give up or share, and what workers send each other.
+// Plans which rows owners give up or share, and what workers send to each other.
 void Scheduler::plan_owned() {
   const auto keys = batch_.keys();
   const auto tables = batch_.tables();
@@ -178,7 +179,8 @@ void Scheduler::plan_owned() {
   }
 }
 
-// A row that a few workers train and one keeps: the others get its value from whoever has it, and send gradients.
+// A row that a few workers train and one keeps: the other trainers get its value from the owner or the server, and send
+// their gradients to the keeper.
 void Scheduler::plan_exchange(uint32_t unit) {
   const TableId table = batch_.tables()[unit];
   const Key key = batch_.keys()[unit];
@@ -194,8 +196,8 @@ void Scheduler::plan_exchange(uint32_t unit) {
   });
 }
 
-// The caches as they are after the step: rows given up leave, trained ones become the youngest, and room for
-// the new ones is made among those that the batch does not name.
+// Updates the directory to the state after the step. Rows that were given up are removed, and trained rows become the
+// newest. To make room for new rows, it evicts rows that the batch does not use.
 void Scheduler::update_directory() {
   const size_t units = batch_.size();
   for (size_t ahead = 0; ahead < units + 2 * kAhead; ++ahead) {

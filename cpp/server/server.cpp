@@ -25,8 +25,8 @@ namespace springtide {
 
 namespace {
 
-constexpr uint64_t kKeepBytes = 64 << 20;       // a buffer grown past this by one large frame is given back
-constexpr uint64_t kWindowBytes = 64ULL << 30;  // address space that one client may ask us to map
+constexpr uint64_t kKeepBytes = 64 << 20;       // a buffer that one large frame made larger than this is freed
+constexpr uint64_t kWindowBytes = 64ULL << 30;  // maximum address space that one client may ask this server to map
 
 int until(Clock::time_point due) {  // milliseconds, for poll()
   if (due == Clock::time_point::max()) return -1;
@@ -43,7 +43,8 @@ class Connection {
       : state_(state), link_(std::move(fd)), local_(local), ticket_(state.handshakes.begin(link_.get())) {}
   ~Connection() { state_.handshakes.end(ticket_); }
 
-  // Until the peer goes, misbehaves, is a stranger for too long (PendingHandshakes), or one of the two below.
+  // Serves until the peer leaves, violates the protocol or does not finish its handshake in time (PendingHandshakes),
+  // or until one of the next two functions is called.
   void serve(const Welcome& terms) {
     if (!local_) tune_tcp(link_.get());
     if (!greeted(terms)) {
@@ -61,12 +62,12 @@ class Connection {
   std::atomic<bool> finished{false};
 
  private:
-  // Certificates first, where the job has some; within this host there is nobody to hide from.
+  // Does the TLS handshake first if the job has certificates; connections within this host need no TLS.
   bool greeted(const Welcome& terms) {
     const double patience_s = state_.options.handshake_s;
     try {
       if (!local_) link_.begin({state_.options.tls, TlsSide::listener, "", patience_s});
-    } catch (const HandshakeRefused& e) {  // in the clear, for those who know no better
+    } catch (const HandshakeRefused& e) {  // unencrypted, for clients without TLS
       set_timeouts(link_.get(), patience_s, patience_s);
       send_failure(link_.get(), {}, Status::refused, std::string("this job has TLS, and ") + e.what());
       return false;
@@ -84,11 +85,11 @@ class Connection {
     try {
       while (next(handler)) {
       }
-    } catch (const std::bad_alloc&) {  // a frame larger than the memory there is: this client loses its connection
+    } catch (const std::bad_alloc&) {  // the frame is larger than the free memory: this client is disconnected
       ++state_.count.bad_frames;
     }
   }
-  // It has proved the secret, and is no stranger from here on. Why there is no place for it; empty: there was.
+  // Called when the client has proved the secret. Returns why there is no room for it; empty if there is room.
   std::string take_place() {
     if (!state_.handshakes.end(ticket_)) return "the handshake took too long, or others were faster; try again";
     const uint32_t most = state_.options.max_connections;
@@ -100,7 +101,7 @@ class Connection {
   bool next(RequestHandler& handler) {
     FrameHeader header;
     const Io io = receive_all(link_.line(), &header, sizeof header);
-    if (io == Io::idle) return !state_.stopping;  // silence between frames is fine
+    if (io == Io::idle) return !state_.stopping;  // a client may be silent between frames
     if (io != Io::ok) return lost(io);
     if (const std::string why = header_error(header, state_.options.max_frame_bytes); !why.empty()) {
       return misbehaved(header, why);
@@ -117,11 +118,12 @@ class Connection {
   }
   bool receive_body(const FrameHeader& header, RequestHandler& handler, std::span<const uint8_t>& body) {
     if ((header.flags & kInWindow) != 0) {
-      // Copied before it is checked: the peer could change what lies in the window between check and use.
+      // The body is copied before it is checked, because the peer could change the window between check and use.
       const uint8_t* from =
           handler.window().valid() ? handler.window().at(header.window_offset, header.body_bytes, 8) : nullptr;
       if (from == nullptr) return misbehaved(header, "a body lies outside the shared window");
-      if (header.kind == static_cast<uint8_t>(Kind::take)) {  // of a server of this job, and checked as it is read
+      // Not copied: it comes from a server of this job, and is checked while it is read.
+      if (header.kind == static_cast<uint8_t>(Kind::take)) {
         body = {from, header.body_bytes};
         return true;
       }
@@ -154,7 +156,7 @@ class Connection {
   }
   bool misbehaved(const FrameHeader& header, const std::string& why) {
     ++state_.count.bad_frames;
-    send_failure(link_.line(), header, Status::bad_frame, why);  // it ends either way
+    send_failure(link_.line(), header, Status::bad_frame, why);  // the connection ends in any case
     close_gently(link_.get());
     return false;
   }
@@ -175,9 +177,9 @@ class Connection {
   ServerState& state_;
   Link link_;
   bool local_;
-  const uint64_t ticket_;  // until it has proved itself
+  const uint64_t ticket_;  // valid until the handshake is complete
   bool has_place_ = false;
-  std::unique_ptr<uint8_t[]> buffer_;  // of the frame being read; not cleared, so that a large claim costs nothing
+  std::unique_ptr<uint8_t[]> buffer_;  // the current frame; not zeroed, so that a large claimed size costs nothing
   uint64_t capacity_ = 0;
 };
 
@@ -215,7 +217,7 @@ void Server::admit(int listener, bool local) {
   Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
-    pollfd pause{wake_.get(), POLLIN, 0};  // out of descriptors: let some go before trying again
+    pollfd pause{wake_.get(), POLLIN, 0};  // out of file descriptors: waits for some to be closed
     poll(&pause, 1, 100);
     return;
   }
@@ -224,13 +226,13 @@ void Server::admit(int listener, bool local) {
   try {
     connection.thread = std::thread([this, &connection] {
       connection.serve(terms());
-      connection.cut();  // the peer hears of it now, the descriptor goes with the next reap
+      connection.cut();  // tells the peer now; the next reap() closes the descriptor
       const std::lock_guard inner(mutex_);
       connection.finished = true;
       ended_.notify_all();
       signal();
     });
-  } catch (const std::system_error&) {  // no thread to be had: this client is turned away, the others are served
+  } catch (const std::system_error&) {  // no thread available: this client is refused, others are still served
     ++state_.count.refused;
     connections_.pop_back();
   }
@@ -263,7 +265,7 @@ Server::Server(Store& store, const ServerOptions& options) : state_(store, optio
 Server::~Server() { stop(0); }
 
 void Server::start() {
-  if (!state_.options.tls.empty()) tls_context(state_.options.tls);  // what is wrong is said now
+  if (!state_.options.tls.empty()) tls_context(state_.options.tls);  // reports errors in the certificates now
   if (tcp_ || stopped_) throw BadInput("this server was started before; make a new one");
   tcp_ = listen_tcp(state_.options.host, state_.options.port, port_);
   const std::string token = random_bytes(16);
@@ -309,7 +311,7 @@ void Server::learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners
     now.epoch = epoch;
     for (const auto& [server, address] : addresses) now.addresses[server] = address;
     for (size_t slot = 0; slot < owners.size(); ++slot) {
-      const bool mine = owners[slot] == state_.options.index;  // the master may not know yet that it has left
+      const bool mine = owners[slot] == state_.options.index;  // the master may not know yet that the slot has left
       if (now.mine[slot] == 0 && !mine) now.owner[slot] = owners[slot];
     }
   });

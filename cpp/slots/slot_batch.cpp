@@ -18,7 +18,7 @@ constexpr size_t kPiecesACall = 1024;  // IOV_MAX
 
 constexpr const char* kTornReference = "a slot by reference: cut short or damaged";
 
-// The one list of fields, walked by both directions.
+// The list of fields, used for encoding and decoding.
 template <class Walker, class Table>
 void walk(Walker& w, Table& t) {
   w.field(t.shape.id), w.field(t.shape.dim), w.field(t.shape.dtype), w.field(t.shape.optimizer);
@@ -27,7 +27,7 @@ void walk(Walker& w, Table& t) {
   w.field(t.waiting), w.field(t.waiting_ages), w.field(t.waiting_counts), w.field(t.gone);
 }
 
-// Columns of different lengths, or rows of another size than the table says, are no slot.
+// Throws if columns have different lengths, or rows another size than the table specifies.
 void check(TableReference& t) {
   const size_t rows = t.rows.size();
   const size_t vectors = t.vector_bytes != 0 ? rows : 0, numbers = t.number_bytes != 0 ? rows : 0;
@@ -45,7 +45,7 @@ iovec piece(uint64_t address, size_t bytes) {
   return {reinterpret_cast<void*>(static_cast<uintptr_t>(address)), bytes};  // NOLINT: of another process
 }
 
-// All pieces in turn, one behind the other.
+// Reads all pieces in order to contiguous memory.
 void read_memory(int process, std::span<iovec> from, uint8_t* to) {
   for (size_t first = 0; first < from.size(); first += kPiecesACall) {
     const auto some = from.subspan(first, std::min(kPiecesACall, from.size() - first));

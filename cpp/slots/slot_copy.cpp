@@ -14,7 +14,7 @@ void add_all(HashSet& to, const Column<uint64_t>& hashes) {
   for (size_t i = 0; i < hashes.size(); ++i) to.insert(hashes[i]);
 }
 
-// Entries of a table's columns that stay, side by side.
+// A range of entries of a table's columns that are kept.
 struct Run {
   size_t first = 0, count = 0;
 };
@@ -36,7 +36,7 @@ uint64_t total(const std::vector<Run>& runs) {
   return sum;
 }
 
-// What stays of one image's part of a table.
+// The kept entries of one image's part of a table.
 struct Source {
   TableImage table;
   std::vector<Run> rows, waiting;
@@ -58,7 +58,7 @@ struct Merged {
     shape.gone = gone.size();
   }
 
-  // Its columns, each in as many pieces as there are.
+  // Writes the columns, each as a list of pieces.
   void write(ScatteredImage& to) const {
     const size_t weight_bytes = size_t{shape.dim} * bytes_of(shape.dtype), state_bytes = size_t{shape.state_floats} * 4;
     each(to, &Source::rows, 8, [](const TableImage& t) { return t.rows.at; });

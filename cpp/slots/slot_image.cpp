@@ -28,7 +28,7 @@ struct SlotHead {
   uint64_t seed, clock;
   uint8_t full;
   uint32_t tables;
-  uint64_t runs;  // of the identities
+  uint64_t runs;  // number of identity runs
 };
 struct TableHead {
   uint16_t id;
@@ -96,7 +96,7 @@ void check_home(const SlotImage& image, const Column<uint64_t>& hashes) {
 
 void Checksum::add_blocks(const uint8_t* at, size_t blocks) {
   uint64_t lanes[4];
-  std::copy_n(lanes_, 4, lanes);  // in registers
+  std::copy_n(lanes_, 4, lanes);  // local copy, kept in registers
   for (; blocks != 0; --blocks, at += kBlock) {
     for (size_t k = 0; k < 4; ++k) {
       uint64_t word;

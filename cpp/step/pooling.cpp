@@ -9,7 +9,7 @@ namespace springtide {
 
 namespace {
 
-// Rows are asked for this many occurrences before they are used.
+// Rows are prefetched this many occurrences before their use.
 constexpr int64_t kAhead = 12;
 
 struct Range {
@@ -25,8 +25,8 @@ inline bool one_id_a_bag(const Bag& bag) {
   return !bag.offsets && bag.per_bag == 1 && !bag.weights && bag.pooling != Pooling::none;
 }
 
-// Sixteen or eight floats at once, whatever the machine makes of them. Only ever read and written through
-// memory and references, since how they are passed by value depends on the instruction set.
+// A vector of sixteen or eight floats; the compiler maps it to the machine's registers. Pass it only by reference or
+// through memory, because its calling convention by value depends on the instruction set.
 template <uint32_t N>
 struct Lanes {
   typedef float type __attribute__((vector_size(N * sizeof(float))));
@@ -34,13 +34,13 @@ struct Lanes {
 #if defined(__x86_64__)
 using Wide = Lanes<16>::type;
 using Narrow = Lanes<8>::type;
-#else  // what is wider than a register is kept in memory from row to row
+#else  // a vector wider than a register would be kept in memory between rows
 using Wide = Lanes<4>::type;
 using Narrow = Lanes<4>::type;
 #endif
 
-// to += from * by, and what tells whether a sum is not finite. The sum is checked rather than what is added:
-// it is NaN or infinite if anything in it is, or if it overflows; times zero it is then NaN.
+// Computes to += from * by, and detects non-finite sums. It checks the sum, which is NaN or infinite if any term is, or
+// if it overflows. Multiplied by zero, such a sum gives NaN.
 template <typename V>
 [[gnu::always_inline]] inline void add_lanes(float* to, const float* from, float by, V& poison) {
   V sum, add;
@@ -51,7 +51,7 @@ template <typename V>
   std::memcpy(to, &sum, sizeof(V));
 }
 
-// D is the row's length when it is known to the compiler, else 0.
+// D is the row length if known at compile time, else 0.
 template <uint32_t D>
 struct Row {
   using V = std::conditional_t<D != 0 && D % 16 == 0, Wide, Narrow>;
@@ -162,7 +162,8 @@ template <uint32_t D>
   }
 }
 
-// d(out) of a dimension goes to the first of the largest values, as in torch. Rows are still what they were.
+// d(out) of a dimension goes to the first of the largest values, as in torch. The rows must not have changed since the
+// forward pass.
 template <typename V>
 inline void spread_max(float* grads, const float* rows, const Occurrences& ids, Range range, const float* from,
                        V& poison) {

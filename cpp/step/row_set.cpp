@@ -12,7 +12,7 @@ namespace springtide {
 
 namespace {
 
-constexpr size_t kKeptSets = 16;  // prefetched, current, pushed: a handful is in use at once
+constexpr size_t kKeptSets = 16;  // few sets are in use at a time: prefetched, current, pushed
 
 constexpr uint32_t kNone = ~0u;
 
@@ -67,11 +67,11 @@ RowSet::~RowSet() { reset(); }
 
 void RowSet::reset() {
   if (pulling_) {
-    // The rows are wanted no more, but a reply may still be written into them.
+    // The rows are no longer needed, but a reply may still be written to them.
     try {
       pulling_->wait();
     } catch (const std::exception&) {
-      pulling_.reset();  // whoever asks for rows next is told; nobody is left to hear of this pull
+      pulling_.reset();  // the next request for rows reports the error; no caller waits for this pull
     }
   }
   pulling_.reset();
@@ -93,7 +93,7 @@ void RowSet::join_basis(const RowSet& other) {
   for (size_t s = 0; s < other.basis_.size(); ++s) basis_[s] = std::min(basis_[s], other.basis_[s]);
 }
 
-// Only sets whose rows the caller sees in an order of its own may be laid out anew on the wire.
+// Only sets with a separate caller's layout can change their wire layout.
 void RowSet::catch_up() {
   const auto source = followed_.lock();
   if (!source || source->buckets()->version == routed_.version) return;
@@ -228,7 +228,7 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
 
 float* RowSet::select_touched(FloatBuffer& buffer) {
   const size_t n = routed_.keys.size();
-  std::vector<uint32_t> unique_at(n, kNone);  // unique index of a routed row that is kept
+  std::vector<uint32_t> unique_at(n, kNone);  // unique index of each routed row that is kept
   std::vector<uint32_t> dim_at(n);
   for (const auto& run : unique_.runs)
     for (uint32_t i = run.begin; touched_[run.group] && i < run.end; ++i) {
@@ -257,8 +257,8 @@ Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names
   wait();
   grads();
   if (suspect_ || always_check) check_finite(names);
-  // A set that follows its slots is pulled while its push is under way. The pull changes routed_ and wire_, and a push
-  // that is refused is sent again from what it was given here.
+  // A set that follows its slots is pulled while its push is in flight. The pull changes routed_ and wire_, but a
+  // refused push is sent again from the memory that it gets here. The push therefore needs its own copy.
   const bool pulled_meanwhile = !followed_.expired();
   FloatBuffer& wire = pulled_meanwhile ? pushed_ : wire_;
   if (std::find(touched_.begin(), touched_.end(), uint8_t{0}) != touched_.end()) {

@@ -13,8 +13,8 @@ namespace {
 
 // Ids are hashed this many ahead of the probe, so that multiplications and cache misses overlap.
 constexpr int64_t kBlock = 32;
-constexpr int64_t kRowsAShare = 64;    // of a batch, when several threads pool it
-constexpr size_t kWorthWaking = 4096;  // ids of a batch below which one thread is sooner done alone
+constexpr int64_t kRowsAShare = 64;    // rows per share if several threads pool a batch
+constexpr size_t kWorthWaking = 4096;  // below this many ids, one thread alone is faster
 
 [[noreturn]] void out_of_range(const FeatureSpec& feature, int64_t position, Key id) {
   throw BadInput("feature '" + feature.name + "': id " + std::to_string(id) + " at position " +
@@ -94,7 +94,7 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Fi
   uint32_t end = run.end;
   const auto look_up = [&](Key key, uint64_t hash) {
     const uint32_t found = index.find_or_add(key, hash, end);
-    unique_keys[end] = key;  // kept only if it is new
+    unique_keys[end] = key;  // overwritten unless it is new
     unique_hashes[end] = hash;
     end += found == end;
     return found;
@@ -183,7 +183,7 @@ void StepRows::pool_columns(int64_t bags, float* out, int64_t stride) {
   });
 }
 
-// Features of one table add to the same rows, so threads share out features only where each has its own table.
+// Features of one table add to the same rows, so threads divide the features only if each feature has its own table.
 void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t stride) {
   const std::vector<Occurrences> features = columns(bags);
   for (const FeatureSpec& feature : plan_->features) set_->touch(feature.group);
@@ -213,7 +213,7 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
   at_.clear();
   begin_.assign(plan_->features.size() + 1, 0);
   padding_at_.assign(plan_->features.size(), kPadding);
-  std::vector<std::vector<uint32_t>> here(parts.size());  // index in this set of each part's unique keys
+  std::vector<std::vector<uint32_t>> here(parts.size());  // by part: index in this set of each unique key
   for (size_t p = 0; p < parts.size(); ++p) here[p].assign(parts[p]->set_->unique().room, kPadding);
   std::vector<size_t> touched;
   KeyIndex index;
@@ -255,13 +255,13 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
         std::memcpy(rows + at, part.rows().data() + from, run.dim * sizeof(float));
         for (uint32_t d = 0; d < run.dim; ++d) grads[at + d] += part_grads[from + d];
       }
-    set_->suspect();  // sums of finite numbers may overflow; the push looks once more
+    set_->suspect();  // sums of finite numbers may overflow, so the push checks again
     part.drop_grads();
   }
   for (size_t group : touched) set_->touch(group);
 }
 
-// Two groups, the second one empty, keep the rows in the caller's order instead of the wire's.
+// Two groups, of which the second is empty, make rows() use the caller's order instead of the wire's.
 DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::span<const Key> keys,
                      std::span<const uint32_t> dims)
     : set_(source.take()) {

@@ -11,7 +11,7 @@ namespace springtide {
 
 namespace {
 
-// Rises in every forked child: table memory is not inherited (arena.h), so a store there must refuse.
+// Incremented in every forked child. A child does not inherit table memory (arena.h), so a store refuses to work there.
 std::atomic<uint64_t> process_generation{1};
 
 uint64_t this_process() {

@@ -1,5 +1,5 @@
 // Copies a slot out, at once or in parts (slot_copy.h). Under the stripe's lock, cells are selected and counted, then
-// each row goes straight to its place in the image. Memory for the image is allocated outside of the lock.
+// each row is copied directly to its place in the image. Memory for the image is allocated outside of the lock.
 #include <cstring>
 
 #include "base/cpu.h"
@@ -13,13 +13,13 @@ namespace springtide {
 // an image; to be used under its stripe's lock.
 class SlotExport {
  public:
-  // Its memory is kept from call to call.
+  // Reuses its memory from call to call.
   static SlotExport& of_this_thread() {
     thread_local SlotExport mine;
     return mine;
   }
 
-  // What changed after a cut, or everything.
+  // Selects what changed after a cut, or everything.
   void pick(Store& store, uint32_t number, uint64_t since_cut) {
     forget();
     const uint32_t boundary = boundary_of(store, number, since_cut);
@@ -29,7 +29,7 @@ class SlotExport {
     if (!full) add_gone(store, number, boundary);
   }
 
-  // Of the same what lies at these places, without what went.
+  // Selects the part of it that lies at these places, without removed rows.
   void pick_part(Store& store, uint32_t number, uint64_t since_cut, const Places& places) {
     forget();
     const uint32_t boundary = boundary_of(store, number, since_cut);
@@ -38,7 +38,7 @@ class SlotExport {
     });
   }
 
-  // Completes parts that were copied after the mark: rows changed later, and rows that have gone or expired.
+  // Selects what completes parts copied after the mark: rows that changed later, and rows that were removed or expired.
   void pick_later(Store& store, uint32_t number, uint32_t mark) {
     forget();
     full = false;
@@ -50,7 +50,7 @@ class SlotExport {
     add_gone(store, number, mark);
   }
 
-  // Nothing but what went after a cut.
+  // Selects only rows that were removed after a cut.
   void pick_gone(Store& store, uint32_t number, uint64_t since_cut) {
     forget();
     const uint32_t boundary = boundary_of(store, number, since_cut);
@@ -70,7 +70,7 @@ class SlotExport {
     for (const Tombstone& gone : gone_) put(to.columns(place_[gone.table]).gone, gone.hash);
   }
 
-  // Where they lie, instead of a copy of them.
+  // Writes the addresses of the selected rows instead of a copy.
   void refer(Store& store, SlotReference& to) {
     to.tables.assign(shapes_.size(), {});
     for (size_t i = 0; i < shapes_.size(); ++i) {
@@ -97,7 +97,7 @@ class SlotExport {
     at += bytes;
   }
 
-  // What is stamped later is wanted; sets `full`.
+  // Returns the boundary: rows with a later stamp are selected. Sets `full`.
   uint32_t boundary_of(Store& store, uint32_t number, uint64_t since_cut) {
     const uint32_t boundary = since_cut == 0 ? 0 : store.clock.boundary(since_cut);
     full = since_cut == 0 || boundary < store.histories_[number].complete_from;
@@ -189,7 +189,7 @@ class SlotExport {
     if (table.number_bytes != 0) part.numbers_at.push_back(at(table.rows.number(row)));
   }
 
-  static constexpr size_t kAhead = 8;  // rows asked for before they are copied: they lie anywhere
+  static constexpr size_t kAhead = 8;  // rows prefetched ahead of the copy, because they are scattered
   static constexpr uint16_t kNowhere = 0xffff;
   std::vector<uint16_t> place_ = std::vector<uint16_t>(size_t{kNoTable} + 1, kNowhere);  // by table
   std::vector<TableShape> shapes_;
@@ -213,7 +213,7 @@ uint64_t Store::write_image(uint32_t number, uint64_t since_cut, ImageWriter& to
       written = to.has_room(bytes);
       if (written) slot.write(*this, about, to);
     }
-    if (!written) to.reserve_more(bytes);  // and pick again: rows may have come
+    if (!written) to.reserve_more(bytes);  // and pick again, because rows may have been added
   }
   return 0;
 }
@@ -267,7 +267,7 @@ bool Store::copy_slot(uint32_t number, uint64_t since_cut, SlotCopy& to, size_t 
     copy_part(to);
     return false;
   }
-  to.parts_ = 0;  // none is under way any more
+  to.parts_ = 0;  // no copy in progress any more
   if (!copy_end(to)) {
     write_image(number, since_cut, to.whole_);
     to.complete_at_once();

@@ -1,5 +1,5 @@
-// Pushes that name their batches. Every stripe is visited once, with or without keys. It skips what its slots have
-// applied, and records and applies the rest under the same lock: all of it or, without memory, nothing.
+// Pushes that name their batches. Every stripe is visited once, with or without keys. A stripe skips batches that its
+// slots have applied, and records and applies the rest under one lock: all of it or, if memory is short, nothing.
 #include <algorithm>
 
 #include "base/hash.h"
@@ -32,14 +32,14 @@ void add_to(OnceStats& sum, const OnceStats& part) {
   sum.torn.insert(sum.torn.end(), part.torn.begin(), part.torn.end());
 }
 
-// However the push ends: without memory for one stripe, others have it.
+// Counts the push even if it fails: if memory is short for one stripe, other stripes have applied it.
 struct CountAtEnd {
   ~CountAtEnd() { counts.trained(rows.tables, rows.keys); }
   RowCounts& counts;
   const PushRows& rows;
 };
 
-// Memory is kept from call to call.
+// Reuses its memory from call to call.
 std::vector<GroupedKeys>& runs_of_this_thread() {
   thread_local std::vector<GroupedKeys> runs;
   return runs;
@@ -108,10 +108,10 @@ struct RowUpdate {
   RowHandle row;
 };
 
-constexpr size_t kNear = 256;  // of more rows the first have left the nearest cache when the last are found
-constexpr size_t kAhead = 6;   // rows that are then asked for once more
+constexpr size_t kNear = 256;  // with more rows, the first have left the L1 cache when the last are found
+constexpr size_t kAhead = 6;   // distance of the second prefetch in that case
 
-// What a push does in one stripe, found out before anything is done.
+// What a push will do in one stripe, determined before anything is changed.
 struct Store::OnceWork {
   static OnceWork& of_this_thread() {
     thread_local OnceWork mine;
@@ -131,7 +131,8 @@ struct Store::OnceWork {
   uint32_t tick = 0;
 };
 
-// Everything that can fail comes first: a batch recorded without its rows would be lost, and the reverse trained twice.
+// Everything that can fail comes first. A batch that is recorded but not applied would be lost, and a batch that is
+// applied but not recorded would be trained twice.
 void Store::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
                              std::span<const uint8_t> covers, OnceStats& stats) {
   OnceWork& work = OnceWork::of_this_thread();
@@ -163,7 +164,8 @@ void Store::note_refused(uint32_t number, const OnceWork& work, OnceStats& stats
   stats.foreign.erase(std::unique(stats.foreign.begin(), stats.foreign.end()), stats.foreign.end());
 }
 
-// Which of its slots the push speaks for and may change; those that are another's by now are told, keys or not.
+// Returns which slots of the stripe the push covers and may change. Covered slots that are closed by now are reported,
+// even without keys.
 std::span<const uint8_t> Store::covered_and_open(uint32_t number, std::span<const uint8_t> covers, OnceWork& work,
                                                  OnceStats& stats) {
   const uint32_t slots = slots_a_stripe(), first = number * slots;
@@ -205,7 +207,7 @@ void Store::sort_out(uint32_t number, std::span<const Item> items, OnceWork& wor
 void Store::find_rows(std::span<const Item> items, OnceWork& work) {
   springtide::reserve_more(work.updates, items.size());
   springtide::reserve_more(work.rest, items.size());
-  uint32_t widest = 0;  // of rows of 16 bits
+  uint32_t widest = 0;  // longest 16-bit row
   work.items += items.size();
   auto locate = [this, &work, &widest, tick = work.tick](InFlight& f, Cell* cell) {
     const TableUse& use = *f.item.use;

@@ -14,7 +14,8 @@ Reservation::Reservation(Store& store, std::span<const Item> keys, Admission adm
   }
 }
 
-// A key without a cell gets one now, as a candidate with count 0: inserting it later could need a larger index.
+// Gives a key without a cell a candidate cell with count 0 now, because inserting it later could fail when the index
+// grows.
 void Reservation::expect(const Item& item, Admission admission) {
   Table& table = *item.use->table;
   const uint32_t number = store_.slot_number(item.hash);
@@ -26,12 +27,13 @@ void Reservation::expect(const Item& item, Admission admission) {
   }
   const bool is_row = !is_candidate(cell->meta), old = store_.expired(cell->meta, table);
   if (is_row && !old) return;
-  if (table.spec.ttl != 0) store_.reserve_drop(number, table);  // the clock goes on meanwhile
+  if (table.spec.ttl != 0) store_.reserve_drop(number, table);  // the row may expire before the push is applied
   const uint32_t count = old ? 1 : candidate_count(cell->meta) + 1;
   if (admission == Admission::at_once || count >= table.spec.min_count) expect_row(number, table, is_row);
 }
 
-// `has_one`: its own is past its ttl, and is given back first, unless an eviction for another key was faster.
+// `has_one`: the key has a row past its ttl. That row is released first, unless an eviction for another key has removed
+// it.
 void Reservation::expect_row(uint32_t number, Table& table, bool has_one) {
   if (table.share == 0) {
     if (!has_one) table.rows.expect(store_.stripe_of_number(number));
@@ -44,7 +46,7 @@ void Reservation::expect_row(uint32_t number, Table& table, bool has_one) {
     return;
   }
   uint64_t evictions = 1;
-  if (quota.rows > table.share && quota.expected == 0) {  // an image brought more than its share
+  if (quota.rows > table.share && quota.expected == 0) {  // an imported image had more rows than the slot's share
     evictions += quota.rows - table.share;
     quota.expected = 1;
   }
@@ -53,7 +55,7 @@ void Reservation::expect_row(uint32_t number, Table& table, bool has_one) {
 
 void Reservation::expect_evictions(uint32_t number, Table& table, uint64_t count) {
   Quota& quota = table.quotas[number];
-  const uint64_t most = std::max(quota.rows, table.share);  // that a search for the oldest looks at
+  const uint64_t most = std::max(quota.rows, table.share);  // rows that a search for the oldest may examine
   if (quota.oldest_last.capacity() < most) quota.oldest_last.reserve(most);
   for (uint64_t i = 0; i < count; ++i) store_.reserve_drop(number, table);
 }
@@ -70,7 +72,7 @@ void Reservation::settle() noexcept {
   }
 }
 
-// Only a cell that was made here has not been seen yet.
+// A candidate with count 0 was made by this reservation, so it is removed.
 void Reservation::take_out(const Item& item) noexcept {
   Slot& slot = store_.index_.slot(store_.slot_number(item.hash));
   Cell* cell = store_.index_.find(slot, item.hash, item.use->table->spec.id);

@@ -12,9 +12,9 @@ std::string of(const TableSpec& spec) {
   return "slot image: table " + std::to_string(spec.id) + " ('" + spec.name + "')";
 }
 
-constexpr size_t kBunch = 16;  // rows asked for before the first of them is written
+constexpr size_t kBunch = 16;  // rows prefetched before the first of them is written
 
-// Most rows of an image have the age of the one before.
+// Caches the last tick, because most rows of an image have the same age as the row before.
 class Ticks {
  public:
   explicit Ticks(AgeClock& clock) : clock_(clock) {}
@@ -29,7 +29,7 @@ class Ticks {
  private:
   AgeClock& clock_;
   uint64_t age_ = 0;
-  uint32_t tick_ = 0;  // 0 is nobody's
+  uint32_t tick_ = 0;  // 0: none
 };
 
 void check_table(const TableImage& image, const Table& table) {
@@ -69,7 +69,7 @@ void Store::reserve_erase(uint32_t number) {
   });
 }
 
-// No list of what went: exports since an earlier cut become full ones instead.
+// Records no tombstones; exports since an earlier cut become full instead.
 void Store::erase_rows(uint32_t number) noexcept {
   Slot& slot = index_.slot(number);
   uint32_t stripe = stripe_of_number(number);
@@ -145,7 +145,7 @@ void Store::import_image(const SlotImage& image, Into into) {
                    std::to_string(options.seed) + ": rows that do not exist yet would change");
   }
   for (const TableImage& part : image.tables) check_table(part, table(part.id));
-  if (clock.nearly_full()) renumber_ticks();  // every age in the image may need a tick of its own
+  if (clock.nearly_full()) renumber_ticks();  // every age in the image may need a new tick
   clock.advance(image.clock);
   std::lock_guard hold(stripe_of_slot(image.slot).lock);
   if (into != Into::any && closed_[image.slot] == 0) {
@@ -169,7 +169,8 @@ void Store::import_image(const SlotImage& image, Into into) {
   if (into == Into::closed_then_open) mark_closed(image.slot, false);
 }
 
-// Out of memory for an image: leaves the slot empty and closed. Without memory to clear it the process ends.
+// Called when memory is short for an image: leaves the slot empty and closed. If there is no memory even for that, the
+// process ends.
 void Store::abandon(uint32_t slot) noexcept {
   mark_closed(slot, true);
   reserve_erase(slot);

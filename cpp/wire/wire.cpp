@@ -10,7 +10,7 @@ namespace springtide {
 
 namespace {
 
-// The one list of fields, walked by both directions.
+// The list of fields, used for encoding and decoding.
 template <class Walker, class Spec>
 void walk(Walker& w, Spec& spec) {
   w.field(spec.id), w.template counted<uint32_t>(spec.name), w.field(spec.dim), w.field(spec.dtype);
@@ -31,7 +31,7 @@ void check(const TableSpec& spec) {
 
 constexpr uint64_t round_up(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// A torn or shifted stream is not a header by chance: four random bytes in two billion pass this and the magic.
+// Makes it unlikely that bytes of a torn or shifted stream look like a header.
 uint32_t check_of(const FrameHeader& header) {
   constexpr size_t words = (sizeof(FrameHeader) - sizeof header.check) / 4;
   std::array<uint32_t, words> word;
@@ -164,7 +164,7 @@ std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes) {
   ByteReader<BadInput> r{bytes, "a declaration of tables ends in the middle of a field, or has bytes after its end"};
   const auto count = r.get<uint32_t>();
   std::vector<TableSpec> tables;
-  for (uint32_t i = 0; i < count; ++i) {  // grows with what is really there, whatever the count claims
+  for (uint32_t i = 0; i < count; ++i) {  // grows with the entries that are really there, not by the claimed count
     walk(r, tables.emplace_back());
     check(tables.back());
   }

@@ -11,7 +11,7 @@ namespace springtide {
 
 namespace {
 
-// Workers with room, in an array to draw from.
+// Workers with room left, in an array for random choices.
 class Room {
  public:
   Room(std::span<const uint32_t> quota) : left_(quota.begin(), quota.end()), place_(quota.size()) {
@@ -92,7 +92,7 @@ class Laia {
   const uint64_t salt_;
 };
 
-// The workers' room is dealt out in turns, sample by sample, so that every part has as much of it as samples.
+// Divides the workers' room among the parts in turns, sample by sample, so that every part has as much room as samples.
 std::vector<uint32_t> room_between(const AllocationTask& task, uint32_t first, uint32_t end) {
   std::vector<uint32_t> room(task.workers);
   for (uint32_t w = 0; w < task.workers; ++w) {

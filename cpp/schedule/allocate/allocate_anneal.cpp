@@ -1,8 +1,9 @@
 // Annealing allocator: searches the even allocation whose plan has the fewest transmissions.
 //
-// It visits samples in turn, takes one out, computes its cost at every worker (AnnealNets) and puts it back by a heat
-// bath: the cheapest worker wins against noise that fades from sweep to sweep. Overfull workers cost more; at the end
-// capacities are enforced. With integers and a fixed number of sweeps every rank computes the same result.
+// It visits the samples in turn, takes a sample out, computes its cost at every worker (AnnealNets) and assigns it
+// again by a heat bath: to the worker with the lowest cost plus noise. The noise decreases from sweep to sweep.
+// Overfull workers cost more, and at the end capacities are enforced. Integers and a fixed number of sweeps give the
+// same result on every rank.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,19 +15,21 @@ namespace springtide {
 
 namespace {
 
-constexpr uint32_t kEverywhere = 4;  // samples of a key a worker, from which on every worker has it
+constexpr uint32_t kEverywhere = 4;  // with this many samples per worker, a key counts as trained by every worker
 
 constexpr int32_t kUnit = 256;
 constexpr int32_t kHot = kUnit;             // noise at the first sweep, in transmissions
-constexpr int32_t kCold = kUnit / 8;        // and at the last but one; the last has none
-constexpr int32_t kPrice = kUnit * 3 / 10;  // of a sample more than a worker has room for
+constexpr int32_t kCold = kUnit / 8;        // noise at the last sweep but one; the last sweep has none
+constexpr int32_t kPrice = kUnit * 3 / 10;  // price of each sample beyond a worker's room
 constexpr uint32_t kDefaultSweeps = 8;
-constexpr uint32_t kFewestVisits = 2048;  // small batches are searched longer: it costs nothing
-constexpr uint32_t kSmallBatch = 64;      // and several times by other chances, exchanges and all
+constexpr uint32_t kFewestVisits = 2048;  // small batches get more sweeps, which cost little
+// Small batches are also searched several times with other random numbers, and by exchanges.
+constexpr uint32_t kSmallBatch = 64;
 constexpr uint32_t kSmallRounds = 4;
 
-// Cost of a sample at each worker, given the positions of all others; kUnit per transmission, constants left out. Keys
-// of one sample are summed once, keys of several ("nets") are counted by worker, keys of very many are ignored.
+// Cost of a sample at each worker, given the positions of all others; kUnit per transmission, without constant terms.
+// Keys of one sample are summed once, keys of several samples ("nets") are counted by worker, and keys of very many
+// samples are ignored.
 class AnnealNets {
  public:
   explicit AnnealNets(const AllocationTask& task)
@@ -76,7 +79,7 @@ class AnnealNets {
       nets_[net_of_[at]].sum += worker;
     }
   }
-  // By worker, for a sample that is taken out while all others are in; good until the next call.
+  // Costs by worker for a sample that is taken out while all others are assigned. Valid until the next call.
   std::span<const int32_t> costs(uint32_t sample) {
     int32_t* const costs = costs_.data();
     std::copy_n(&alone_[size_t(sample) * stride_], stride_, costs);
@@ -93,14 +96,14 @@ class AnnealNets {
   }
 
  private:
-  static constexpr uint32_t kLanes = 8;  // workers added up at once
+  static constexpr uint32_t kLanes = 8;  // workers that are summed together
   struct Net {
     uint16_t owner = kNoWorker;
     uint16_t trainers = 0;
-    uint32_t sum = 0;  // of the ranks that train it: the trainer, when there is one
+    uint32_t sum = 0;  // sum of the ranks that train it; if there is one trainer, its rank
     bool dirty = false;
   };
-  // By unit; 0 for those that are not to count.
+  // Number of samples by unit; 0 for units that do not count.
   static std::vector<uint32_t> count_samples(const AllocationTask& task) {
     std::vector<uint32_t> samples(task.owner.size());
     if (task.positions.empty()) {
@@ -122,7 +125,8 @@ class AnnealNets {
   std::vector<int32_t> costs_;
 };
 
-// -ln(-ln u) for evenly spaced u: adding it to a score and taking the best draws by exp(score).
+// -ln(-ln u) for evenly spaced u (Gumbel noise): choosing the best of score + noise draws with probability ~
+// exp(score).
 std::array<int32_t, 1024> noise_table() {
   std::array<int32_t, 1024> table{};
   for (size_t i = 0; i < table.size(); ++i)
@@ -155,7 +159,7 @@ class Anneal {
   }
 
  private:
-  // Each sample to where most of what it alone has is, as long as there is room.
+  // Assigns each sample to the worker that holds most of the keys that only this sample has, while there is room.
   void start() {
     for (uint32_t i = 0; i < task_.samples; ++i) {
       const std::span<const int32_t> cost = nets_.alone(i);
@@ -182,7 +186,7 @@ class Anneal {
         asks -= static_cast<int64_t>(heat) * noise()[word & 1023];
         word >>= 10;
       } else if (w == from) {
-        asks -= 1;  // no reason to move is a reason to stay
+        asks -= 1;  // ties stay where they are
       }
       if (asks < least) {
         least = asks;
@@ -192,7 +196,7 @@ class Anneal {
     put(sample, best);
   }
 
-  // Workers with too many samples give away those whose going costs least.
+  // Moves samples away from workers that have too many, cheapest first.
   void make_even() {
     for (uint32_t w = 0; w < task_.workers; ++w) {
       while (size_[w] > task_.quota[w]) {
@@ -216,7 +220,8 @@ class Anneal {
     }
   }
 
-  // Even allocations differ by exchanges: in small batches, where a price says little, try them all until none pays.
+  // Tries all exchanges of two samples until none reduces the cost. Only for small batches, where prices guide the
+  // search badly.
   void swap_neighbours() {
     if (task_.samples > kSmallBatch) return;
     for (bool better = true; better;) {

@@ -11,13 +11,13 @@ namespace springtide {
 
 namespace {
 
-// A reply to a pull is built in pieces and sent in smaller ones as rows are looked up: the peer copies meanwhile, and
-// the rows are still in the cache when the kernel copies them.
+// A reply to a pull is built in pieces of kPieceBytes, and sent in units of kSendBytes while rows are looked up. The
+// peer copies meanwhile, and rows are still in the CPU cache when the kernel copies them.
 constexpr size_t kPieceBytes = 2 << 20, kSendBytes = 128 << 10;
 
-constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
+constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan ends with the slot that exceeds this size
 
-// Counts this request among those being served, while it is.
+// Counts the request as being served during its lifetime.
 struct Serving {
   explicit Serving(std::atomic<uint32_t>& n) : count(n) { ++count; }
   ~Serving() { --count; }
@@ -26,7 +26,7 @@ struct Serving {
   std::atomic<uint32_t>& count;
 };
 
-// A frame of a group that has been formed anew since.
+// The frame belongs to a group that has been re-formed since.
 struct GroupOver : std::runtime_error {
   GroupOver(uint32_t generation, uint32_t now)
       : std::runtime_error("generation " + std::to_string(generation) + " is over, the group is at " +
@@ -155,7 +155,7 @@ void RequestHandler::note_push(const FrameHeader& header, const BodyView& body, 
   state_.count.pushed_keys += body.keys.size();
   state_.count.update_ns += spent_ns;
   for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
-  // A push of a bsp group waits for its step, and one that changes no row makes no values stale.
+  // Pushes of a bsp group are applied with their step, and a push that changes no row makes no values stale.
   if (applied == 0 || (header.flags & kBsp) != 0) return;
   if ((header.flags & kSeen) != 0) {
     state_.staleness.push_applied(header.server_ns);
@@ -288,13 +288,13 @@ struct RowReply {
   explicit RowReply(const FrameHeader& header) : head(header), out{{&head, sizeof head}} {}
   RowReply(const RowReply&) = delete;
   RowReply& operator=(const RowReply&) = delete;
-  void add(const float* rows, size_t from, size_t to) {  // bytes of it
+  void add(const float* rows, size_t from, size_t to) {  // `from`, `to`: bytes
     if (from != to) out.push_back({const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(rows)) + from, to - from});
   }
 
   FrameHeader head;
   std::vector<iovec> out;      // not sent yet
-  std::vector<uint16_t> left;  // slots that moved away after they were looked at
+  std::vector<uint16_t> left;  // slots that moved away after their rows were read
   uint64_t spent = 0;          // ns in the tables
 };
 
@@ -324,7 +324,8 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   uint32_t common = 0;
   reply.head.body_bytes = sizeof(float) * dims_.floats(body.tables, common) + sizeof reply.spent;
   seal(reply.head);
-  const bool alone = state_.serving == 1;  // beside other requests helpers would only take turns with them
+  // With other requests in progress, helper threads would only compete with them.
+  const bool alone = state_.serving == 1;
   const size_t total = body.keys.size();
   for (size_t at = 0; at < total;) {
     size_t bytes = 0;
@@ -342,11 +343,11 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   return send_all(line_, reply.out) == Io::ok;
 }
 
-// One piece of the reply, sent as its rows come; what is left at the end goes with the trailer.
+// Looks up one piece of the reply and sends its rows as they are found. The unsent rest goes with the trailer.
 bool RequestHandler::look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common,
                              RowReply& reply) {
   const auto tables = body.tables.subspan(first, end - first);
-  size_t told = 0, at = 0, sent = 0;  // keys; bytes there, bytes sent
+  size_t told = 0, at = 0, sent = 0;  // keys that are found; bytes that are ready; bytes that are sent
   bool gone = false;
   uint64_t since = now_ns();
   const bool last = end == body.keys.size();
@@ -370,7 +371,7 @@ bool RequestHandler::look_up(const BodyView& body, size_t first, size_t end, boo
 
 size_t RequestHandler::piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes) {
   const size_t total = tables.size();
-  if (common != 0) {  // the usual case, without a look at every key
+  if (common != 0) {  // the usual case needs no look at every key
     const size_t row = sizeof(float) * common;
     const size_t end = std::min(total, at + (kPieceBytes + row - 1) / row);
     bytes = (end - at) * row;
@@ -406,7 +407,7 @@ bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body
 // Requests of a bsp group: wait for a step, apply it, regroup (bsp_steps.h). Protocol: docs/design/training.md.
 bool RequestHandler::step(const FrameHeader& header) {
   FrameHeader answer = reply_to(header);
-  // Whatever the frame says, no longer than a pull would wait: longer times do not fit a clock.
+  // Waits at most as long as a pull would, whatever the frame asks for: very long times would overflow the clock.
   const double wait_s = std::min(static_cast<double>(header.clock) / 1000, state_.options.step_wait_s);
   if ((header.flags & kBsp) != 0) {
     answer.server_ns = state_.steps.apply(header.step);

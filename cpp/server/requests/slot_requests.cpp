@@ -14,14 +14,15 @@ uint32_t RequestHandler::checked_slot(uint64_t named) const {
   return static_cast<uint32_t>(named);
 }
 
-// Whether it is here, or was: who took it may have given it on since, and its source need not know of that.
+// True if this server has the slot, or accepted this transfer before. It may have passed the slot on since, which the
+// source does not need to know.
 bool RequestHandler::has_or_had(uint32_t slot, uint64_t transfer) const {
   const TransferLog::Outcome outcome = state_.transfers.outcome(slot, transfer);
   if (outcome == TransferLog::Outcome::refused) throw BadInput("has refused this transfer before; start a new one");
   return outcome == TransferLog::Outcome::accepted || state_.store.is_open(slot);
 }
 
-// Whether what is not here may be taken now.
+// Throws unless this server may import the slot now.
 void RequestHandler::check_importable(uint32_t slot) const {
   if (state_.draining) throw BadInput("is draining and accepts no slots");
   if (import_epoch_ != state_.import_epoch)
@@ -31,8 +32,8 @@ void RequestHandler::check_importable(uint32_t slot) const {
   }
 }
 
-// Imports an image into a slot that stays closed. If the slot is open here, an earlier frame of the source has given it
-// already, over another connection, and the source has changed nothing since.
+// Imports an image into a slot that stays closed. If the slot is open here, an earlier frame of the source transferred
+// it already, over another connection, and the source has not changed it since.
 bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
   FrameHeader answer = reply_to(header);
   {
@@ -47,7 +48,8 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
         state_.mark_owner_unknown(slot);
         state_.store.import_closed(slot, body, false);
       }
-    } catch (const std::exception&) {  // the source may open it again: never accept this transfer later
+      // The source may open the slot again, so this transfer must never be accepted later.
+    } catch (const std::exception&) {
       state_.transfers.record(slot, header.clock, TransferLog::Outcome::refused);
       throw;
     }
@@ -56,7 +58,7 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
 }
 
 // Takes whole slots, each on its own. Rows by reference are read from the source's memory; the source keeps the slots
-// closed until it has the answer.
+// closed until it gets the reply.
 bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t> body) {
   const SlotBatch batch = decode_batch(body);
   const int giver = batch.by_reference ? peer_process(line_.fd) : 0;
@@ -64,8 +66,8 @@ bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t>
   return take_all(header, batch, giver);
 }
 
-// Must answer: a source that gets an error opens its slots again, and slots taken here would have two owners. Without
-// memory to note what was taken this process ends.
+// Must reply: a source that gets an error opens its slots again, and slots taken here would have two owners. If there
+// is no memory to record the taken slots, the process ends (noexcept).
 bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch, int giver) noexcept {
   BatchAnswer answer;
   std::vector<uint16_t> fresh;
@@ -97,8 +99,9 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
       }
     }
     state_.record_received(fresh);
-    if (batch.by_reference && answer.taken.empty()) refused.clear();  // the rows themselves come next
-    for (const SlotBatch::Part* part : refused) {  // their source opens them again: they must not come later
+    if (batch.by_reference && answer.taken.empty()) refused.clear();  // the source sends the rows themselves next
+    // The source opens these slots again, so their transfers must not be accepted later.
+    for (const SlotBatch::Part* part : refused) {
       const auto alone = state_.transfers.lock(part->slot);
       state_.transfers.record(part->slot, part->transfer, TransferLog::Outcome::refused);
       if (state_.transfers.outcome(part->slot, part->transfer) == TransferLog::Outcome::accepted)
@@ -108,7 +111,7 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
   return reply(reply_to(header), encode(answer));
 }
 
-// Before memory is set aside for its rows: are they as long there as here?
+// Checks that rows have the same length there and here, before memory is allocated for them.
 void RequestHandler::check_row(const TableReference& table) const {
   const TableSpec& here = state_.store.spec(table.shape.id);
   if (table.shape.dim == here.dim && table.shape.state_floats <= 4 * here.dim + 4) return;  // no optimizer keeps more

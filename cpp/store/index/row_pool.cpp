@@ -8,14 +8,14 @@
 namespace springtide {
 
 constexpr size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
-constexpr size_t kKeptFree = 512;  // rows a stripe keeps for itself after evictions
+constexpr size_t kKeptFree = 512;  // maximum free rows that a stripe keeps after evictions
 constexpr uint64_t kMostAtOnce = 64;
 
 ExtentArena::ExtentArena(size_t reserve_bytes)
     : arena_("rows", std::min(reserve_bytes, kExtentBytes << kExtentBits)),
       tables_arena_("row owners", arena_.capacity() / kExtentBytes * sizeof(TableId)),
       tables_(reinterpret_cast<TableId*>(tables_arena_.base())) {
-  take(1, kNoTable);  // extent 0 is nobody's: an empty cell points to it
+  take(1, kNoTable);  // extent 0 belongs to no table, because empty cells refer to it
 }
 
 uint32_t ExtentArena::take(uint32_t extents, TableId table) {
@@ -33,7 +33,7 @@ RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint3
   size_t row = size_t{weight_bytes} + vector_bytes + number_bytes;
   double best = 2;
   uint32_t least = static_cast<uint32_t>((row + 128 + kExtentBytes - 1) / kExtentBytes);
-  for (uint32_t extents = least; extents < least + 16; ++extents) {  // the fewest that waste under 1/64
+  for (uint32_t extents = least; extents < least + 16; ++extents) {  // the fewest extents that waste less than 1/64
     size_t bytes = extents * kExtentBytes;
     auto rows = static_cast<uint32_t>(std::min<size_t>((bytes - 126) / row, kMaxRowsPerExtent));
     double waste = 1.0 - static_cast<double>(rows * row) / static_cast<double>(bytes);
@@ -69,7 +69,7 @@ RowHandle RowPool::take(uint32_t number) {
   return row;
 }
 
-// Takes more the more the stripe has, so that small tables do not lie spread over half-used grabs.
+// Takes more rows the more the stripe has, so that small tables do not waste memory on unused rows.
 void RowPool::refill(Stripe& stripe) {
   uint64_t wanted = std::clamp<uint64_t>(stripe.taken / 8, 1, kMostAtOnce);
   std::lock_guard hold(lock_);
@@ -106,8 +106,8 @@ void RowPool::settle(uint32_t number) noexcept {
   try {
     std::vector<RowHandle> kept(stripe.free.begin(), stripe.free.begin() + kKeptFree / 2);
     free_.insert(free_.end(), stripe.free.begin() + kKeptFree / 2, stripe.free.end());
-    stripe.free.swap(kept);          // with the memory that it needs
-  } catch (const std::bad_alloc&) {  // they stay where they are
+    stripe.free.swap(kept);          // `kept` has enough memory reserved
+  } catch (const std::bad_alloc&) {  // no memory: the rows stay in the stripe
   }
 }
 

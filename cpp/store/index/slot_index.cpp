@@ -79,8 +79,8 @@ SlotIndex::SlotIndex(uint32_t slots, size_t reserve_bytes, const TableId* extent
       slot_bits_(static_cast<uint32_t>(std::countr_zero(slots))),
       extent_table_(extent_table) {}
 
-// A key lies in its home bucket; when that is full, in the other of the pair; when both are, in the next pair with
-// room. So a search may stop at an empty cell of the home bucket, and at one of any later bucket of its way.
+// A key is in its home bucket; if that is full, in the other bucket of the pair; if both are full, in the next pair
+// with room. A search may therefore stop at an empty cell of the home bucket or of any later bucket on its path.
 Cell* SlotIndex::find_slowly(Slot& slot, uint64_t hash, TableId table) {
   Cell* cells = cells_at(segment_unit(slot, hash));
   uint32_t mask = slot.bucket_mask, home = static_cast<uint32_t>(hash) & mask;
@@ -116,7 +116,7 @@ Cell* SlotIndex::insert(Slot& slot, uint64_t hash, uint64_t meta) {
   }
 }
 
-// Cells that went further than they would now have to come back, so that a search can always stop where it does.
+// Cells that were placed further away because the bucket was full move back, so that searches can stop at empty cells.
 void SlotIndex::erase(Slot& slot, Cell* cell) {
   uint32_t mask = slot.bucket_mask, last = (mask + 1) * kBucket - 1;
   Cell* cells = cells_at(segment_unit(slot, cell->hash));
@@ -149,7 +149,7 @@ Cell* SlotIndex::first_homed(Cell* cells, uint32_t bucket, uint32_t home, uint32
   return nullptr;
 }
 
-// Of this pair, a cell whose home pair is at or before the pair of `to`, seen from here backwards.
+// Returns a cell of this pair whose home pair is the pair of `to` or, counted backwards from here, lies before it.
 Cell* SlotIndex::first_that_may_move(Cell* cells, uint32_t pair, uint32_t to, uint32_t mask) {
   uint32_t last = (mask + 1) * kBucket - 1, distance = (pair - (to & ~1u)) & mask;
   for (uint32_t i = pair * kBucket; i < (pair + 2) * kBucket; ++i) {
@@ -190,8 +190,8 @@ void SlotIndex::reserve(Slot& slot, uint64_t cells) {
   slot.bucket_mask = static_cast<uint16_t>((16u << size_class) / kBucket - 1);
 }
 
-// Limits are drawn from 0.5 to 0.9 of the cells, evenly by ratio. Equal slots reach them over most of a
-// doubling of the rows, so that there is about as much splitting at one time as at another.
+// The limit of a segment is random, from 0.5 to 0.9 of its cells, with a uniform ratio. Equally filled slots therefore
+// reach their limits at different times, and splits are spread evenly.
 uint32_t SlotIndex::new_segment(uint32_t size_class, uint32_t depth) {
   uint32_t unit = pool_.take(size_class);
   uint32_t cells = 16u << size_class;
@@ -262,7 +262,7 @@ void SlotIndex::double_directory(Slot& slot) {
   ++slot.depth;
 }
 
-// Cells whose next hash bit is one move to a new segment; the others close ranks in a fresh copy.
+// Cells whose next hash bit is one move to a new segment; the others are placed again in a fresh copy.
 void SlotIndex::split(Slot& slot, uint64_t hash) {
   uint32_t last = (16u << kFullClass) - 1;
   uint32_t unit = segment_unit(slot, hash);

@@ -7,7 +7,7 @@ namespace springtide {
 
 namespace {
 
-constexpr double kNoMoreBias = 1e-9;  // under float32's last bit: the correction is 1
+constexpr double kNoMoreBias = 1e-9;  // below the precision of float32: the correction is 1
 constexpr uint32_t kMostBiasSteps = 65536;
 
 Bias compute_bias(double beta1, double beta2, uint64_t step) {

@@ -71,7 +71,7 @@ std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<c
   for (uint32_t part = 1; part <= parts; ++part) {
     const size_t end = keys.size() * part / parts;
     ranges.push_back({first, end, floats});
-    if (common_dim_ != 0) {  // the usual case, without a look at every key
+    if (common_dim_ != 0) {  // the usual case needs no look at every key
       floats += common_dim_ * (end - first);
       first = end;
     }
@@ -129,7 +129,7 @@ void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> key
 void CallPlan::sum_duplicates() {
   size_t floats = 0;
   for (const Item& item : items()) floats += item.use->dim;
-  sums_.reserve(floats);  // so that pointers into it stay
+  sums_.reserve(floats);  // so that pointers into it stay valid
   for (uint32_t s = 0; s < kStripes; ++s) sum_stripe(s);
 }
 
