@@ -1,4 +1,5 @@
-// 16-bit storage: conversions of eight numbers at once are those of one number, and those are the nearest.
+// 16-bit storage: converting eight numbers together gives the same results as one by one, and each result is the
+// nearest.
 #include "base/half.h"
 
 #include <array>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr DType kBoth[] = {DType::f16, DType::bf16};
 
-// One by one, a call each: below eight there is no other way.
+// Converts one number per call, which never uses the conversion of eight.
 std::vector<float> widened_singly(DType dtype, const std::vector<uint16_t>& from) {
   std::vector<float> to(from.size());
   for (size_t i = 0; i < from.size(); ++i) widen(dtype, &from[i], &to[i], 1);
@@ -40,7 +41,7 @@ std::vector<uint16_t> all_halves() {
   return all;
 }
 
-// Every half as a float, and what lies around: the ties between neighbours and one step to either side.
+// Every half as a float, the ties between neighbours, and one step to either side of each.
 std::vector<float> around_every_half(DType dtype) {
   std::vector<float> floats;
   for (const float value : widened_singly(dtype, all_halves())) {
@@ -57,7 +58,7 @@ std::vector<float> around_every_half(DType dtype) {
   for (int exponent = -149; exponent < -20; ++exponent) {  // f16 has subnormals from 2^-14 to 2^-24
     for (const float times : {1.0f, 1.25f, 1.5f, 1.75f}) floats.push_back(std::ldexp(times, exponent));
   }
-  while (floats.size() % 8 != 5) floats.push_back(-0.0f);  // a remainder too
+  while (floats.size() % 8 != 5) floats.push_back(-0.0f);  // tests a remainder too
   return floats;
 }
 
@@ -96,12 +97,12 @@ TEST(every_half_survives_the_trip_and_nan_stays_nan) {
   }
 }
 
-// The nearest by distance, counted in double; on a tie the even one.
+// The nearest by distance, computed in double; on a tie the even one.
 TEST(a_float_becomes_the_nearest_half_and_the_even_one_on_a_tie) {
   for (const DType dtype : kBoth) {
     const std::vector<float> value = widened_singly(dtype, all_halves());
     const uint16_t infinity = dtype == DType::f16 ? 0x7c00 : 0x7f80;
-    const double beyond = dtype == DType::f16 ? 0x1p16 : 0x1p128;  // infinity's place when rounding
+    const double beyond = dtype == DType::f16 ? 0x1p16 : 0x1p128;  // value of infinity for rounding
     auto place = [&](uint16_t h) { return h == infinity ? beyond : double{value[h]}; };
     bool nearest = true;
     for (const float f : around_every_half(dtype)) {

@@ -1,4 +1,4 @@
-// Shares of one call: each is done once, and the caller hears of the first ones while others are under way.
+// Shares of one call: each runs once, and the caller learns of finished shares while others still run.
 #include "base/thread_pool.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A message comes off a socket whole, or as far as it is as expected, however it was cut on its way.
+// A message is received whole, or up to the first unexpected part, however the socket splits it.
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Distinct integers come out rising, with their counts and places, whichever way they are found.
+// Distinct integers are ascending, with their counts and inverse, by both methods.
 #include "batch/distinct.h"
 
 #include <limits>

@@ -1,4 +1,5 @@
-// Envelopes of records and their checksums: known values, both ways to count them, and records beyond the payload.
+// Envelopes of records and their checksums: known values, both ways to compute checksums, and records outside the
+// payload.
 #include "batch/envelope.h"
 
 #include <random>

@@ -1,4 +1,4 @@
-// Messages of a made-up library become columns: by partition, whole, in order, and each is given back once.
+// Messages of a fake library become columns by partition, complete and in order, and each message is destroyed once.
 #include "batch/message_columns.h"
 
 #include <deque>
@@ -64,6 +64,6 @@ int main() {
   Consumed rest = consume(calls, nullptr, 500, 0);
   CHECK(given_back == 602 && waiting.empty() && rest.runs.size() == 3);
   CHECK(rest.runs[2]->partition == 9 && rest.runs[2]->payload.empty() && rest.runs[2]->ends[0] == 0);
-  CHECK(rest.runs[2]->times[0] > 1e9);  // it has no time: when it came
+  CHECK(rest.runs[2]->times[0] > 1e9);  // no timestamp: time of arrival
   return 0;
 }

@@ -1,5 +1,5 @@
-// A group that trains through caches and one that does not read the same values at every step and end with the same
-// rows and the same optimizer state, bit for bit: any optimizer, servers, ranks, capacity, flushes or none.
+// A group with caches and a group without read the same values at every step and end with the same rows and optimizer
+// state, bit for bit. Covers all optimizers, and any number of servers and ranks, capacity and flushes.
 #include "cache/cached_backend.h"
 
 #include <algorithm>
@@ -15,10 +15,10 @@ using namespace springtide;
 
 namespace {
 
-// How much goes from rank to rank.
+// What ranks send directly to each other.
 enum class Straight : uint8_t { nothing, rows, gradients };
 
-// Random plans that are legal: which keys a rank trains, which rows fit, what goes from rank to rank. Tracks who has
+// Random valid plans: which keys a rank trains, which rows fit, what ranks send to each other. Tracks which rank has
 // which row, like a scheduler.
 class RandomPlans {
  public:
@@ -44,7 +44,7 @@ class RandomPlans {
       keeper[pair] = rank;
       kept[rank].insert(pair);
     }
-    std::set<std::pair<uint32_t, Pair>> came;  // rows, or their values, that a rank has without asking servers
+    std::set<std::pair<uint32_t, Pair>> came;  // rows, or values of rows, that a rank has without a pull
     for (uint32_t r = 0; r < ranks; ++r) part_with(plans, r, trainers, keeper, came);
     for (const auto& [pair, who] : trainers) {
       const auto home = keeper.find(pair);
@@ -74,7 +74,7 @@ class RandomPlans {
     return all.back().rows;
   }
 
-  // Who keeps the row after this step; the number of ranks: nobody.
+  // Rank that keeps the row after this step; the number of ranks means none.
   uint32_t choose(const Pair& pair, const std::vector<uint32_t>& who, const std::vector<std::set<Pair>>& kept) {
     const auto ranks = static_cast<uint32_t>(held_.size());
     if (who.size() > 1 && (straight_ != Straight::gradients || random_() % 3 == 0)) return ranks;
@@ -85,7 +85,7 @@ class RandomPlans {
     return kept[rank].size() < capacity_ ? rank : ranks;
   }
 
-  // Rows held here that are trained by others, or here without being kept.
+  // Plans rows that rank r has and that others train, or that it trains without keeping them.
   void part_with(std::vector<CachePlan>& plans, uint32_t r, const std::map<Pair, std::vector<uint32_t>>& trainers,
                  const std::map<Pair, uint32_t>& keeper, std::set<std::pair<uint32_t, Pair>>& came) {
     const std::set<Pair> before = held_[r];
@@ -98,7 +98,7 @@ class RandomPlans {
       for (const uint32_t other : found->second) {
         if (!goes || other == r) continue;
         const bool image = !keeps && other == home->second;
-        if (!image && random_() % 8 == 0 && !keeps) continue;  // pulled from the server, if it is written there
+        if (!image && random_() % 8 == 0 && !keeps) continue;  // pulled from the server, which has the latest value
         add(with(image ? plans[r].sends : plans[r].value_sends, other), pair);
         add(with(image ? plans[other].receives : plans[other].value_receives, r), pair);
         came.insert({other, pair});
@@ -147,7 +147,7 @@ struct Setting {
   uint64_t seed, steps;
 };
 
-// The keys of one rank that are pushed: now and then a table gets no gradient, or a step is skipped.
+// The keys that one rank pushes: sometimes a table gets no gradient, or a step is skipped.
 std::vector<Pair> trained_of(const std::vector<Pair>& own, uint64_t step) {
   std::vector<Pair> trained;
   if (step % 17 == 0) return trained;
@@ -321,7 +321,7 @@ TEST(gradients_of_one_key_in_two_parts_are_summed_before_they_are_applied) {
   cached.cache->set_plan(1, Alone::holds({}, {{3, 8}}));
   cached.pull({{3, 8}}, 0);
   cached.push({{3, 8}}, 1, 0.3f, false);
-  plain.push({{3, 8}}, 1, 0.3f, false);  // without a plan it is as if the cache were not there
+  plain.push({{3, 8}}, 1, 0.3f, false);  // without a plan, the cache has no effect
   CHECK(same_bits(cached.pull({{3, 8}}, 1), plain.pull({{3, 8}}, 1)));
   CHECK(cached.cache->stats().trained_rows == 1 && plain.cache->stats().trained_rows == 0);
 }
@@ -331,7 +331,7 @@ TEST(what_no_plan_speaks_of_is_read_from_servers_only_while_they_have_everything
   alone.cache->set_plan(1, Alone::holds({}, {{0, 5}}));
   alone.cache->set_plan(2, Alone::holds({{0, 5}}, {}));
   alone.pull({{0, 5}, {0, 9}}, 0);
-  CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 1));  // before the push that it is to see
+  CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 1));  // too early: before the push that it must see
   alone.push({{0, 5}}, 1);
   CHECK_THROWS(BadInput, alone.pull({{0, 9}}, 1));
   CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 7));

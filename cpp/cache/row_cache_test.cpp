@@ -1,4 +1,4 @@
-// Rows come and go by the thousand under a plain model of what must be there.
+// Thousands of inserts and erases, compared with a simple model.
 #include "cache/row_cache.h"
 
 #include <map>

@@ -1,5 +1,5 @@
-// A caller that asks and waits at once, again and again, comes to read its replies itself; whatever happens
-// then, it gets its rows or is told why not, and a reply that nobody waits for is taken all the same.
+// A caller that repeatedly sends and waits immediately starts to read its replies itself. Whatever happens then, it
+// gets its rows or an error, and a reply that no caller waits for is read too.
 #include <random>
 #include <thread>
 
@@ -11,10 +11,10 @@ using namespace springtide;
 
 namespace {
 
-// By then the receiving thread has stood by, however busy the machine is.
+// Long enough for the receiving thread to stand by, even on a busy machine.
 constexpr auto kUntilPrompt = std::chrono::seconds(30);
 
-// Asks and waits until the caller reads for itself.
+// Sends and waits until the caller reads its replies itself.
 void become_prompt(RemoteBackend& backend, const Routed& routed, const std::vector<float>& wanted) {
   const uint64_t before = backend.stats().read_by_caller;
   const auto until = Clock::now() + kUntilPrompt;

@@ -1,5 +1,5 @@
-// Connections that break while requests are under way, and slots that move under a push: nothing is lost,
-// nothing comes twice, and what cannot be mended is told by name.
+// Connections that break while requests are in flight, and slots that move during a push: nothing is lost or applied
+// twice, and a permanent failure names the server.
 #include <random>
 #include <thread>
 
@@ -81,7 +81,7 @@ TEST(a_push_without_batches_is_not_sent_again) {
   } catch (const PeerLost& e) {
     CHECK(std::string(e.what()).find("named no batches") != std::string::npos);
   }
-  CHECK(pulled(backend, routed).size() == ones.size());  // the connection is open again
+  CHECK(pulled(backend, routed).size() == ones.size());  // the connection is reopened
 }
 
 TEST(a_server_that_cannot_be_reached_again_is_named_after_a_bounded_time) {
@@ -159,7 +159,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
       cluster.stores[from]->clear_slot(slot);
     }
     for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved.server_of_slot);
-    std::thread news([&] { backend.reroute(moved); });  // the push waits for it where it comes later
+    std::thread news([&] { backend.reroute(moved); });  // if it comes later, the push waits for it
     for (int again = 0; again < 2; ++again) backend.push(std::span(&part, 1), named_push(1, 4))->wait();
     news.join();
     cluster.placement = moved;
@@ -182,7 +182,7 @@ TEST(a_slot_that_nobody_has_is_looked_for_in_vain_and_that_is_told) {
   RemoteBackend backend(options);
   declare(backend);
   std::vector<uint16_t> moved = cluster.placement.server_of_slot;
-  for (uint16_t s = 0; s < 2; ++s) {  // each takes it for the other's
+  for (uint16_t s = 0; s < 2; ++s) {  // each server believes that the other owns the slot
     moved[slot_of(hash_key(0, 1), kSlots)] = s ^ 1;
     cluster[s].set_placement(4, moved);
   }

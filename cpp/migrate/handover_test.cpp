@@ -1,5 +1,5 @@
-// Slots change hands while clients push and pull: every gradient reaches its row once, every row read is one
-// that was there, and no slot has two owners or none.
+// Slots change owners while clients push and pull: every gradient reaches its row once, every pulled row is a value
+// that the row had, and each slot has exactly one owner.
 #include "migrate/handover.h"
 
 #include <array>
@@ -31,7 +31,7 @@ struct Three : Cluster {
     for (uint32_t slot = 0; slot < kSlots; ++slot) placement.server_of_slot[slot] = static_cast<uint16_t>(slot % 2);
     for (size_t s = 0; s < 3; ++s) servers_[s]->set_placement(4, placement.server_of_slot);
   }
-  // Knows of two servers: it hears of the third where a slot is refused.
+  // Knows two servers and learns of the third from refusals.
   RemoteOptions of_two(bool shared, uint32_t rank) const {
     RemoteOptions o = options(shared, rank);
     o.hosts.pop_back();
@@ -63,7 +63,7 @@ void count_while_moving(bool shared, uint64_t seed) {
   Three cluster;
   constexpr size_t kKeys = 400;
   constexpr uint32_t kWorkers = 2;
-  constexpr int kSteps = 150;  // at least: for as long as few slots have moved
+  constexpr int kSteps = 150;  // minimum; more while few slots have moved
   const std::vector<TableSpec> tables = {counting(0, 4), counting(1, 9)};
   RemoteBackend first(cluster.of_two(shared, 9));
   first.declare(tables);
@@ -75,15 +75,15 @@ void count_while_moving(bool shared, uint64_t seed) {
     backend.declare(tables);
     std::mt19937_64 random(seed + rank);
     for (int step = 0; step < kSteps || (moved <= kSlots && step < 100 * kSteps); ++step) {
-      std::vector<std::pair<TableId, Key>> pairs;  // each worker has keys of its own, so it knows their counts
+      std::vector<std::pair<TableId, Key>> pairs;  // each worker has its own keys, so it knows their counts
       for (Key key = 0; key < static_cast<Key>(kKeys); ++key) pairs.emplace_back(key % 2, key * kWorkers + rank);
-      // Planned by the map of now or of a while ago: slots move at any moment.
+      // The placement may be outdated already, because slots move at any moment.
       const Routed routed = plan(*backend.placement(), pairs);
       for (const float value : pulled(backend, routed)) wrong += value == static_cast<float>(step) ? 0 : 1;
       const std::vector<float> minus(routed.row_offset.back(), -1.0f);
       const Part part{&routed, const_cast<float*>(minus.data())};
       backend.push(std::span(&part, 1), batch(rank, static_cast<uint64_t>(step)))->wait();
-      if (random() % 4 == 0) {  // said twice: skipped wherever the slot is now
+      if (random() % 4 == 0) {  // pushed twice: skipped, wherever the slot is now
         backend.push(std::span(&part, 1), batch(rank, static_cast<uint64_t>(step)))->wait();
       }
       trained[rank] = step + 1;
@@ -151,15 +151,15 @@ void move_all(bool hurried) {
   CHECK(pulled(backend, routed) == before);
   CHECK(backend.placement()->server_of_slot[0] == 2);
   CHECK(cluster.stores[2]->applied(0) == history);
-  backend.assign(std::span(&part, 1), false);  // an assignment follows too
+  backend.assign(std::span(&part, 1), false);  // assignments follow moved slots too
   CHECK(pulled(backend, routed) == grads);
 }
 
 TEST(a_moved_slot_is_the_same_bit_for_bit_and_its_old_server_names_the_new_one) { move_all(false); }
 TEST(a_slot_that_is_moved_in_a_hurry_is_the_same_too) { move_all(true); }
 
-// Dense parameters are pulled again while their push is under way. If the push is refused, it is sent once more: with
-// its gradients, and not with the values that have arrived since.
+// Dense parameters are pulled again while their push is in flight. If the push is refused, it is sent again with its
+// gradients, not with the values that have arrived since.
 void move_under_a_push(bool shared) {
   Three cluster;
   const auto backend = std::make_shared<RemoteBackend>(cluster.options(shared));
@@ -187,7 +187,7 @@ void move_under_a_push(bool shared) {
   moved.epoch = 5;
   std::ranges::replace(moved.server_of_slot, uint16_t{0}, uint16_t{2});
   backend->reroute(moved, {{uint16_t{2}, "127.0.0.1:" + std::to_string(cluster[2].port())}});
-  pull();  // from the new one
+  pull();  // from the new owner
   under_way->wait();
   CHECK(pull() == std::vector<float>(4 * keys.size(), 6.0f));
 }
@@ -225,14 +225,14 @@ TEST(a_target_with_other_tables_refuses_and_the_slot_is_served_as_before) {
   CHECK(pulled(backend, routed).size() == 12);
 }
 
-// Slot 0, as a source gives it while it serves: what the target answers.
+// Sends an image of slot 0 as a source does while it serves. Returns the target's reply.
 int takes(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 0) {
   FrameHeader answer;
   over.send(Kind::take, 0, image, transfer);
   return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
 }
 
-// And for good: how many of the one are the target's now.
+// Transfers the ownership of slot 0. Returns how many slots the target accepted.
 size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 0) {
   BatchWriter batch(false);
   batch.begin(0, transfer);
@@ -245,7 +245,7 @@ size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t trans
   return decode_answer(body).taken.size();
 }
 
-// An answer may be lost and the frame still come: it waited on a connection that the source gave up.
+// The reply may be lost although the frame arrives, on a connection that the source has given up.
 TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
   Three cluster;
   for (const auto& store : cluster.stores) store->declare(table(0, 4));
@@ -262,7 +262,7 @@ TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
 }
 
-// Its source has had no answer, asks again, and does not know that the slot has gone on to a third server.
+// The source got no reply, offers the slot again, and does not know that the slot went on to a third server.
 TEST(a_transfer_that_was_accepted_and_passed_on_is_not_accepted_again) {
   Three cluster;
   for (const auto& store : cluster.stores) store->declare(table(0, 4));
@@ -274,15 +274,16 @@ TEST(a_transfer_that_was_accepted_and_passed_on_is_not_accepted_again) {
   const std::vector<uint8_t> image = cluster.stores[0]->export_slot(0);
   CHECK(owns_all(first, image, 7) == 1);
   CHECK(cluster.move(2, 1, {0}).moved == std::vector<uint16_t>{0});
-  CHECK(owns_all(second, image, 7) == 1);  // it had that, and says so
+  CHECK(owns_all(second, image, 7) == 1);  // it had accepted this transfer, and says so
   CHECK(takes(first, image, 7) == 1);
   cluster[2].expect_anew();
-  CHECK(owns_all(first, image, 7) == 1);  // whatever was lost meanwhile
+  CHECK(owns_all(first, image, 7) == 1);  // also after expect_anew(), which refuses only new transfers here
   CHECK(cluster[2].owned().empty());
   CHECK(owns_all(first, image, 8) == 0);
   SlotTarget third(source, to);
-  CHECK(owns_all(third, image, 8) == 0);  // what was refused may be open at its source again
-  CHECK(owns_all(third, image, 9) == 1);  // given anew
+  // A refused transfer stays refused, because the source may have opened the slot again.
+  CHECK(owns_all(third, image, 8) == 0);
+  CHECK(owns_all(third, image, 9) == 1);  // a new transfer
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
 }
 
@@ -308,7 +309,7 @@ TEST(a_slot_that_changes_much_while_its_image_travels_is_complete_where_it_arriv
   const std::vector<TableSpec> tables = {counting(0, 4), counting(1, 9)};
   backend.declare(tables);
   std::vector<std::pair<TableId, Key>> pairs;
-  for (Key key = 0; key < 60000; ++key) pairs.emplace_back(0, key);  // some 900 rows a slot
+  for (Key key = 0; key < 60000; ++key) pairs.emplace_back(0, key);  // about 900 rows per slot
   const Routed routed = plan(cluster.placement, pairs);
   const std::vector<float> minus(routed.row_offset.back(), -1.0f);
   const Part part{&routed, const_cast<float*>(minus.data())};

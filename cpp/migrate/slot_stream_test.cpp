@@ -1,4 +1,4 @@
-// Whoever copies beside training rests three times as long as it worked; alone it never does.
+// A thread that copies during training sleeps three times as long as it works; without training it never sleeps.
 #include "migrate/slot_stream.h"
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Whole slots in one frame, by value and by reference: what is read out of a process is what it would have
-// sent, and nothing that is torn, foreign or not there is taken.
+// Whole slots in one frame, by value and by reference: reading from a process's memory gives what it would have sent,
+// and torn, foreign or missing data is refused.
 
 #include <unistd.h>
 
@@ -108,7 +108,7 @@ TEST(rows_that_cannot_be_read_are_refused) {
   CHECK_THROWS(BadInput, read_slot(getpid(), said, image));
 }
 
-// As from another host: no reference, the rows themselves.
+// As from another host: the rows themselves, not references.
 TEST(whole_slots_in_one_frame_are_the_targets_then_and_what_it_has_already_is_said_to_be_there) {
   Cluster cluster(2);
   for (const auto& store : cluster.stores) store->declare(table(0, 4));

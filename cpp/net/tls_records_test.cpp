@@ -1,4 +1,4 @@
-// Records of TLS 1.3: keys as the standard's example has them, and nothing gets through that was changed.
+// Records of TLS 1.3: keys equal the standard's example, and changed records are rejected.
 #include "net/tls_records.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// TLS on the data plane: the same rows as without, nothing to be read on the way, and no way in for others.
+// TLS on the data plane: the same rows as without TLS, nothing readable on the wire, and no access for strangers.
 #include "net/tls_session.h"
 
 #include <sys/socket.h>
@@ -149,7 +149,7 @@ vfmRWPWPUH7ljHqQFnCeo0iWgMsREhlxh9kr5+5gWwuJNshSUEEnuJVT
 -----END PRIVATE KEY-----
 )";
 
-// Folders as a process of a job has them, in a temporary one that goes with this.
+// Certificate folders as processes of a job have them, in a temporary folder that is deleted with this object.
 class Certificates {
  public:
   Certificates() {
@@ -158,7 +158,7 @@ class Certificates {
     add("server", kMineCa, kServerCrt, kServerKey);
     add("worker", kMineCa, kWorkerCrt, kWorkerKey);
     add("other", kOtherCa, kOtherCrt, kOtherKey);
-    add("stranger", kMineCa, kOtherCrt, kOtherKey);  // believes the server, and is not believed
+    add("stranger", kMineCa, kOtherCrt, kOtherKey);  // trusts the server, but the server does not trust it
     add("old", kMineCa, kOldCrt, kOldKey);
     add("cousin", kMineCa, kCousinCrt, kCousinKey);
     add("mixed", kMineCa, kWorkerCrt, kServerKey);
@@ -203,7 +203,7 @@ struct Pair {
   explicit Pair(bool exact = false, uint64_t rekey_bytes = 1 << 30) {
     int both[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both) == 0);
-    const int bytes = 4096;  // so that the kernel is soon full
+    const int bytes = 4096;  // so that socket buffers fill up soon
     for (const int fd : both) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     Fd left(both[0]), right(both[1]);
     std::thread other(
@@ -237,7 +237,7 @@ std::vector<iovec> pieces_of(std::vector<uint8_t>& bytes, std::mt19937_64& rando
 
 TEST(pulls_pushes_and_images_of_slots_are_the_same_with_tls) {
   Secure cluster(2);
-  RemoteBackend backend(cluster.options(true));  // shared memory, were it offered
+  RemoteBackend backend(cluster.options(true));  // would use shared memory if the server offered it
   declare(backend);
   std::mt19937_64 random(1);
   const Routed routed = random_plan(cluster.placement, random, 60000);  // replies of megabytes
@@ -342,7 +342,7 @@ TEST(garbage_silence_and_half_a_handshake_end_and_the_server_goes_on) {
     callers.push_back(connect_tcp("127.0.0.1", cluster[0].port(), Clock::now() + std::chrono::seconds(5)));
     send(callers.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
-  for (const Fd& fd : callers) {  // each is ended by the server: after a word of TLS, or after its patience
+  for (const Fd& fd : callers) {  // the server ends each of them: after invalid TLS, or after a timeout
     set_timeouts(fd.get(), 20, 20);
     char byte = 0;
     ssize_t got = 0;
@@ -361,12 +361,12 @@ TEST(a_peer_that_stops_after_its_certificate_is_dropped) {
   set_timeouts(silent.line(), 20, 20);
   uint8_t byte = 0;
   Io io = Io::ok;
-  while (io == Io::ok) io = receive_all(silent.line(), &byte, 1);  // its last words, and then the end
+  while (io == Io::ok) io = receive_all(silent.line(), &byte, 1);  // its last message, and then the end
   CHECK(io == Io::closed || io == Io::failed);
 }
 
 TEST(both_ways_at_once_and_by_bits_all_bytes_arrive_in_order) {
-  Pair pair(false, 300000);  // with new keys on the way
+  Pair pair(false, 300000);  // with key updates in between
   std::mt19937_64 random(4);
   std::vector<uint8_t> there = noise(random, 3 << 20), back = noise(random, 2 << 20);
   std::vector<uint8_t> got_there(there.size()), got_back(back.size());
@@ -382,7 +382,7 @@ TEST(both_ways_at_once_and_by_bits_all_bytes_arrive_in_order) {
   });
   std::vector<iovec> out = pieces_of(there, random);
   size_t partly = 0;
-  while (!out.empty()) {  // as much as the kernel takes, again and again, as a peer does
+  while (!out.empty()) {  // sends as much as the kernel takes, repeatedly, as a peer does
     CHECK(send_some(pair.two.line(), out) == Io::ok);
     partly += out.empty() ? 0 : 1;
   }
@@ -402,7 +402,7 @@ TEST(an_exact_reader_leaves_the_next_message_on_the_socket) {
     sending.join();
   }
   uint8_t byte = 0;
-  CHECK(recv(pair.two.get(), &byte, 1, MSG_PEEK) == 1);  // a poll would tell of it
+  CHECK(recv(pair.two.get(), &byte, 1, MSG_PEEK) == 1);  // poll() would report it
   CHECK(receive_all(pair.two.line(), got.data(), second.size()) == Io::ok && got[0] == 2 && got[10] == 1);
   set_timeouts(pair.two.line(), 0.05, 1);
   CHECK(receive_all(pair.two.line(), got.data(), 1) == Io::idle);

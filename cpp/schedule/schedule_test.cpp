@@ -1,6 +1,6 @@
-// The scheduler on random streams: plans are carried out on caches and servers that know of each row how often it was
-// trained. Nobody reads a row that lacks a training, every key of a sample is in one list of its rank's plan, gradients
-// of a row that is kept all come to its keeper, and two schedulers that see the same batches come to the same plans.
+// The scheduler on random streams: plans are executed on simulated caches and servers that count the updates of each
+// row. No worker reads an outdated row, every key of a sample is in one list of its rank's plan, all gradients of a
+// kept row reach its keeper, and two schedulers make the same plans from the same batches.
 #include "schedule/schedule.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using Versions = std::map<Row, uint64_t>;
 
 struct Batch {
   uint32_t samples;
-  std::vector<std::vector<Key>> ids;  // by table; two tables have an id a sample, the third has bags
+  std::vector<std::vector<Key>> ids;  // by table; two tables have one id per sample, the third has bags
   std::vector<int64_t> offsets;
   std::vector<std::set<Row>> rows;  // by sample
 
@@ -48,18 +48,18 @@ std::vector<Row> rows_of(const PlanKeys& keys) {
   return rows;
 }
 
-// What plans have asked for so far: a test in which nothing of a kind happens shows nothing of it.
+// Counts what plans have asked for, to make sure that the test covers every kind.
 struct Seen {
   size_t hits = 0, pulls = 0, written_back = 0, dropped = 0, images = 0, values = 0, gradients = 0;
 };
 
-// Who trains, who keeps and who gives gradients of the rows of one step.
+// Which ranks train, keep and send gradients of the rows of one step.
 struct Roles {
   std::map<Row, std::set<uint32_t>> trainers, givers;
   std::map<Row, uint32_t> keeper;
 };
 
-// Caches and servers, and how often each row was trained.
+// Simulated caches and servers, with the number of updates of each row.
 struct World {
   std::vector<Versions> caches;
   Versions servers, latest;
@@ -68,7 +68,7 @@ struct World {
   explicit World(uint32_t workers) : caches(workers) {}
 
   void carry_out(const Scheduled& made, const Batch& batch, uint64_t capacity) {
-    std::map<std::pair<uint32_t, Row>, uint64_t> images, values;  // on their way, by receiver
+    std::map<std::pair<uint32_t, Row>, uint64_t> images, values;  // in flight, by receiver
     for (const auto& plan : made.plans) {
       Versions& cache = caches[plan->rank];
       for (const Row& row : rows_of(plan->write_back)) CHECK(cache.contains(row)), servers[row] = cache[row];
@@ -84,7 +84,7 @@ struct World {
       ++latest[row];
       const auto keeper = roles.keeper.find(row);
       if (keeper == roles.keeper.end()) {
-        servers[row] = latest[row];  // all gradients went there
+        servers[row] = latest[row];  // all gradients went to the server
         CHECK(!roles.givers.contains(row));
       } else {
         caches[keeper->second][row] = latest[row];
@@ -126,7 +126,7 @@ struct World {
     seen.values += CachePlan::rows_of(plan.value_receives);
   }
 
-  // Gradients go to the keeper, and it knows of each.
+  // Gradients go to the keeper, which expects each of them.
   void give(const CachePlan& plan, Roles& roles) {
     for (const PeerRows& to : plan.gradient_sends) {
       for (const Row& row : rows_of(to.rows)) {

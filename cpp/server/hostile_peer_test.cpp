@@ -1,5 +1,5 @@
-// Peers that mean harm, or are broken: ten thousand mutated frames, slow and half-open connections. The
-// server stays up, counts them, and then serves a good client as before.
+// Hostile or broken peers: ten thousand mutated frames, slow and half-open connections. The server stays up, counts
+// them, and still serves a good client.
 #include <sys/socket.h>
 
 #include <array>
@@ -51,7 +51,7 @@ struct Target {
     set_timeouts(fd.get(), 20, 20);
     return fd;
   }
-  // Past the handshake, by TCP or (with a window of ours) by the local socket.
+  // Completes the handshake over TCP or, with a window, over the local socket.
   Fd connect_as_member(const Window* window) const {
     Fd fd = connect();
     const Welcome welcome = offer_handshake(fd.get(), kSecret, {});
@@ -78,7 +78,7 @@ struct Target {
     options.ports = {server->port()};
     options.secret = kSecret;
     options.placement.server_of_slot.assign(kSlots, 0);
-    options.generation = UINT32_MAX;  // a member may raise it, and some mutated frames do
+    options.generation = UINT32_MAX;  // members may raise the generation, and some mutated frames do
     RemoteBackend backend(options);
     Routed routed{{0, 0}, {1, 2}, {0, 4, 8}, {0, 2}};
     std::vector<float> rows(8, -7), direct(8);
@@ -135,7 +135,7 @@ Bytes valid_frame(std::mt19937_64& random, const Window* window) {
 void mutate(Bytes& frame, std::mt19937_64& random) {
   auto* header = reinterpret_cast<uint8_t*>(&frame.header);
   for (uint64_t i = random() % 4; i > 0; --i) {
-    const uint64_t at = 6 + random() % (sizeof frame.header - 10);  // magic and version are tried elsewhere
+    const uint64_t at = 6 + random() % (sizeof frame.header - 10);  // other tests cover magic and version
     header[at] = static_cast<uint8_t>(random() % 3 == 0 ? random() : header[at] ^ (1u << random() % 8));
   }
   for (uint64_t i = random() % 4; i > 0 && !frame.body.empty(); --i) {
@@ -189,7 +189,7 @@ TEST(ten_thousand_mutated_frames_do_no_harm) {
   CHECK(target.serves());
 }
 
-// What a member sends on a connection that then ends; the status and the text of the only answer.
+// Sends a frame as a member on a new connection. Returns status and text of the reply.
 std::pair<Status, std::string> answer_to(const Target& target, Kind kind, uint8_t flags, size_t floats) {
   Fd fd = target.connect_as_member(nullptr);
   FrameHeader header;
@@ -282,8 +282,8 @@ TEST(a_client_with_a_wrong_proof_is_refused) {
 
 TEST(peers_that_stop_in_the_middle_lose_their_connection_and_idle_ones_do_not) {
   Target target(0.2);
-  Fd silent = target.connect();                        // never says hello
-  Fd idle = target.connect_as_member(nullptr);         // between frames
+  Fd silent = target.connect();                        // never sends a hello
+  Fd idle = target.connect_as_member(nullptr);         // silent between frames
   Fd half_header = target.connect_as_member(nullptr);  // 10 bytes of a header
   Fd half_body = target.connect_as_member(nullptr);    // a header and no body
   CHECK(send(half_header.get(), "STDW......", 10, MSG_NOSIGNAL) == 10);
@@ -316,7 +316,7 @@ TEST(a_peer_that_takes_no_replies_loses_its_connection) {
   seal(header);
   set_timeouts(fd.get(), 20, 20);
   Io io = Io::ok;
-  for (int i = 0; i < 1000 && io == Io::ok; ++i) {  // never reads: buffers fill up, then the server gives up
+  for (int i = 0; i < 1000 && io == Io::ok; ++i) {  // never reads, so buffers fill up and the server gives up
     out = {{&header, sizeof header}, {body.data(), body.size()}};
     io = send_all(fd.get(), out);
   }
@@ -354,7 +354,7 @@ TEST(strangers_never_take_the_places_of_members) {
     strangers.push_back(target.connect());
     if (i % 2 == 0) CHECK(send(strangers.back().get(), "STDW......", 10, MSG_NOSIGNAL) == 10);
   }
-  read_to_the_end(strangers.front().get());  // the oldest have given way
+  read_to_the_end(strangers.front().get());  // the oldest connections were closed
   CHECK(target.serves());
   Fd other = target.connect_as_member(nullptr);
   FrameHeader header;
@@ -369,7 +369,7 @@ TEST(strangers_never_take_the_places_of_members) {
   }
   set_timeouts(strangers.back().get(), 0.05, 20);
   uint8_t any = 0;
-  CHECK(recv(strangers.back().get(), &any, 1, 0) < 0 && errno == EAGAIN);  // there is room for the newest
+  CHECK(recv(strangers.back().get(), &any, 1, 0) < 0 && errno == EAGAIN);  // the newest is still open
 }
 
 TEST(more_connections_than_allowed_are_turned_away_with_a_reason) {

@@ -1,5 +1,5 @@
-// A server that dies and comes back at another address with its slots restored: whoever waits for it goes on,
-// pushes in doubt are applied once, and without such a word the error names the server.
+// A server dies and restarts at another address with its slots restored: waiting clients continue, unacknowledged
+// pushes are applied once, and without the new address the error names the server.
 #include <random>
 #include <thread>
 
@@ -10,7 +10,7 @@ using namespace springtide;
 
 namespace {
 
-// The next life of a server: a new store with what the old one held, at a new port.
+// Restarts a server with a new store, which has the old content, at a new port.
 void relaunch(Cluster& cluster, size_t server, const std::vector<std::vector<uint8_t>>& images) {
   StoreOptions store;
   store.slots = kSlots;
@@ -61,7 +61,7 @@ TEST(requests_wait_for_the_next_life_of_a_lost_server_and_go_on) {
       std::thread waits([&] { rows = pulled(backend, routed); });  // blocked until the server is back
       relaunch(cluster, 1, images);
       backend.readdress(1, life, "127.0.0.1", cluster[1].port());
-      backend.readdress(1, life, "127.0.0.1", 1);  // the same news again change nothing
+      backend.readdress(1, life, "127.0.0.1", 1);  // the same incarnation again has no effect
       waits.join();
       pushing->wait();
       CHECK(rows.size() == ones.size());
@@ -73,7 +73,7 @@ TEST(requests_wait_for_the_next_life_of_a_lost_server_and_go_on) {
 
 TEST(a_server_that_hangs_is_left_for_its_next_life) {
   Cluster cluster(2);
-  Cluster hung(2);  // stands for the old life: it is there, and answers, but does not count any more
+  Cluster hung(2);  // stands for the old process: it still answers, but is no longer the right server
   RemoteOptions options = hung.options(false);
   options.recovery_s = 20;
   RemoteBackend backend(options);

@@ -36,7 +36,7 @@ void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
   meta.unique = false;
   meta.batches = {{0, 1, 2, 3}};
   const auto pushing = backend.push(parts, meta);
-  std::vector<float> after = pulled(backend, a);  // made after the push, so it sees it
+  std::vector<float> after = pulled(backend, a);  // pulled after the push, so it sees the update
   pushing->wait();
   for (size_t i = 0; i < floats; ++i) CHECK(after[i] == before[i] - grads[i]);
 
@@ -46,7 +46,7 @@ void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
   CHECK(pulled(backend, a) == ones);
   std::vector<float> late(floats, 2.0f);
   const Part second{&a, late.data()};
-  backend.assign(std::span(&second, 1), true);  // these rows are there
+  backend.assign(std::span(&second, 1), true);  // these rows exist already
   CHECK(pulled(backend, a) == ones);
   std::vector<Key> keys;
   std::vector<float> rows;
@@ -107,7 +107,7 @@ TEST(bsp_sums_in_rank_order) {
   declare(*ranks[0]);
   const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {1, 4}});
   const std::vector<float> start = pulled(*ranks[0], routed);
-  const float piece[workers] = {1.0f, 1e8f, -1e8f};  // the order of these shows in the sum
+  const float piece[workers] = {1.0f, 1e8f, -1e8f};  // the sum depends on their order
   for (const uint32_t r : {2u, 0u, 1u}) {
     std::vector<float> grads(routed.row_offset.back(), piece[r]);
     const Part part{&routed, grads.data()};
@@ -148,7 +148,7 @@ TEST(mistakes_are_told_and_nothing_breaks) {
   CHECK_THROWS(BadInput, backend.push(std::span(&part, 1), nothing)->wait());
 
   std::vector<uint16_t> moved = cluster.placement.server_of_slot;
-  for (uint16_t s = 0; s < 2; ++s) {  // each takes it for the other's
+  for (uint16_t s = 0; s < 2; ++s) {  // each server believes that the other owns the slot
     moved[slot_of(hash_key(0, 1), kSlots)] = s ^ 1;
     cluster[s].set_placement(4, moved);
   }

@@ -1,4 +1,4 @@
-// Sets of batches against a plain set of samples, and slots that share them.
+// Sets of batches compared with a plain set of samples, and slots that share sets.
 #include "slots/identity_set.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ SampleRun run(uint32_t shard, uint64_t first, uint64_t end) { return {shard, sha
 
 std::vector<SampleSpan> one(uint32_t shard, uint64_t first, uint64_t end) { return {span(shard, first, end)}; }
 
-// Records the spans at every slot that has none of them, as a push does. True: all slots are alike.
+// Records the spans at every slot that has none of them, as a push does. Returns true if all slots are alike.
 bool admit(SlotIdentities& slots, const std::vector<SampleSpan>& spans, std::span<const uint8_t> spoken,
            std::vector<Verdict>& verdicts) {
   slots.judge(spans, spoken, verdicts);
@@ -52,10 +52,10 @@ TEST(whole_shards_side_by_side_are_one_range_and_others_are_not) {
   CHECK((set.runs() == std::vector<SampleRun>{{5, 7, 0, kShardEnd}}));
   CHECK(set.has(span(6, 2, 8)) == Has::all && set.has(tail(7, 0, 8)) == Has::all);
   CHECK(set.has(span(4, 0, 1)) == Has::none && set.has(span(8, 0, 1)) == Has::none);
-  set.add(span(3, 8, 9));  // beyond an end that is named later: somebody is wrong, and nothing is applied
+  set.add(span(3, 8, 9));  // beyond an end that is named later: an inconsistency, so nothing is applied
   CHECK(set.has(tail(3, 0, 8)) == Has::some && set.has(span(3, 0, 8)) == Has::none);
   set = IdentitySet(std::vector<SampleRun>{{5, 7, 0, kShardEnd}});
-  set.add(span(9, 0, 8));  // not known to be whole
+  set.add(span(9, 0, 8));  // not known to be complete
   set.add(span(10, 0, 8));
   set.add(tail(UINT32_MAX, 0, 8));
   set.add(span(0, 0, 8));
@@ -63,12 +63,12 @@ TEST(whole_shards_side_by_side_are_one_range_and_others_are_not) {
   CHECK(set.has(span(UINT32_MAX, 0, 8)) == Has::all);
 }
 
-// However shards are trained, whole ones leave no trace but the range that they are in.
+// In whatever order shards are trained, complete shards merge into ranges.
 TEST(a_hundred_thousand_finished_shards_are_as_many_ranges_as_are_under_way) {
   constexpr uint32_t kShards = 100'000, kWorkers = 16;
   std::mt19937_64 random(5);
   IdentitySet set;
-  std::vector<std::pair<uint32_t, uint64_t>> held;  // by worker: its shard, and how far it is
+  std::vector<std::pair<uint32_t, uint64_t>> held;  // by worker: its shard, and its position in it
   uint32_t next = 0;
   size_t most = 0;
   for (; next < kWorkers; ++next) held.emplace_back(next, 0);
@@ -87,7 +87,7 @@ TEST(a_hundred_thousand_finished_shards_are_as_many_ranges_as_are_under_way) {
 
 TEST(a_set_answers_like_a_set_of_samples) {
   std::mt19937_64 random(11);
-  constexpr uint64_t kSamples = 20;  // of a shard; the last one's number is not known
+  constexpr uint64_t kSamples = 20;  // samples per shard; the size of the last shard is unknown
   for (int round = 0; round < 200; ++round) {
     IdentitySet set;
     std::set<std::tuple<uint32_t, uint64_t>> plain;
@@ -106,7 +106,7 @@ TEST(a_set_answers_like_a_set_of_samples) {
     }
     const IdentitySet again(set.runs());
     CHECK(again == set);
-    size_t runs = 0;  // the fewest that there can be
+    size_t runs = 0;  // minimum possible number of runs
     for (const auto& [shard, at] : plain) {
       const bool first =
           at == 0 ? shard == 0 || !plain.contains({shard - 1, kSamples - 1}) : !plain.contains({shard, at - 1});
@@ -141,7 +141,7 @@ TEST(slots_share_one_set_until_they_differ_and_again_when_they_are_equal) {
   CHECK(!admit(slots, one(1, 4, 8), second, verdicts));
   CHECK(verdicts[1] == Verdict::apply && verdicts[0] == Verdict::foreign);
   CHECK(slots.sets() == 2);
-  CHECK(!admit(slots, one(1, 4, 8), {}, verdicts));  // the late copy of all of it
+  CHECK(!admit(slots, one(1, 4, 8), {}, verdicts));  // a late duplicate
   CHECK(verdicts[1] == Verdict::had && verdicts[3] == Verdict::apply);
   CHECK(slots.sets() == 1);
   slots.put(2, {});

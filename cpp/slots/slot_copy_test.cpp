@@ -1,4 +1,4 @@
-// Slots copied part by part are what a copy at one moment would be, whatever happens between the parts.
+// A slot copied part by part equals a copy at one moment, whatever happens between the parts.
 #include "slots/slot_copy.h"
 
 #include <array>
@@ -20,12 +20,12 @@ constexpr TableId kTables = 3;
 
 StoreOptions small() { return {kSlots, 7, uint64_t{256} << 20, 1}; }
 
-// What an image says, whatever the order of its rows.
+// The content of an image, independent of the order of its rows.
 struct Said {
   bool full = true;
   uint64_t clock = 0;
   std::vector<SampleRun> identities;
-  std::map<std::pair<TableId, uint64_t>, std::string> entries;  // rows, keys that wait
+  std::map<std::pair<TableId, uint64_t>, std::string> entries;  // rows and candidates
   std::map<std::pair<TableId, uint64_t>, int> gone;
   bool operator==(const Said&) const = default;
 };
@@ -63,7 +63,7 @@ std::vector<uint8_t> bytes_of_copy(SlotCopy& copy, size_t count = 1000) {
   return all;
 }
 
-// A store in which anything may happen.
+// A store with all kinds of random changes.
 class World {
  public:
   explicit World(uint64_t seed) : random_(seed), store(small()) {
@@ -95,7 +95,7 @@ class World {
     store.push_once({tables, keys, {&run, 1}}, hyper_, clock_ += pick(2), false, {{&batch, 1}, {}});
   }
 
-  // Any of what others may do to the slot meanwhile. What is rare is rare here too.
+  // Makes a random change to the slot; rare changes are rare here too.
   void disturb(uint32_t slot) {
     const uint64_t what = pick(40);
     if (what < 24) return push(pick(3000));
@@ -155,7 +155,7 @@ TEST(a_copy_that_was_given_up_does_no_harm_to_the_next) {
   CHECK(world.store.copy_slot(5, 0, copy, SIZE_MAX));
 }
 
-// Every push adds one to all rows, so that a row tells how many batches it has had.
+// Every push adds one to all rows, so that a row's value is its number of batches.
 TEST(copies_made_while_others_train_have_rows_and_batches_of_one_moment) {
   Store store(small());
   store.declare(spec(0, 16, OptimKind::sgd));

@@ -1,4 +1,4 @@
-// Rows of a step against plain loops: dedup, routing over servers, pooling, gradients, merging, what is refused.
+// Rows of a step compared with plain loops: dedup, routing to servers, pooling, gradients, merging, errors.
 #include "step/step_rows.h"
 
 #include <algorithm>
@@ -181,7 +181,7 @@ TEST(a_gradient_that_is_not_finite_is_named_and_not_pushed) {
   CHECK_THROWS(NonFinite, step.push_part());
   step.set()->grads()[0] = step.set()->grads()[1] = step.set()->grads()[2] = step.set()->grads()[3] = 0;
   for (float& g : step.set()->grads()) g = std::isfinite(g) ? g : 0.0f;
-  CHECK(step.push_part().routed->keys.size() == 2);  // mended before the push: nothing is wrong any more
+  CHECK(step.push_part().routed->keys.size() == 2);  // fixed before the push, so the push is accepted
 }
 
 TEST(memory_is_used_again_and_threads_may_gather_at_once) {

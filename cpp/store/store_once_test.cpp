@@ -26,7 +26,7 @@ struct Tables {
     tables.assign(kKeys, 0);
     grads.assign(2 * kKeys, -1.0f);
   }
-  // Every key once, named by one batch.
+  // Pushes every key once, with the identity of one batch.
   OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> covers = {}, uint64_t batches = 1) {
     const BatchRange range{kShard, shard, batch * 4, batches * 4};
     const std::vector<RowRun> runs{{700, grads.data()}, {kKeys - 700, grads.data() + 1400}};
@@ -60,7 +60,7 @@ TEST(a_push_is_applied_once_and_its_copies_are_skipped) {
     const OnceStats again = t.push(1, 0);
     CHECK(again.applied == 0 && again.had_keys == kKeys);
     CHECK(t.push(1, 2).applied == kKeys);
-    CHECK(t.push(1, 1).applied == kKeys);  // later than its successor: a set, not a mark
+    CHECK(t.push(1, 1).applied == kKeys);  // after its successor: applied batches are a set, not a high-water mark
     CHECK(t.all_rows_are(3));
     CHECK(t.store.identity_stats().sets == kStripes);
     CHECK(t.store.identity_stats().runs == kStripes);
@@ -147,8 +147,8 @@ TEST(pushes_of_one_identity_at_once_apply_once) {
   CHECK(t.store.identity_stats().runs == kStripes);
 }
 
-// Whatever the moment of the copy, its rows and its set agree: taking the copy in and pushing everything
-// again ends at every batch once.
+// Whenever the copy is made, its rows and its set of batches agree: after importing the copy and pushing everything
+// again, every batch is applied once.
 TEST(a_copy_taken_while_pushes_run_has_rows_and_set_of_one_moment) {
   Tables t;
   constexpr uint64_t kBatches = 60;

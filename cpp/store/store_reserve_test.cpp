@@ -1,5 +1,5 @@
-// Pushes that run out of memory, wherever that is: every allocation of a push is made to fail in turn. A slot
-// then has all of the push with its identity, or nothing of either, and sending it again makes it whole.
+// Pushes that run out of memory at any point: every allocation of a push is made to fail in turn. A slot then has the
+// whole push with its identity, or nothing of either, and a repeated push completes it.
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -18,8 +18,8 @@ using namespace springtide;
 
 namespace {
 
-thread_local int64_t allocations_left = -1;  // of this thread, before one fails; -1: none does
-std::atomic<size_t> too_large{SIZE_MAX};     // of any thread: this much fails
+thread_local int64_t allocations_left = -1;  // allocations of this thread until one fails; -1: none fails
+std::atomic<size_t> too_large{SIZE_MAX};     // allocations of this size or more fail, in any thread
 
 bool fails_now(size_t bytes) {
   if (bytes >= too_large) return true;
@@ -44,7 +44,7 @@ void operator delete(void* at) noexcept { std::free(at); }
 void operator delete(void* at, size_t) noexcept { std::free(at); }
 void operator delete(void* at, std::align_val_t) noexcept { std::free(at); }
 void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at); }
-// Of arrays too: a sanitizer has its own, which do not come here and never fail.
+// Arrays too: a sanitizer's own operator new[] would not call ours and would never fail.
 void* operator new[](size_t bytes) { return operator new(bytes); }
 void operator delete[](void* at) noexcept { std::free(at); }
 void operator delete[](void* at, size_t) noexcept { std::free(at); }
@@ -90,7 +90,7 @@ struct Scene {
     store.pull(tables, keys, out.data());
     return out;
   }
-  // By slot: its rows, with ages and all, and what it remembers.
+  // State of each slot: its rows with ages, and its applied batches.
   struct State {
     std::map<std::pair<TableId, uint64_t>, std::vector<uint8_t>> rows;
     std::map<std::pair<TableId, uint64_t>, uint32_t> waiting;
@@ -133,7 +133,7 @@ void in_new_thread(Body body) {  // its scratch memory is empty
   std::thread(body).join();
 }
 
-// The n-th allocation of what is done fails. Whether one did.
+// Makes the n-th allocation of `body` fail. Returns whether one failed.
 template <class Body>
 bool in_want(Fault fault, int64_t n, Body body) {
   bool failed = false;
@@ -179,7 +179,7 @@ void survive(Fault fault, int64_t least) {
       return;
     }
   }
-  CHECK(n > least);  // else nothing was made to fail
+  CHECK(n > least);  // otherwise no allocation was made to fail
 }
 
 // Keys that are all new.
@@ -187,13 +187,13 @@ struct NewKeys : Scene {
   NewKeys() { add_table(spec(0, 16, OptimKind::adagrad), 3000); }
 };
 
-// Half of the rows are there.
+// Half of the rows exist.
 struct SomeRows : Scene {
   SomeRows() { add_table(spec(0, 16, OptimKind::adagrad), 3000); }
   void prepare() override { push_some(1500, 0, 0); }
 };
 
-// Weights of two bytes, in slots that do not all have one history.
+// 16-bit weights, in slots with different histories.
 struct HalfRows : Scene {
   HalfRows() {
     TableSpec half = spec(0, 33, OptimKind::adagrad);
@@ -219,7 +219,7 @@ struct HalfRows : Scene {
   }
 };
 
-// Rows leave: those past their ttl, the oldest of full slots. Others wait until they are seen often enough.
+// Rows are evicted: those past their ttl, and the oldest of full slots. Other keys wait for admission.
 struct Evictions : Scene {
   Evictions() {
     TableSpec small = spec(0, 2, OptimKind::sgd), old = spec(1, 2, OptimKind::sgd);
@@ -235,7 +235,7 @@ struct Evictions : Scene {
     store.cut();
     Scene::push(0, 0, {}, 1);
     push_some(2500, 0, 1, {}, 2);
-    push_some(0, 0, 2, {}, 50);  // what is past its ttl is there still
+    push_some(0, 0, 2, {}, 50);  // rows past their ttl are not freed yet
   }
   OnceStats push() override { return Scene::push(1, 0, {}, 80); }
 };
@@ -259,7 +259,7 @@ TEST(slots_of_different_histories_that_lack_memory_have_it_whole_or_not_at_all) 
 
 TEST(a_push_for_which_rows_must_leave_is_whole_or_not_there) { survive<Evictions>(Fault::allocation, 20); }
 
-// An image comes into a slot that has rows already, with more than its share of one table.
+// Imports an image into a slot that has rows already; the image has more than the slot's share of one table.
 TEST(an_image_that_lacks_memory_leaves_a_slot_as_it_was_or_empty_and_closed) {
   Evictions from;
   from.prepare();
@@ -286,7 +286,7 @@ TEST(an_image_that_lacks_memory_leaves_a_slot_as_it_was_or_empty_and_closed) {
   }
 }
 
-// Without memory for one slot of several, the others change hands, and each has one owner.
+// If memory is short for one of several slots, the others change owners, and each slot has one owner.
 TEST(a_slot_for_which_the_target_lacks_memory_stays_and_the_others_go) {
   Cluster cluster(2);
   const TableSpec wide = spec(0, 4000, OptimKind::sgd);

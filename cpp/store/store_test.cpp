@@ -1,4 +1,4 @@
-// The store from several threads at once, and what Python cannot reach: made for the sanitizers.
+// The store used by several threads, and functions that Python cannot call; meant for the sanitizers.
 #include "store/store.h"
 
 #include <algorithm>
@@ -112,7 +112,7 @@ TEST(everything_at_once_is_free_of_races) {
   uint64_t sum = 0;
   for (uint32_t slot = 0; slot < store.slots(); ++slot) sum += store.load(slot).rows;
   CHECK(sum == store.rows());
-  CHECK(store.rows(1) <= 64 * 16);  // a share is ceil(1000 / 64) = 16 rows a slot
+  CHECK(store.rows(1) <= 64 * 16);  // a share is ceil(1000 / 64) = 16 rows per slot
 }
 
 TEST(equal_hashes_of_different_tables_are_told_apart) {

@@ -1,4 +1,4 @@
-// Frames: what goes in comes out, and what was damaged on the way is refused before anything is read past its end.
+// Frames: encoding and decoding are inverse, and damaged frames are refused without reading past their end.
 #include "wire/wire.h"
 
 #include <cstring>
@@ -126,7 +126,7 @@ TEST(tables_survive_the_trip_and_nonsense_does_not) {
     for (int change = 0; change < 3; ++change) bad[random() % bad.size()] = static_cast<uint8_t>(random());
     try {
       CHECK(decode_tables(bad).size() <= 2);
-    } catch (const BadInput&) {  // the usual end; the other is a spec with other numbers
+    } catch (const BadInput&) {  // the usual outcome; the other is a valid spec with other numbers
     }
   }
 }

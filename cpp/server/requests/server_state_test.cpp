@@ -10,7 +10,7 @@ using namespace springtide;
 
 namespace {
 
-// A request that comes now, in a thread of its own.
+// Starts a request in a separate thread.
 std::future<void> request(RequestPause& pause) {
   std::promise<void> comes;
   std::future<void> came = comes.get_future();

@@ -1,4 +1,4 @@
-// Nothing that is not finite passes, wherever it lies; everything else does.
+// Non-finite floats are found at every position, and finite floats pass.
 #include "store/kernels/finite.h"
 
 #include <limits>

@@ -1,4 +1,4 @@
-// Ticks run out and are numbered anew: ages, order and cuts stay, in the clock and in a store that uses one.
+// Ticks run out and are renumbered: ages, order and cuts do not change, in the clock and in a store.
 #include "store/keys/age_clock.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 using namespace springtide;
 
-// Numbering anew holds all 64 stripes at once; ThreadSanitizer's own count of locks held ends there.
+// Renumbering locks all 64 stripes together, which is ThreadSanitizer's limit of locks held by a thread.
 extern "C" const char* __tsan_default_options() { return "detect_deadlocks=0"; }
 
 namespace {
@@ -21,7 +21,7 @@ constexpr uint32_t kSlots = 64;
 constexpr uint32_t kFewTicks = 1500;
 constexpr uint32_t kShare = 6;  // rows of table 1 that a slot may hold
 
-// A table of each kind that ages matter to, in a store that nobody else uses.
+// A table of each kind for which ages matter, in a separate store.
 struct Tables {
   explicit Tables(uint32_t last_tick) : store({kSlots, 7, uint64_t{256} << 20, 1}) {
     store.clock.set_last_tick(last_tick);
@@ -63,9 +63,9 @@ TEST(ticks_in_use_keep_age_and_order_and_the_others_are_free_again) {
     CHECK(clock.age_at(now[ticks[i]]) == i + 1);
     CHECK(i == 0 || now[ticks[i]] > now[ticks[i - 10]]);
   }
-  CHECK(clock.age_at(clock.tick()) == 100);                 // the present is always in use
-  CHECK(clock.tick() == 11 && clock.tick_for(1000) == 12);  // ten kept and the present one
-  CHECK(clock.tick_for(11) == now[ticks[10]]);              // a kept one is found by its age
+  CHECK(clock.age_at(clock.tick()) == 100);                 // the current tick is always in use
+  CHECK(clock.tick() == 11 && clock.tick_for(1000) == 12);  // ten kept ticks and the current one
+  CHECK(clock.tick_for(11) == now[ticks[10]]);              // a kept tick is found by its age
   clock.advance(101);
   CHECK(clock.tick() == 13 && clock.age_at(13) == 101);
 }
@@ -90,7 +90,8 @@ TEST(what_lay_before_a_cut_lies_before_it_still) {
     }
     CHECK(clock.tick() > clock.boundary(cuts[c]));
   }
-  CHECK(clock.tick_for(33) > clock.boundary(cuts.back()));  // an age from before the cut: what comes now came after
+  // A row imported now counts as changed after the cut, even with an earlier age.
+  CHECK(clock.tick_for(33) > clock.boundary(cuts.back()));
 }
 
 TEST(a_clock_that_is_full_says_so) {
@@ -112,7 +113,8 @@ TEST(a_store_whose_ticks_run_out_is_as_one_whose_do_not) {
     std::vector<Key> keys(24);
     for (size_t i = 0; i < keys.size(); ++i) {
       tables[i] = static_cast<TableId>(random() % 3);
-      keys[i] = static_cast<Key>(random() % (at % 50 == 0 ? 400 : 8));  // few leave: that is remembered, by tick
+      // Few rows are evicted, so their tombstones with ticks are kept.
+      keys[i] = static_cast<Key>(random() % (at % 50 == 0 ? 400 : 8));
     }
     const PushStats here = few.push(tables, keys, at), there = many.push(tables, keys, at);
     if (here.applied != there.applied || here.created != there.created || here.evicted != there.evicted ||
@@ -143,7 +145,7 @@ TEST(images_of_many_ages_find_ticks_in_a_store_that_is_nearly_full) {
   for (int round = 0; round < 20; ++round) {
     for (uint32_t slot = 0; slot < kSlots; ++slot) {
       const std::vector<uint8_t> bytes = from.image(slot, 0);
-      to.store.clock.cut();  // what comes after a cut needs ticks of its own
+      to.store.clock.cut();  // rows changed after a cut need new ticks
       to.store.import_slot(bytes);
       CHECK(to.image(slot, 0) == bytes);
     }

@@ -1,5 +1,5 @@
-// Large calls in slot order on tables that are alike take a way of their own; what comes of it is what many
-// small calls of the same keys do, to the bit.
+// Large calls in slot order on similar tables use a separate code path. Its result is bit-identical to many small calls
+// with the same keys.
 #include "store/keys/row_pipeline.h"
 
 #include <algorithm>
@@ -29,12 +29,12 @@ TableSpec spec(TableId id, uint32_t dim, OptimKind kind, bool crowded) {
   made.dim = dim;
   made.optim.kind = kind;
   made.init = {InitKind::uniform, -1, 1};
-  made.min_count = id == 1 ? 2 : 0;                   // its keys wait to be seen twice
-  made.capacity_rows = id == 2 && crowded ? 512 : 0;  // its oldest rows give way
+  made.min_count = id == 1 ? 2 : 0;                   // its keys get a row when they are seen twice
+  made.capacity_rows = id == 2 && crowded ? 512 : 0;  // its oldest rows are evicted
   return made;
 }
 
-// Distinct keys in slot order; `astray` of them lie where they should not.
+// Distinct keys in slot order, except that `astray` of them are at wrong positions.
 Call call(std::mt19937_64& random, size_t count, uint32_t dim, size_t astray) {
   std::set<std::pair<uint64_t, std::pair<TableId, Key>>> drawn;
   while (drawn.size() < count) {
@@ -56,7 +56,7 @@ Call call(std::mt19937_64& random, size_t count, uint32_t dim, size_t astray) {
   return made;
 }
 
-// One key of each stripe in turn: in no order, but those of a stripe stay in theirs.
+// Takes one key of each stripe in turn: not in slot order, but keys of a stripe keep their order.
 Call dealt(const Call& given, uint32_t dim) {
   std::vector<std::vector<size_t>> stripes(kStripes);
   for (size_t i = 0; i < given.keys.size(); ++i)
