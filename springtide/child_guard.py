@@ -1,8 +1,6 @@
 """Kills a child process when its parent ends, because an orphan would keep the parent's sockets open.
 
-In: the parent's pid, read before the fork. `platforms.local.watchdog` is the first defence, but it can be killed
-together with the agent. The kernel ties the child to the thread that forked it, so agents start roles in the thread of
-their event loop.
+The kernel ties the child to the thread that forked it, so agents start roles in the thread of their event loop.
 """
 
 import ctypes

@@ -1,8 +1,4 @@
-"""Reads hand-written YAML, JSON and text files, and reports errors with line and field.
-
-In: a path. Out: text, or plain lists and mappings. JSON files do not need PyYAML. Next: `launch.spec.spec_reader`,
-`sim.world.workload`, `telemetry.planner_views` and others interpret the content.
-"""
+"""Reads hand-written YAML, JSON and text files, and reports errors with line and field. JSON needs no PyYAML."""
 
 import json
 import pathlib

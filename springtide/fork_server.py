@@ -1,8 +1,7 @@
 """Fork server: an interpreter with finished imports that forks processes on request, and the client's side of a fork.
 
-In: `ForkRequest`s over a socket, each with a socket for reports, a gate that lets the fork start, and maybe a log. Out:
-forks, which end with the server; the server ends with its owner. The server starts no threads, because forks would not
-inherit them. Clients: platforms/local/fork_server.py, dataworker/processes/local_processes.py.
+Each `ForkRequest` comes with a socket for reports, a gate that lets the fork start, and maybe a log. Forks end with the
+server, and the server with its owner. The server starts no threads, because forks would not inherit them.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Pure. The bsp group of a job: conditions to form the group, its members and leader, and its rollback to a checkpoint.
 
-In: `job.state`, and `master.servers.bsp_group` with the workers that wait. Rows on servers and dense parameters in
-workers must belong to the same step. If any of these rows or parameters is lost for good, every process is relaunched
-from the last checkpoint.
+Rows on servers and dense parameters in workers must belong to the same step. If any of them is lost for good, every
+process is relaunched from the last checkpoint.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,16 +1,8 @@
 """Pure. Decides whether a lost role is relaunched or the job fails, and counts interruptions of a bsp group.
 
-=====================================  ================================================================
-a crash, a kill, a missed heartbeat    relaunch at once, later after a delay that doubles; up to a limit
-killed for lack of memory              relaunch at once with twice the memory; up to the same limit; if a server was
-                                       killed, the job also gets twice as many servers
-evicted or preempted                   relaunch at once; does not count as a failure
-no host has room for it                relaunch at once, if the job needs the role (`job.scaling.evictions`)
-a server is down                       relaunch a worker that could not wait for it; does not count as a failure
-=====================================  ================================================================
-
-A lost server restores its slots from a checkpoint (`master.servers.recovery`). Before the first complete checkpoint the
-whole job restarts; a job without checkpoints fails.
+A crash, a kill or a missed heartbeat counts as a failure: the relaunch waits longer each time, up to a limit. A role
+that was killed for lack of memory gets twice the memory. An evicted or unplaced role, and a worker that could not wait
+for a server, are relaunched at once. A lost server restores its slots from a checkpoint (`master.servers.recovery`).
 """
 
 from collections.abc import Iterable, Mapping

@@ -2,7 +2,6 @@
 
 A straggler gets leases of half the size, then a quarter (`judge`). Near the end of the data it gives up part of its
 leases (`level_leases`). In a stream job, backup workers make up for it (`update_marks`, `wanted_backups`).
-Next: `master.data.leases` and `master.autoscale.online_loop`.
 """
 
 import math

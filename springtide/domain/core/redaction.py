@@ -1,11 +1,7 @@
-"""Pure. Redacts credentials from text for logs, events, status and errors.
+"""Pure. Redacts credentials from text for logs, events, status and errors. When in doubt, the module redacts.
 
-In: any text, such as a database error, and known secret values. Out: the text with `hidden` in place of each secret.
-Redacted are passwords in URLs, values whose name contains a word such as "password" or "token", and every occurrence of
-the known secret values. When in doubt, the module redacts. Next: `telemetry.output`.
-
-    postgresql://brain:pw@db/brain              ->  postgresql://brain:hidden@db/brain
-    https://bucket/x?X-Amz-Signature=3f2a&v=1   ->  https://bucket/x?X-Amz-Signature=hidden&v=1
+postgresql://brain:pw@db/brain              ->  postgresql://brain:hidden@db/brain
+https://bucket/x?X-Amz-Signature=3f2a&v=1   ->  https://bucket/x?X-Amz-Signature=hidden&v=1
 """
 
 import re

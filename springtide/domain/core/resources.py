@@ -1,8 +1,4 @@
-"""Pure. CPU and memory limits of a process, its measured usage, and the default sizes of a local job.
-
-In: `cli.job.run` passes the core count and the user's `--cpu` and `--memory`. Next: `platforms` enforces
-`ProcessLimits`.
-"""
+"""Pure. CPU and memory limits of a process, its measured usage, and the default sizes of a local job."""
 
 import math
 import re

@@ -1,8 +1,4 @@
-"""Pure. Roles of a job, their processes, and the placement of slots on servers.
-
-In: `platforms` starts roles, `embedding.placement.placement` computes placements. Next: `rpc.messages.messages` sends
-these values over the wire.
-"""
+"""Pure. Roles of a job, their processes, and the placement of slots on servers."""
 
 from dataclasses import dataclass
 from enum import StrEnum

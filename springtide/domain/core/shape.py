@@ -1,8 +1,4 @@
-"""Pure. Shape of a job (number and size of its roles), the bounds on it, and its cost.
-
-In: the user's request and the capacity of the cluster. Next: `domain.plan.view` shows a job with its shape and bounds.
-`planning.candidates.pareto` lists the shapes worth having. `planning.allocate.choose` picks one shape per job.
-"""
+"""Pure. Shape of a job (number and size of its roles), the bounds on it, and its cost."""
 
 import math
 from dataclasses import dataclass, fields

@@ -1,7 +1,4 @@
-"""Pure. Validates numbers that users pass, and rejects everything else with an error that names the argument.
-
-In: a value from a script, including NumPy integers. Out: an int, or BadInput.
-"""
+"""Pure. Validates numbers that users pass, and rejects everything else with an error that names the argument."""
 
 import functools
 import inspect

@@ -1,8 +1,7 @@
 """Pure. Settings, reports and targets for the data workers of a job.
 
-In: `cli.job.run` fills in `FeedRules`; trainers report `FeedState` in their heartbeats. Next:
-`master.data.data_workers` turns the reports into a `FeedSeen`. `planning.dataworkers` answers with a `FeedTarget`.
-`job.scaling.data_workers` applies the target.
+Trainers report `FeedState`s. `master.data.data_workers` turns them into a `FeedSeen`. `planning.dataworkers` answers
+with a `FeedTarget`, which `job.scaling.data_workers` applies.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Pure. Messages between master and workers about shards and leases, as plain tuples for the wire and the journal.
 
-A *shard* is a fixed range of batches in an epoch's order. Its number is unique in the job. A *lease* is a range of
-batches of one shard that one holder trains. The shard and the first sample identify a lease. Next:
-data/ledger/async_ledger.py grants leases, worker/input/lease_prefetch.py requests them.
+A *shard* is a fixed range of batches in an epoch's order. A *lease* is a range of batches of one shard that one holder
+trains. Next: data/ledger/async_ledger.py grants leases, worker/input/lease_prefetch.py requests them.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,7 @@
-"""Pure. Descriptions of streams in messages between master and workers: partitions, their ends, and the cuts between
-batches.
+"""Pure. Streams in messages between master and workers: partitions, their ends, and the cuts between batches.
 
-A partition is a shard without an end, and its offsets are samples. A batch is a range of offsets of one partition. A
-batch ends at the next multiple of the batch size, or earlier at a *cut* that the master has recorded. A second reader
-of a partition therefore finds the same batches. Next: data/ledger/stream_ledger.py leases partitions, data/stream/
-reads them.
+A partition is a shard without an end. A batch is a range of its offsets, and ends at the next multiple of the batch
+size, or earlier at a *cut* that the master has recorded. A second reader therefore finds the same batches.
 """
 
 from dataclasses import dataclass, field

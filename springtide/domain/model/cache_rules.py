@@ -1,8 +1,6 @@
-"""Pure. Settings and counters of the row cache in workers, and the policies that assign samples to workers of a bsp
-group.
+"""Pure. Settings and counters of the row cache in workers, and the policies that assign samples to workers.
 
-In: `cli.job.run` and `job.prepare`. Next: `domain.spec.job_spec` stores the rules. `worker.cache.sample_allocation`
-applies them. `planning.guards.cache_benefit` decides where the rules leave the choice open.
+`worker.cache.sample_allocation` applies the rules. `planning.guards.cache_benefit` decides where they leave the choice.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,4 @@
-"""Pure. Checkpoint messages between master and servers, and the settings of checkpoints.
-
-In: `cli.job.run` builds the rules. Next: `master.checkpoint.round` begins checkpoints, `server.checkpoints` writes the
-part of each server, `checkpoint.format.manifest` assembles the parts.
-"""
+"""Pure. Checkpoint messages between master and servers, and the settings of checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

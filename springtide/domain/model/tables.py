@@ -1,8 +1,4 @@
-"""Pure. Specification of embedding tables: row type, initialization, optimizer, admission and eviction of rows.
-
-In: embedding/modules/modules.py and embedding/modules/optimizers.py build these values. Next:
-embedding/lookup/table_client.py declares the tables to the servers.
-"""
+"""Pure. Specification of embedding tables: row type, initialization, optimizer, admission and eviction of rows."""
 
 import math
 from dataclasses import dataclass

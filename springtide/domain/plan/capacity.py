@@ -1,8 +1,7 @@
 """Pure. Capacity of a platform, the shape bounds that follow from it, and the first shape of a job.
 
 A worker computes with one thread and gets at most one core, so more cores mean more workers. With less than half a
-core, a worker takes half a minute to start, because the kernel grants CPU quota in periods. Where the platform cannot
-limit cores, planning assumes the usual usage of each role. Every role must fit on one node.
+core, a worker takes half a minute to start, because the kernel grants CPU quota in periods.
 """
 
 import math

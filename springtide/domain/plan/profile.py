@@ -1,7 +1,6 @@
 """Pure. Step timings of workers: by phase for users, and by four terms for the performance model.
 
-In: worker/link/progress.py creates one StepTiming per step. Next: heartbeats carry their sums to the master.
-`planning.perf_model.profiles` builds one `Profile` per window. `planning.perf_model.fit` fits a model to the profiles.
+Heartbeats carry their sums to the master, and `planning.perf_model.profiles` builds one `Profile` per window.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Pure. ScalePlan: the pods that a cluster must run for a job, or the role counts that a user requests.
 
-In: on Kubernetes the agent beside the master writes one plan with the name of the job, whenever the wanted roles
-change. Users may create further plans. Out: `platforms.k8s.operator` creates the pods of the master's plan. The agent
-passes user plans to the master.
+The agent beside the master writes one plan, whose pods `platforms.k8s.operator` creates. It passes user plans to the
+master.
 """
 
 from collections.abc import Mapping

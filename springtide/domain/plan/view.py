@@ -1,7 +1,6 @@
 """Pure. Input of a policy: the current jobs, their cluster, and past jobs.
 
-In: a master (its own job), the brain (all jobs), the simulator. Next: a policy, `(ClusterView, PlanningConfig) ->
-Decision`, found by `planning.policy.registry`.
+A master shows its own job, the brain and the simulator all jobs. Next: `planning.policy.registry`.
 """
 
 import math

@@ -1,8 +1,6 @@
 """Pure. Job specification that users write, identical for all platforms.
 
-In: `launch.spec.spec_reader` reads it from YAML, a program builds it in Python, or a cluster stores it as the spec of
-an `ElasticJob`. `domain.spec.schema` derives the schema from these classes. Only `script` is required. YAML names are
-in `camelCase`. Out: `launch.spec.resolve` fills in missing values from the capacity of the platform.
+`domain.spec.schema` derives the YAML form with names in `camelCase`. `launch.spec.resolve` fills in missing values.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """Pure. Settings and status of autoscaling for a job that reads a stream.
 
-In: the command line or a test, through `domain.spec.job_spec.JobSpec`. Next: `master.autoscale.online_loop` applies
-them. Stream time may run faster than the clock (`speedup`), so a test can replay a day in minutes. Lags, steps and SLOs
-are in stream time.
+Stream time may run faster than the clock (`speedup`), so a test can replay a day in minutes. Lags, steps and SLOs are
+in stream time.
 """
 
 from dataclasses import dataclass, field, fields

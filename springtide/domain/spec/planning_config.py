@@ -1,7 +1,4 @@
-"""Pure. Settings of planning, with default values from the papers where a paper gives one.
-
-In: settings of a master or the brain. Next: every policy, `(ClusterView, PlanningConfig) -> Decision`.
-"""
+"""Pure. Settings of planning, with default values from the papers where a paper gives one."""
 
 import math
 from collections.abc import Mapping

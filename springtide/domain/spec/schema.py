@@ -1,8 +1,6 @@
 """Pure. Converts job specifications to and from plain data, and reports every mistake with its path.
 
-In: the dataclasses of `domain.spec.elastic_job`, or mappings and lists from YAML or a cluster. Out: `to_plain`,
-`from_plain`, and `fields_of` for generators of schemas and pages. Next: `launch.spec.spec_reader` adds line and column
-numbers; `platforms.k8s` builds the schema of its custom resource.
+`launch.spec.spec_reader` adds line and column numbers; `platforms.k8s` builds the schema of its custom resource.
 """
 
 import ast

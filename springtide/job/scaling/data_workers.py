@@ -1,8 +1,7 @@
 """Pure. Scales, replaces and relaunches the data workers of a job, which hold no state.
 
-The loss of data workers never fails the job, and the job does not wait for them at its end. After too many failures, or
-if trainers cannot hand over their data program, the job continues without data workers. Next:
-`master.data.data_workers`.
+The loss of data workers never fails the job. After too many failures, or if trainers cannot hand over their data
+program, the job continues without data workers.
 """
 
 import itertools

@@ -1,9 +1,7 @@
 """Pure. Replaces roles that their host will evict, and continues without roles that no host has room for.
 
-The old process works on while its replacement starts: a worker finishes its batch, peers take a server's slots. If no
-host has room for a role, the job asks again later: first after as long as the platform waited, then after twice as
-long. The job waits for room for its last worker, and for a server whose slots no other server has. If a plan sets their
-cores, each new request asks for fewer cores.
+The old process works on while its replacement starts. If no host has room for a role, the job asks again later, with
+growing delays. It waits for room for its last worker, and for a server whose slots no other server has.
 """
 
 from springtide.domain.core.roles import RoleExit, RoleKind

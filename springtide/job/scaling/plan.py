@@ -1,9 +1,7 @@
 """Pure. Carries out a plan: computes the job's present shape and bounds, and chooses the next move.
 
-One thing changes at a time; servers first if they are the bottleneck. No intermediate shape exceeds the quota (under a
-brain: the larger of the present and the target shape), so a move that grows a role may wait for one that shrinks
-another. Low-priority workers leave first and join last. If a requested number was not reached, the plan is dropped with
-the reason.
+One thing changes at a time. No intermediate shape exceeds the quota (under a brain: the larger of the present and the
+target shape), so a move that grows a role may wait for one that shrinks another.
 """
 
 from dataclasses import replace

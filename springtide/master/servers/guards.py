@@ -385,9 +385,7 @@ class GrantRelease:
         def eased(limit: float | None, first: float | None, most: float) -> float | None:
             if limit is None or first is None:
                 return None
-            return hot_servers.eased(
-                hot_servers.ServerGrant(limit=limit, usual=first, most=most, watched_s=now - seen.began)
-            )
+            return hot_servers.eased(limit=limit, usual=first, most=most, watched_s=now - seen.began)
 
         cpu = eased(node.cpu, usual.cpu, seen.most_cpu)
         memory = eased(node.memory, usual.memory, seen.most_memory)

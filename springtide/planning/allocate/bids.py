@@ -1,8 +1,7 @@
 """Pure. Computes the bid of each measured job: its candidate shapes with their predicted throughput.
 
-In: `ReadyJob`s with their fitted models. Out: one `Bid` per job, or the reason why there is none. A model with unclear
-coefficients is trusted only near the measured shapes. No prediction may exceed the speed that the cores allow. Next:
-`planning.allocate.choose`.
+A model with unclear coefficients is trusted only near the measured shapes. No prediction may exceed the speed that the
+cores allow. Next: `planning.allocate.choose`.
 """
 
 import functools
@@ -39,9 +38,6 @@ STEPS_NEAR = 8
 """Number of worker counts to try in each direction, up to `trust_region.NEAR` times the current count."""
 TOO_MUCH = 1.5
 """Largest ratio of a role's memory to its need at which the memory stays unchanged."""
-COST_STEPS = 128
-"""Number of cost levels between the cheapest and the dearest shape of a job. Before sorting, a shape is dropped if a
-shape of a lower level is faster."""
 
 
 class Bidder(NamedTuple):
@@ -217,9 +213,7 @@ _facts = operator.attrgetter("dense_bytes", "bandwidth", "dim", "batch", "group"
 
 def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
     """Return the Pareto-optimal shapes of each job, at most OPTIONS per job."""
-    some = _roughly(cost, speed, rows)
-    rows = rows.only(some)
-    order = some[rows.ordered(cost[some])]
+    order = rows.ordered(cost)
     rises = speed[order] > rows.best_before(speed[order])
     kept, owner, price = order[rises], rows.owner[rises], cost[order[rises]]
     # of shapes with equal costs, the last is the fastest
@@ -233,19 +227,6 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
     chosen = left.lengths[left.owner] <= OPTIONS
     chosen[(left.starts[many][:, None] + even.round().astype(np.int64)).ravel()] = True
     return np.asarray(kept[chosen])
-
-
-def _roughly(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
-    """Return the shapes that are faster than all shapes of lower cost levels. The others need no sorting."""
-    low, high = (
-        rows.padded(cost, np.inf).min(axis=1, initial=np.inf),
-        rows.padded(cost, -np.inf).max(axis=1, initial=0.0),
-    )
-    steps = ((cost - low[rows.owner]) * (COST_STEPS / np.maximum(high - low, 1e-300))[rows.owner]).astype(np.intp)
-    best = np.full((len(rows.lengths), COST_STEPS + 2), -np.inf)
-    at = rows.owner * (COST_STEPS + 2) + np.minimum(steps, COST_STEPS)
-    np.maximum.at(best.ravel(), at + 1, speed)
-    return np.flatnonzero(speed > np.maximum.accumulate(best, axis=1).take(at))
 
 
 def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:

@@ -1,8 +1,7 @@
 """Pure. Chooses one shape per job within the capacity of the cluster (DLRover-RM, Eqns 8-14).
 
-In: one `Bid` per job. Out: a `Decision`. The decision maximizes the sum over all jobs of gain times weight
-(`PRIORITIES`). The gain is the mean throughput over the samples in which the change must pay off, minus the current
-throughput.
+The decision maximizes the sum over all jobs of gain times weight (`PRIORITIES`). The gain is the mean throughput over
+the samples in which the change must pay off, minus the current throughput.
 """
 
 import math

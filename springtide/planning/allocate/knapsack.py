@@ -1,7 +1,6 @@
 """Pure. Solves the allocation knapsack: one option per job, all within capacity, with the largest total gain.
 
-In: `KnapsackOptions`, one row per job. Out: a `KnapsackSolution` with a bound on the optimum. `greedy` is the weighted
-greedy of Eqns 12 and 13. `solve` is exact. Its result is used if it comes in time.
+`greedy` is the weighted greedy of Eqns 12 and 13. `solve` is exact; its result is used if it comes in time.
 """
 
 import heapq
@@ -84,8 +83,8 @@ def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
         if step is not None:
             heapq.heappush(queue, (-step[0], job, step[1]))
 
-    queue += _first_steps(options, taken, (limits.cpu - cpu, limits.memory - memory))
-    heapq.heapify(queue)
+    for job in range(len(taken)):
+        offer(job)
     while queue:
         _, job, option = heapq.heappop(queue)
         more_cpu = options.cpu[job, option] - options.cpu[job, taken[job]]
@@ -124,21 +123,6 @@ def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
     taken = np.zeros(jobs, dtype=np.int64)
     taken[who[:fitting]] = to[:fitting]  # a later step of a job overwrites an earlier one
     return taken
-
-
-def _first_steps(options: KnapsackOptions, taken: Ints, free: tuple[float, float]) -> list[tuple[float, int, int]]:
-    """Return the best step of each job, computed for all jobs together, to fill the queue."""
-    rows = np.arange(len(taken))
-    gain = options.value - options.value[rows, taken][:, None]
-    fits = (gain > 0) & (options.cpu - options.cpu[rows, taken][:, None] <= free[0])
-    fits &= options.memory - options.memory[rows, taken][:, None] <= free[1]
-    more = np.maximum(options.cost - options.cost[rows, taken][:, None], LEAST_COST)
-    ratio = np.where(fits, gain, 0.0) / more
-    best = ratio.argmax(axis=1)
-    steepest = ratio[rows, best]
-    (some,) = np.nonzero(fits.any(axis=1))
-    logs = options.scale[some] + np.log(steepest[some])
-    return list(zip((-logs).tolist(), some.tolist(), best[some].tolist(), strict=True))
 
 
 def _best_step(options: KnapsackOptions, job: int, now: int, free: tuple[float, float]) -> tuple[float, int] | None:

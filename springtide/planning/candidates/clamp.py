@@ -1,7 +1,4 @@
-"""Pure. Clamps a shape to the bounds of a job, the size of a node, the quota, and the free capacity.
-
-In: a desired shape. Out: the nearest allowed shape, or None. Next: every module that builds plans.
-"""
+"""Pure. Clamps a shape to the bounds of a job, the size of a node, the quota, and the free capacity."""
 
 import math
 from dataclasses import replace

@@ -1,8 +1,7 @@
 """Pure. Finds the Pareto front of a job: the shapes that no other shape beats in both cost and throughput.
 
-In: `FrontQuery`s. Out: a `Front` each, cheapest first. Memory makes no step faster, so each role gets what it needs.
-Spaces of up to `MOST` shapes are enumerated, so their fronts are exact; larger spaces are searched in coarser steps.
-Next: `planning.allocate.choose` picks one shape per job.
+Memory makes no step faster, so each role gets what it needs. Spaces of up to `MOST` shapes are enumerated, so their
+fronts are exact; larger spaces are searched in coarser steps. Next: `planning.allocate.choose`.
 """
 
 import functools
@@ -142,14 +141,38 @@ class RoleOptions(NamedTuple):
         return RoleOptions(*(column.take(which) for column in self))
 
 
-class PruneLimits(NamedTuple):
-    """Limits of each job for pruning."""
+class JobLimits(NamedTuple):
+    """Limits, prices and memory needs of all queries as columns, one number per job."""
 
-    both: Array
-    """Joint part of the seconds per sample, which is divided by both counts."""
     cpu: Array
     memory: Array
-    """Pairs above the CPU or memory limit outdo no pair, but may be in the result."""
+    """Memory limit without the rows, which take the same memory in every shape."""
+    worker: Array
+    server: Array
+    rows: Array
+    least_server: Array
+    cpu_price: Array
+    memory_price: Array
+    most_worker: Array
+    fewest_servers: Array
+
+
+class StepFactors(NamedTuple):
+    """Performance models of all queries as columns, one number per job."""
+
+    worker_idle: Array
+    """Minimum seconds per sample of one worker core; 0 means no limit. `server_idle` is the same for one server
+    core."""
+    server_idle: Array
+    in_step: Array
+    """1 for bsp, 0 for async; `traffic_s` is the time that the dense parameters take to cross the network."""
+    traffic_s: Array
+    grad: Array
+    """Factor of the gradient term: divided by shape fields, it gives seconds per sample. So do the next four."""
+    upd: Array
+    sync: Array
+    emb: Array
+    beta: Array
 
 
 class _Parts(NamedTuple):
@@ -165,11 +188,15 @@ class _Parts(NamedTuple):
     beside: Single
 
 
-def pairs(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits) -> tuple[Index, Index, Index]:
-    """Return the job, worker option and server option of each pair that can be on a front, in this order."""
-    unit, low, steps = _scale(workers, servers, limits.both[:, None])
-    best = _best(workers, servers, limits, (unit, low, steps)).ravel()
-    parts = _parts(workers, servers, limits.both[:, None], (unit, low, steps), at=1 - NEAR)
+def pairs(workers: RoleOptions, servers: RoleOptions, both: Array, limits: JobLimits) -> tuple[Index, Index, Index]:
+    """Return the job, worker option and server option of each pair that can be on a front, in this order.
+
+    `both` is the part of the seconds per sample that both counts divide. Pairs above a limit outdo no pair, but may be
+    in the result.
+    """
+    scale = _scale(workers, servers, both)
+    best = _best(workers, servers, both, limits, scale).ravel()
+    parts = _parts(workers, servers, both, scale, at=1 - NEAR)
     capped = [numpy.asarray(one.any(axis=1)).tolist() for one in (parts.least_left, parts.least_right)]
     found, count = [], []
     for job, (rows, columns) in enumerate(zip(_span(workers), _span(servers), strict=True)):
@@ -225,9 +252,10 @@ def _parts(
     return _Parts(left, right, least[0], least[1], above.astype(numpy.float32), beside)
 
 
-def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale: tuple[Array, Array, Array]) -> Single:
+def _best(
+    workers: RoleOptions, servers: RoleOptions, both: Array, limits: JobLimits, scale: tuple[Array, Array, Array]
+) -> Single:
     """Return, for each cost level, the seconds of the fastest known pair that is certainly cheaper."""
-    both = limits.both[:, None]
     some, others = _some(workers, both / _middling(servers)), _some(servers, both / _middling(workers))
     parts = _parts(some, others, both, scale, at=1 + NEAR)
     seconds = numpy.maximum(parts.left @ parts.right, parts.least_left[:, :, None])
@@ -274,49 +302,14 @@ Listed = tuple[ShapeColumns, Array, Array]
 """Shapes, their hourly cost, and their samples per second."""
 
 
-class JobLimits(NamedTuple):
-    """Limits, prices and memory needs of all queries as columns, one number per job."""
-
-    cpu: Array
-    memory: Array
-    worker: Array
-    server: Array
-    rows: Array
-    least_server: Array
-    cpu_price: Array
-    memory_price: Array
-    most_worker: Array
-    fewest_servers: Array
-
-
-class StepFactors(NamedTuple):
-    """Performance models of all queries as columns, one number per job."""
-
-    worker_idle: Array
-    """Minimum seconds per sample of one worker core; 0 means no limit. `server_idle` is the same for one server
-    core."""
-    server_idle: Array
-    in_step: Array
-    """1 for bsp, 0 for async; `traffic_s` is the time that the dense parameters take to cross the network."""
-    traffic_s: Array
-    grad: Array
-    """Factor of the gradient term: divided by shape fields, it gives seconds per sample. So do the next four."""
-    upd: Array
-    sync: Array
-    emb: Array
-    beta: Array
-
-
 def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
-    wanted, factors = _limits(asks), _factors(asks)
+    wanted, factors = _query_columns(asks)
     workers, servers = _options(asks, wanted, factors)
-    memory_left = wanted.memory - wanted.rows
-    limits = PruneLimits(factors.emb, wanted.cpu, memory_left)
-    job, left, right = pairs(workers, servers, limits)
+    job, left, right = pairs(workers, servers, factors.emb[:, None], wanted)
     left, right = job * workers.number.shape[1] + left, job * servers.number.shape[1] + right
     cpu = workers.cpu.take(left) + servers.cpu.take(right)
     memory = workers.memory.take(left) + servers.memory.take(right)
-    (fits,) = numpy.nonzero((cpu <= wanted.cpu.take(job)) & (memory <= memory_left.take(job)))
+    (fits,) = numpy.nonzero((cpu <= wanted.cpu.take(job)) & (memory <= wanted.memory.take(job)))
     rows = shape_columns.of_owners(job[fits], len(asks))
     cost = (cpu * wanted.cpu_price.take(job) + memory / GIB * wanted.memory_price.take(job))[fits]
     order = rows.ordered(cost)
@@ -352,82 +345,62 @@ def _columns(
     )
 
 
-def _limits(asks: Sequence[FrontQuery]) -> JobLimits:
-    found = []
+def _query_columns(asks: Sequence[FrontQuery]) -> tuple[JobLimits, StepFactors]:
+    limits, factors = [], []
     for ask in asks:
-        bounds, need = ask.bounds, rounded(ask.need, ask.bounds)
-        found.append(
-            (
-                quota_cpu(bounds),
-                bounds.quota.memory,
-                need.worker,
-                need.server,
-                need.rows,
-                bounds.least.server_memory,
-                ask.prices.cpu,
-                ask.prices.memory,
-                bounds.most.worker_memory or math.inf,
-                fewest_servers(need, bounds),
-            )
-        )
-    return JobLimits(*numpy.array(found, dtype=float).T)
-
-
-def _factors(asks: Sequence[FrontQuery]) -> StepFactors:
-    found = []
-    for ask in asks:
-        idle = [1 / pace if pace < math.inf else 0.0 for pace in ask.pace]
-        traffic_s = ask.facts.dense_bytes / ask.facts.bandwidth
-        found.append((*idle, ask.facts.group > 0, traffic_s, *ask.factors))
-    return StepFactors(*numpy.array(found, dtype=float).T)
+        bounds, facts, need = ask.bounds, ask.facts, rounded(ask.need, ask.bounds)
+        quota = (quota_cpu(bounds), bounds.quota.memory - need.rows)
+        memory = (need.worker, need.server, need.rows, bounds.least.server_memory)
+        most = (bounds.most.worker_memory or math.inf, fewest_servers(need, bounds))
+        limits.append((*quota, *memory, ask.prices.cpu, ask.prices.memory, *most))
+        idle = (1 / pace if pace < math.inf else 0.0 for pace in ask.pace)
+        factors.append((*idle, facts.group > 0, facts.dense_bytes / facts.bandwidth, *ask.factors))
+    return JobLimits(*numpy.array(limits, dtype=float).T), StepFactors(*numpy.array(factors, dtype=float).T)
 
 
 def _options(asks: Sequence[FrontQuery], wanted: JobLimits, factors: StepFactors) -> tuple[RoleOptions, RoleOptions]:
     two = [sides(ask.bounds) for ask in asks]
-    cpu_price, memory_price, rows = wanted.cpu_price[:, None], wanted.memory_price[:, None], wanted.rows[:, None]
-    w, worker_cpu, cpu = _padded([one.workers for one in two])
-    there = (w > 0) & (wanted.worker <= wanted.most_worker)[:, None]
-    w, cpu = numpy.maximum(w, 1.0), numpy.where(w > 0, cpu, 1.0)
-    memory = w * wanted.worker[:, None]
-    constant, sent, in_step = factors.beta[:, None] / w, factors.sync[:, None], factors.in_step[:, None] > 0
+    limits = JobLimits(*(column[:, None] for column in wanted))
+    step = StepFactors(*(column[:, None] for column in factors))
+    there, w, worker_cpu, cpu = _padded([one.workers for one in two])
+    constant, sent, in_step = step.beta / w, step.sync, step.in_step > 0
     if in_step.any():
-        hops = equations.hops(w, factors.traffic_s[:, None])
-        constant = numpy.where(in_step, factors.beta[:, None] + sent * hops, constant)
+        constant = numpy.where(in_step, step.beta + sent * equations.hops(w, step.traffic_s), constant)
         sent = numpy.where(in_step, 0.0, sent)
-    workers = RoleOptions(
-        there=there,
-        number=w,
-        cpu=cpu,
-        memory=memory,
-        each=worker_cpu,
-        cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=factors.grad[:, None] / cpu + constant,
-        least=factors.worker_idle[:, None] / cpu,
-    )
-    p, server_cpu, cpu = _padded([one.servers for one in two])
-    there = (p > 0) & (p >= wanted.fewest_servers[:, None])
-    p, cpu = numpy.maximum(p, 1.0), numpy.where(p > 0, cpu, 1.0)
-    need, least = wanted.server[:, None], wanted.least_server[:, None]
+    there &= limits.worker <= limits.most_worker
+    seconds, least = step.grad / cpu + constant, step.worker_idle / cpu
+    workers = _role(limits, there, w, worker_cpu, cpu, w * limits.worker, seconds, least)
+    there, p, server_cpu, cpu = _padded([one.servers for one in two])
     # memory that the bounds demand beyond the rows
-    beyond = numpy.where(least > need, numpy.maximum(least - need - rows / p, 0.0), 0.0)
-    memory = p * (need + beyond)
-    servers = RoleOptions(
-        there=there,
-        number=p,
-        cpu=cpu,
-        memory=memory,
-        each=server_cpu,
-        cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=factors.upd[:, None] / cpu + sent / p,
-        least=factors.server_idle[:, None] / cpu,
-    )
+    beyond = numpy.maximum(limits.least_server - limits.server - limits.rows / p, 0.0)
+    beyond = numpy.where(limits.least_server > limits.server, beyond, 0.0)
+    there &= p >= limits.fewest_servers
+    seconds, least = step.upd / cpu + sent / p, step.server_idle / cpu
+    servers = _role(limits, there, p, server_cpu, cpu, p * (limits.server + beyond), seconds, least)
     return workers, servers
 
 
-def _padded(sides: Sequence[Side]) -> tuple[Array, ...]:
-    """Return counts, cores of each and total cores, one row per job, padded with 0."""
+def _role(
+    limits: JobLimits,
+    there: Index,
+    number: Array,
+    each: Array,
+    cpu: Array,
+    memory: Array,
+    seconds: Array,
+    least: Array,
+) -> RoleOptions:
+    cost = cpu * limits.cpu_price + memory / GIB * limits.memory_price
+    return RoleOptions(there, number, cpu, memory, each, cost, seconds, least)
+
+
+def _padded(sides: Sequence[Side]) -> tuple[Index, Array, Array, Array]:
+    """Return whether an option exists, counts, cores of each and total cores, one row per job. Absent options count as
+    one process of one core."""
     rows = shape_columns.of_lengths([len(one.number) for one in sides])
-    return tuple(rows.padded(numpy.concatenate(parts), 0.0) for parts in zip(*sides, strict=True))
+    number, each, cpu = (rows.padded(numpy.concatenate(parts), 0.0) for parts in zip(*sides, strict=True))
+    there = number > 0
+    return there, numpy.maximum(number, 1.0), each, numpy.where(there, cpu, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,7 @@
-"""Pure. Estimates the cost of changing a job's shape from the launch times of roles.
+"""Pure. Estimates the cost of changing a job's shape from the launch times of roles (Eqn 8).
 
-In: recent launches, the current shape, and candidates as arrays. Out: the mean throughput with the change (Eqn 8). Jobs
-keep training while roles start and slots move, so the main cost of a change is that its gain comes later. Only workers
-that get a new size are restarted, one after the other. Each restart costs the work of one worker during the start of
-its successor.
+Jobs keep training while roles start and slots move, so the main cost of a change is that its gain comes later. Each
+worker that gets a new size also loses its work during the start of its successor.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Pure. Allocates the cluster's cores for data workers among jobs (the second level of GoldMiner).
 
-In: the queue state of every job (`FedJob`), and the cores for data workers. Out: a `CoreAllotment`. The next core is
-assumed to gain as much speed as the last change of cores gained per core, until a measurement corrects this. A metric
-decides which job comes first.
+The next core is assumed to gain as much speed as the last change of cores gained per core, until a measurement corrects
+this. A metric decides which job comes first.
 """
 
 import heapq
@@ -242,16 +241,7 @@ def fed(job: JobView, before: FedJob | None) -> FedJob | None:
         return None
     left = max(0.0, job.progress.remaining / job.facts.batch)
     if before is None:
-        return FedJob(
-            name=job.name,
-            gpus=told.trainers,
-            speed=told.speed,
-            capable=told.capable,
-            cpu=told.cpu,
-            least=told.least,
-            steps_left=left,
-            gain=told.speed / told.cpu if told.cpu > 0 else None,
-        )
+        before = FedJob(name=job.name, gpus=told.trainers, speed=told.speed, capable=told.capable, cpu=told.cpu)
     now = corrected(before, speed=told.speed, capable=told.capable, cpu=told.cpu, steps_left=left)
     return replace(now, gpus=told.trainers, least=told.least)
 

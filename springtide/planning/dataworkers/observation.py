@@ -1,7 +1,6 @@
 """Pure. Computes the input measurements of a job over an interval from the totals in its trainers' heartbeats.
 
-In: the timestamped `FeedState`s of each trainer, and the cores that roles have and use. Out: a `FeedSeen`, or None if
-there are too few reports. Reports shortly after a change are ignored (`settled_at`). Next: `tuner.decide`.
+Reports shortly after a change are ignored (`settled_at`). Next: `tuner.decide`.
 """
 
 from collections.abc import Mapping, Sequence

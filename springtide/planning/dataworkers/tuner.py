@@ -1,11 +1,8 @@
 """Pure. Tunes the data workers of one job, one decision per interval: whether, what size, how many, and trainer cores.
 
-In: the user's `FeedRules`, and one `FeedSeen` per interval (from `observation`). Out: a `FeedTarget` with its reason.
-Callers: `master.data.data_workers`, `dataworker.loader.loader` for `num_workers="auto"`, and simulators.
-
-    baseline -> tuning: size, then number, of the stage that is the limit -> trainer: fewer cores -> steady
-        |           |                                                                                 |
-        +-----------+--> off: too little gain; again only when the program has changed much  <--------+
+baseline -> tuning: size, then number, of the stage that is the limit -> trainer: fewer cores -> steady
+    |           |                                                                                 |
+    +-----------+--> off: too little gain; again only when the program has changed much  <--------+
 """
 
 from dataclasses import replace
@@ -227,10 +224,8 @@ def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
 def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
     """Evaluate the interval and take the next step, when all wanted data workers are running."""
     tuning = replace(tuning, tuned_for=tuning.tuned_for + 1)
-    if tuning.trainer.growing:
-        return _after_growing(tuning, seen)
-    if tuning.trainer.lent_from:
-        return _after_lending(tuning, seen)
+    if tuning.trainer.growing or tuning.trainer.lent_from:
+        return _after_trial(tuning, seen)
     if tuning.phase is TuningPhase.STEADY:
         was = tuning.settled_on or tuning_rules.fed(seen)
         if tuning_rules.is_another(was, tuning_rules.fed(seen)):
@@ -361,19 +356,14 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     )
 
 
-def _after_lending(tuning: Tuning, seen: FeedSeen) -> Decided:
-    before = tuning.trainer.lent_from
-    notes, why = tuning_rules.lent(tuning.trainer, seen)
-    stages = before if notes.lent_in_vain else tuning.stages
-    tuning = replace(tuning, trainer=notes, stages=stages)
-    return tuning, _target(tuning, why)
-
-
-def _after_growing(tuning: Tuning, seen: FeedSeen) -> Decided:
-    notes, why = tuning_rules.judge(tuning.trainer, seen)
-    stages = tuning.stages
-    if not notes.in_vain:
+def _after_trial(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """Judge a change of the trainers' cores: more cores, or cores lent to data workers."""
+    before, stages = tuning.trainer, tuning.stages
+    notes, why = tuning_rules.judge(before, seen)
+    if before.growing and not notes.in_vain:
         stages = tuple(replace(one, ceiling=None, settled=False) for one in stages)
+    elif not before.growing and notes.lent_in_vain:
+        stages = before.lent_from
     tuning = replace(tuning, trainer=notes, stages=stages)
     return tuning, _target(tuning, why)
 

@@ -371,13 +371,15 @@ def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes
 
 
 def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
-    """Keep the added cores if the trainer became faster; otherwise return them."""
+    """Keep the cores that a trainer got or lent if it became faster; otherwise undo the change."""
     now = speed(seen)
-    said = f"{seen.trainer_cpu:g} cores a trainer: {now:.3g} steps/s, {notes.speed:.3g} before"
+    given = ", the others lent to data workers" if notes.lent_from else ""
+    said = f"{seen.trainer_cpu:g} cores a trainer{given}: {now:.3g} steps/s, {notes.speed:.3g} before"
+    judged = replace(notes, growing=False, lent_from=(), held=0.0, speed=0.0)
     if now >= (1.0 + FASTER) * notes.speed:
-        return replace(notes, growing=False, held=0.0, speed=0.0), f"{said}: kept"
-    back = replace(notes, growing=False, in_vain=True, cpu=notes.held, held=0.0, speed=0.0)
-    return back, f"{said}: back to {notes.held:g}, it is something else"
+        return judged, f"{said}: kept"
+    back = replace(judged, cpu=notes.held, in_vain=notes.growing or notes.in_vain)
+    return replace(back, lent_in_vain=not notes.growing or notes.lent_in_vain), f"{said}: back to {notes.held:g} cores"
 
 
 def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
@@ -397,19 +399,9 @@ def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
 
 
 def lend(notes: TrainerNotes, seen: FeedSeen, cpu: float, stages: tuple[StageNotes, ...]) -> TrainerNotes:
-    """Lend `cpu` cores of each trainer to data workers. `lent` checks the result in the next interval."""
+    """Lend `cpu` cores of each trainer to data workers. `judge` checks the result in the next interval."""
     first, left = notes.first or seen.trainer_cpu, seen.trainer_cpu - cpu
     return replace(notes, first=first, cpu=left, held=seen.trainer_cpu, speed=speed(seen), lent_from=stages)
-
-
-def lent(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
-    """Keep the loan if the trainers became faster; otherwise return the cores."""
-    now = speed(seen)
-    said = f"{seen.trainer_cpu:g} cores a trainer, the others lent to data workers: {now:.3g} steps/s"
-    judged = replace(notes, lent_from=(), held=0.0, speed=0.0)
-    if now >= (1.0 + FASTER) * notes.speed:
-        return judged, f"{said}, {notes.speed:.3g} before: kept"
-    return replace(judged, cpu=notes.held, lent_in_vain=True), f"{said}, {notes.speed:.3g} before: taken back"
 
 
 def unfed(seen: FeedSeen) -> TrainerBehaviour:

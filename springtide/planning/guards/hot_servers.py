@@ -1,8 +1,7 @@
 """Pure. Finds servers that slow the job down: hot (move slots away, or grant CPU) or slow (replace the server).
 
-In: recent activity of each server (`ServerPace`). Out: one `ServerVerdict` per server, with the reason. A hot server
-has more load than its peers and no spare CPU. A slow server has no more load than its peers, but each key takes far
-longer, or its machine throttles it nearly all the time. Timings of an idle server are ignored as noise.
+A hot server has more load than its peers and no spare CPU. A slow server has no more load than its peers, but each key
+takes far longer, or its machine throttles it nearly all the time.
 """
 
 from collections.abc import Sequence
@@ -163,19 +162,10 @@ WORTH = 0.8
 """Largest new limit, as a share of the current limit, for which a change is worthwhile."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerGrant:
-    """Limit and usage of one resource of a server: CPUs or bytes."""
-
-    limit: float
-    usual: float
-    most: float
-    """Peak usage while watched."""
-    watched_s: float
-
-
-def eased(extra: ServerGrant) -> float | None:
-    if extra.limit <= extra.usual or extra.watched_s < CALM_S:
+def eased(*, limit: float, usual: float, most: float, watched_s: float) -> float | None:
+    """Return a lower limit for a resource of a server, CPUs or bytes; None to keep it. `most` is its peak usage while
+    watched."""
+    if limit <= usual or watched_s < CALM_S:
         return None
-    enough = max(extra.usual, ROOM * extra.most)
-    return enough if enough <= WORTH * extra.limit else None
+    enough = max(usual, ROOM * most)
+    return enough if enough <= WORTH * limit else None

@@ -1,7 +1,6 @@
 """Pure. Forecasts the memory of servers from the growth of their rows, and decides how many servers hold the job.
 
-In: `RowCount` points (trained samples, rows) and `ServerMemory`. Out: a `Growth` by the law that predicted the newest
-third of the points best, a `MemoryForecast` per server, and a `ServerCountDecision`.
+The growth law is the one that predicted the newest third of the points best.
 """
 
 import itertools

@@ -1,8 +1,7 @@
 """Pure. Decides the next step of one job: start, measure, resize, or repair.
 
 waiting -> warm start or small start -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting. If steps
-are timed by term, one sample is enough and the job gets its size in one change. Memory shortage has precedence at every
-stage. Next: `planning.policy.springtide_policy` divides the cluster.
+are timed by term, one sample is enough and the job gets its size in one change.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Pure. Chooses the first shape of a new job: that of similar jobs (Algorithm 1), or a small shape to measure.
 
 The k most similar past jobs are smoothed, least similar first: A = mu * A_i + (1 - mu) * A. A backtest on the history
-chooses the feature weights, k and mu. Next: `planning.lifecycle.stages` finds room for the shape.
+chooses the feature weights, k and mu.
 """
 
 import functools

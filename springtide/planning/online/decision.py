@@ -1,8 +1,7 @@
 """Pure. Decides how many workers an online job should have now, and why.
 
-In: an `OnlineView` and `OnlineRules`. Out: a `Scaling`. `plan` finds the cheapest plan up to the horizon. Each change
-has a cost, because the job pauses, so the cheapest plan has few changes and makes them early. Only its first step is
-applied.
+`plan` finds the cheapest plan up to the horizon. Each change has a cost, because the job pauses, so the cheapest plan
+has few changes and makes them early. Only its first step is applied.
 """
 
 from collections.abc import Sequence

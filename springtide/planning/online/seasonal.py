@@ -1,7 +1,6 @@
 """Pure. Forecasts traffic from daily and weekly patterns, and corrects it by the traffic that arrived since.
 
-In: `PastTraffic`. Out: a `RateForecast` with an 80% interval and the reason, and from it a `TrafficOutlook`. Several
-simple members forecast; their weights depend on their errors on the job's own past days (`weigh`).
+Several simple members forecast; their weights depend on their errors on the job's own past days (`weigh`).
 """
 
 from collections.abc import Callable
@@ -167,12 +166,9 @@ def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None 
     if weights is None:
         return _untried(history.step_s, past, history.day, steps)
     mean = weights.forecast(past, history.day, steps)
-    low, high = interval(weights.ratios, weights.tried)
     first, share = weights.members[0]
     why = f"{first} for {share:.0%} of it; together {weights.wape:.1%} off on the last {_days(weights.tried)}"
-    return RateForecast(
-        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=first, why=why, tried=weights.tried
-    )
+    return _tested(history, mean, weights.ratios, weights.tried, first, why)
 
 
 def calibrated(name: str, member: Member, needs: int, history: PastTraffic, steps: int) -> RateForecast:
@@ -186,10 +182,14 @@ def calibrated(name: str, member: Member, needs: int, history: PastTraffic, step
         return forecast(history, steps).because(f"{name} needs {needs + 1} days, {len(past) // day} are known")
     told, came = _told(member, past, day, days), _last(history, day, days)
     mean = np.maximum(member(past, day, steps), 0.0)
-    low, high = interval(_ratios(told, came), days)
     why = f"{name}; {_wape(told, came):.1%} off on the last {_days(days)}"
+    return _tested(history, mean, _ratios(told, came), days, name, why)
+
+
+def _tested(history: PastTraffic, mean: Array, ratios: Array, days: int, member: str, why: str) -> RateForecast:
+    low, high = interval(ratios, days)
     return RateForecast(
-        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=name, why=why, tried=days
+        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=member, why=why, tried=days
     )
 
 

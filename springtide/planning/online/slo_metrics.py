@@ -1,8 +1,7 @@
 """Pure. Measures how well a job keeps up with its stream, by the four metrics of Kale's section 4.1.
 
-In: lag, number of workers, and pauses, one time span after the other. Out: `SloSums`, which can be added. The lag at a
-moment is the time from append to training of the samples that are trained at that moment. Inputs are in seconds; the
-metrics have the paper's units.
+The lag at a moment is the time from append to training of the samples that are trained at that moment. Inputs are in
+seconds; the metrics have the paper's units.
 """
 
 from bisect import bisect_right

@@ -1,8 +1,4 @@
-"""Pure. Past traffic and traffic forecasts, in equal time steps.
-
-In: samples per second counted by a master, with gaps while it was down. Out: a `PastTraffic` without gaps, and a
-`RateForecast` with equal steps. Next: seasonal.py.
-"""
+"""Pure. Past traffic and traffic forecasts, in equal time steps."""
 
 import math
 from collections.abc import Iterable

@@ -1,8 +1,4 @@
-"""Pure. Performance model of a job: step time and throughput as functions of its shape (DLRover-RM, Eqns 1-6).
-
-In: `Coefficients` (fitted by `planning.perf_model.fit`, or true values in a simulation), `ModelFacts`, and one `Shape`
-or many as arrays (`Shapes`). `step_columns` has the equations. Next: `planning.candidates.pareto`.
-"""
+"""Pure. Performance model of a job: step time and throughput as functions of its shape (DLRover-RM, Eqns 1-6)."""
 
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, overload

@@ -1,9 +1,8 @@
 """Pure. Fits the performance models of many jobs to their profiles in one computation.
 
-The fit minimizes the root mean square of log(predicted / measured) seconds over coefficients >= 0 (`solve`). Huber
-weights bound the influence of outliers. If cores limited the speed of a shape, the equations may predict a higher speed
-for it, but not a lower one. If steps were timed by term, the coefficients are pulled weakly towards the slope of each
-term, because totals alone cannot separate, for example, `emb` from `beta` before the number of servers has changed.
+The fit minimizes log(predicted / measured) seconds, with Huber weights against outliers. If cores limited the speed of
+a shape, the equations may predict a higher speed for it. Steps timed by term pull the coefficients weakly towards each
+term's slope, because totals alone cannot separate, for example, `emb` from `beta`.
 """
 
 import math

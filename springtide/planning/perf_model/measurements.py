@@ -1,8 +1,4 @@
-"""Pure. Extracts measurements from a job: throughput by shape, cores used by roles, and time since the last change.
-
-In: a `JobView`. Out: a few numbers, or None if the measurements are not valid. Next: `planning.lifecycle.stages` and
-`planning.policy.baselines` decide by these numbers.
-"""
+"""Pure. Extracts measurements from a job: throughput by shape, and cores used by roles."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,7 +1,6 @@
 """Pure. Builds profiles of a job from worker reports, and groups them by configuration for the fit.
 
-In: `WorkerReading`s (sums in heartbeats) of one shape. Out: `Profile`s, then a `ProfileTable`. Dropped are first steps,
-the time just after a change of shape, windows without all workers, and odd windows.
+Dropped are first steps, the time just after a change of shape, windows without all workers, and odd windows.
 """
 
 import bisect

@@ -1,8 +1,4 @@
-"""Pure. Stores many shapes as columns, so that candidates need no objects.
-
-In: `planning.candidates.pareto`. Out: `ShapeColumns`. `planning.allocate.choose` creates a `Shape` only for the chosen
-row.
-"""
+"""Pure. Stores many shapes as columns, so that candidates need no objects."""
 
 import operator
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,4 @@
-"""Pure. Validates decisions of policies and advice of advisers, so that a faulty policy cannot harm a job.
-
-In: a policy's `Decision` (`decide`), or an adviser's answer of any type (`refused`). Out: the valid plans, with notes
-on refused plans; or the reason for refusal. Next: `master.autoscale.loop` applies the plans.
-"""
+"""Pure. Validates decisions of policies and advice of advisers, so that a faulty policy cannot harm a job."""
 
 import math
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""Pure. Explains a decision about a job: its model and the candidate shapes.
-
-In: a `ClusterView`, a `PlanningConfig`, and the decision of a policy. Out: one `JobOutlook` per job. Next: `springtide
-plan`.
-"""
+"""Pure. Explains a decision about a job for `springtide plan`: its model and the candidate shapes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -57,15 +53,14 @@ class JobOutlook:
 
 def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[JobOutlook, ...]:
     speeds = [here.throughput if (here := measurements.now(job)) else None for job in view.jobs]
-    seen = [
+    paces = [
         measurements.pace_of(job, speed) if speed else CoreSpeed() for job, speed in zip(view.jobs, speeds, strict=True)
     ]
-    jobs = list(zip(view.jobs, speeds, seen, strict=True))
-    models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs], seen)
+    models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs], paces)
     with np.errstate(all="ignore"):  # measurements may hold any value
         return tuple(
             _one(job, speed, pace, model, view, config, decision)
-            for (job, speed, pace), model in zip(jobs, models, strict=True)
+            for job, speed, pace, model in zip(view.jobs, speeds, paces, models, strict=True)
         )
 
 
@@ -114,13 +109,7 @@ def _one(
     ]
     listed.sort(key=lambda one: (one.cost, one.throughput or 0.0))
     return JobOutlook(
-        job=job.name,
-        model=model,
-        measured=measured,
-        options=tuple(listed),
-        why=why,
-        plan=plan,
-        shares=shares,
+        job=job.name, model=model, measured=measured, options=tuple(listed), why=why, plan=plan, shares=shares
     )
 
 

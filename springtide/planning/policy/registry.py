@@ -1,7 +1,6 @@
 """Pure. Looks up policies by name: built in, from an installed package, or `module:function`.
 
-In: a name from the settings. Out: a function `(ClusterView, PlanningConfig) -> Decision`. `planning.policy.acceptance`
-wraps it, so a faulty policy cannot harm a job. Next: a master, the brain or the simulator calls it.
+`planning.policy.acceptance` wraps each policy, so a faulty policy cannot harm a job.
 """
 
 import functools

@@ -54,7 +54,7 @@ def test_it_lends_what_it_would_not_use_even_if_it_were_fed_by_it() -> None:
 def test_what_it_has_lent_in_vain_it_has_back_for_good() -> None:
     notes = tuning_rules.lend(TrainerNotes(), seen(trainer_cpu=8.0, steps_per_s=10.0), 5.0, ())
     assert (notes.cpu, notes.held, notes.first) == (3.0, 8.0, 8.0)
-    kept, _ = tuning_rules.lent(notes, seen(trainer_cpu=3.0, steps_per_s=14.0))
+    kept, _ = tuning_rules.judge(notes, seen(trainer_cpu=3.0, steps_per_s=14.0))
     assert kept.cpu == 3.0 and not kept.lent_in_vain
-    back, why = tuning_rules.lent(notes, seen(trainer_cpu=3.0, steps_per_s=10.2))
-    assert back.cpu == 8.0 and back.lent_in_vain and "taken back" in why
+    back, why = tuning_rules.judge(notes, seen(trainer_cpu=3.0, steps_per_s=10.2))
+    assert back.cpu == 8.0 and back.lent_in_vain and "back to 8 cores" in why

@@ -4,31 +4,28 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from springtide.planning.guards import hot_servers
-from springtide.planning.guards.hot_servers import ServerGrant, eased
 
 
-def extra(
-    limit: float = 4.0, usual: float = 1.0, most: float = 0.5, watched_s: float = hot_servers.CALM_S
-) -> ServerGrant:
-    return ServerGrant(limit=limit, usual=usual, most=most, watched_s=watched_s)
+def eased(limit=4.0, usual=1.0, most=0.5, watched_s=hot_servers.CALM_S):
+    return hot_servers.eased(limit=limit, usual=usual, most=most, watched_s=watched_s)
 
 
 def test_a_server_that_needs_no_more_than_others_gets_what_they_have():
-    assert eased(extra()) == 1.0
+    assert eased() == 1.0
 
 
 def test_one_that_needs_a_part_of_it_keeps_that_part_and_room():
-    assert eased(extra(most=2.0)) == 2.0 * hot_servers.ROOM
+    assert eased(most=2.0) == 2.0 * hot_servers.ROOM
 
 
 def test_nothing_is_taken_back_too_soon_or_for_little_or_from_one_that_was_granted_nothing():
-    assert eased(extra(watched_s=hot_servers.CALM_S - 1)) is None
-    assert eased(extra(most=2.5)) is None
-    assert eased(extra(limit=1.0)) is None
+    assert eased(watched_s=hot_servers.CALM_S - 1) is None
+    assert eased(most=2.5) is None
+    assert eased(limit=1.0) is None
 
 
 @given(some.floats(0.1, 64), some.floats(0.1, 64), some.floats(0, 64))
 def test_a_lower_limit_is_lower_and_neither_below_what_others_have_nor_near_what_it_used(limit, usual, most):
-    lower = eased(extra(limit=limit, usual=usual, most=most))
+    lower = eased(limit=limit, usual=usual, most=most)
 
     assert lower is None or (usual <= lower < limit and lower >= hot_servers.ROOM * most)
