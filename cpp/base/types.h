@@ -62,7 +62,7 @@ struct TableSpec {
   DType dtype = DType::f32;  // of the weights; optimizer state is always float32
   InitSpec init;
   OptimSpec optim;
-  uint32_t min_count = 0;      // gradients applied before a row is created; 0 and 1: at once
+  uint32_t min_count = 0;      // gradients that a key must receive before it gets a row; 0 or 1: the first creates it
   uint64_t ttl = 0;            // evict a row untouched for longer than this on the push clock; 0: never
   uint64_t capacity_rows = 0;  // limit for the whole job, divided among slots; 0: none
   bool operator==(const TableSpec&) const = default;

@@ -23,7 +23,7 @@ class Connection;
 class Server {
  public:
   Server(Store& store, const ServerOptions& options);  // the store must outlive the server
-  ~Server();                                           // stops at once
+  ~Server();                                           // stops immediately
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 

@@ -171,7 +171,7 @@ class RowSet {
   FloatBuffer pushed_;  // gradients in flight, for a set that uses follow()
   std::weak_ptr<RowSource> followed_;
   std::shared_ptr<Pending> pulling_;
-  std::vector<uint64_t> seen_, basis_;  // of the current rows; of the rows in use
+  std::vector<uint64_t> seen_, basis_;  // pushes applied by each server: for the current rows, for the rows in use
   bool holds_basis_ = false;
   bool grads_ready_ = false;
   bool suspect_ = false;

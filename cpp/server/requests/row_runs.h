@@ -53,7 +53,8 @@ std::vector<uint16_t> foreign_slots(const BodyView& body, const SlotOwnership& o
                                     std::vector<uint8_t>& keep);
 // Copies the runs' keys and floats, those with keep[i] only (all when keep is empty), into one part.
 StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims);
-// NonFinite names the first key with such a gradient. Images are not checked, because training may produce any value.
+// NonFinite names the first key with a non-finite gradient. Images are not checked, because training may produce any
+// value.
 void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, const Store& store);
 
 }  // namespace springtide
