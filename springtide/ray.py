@@ -58,13 +58,9 @@ def submit(job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str
     cluster.connect(where.get("address", ""))
     plan = resolve.resolve(job, job_order.capacity_of(cluster.nodes()), code=folder, say=say)
     submitting.refuse_taken(plan.spec.name)
-    order = submitting.order_of(
-        replace(plan, tls=job.ray.tls),
-        resources=job.ray.resources,
-        pending_s=job.ray.pending_s,
-        run_folder=job.ray.run_folder,
+    submitting.submit(
+        submitting.order_of(replace(plan, tls=job.ray.tls), job.ray), submitting.ship_code(folder, job.ray.runtime_env)
     )
-    submitting.submit(order, submitting.ship_code(folder, job.ray.runtime_env))
     return plan.spec.name
 
 

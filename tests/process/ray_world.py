@@ -112,17 +112,17 @@ class FaultyCluster(ray_cluster.RayTestCluster):
 
     def lose_run_folder(self, name: str) -> None:
         """Destroy the steward's node with its disk; Ray restarts the steward elsewhere."""
-        from springtide.platforms.ray_cluster import job_records
+        from springtide.platforms.ray_cluster import job_order
 
-        record = job_records.read(name)
+        record = job_order.read_record(name)
         assert record is not None
         self.kill_steward(name)
         pathlib.Path(record.run_folder).rename(f"{record.run_folder}.lost")
 
     def kill_master(self, name: str) -> None:
-        from springtide.platforms.ray_cluster import job_records
+        from springtide.platforms.ray_cluster import job_order
 
-        record = job_records.read(name)
+        record = job_order.read_record(name)
         assert record is not None
         where = addresses.read_master(pathlib.Path(record.run_folder) / "master.json")
         assert where is not None

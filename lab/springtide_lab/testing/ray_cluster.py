@@ -22,6 +22,7 @@ from typing import Any
 import springtide
 import springtide_lab
 from springtide import config
+from springtide.domain.spec.elastic_job import RayWish
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages.types import JobStatus
@@ -115,7 +116,7 @@ class RayTestCluster:
         """Submit a job to the cluster and return its name."""
         from springtide.platforms.ray_cluster import submit
 
-        submit.submit(submit.order_of(plan, **{"run_folder": self._runs, **others}))
+        submit.submit(submit.order_of(plan, RayWish(**{"run_folder": self._runs, **others})))
         return plan.spec.name
 
     def status(self, name: str) -> JobStatus:

@@ -166,6 +166,12 @@ def holders(job: str) -> dict[Life, Any]:
     return found
 
 
+def find_steward(job: str) -> Any:
+    with contextlib.suppress(ValueError):
+        return ray.get_actor(job_order.steward_of(job), namespace=job_order.NAMESPACE)
+    return None
+
+
 def kill(actor: Any) -> None:
     with contextlib.suppress(exceptions.RayError, ValueError):
         ray.kill(actor, no_restart=True)

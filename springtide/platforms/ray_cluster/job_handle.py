@@ -1,6 +1,5 @@
 """Handle of a job on a Ray cluster: asks its steward, or reads the record of a finished job."""
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from ray import exceptions
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent.job_handle import LogLine, not_running
-from springtide.platforms.ray_cluster import cluster, job_order, job_records
+from springtide.platforms.ray_cluster import cluster, job_order
 from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.telemetry.logs import RunCard
 
@@ -21,8 +20,8 @@ AGAIN_S = 0.5
 
 def open_job(name: str, where: Mapping[str, str]) -> "RayJobHandle":
     cluster.connect(where.get("address", ""))
-    if job_records.read(name) is None:
-        known = [record.name for record in job_records.every()]
+    if job_order.read_record(name) is None:
+        known = [record.name for record in job_order.all_records()]
         if not known:
             raise errors.MissingFile(f"no job {name}: this Ray cluster knows none of ours")
         raise errors.UnknownName("job", name, known)
@@ -31,7 +30,7 @@ def open_job(name: str, where: Mapping[str, str]) -> "RayJobHandle":
 
 def names(where: Mapping[str, str]) -> list[str]:
     cluster.connect(where.get("address", ""))
-    return [record.name for record in job_records.every()]
+    return [record.name for record in job_order.all_records()]
 
 
 class RayJobHandle:
@@ -54,7 +53,7 @@ class RayJobHandle:
         return {"folder": f"{self._record().run_folder} on the node of {job_order.steward_of(self.name)}"}
 
     def running(self) -> bool:
-        return self._record().status is None and self._steward() is not None
+        return self._record().status is None and cluster.find_steward(self.name) is not None
 
     def status(self) -> JobStatus:
         found: JobStatus | None = self._call("status")
@@ -80,7 +79,7 @@ class RayJobHandle:
             found = self._call("tail", role, lines)
             said, offsets[role] = found if found is not None else (self._record().logs.get(role, [])[-lines:], 0)
             yield from (LogLine(role, line) for line in said)
-        while follow and self._steward() is not None:
+        while follow and cluster.find_steward(self.name) is not None:
             more = self._call("more", offsets) or {}
             for role, (said, offset) in more.items():
                 offsets[role] = offset
@@ -94,21 +93,16 @@ class RayJobHandle:
 
     # ---- the steward ----
 
-    def _record(self) -> job_records.RayJobRecord:
-        record = job_records.read(self.name)
+    def _record(self) -> job_order.RayJobRecord:
+        record = job_order.read_record(self.name)
         if record is None:
             raise errors.MissingFile(f"job {self.name}: the cluster has forgotten it")
         return record
 
-    def _steward(self) -> Any:
-        with contextlib.suppress(ValueError):
-            return ray.get_actor(job_order.steward_of(self.name), namespace=job_order.NAMESPACE)
-        return None
-
     def _call(self, method: str, *arguments: Any) -> Any:
         """Call the steward, waiting for a restart; None if the job is over."""
         deadline = time.monotonic() + ANSWER_S
-        while (steward := self._steward()) is not None:
+        while (steward := cluster.find_steward(self.name)) is not None:
             try:
                 return ray.get(getattr(steward, method).remote(*arguments), timeout=ANSWER_S)
             except (exceptions.RayTaskError, exceptions.RayActorError, exceptions.GetTimeoutError) as error:

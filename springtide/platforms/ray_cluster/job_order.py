@@ -1,20 +1,31 @@
-"""Pure. Order of a job on Ray: its plan, the names of its actors, and their resource requests."""
+"""Order of a job on Ray, the names and resource requests of its actors, and the record that it leaves.
 
+Records of running and finished jobs (the newest 50) are in the key-value store of the cluster. A steward ends with its
+job and leaves the last status, the events and the ends of the logs for `job_handle`.
+"""
+
+import time
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
+from ray.experimental import internal_kv
 
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import RANKED, Life, RoleKind, parse_role
 from springtide.domain.plan.capacity import USUAL_SERVER, USUAL_WORKER, PlatformCapacity
+from springtide.domain.spec.elastic_job import RayWish
 from springtide.platforms.agent.run_plan import RunPlan
+from springtide.rpc.messages.types import JobStatus
+from springtide.telemetry import events, logs, output
 
 NAMESPACE = "springtide"
 
 USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
 """Cores that a role without a limit requests from Ray, as planning assumes; Ray does not enforce them."""
-PENDING_S = 120.0
 ROLES = ("master", *(str(kind) for kind in RANKED))
 """Roles that may request custom resources; those of the master apply to the steward."""
 
@@ -23,21 +34,20 @@ ROLES = ("master", *(str(kind) for kind in RANKED))
 class JobOrder:
     """A job for a steward to run."""
 
-    name: str
     plan: RunPlan
+    wish: RayWish
     run_folder: str
     """Folder on the steward's node for journal, events, logs and checkpoints."""
-    resources: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Custom resources that a node must offer, by role."""
-    pending_s: float = PENDING_S
-    """Seconds until a role that no node accepts is given up; the job continues with fewer roles."""
-    version: str = ""
     began_at: float = 0.0
 
     def __post_init__(self) -> None:
-        for role in self.resources:
+        for role in self.wish.resources:
             if role not in ROLES:
                 raise errors.UnknownName("role in ray.resources", role, ROLES)
+
+    @property
+    def name(self) -> str:
+        return self.plan.spec.name
 
 
 def steward_of(job: str) -> str:
@@ -121,3 +131,87 @@ def lacking(asked: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -
     most = {name: max((has.get(name, 0.0) for has in free.values()), default=0.0) for name in wanted}
     left = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
     return f"it asks for {said} on one node; of {len(free)} nodes none has that free (the most: {left})"
+
+
+KEPT = 50
+TAIL = 200
+EVENTS = 5000
+SPACE = NAMESPACE.encode()
+
+
+class RayJobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Record of one job."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    began_at: float
+    run_folder: str = ""
+    begun: bool = False
+    """True once a steward has started the job; a later steward resumes it, or reports why it cannot."""
+    ended_at: float = 0.0
+    status: JobStatus | None = None
+    """Final status; None while the job is not over."""
+    story: tuple[dict[str, Any], ...] = ()
+    logs: dict[str, list[str]] = {}
+
+
+def new_record(order: JobOrder) -> RayJobRecord:
+    plan = order.plan
+    return RayJobRecord(
+        name=order.name,
+        script=plan.script,
+        arguments=output.redact_arguments(plan.arguments),
+        began_at=order.began_at,
+        run_folder=order.run_folder,
+    )
+
+
+def ended_record(order: JobOrder, status: JobStatus, files: logs.RunFiles) -> RayJobRecord:
+    tails = {path.stem: logs.tail(path, TAIL) for path in sorted(files.logs.glob("*.log"))}
+    return msgspec.structs.replace(
+        new_record(order),
+        begun=True,
+        ended_at=time.time(),
+        status=status,
+        story=tuple(events.read(files.events)[-EVENTS:]),
+        logs=tails,
+    )
+
+
+def write_record(record: RayJobRecord) -> None:
+    packed = zlib.compress(msgspec.msgpack.encode(record), 1)
+    internal_kv._internal_kv_put(_key(record.name), packed, overwrite=True, namespace=SPACE)
+    if record.ended_at:
+        over = sorted((each for each in all_records() if each.ended_at), key=lambda each: each.ended_at)
+        for old in over[:-KEPT]:
+            internal_kv._internal_kv_del(_key(old.name), namespace=SPACE)
+
+
+def begin_record(order: JobOrder) -> bool:
+    """Record that a steward starts this job; return True for the first one."""
+    before = read_record(order.name)
+    if before is not None and before.begun and before.began_at == order.began_at:
+        return False
+    write_record(msgspec.structs.replace(new_record(order), begun=True))
+    return True
+
+
+def end_of(order: JobOrder) -> JobStatus | None:
+    found = read_record(order.name)
+    return found.status if found is not None and found.ended_at and found.began_at == order.began_at else None
+
+
+def read_record(name: str) -> RayJobRecord | None:
+    packed = internal_kv._internal_kv_get(_key(name), namespace=SPACE)
+    return None if packed is None else msgspec.msgpack.decode(zlib.decompress(packed), type=RayJobRecord)
+
+
+def all_records() -> list[RayJobRecord]:
+    names = [key.decode().removeprefix("job:") for key in internal_kv._internal_kv_list(b"job:", namespace=SPACE)]
+    found = [record for name in names if (record := read_record(name)) is not None]
+    return sorted(found, key=lambda record: record.began_at, reverse=True)
+
+
+def _key(name: str) -> bytes:
+    return f"job:{name}".encode()

@@ -70,9 +70,9 @@ class RayPlatform:
     """Starts roles on Ray. `say` receives messages for the user."""
 
     def __init__(
-        self, wanted: job_order.JobOrder, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None
+        self, order: job_order.JobOrder, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._order, self._files, self._say = wanted, files, say
+        self._order, self._files, self._say = order, files, say
         self._held: dict[Life, ActorEntry] = {}
         self._known_master = b""
         leaving = placement.NodeDrain(
@@ -85,7 +85,7 @@ class RayPlatform:
         self._watches = [asyncio.create_task(each) for each in watches]
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
-        asked = job_order.needs(launch.life.role.kind, launch.limits, self._order.resources)
+        asked = job_order.needs(launch.life.role.kind, launch.limits, self._order.wish.resources)
         if launch.life.role.kind is RoleKind.DATA_WORKER and (
             node := placement.choose(asked["num_cpus"], self._nodes())
         ):
@@ -149,7 +149,7 @@ class RayPlatform:
         found = {}
         for life, node in self._placed().items():
             if (launch := self._held[life].launch) is not None:
-                asked = job_order.needs(life.role.kind, launch.limits, self._order.resources)
+                asked = job_order.needs(life.role.kind, launch.limits, self._order.wish.resources)
                 found[life] = node, asked["num_cpus"]
         return found
 
@@ -183,7 +183,7 @@ class RayPlatform:
     async def _begin(self, held: ActorEntry) -> RoleExit | None:
         """Wait until the process runs; return its exit if it could not start."""
         try:
-            async with asyncio.timeout(self._order.pending_s):
+            async with asyncio.timeout(self._order.wish.pending_s):
                 started = await (self._find(held) if held.launch is None else self._start(held, held.launch))
         except TimeoutError:
             return self._unplaced(held)
@@ -238,8 +238,8 @@ class RayPlatform:
 
     def _unplaced(self, held: ActorEntry) -> RoleExit:
         limits = held.launch.limits if held.launch is not None else ProcessLimits()
-        asked = job_order.needs(held.life.role.kind, limits, self._order.resources)
-        why = f"no node took it within {self._order.pending_s:g} s: {job_order.lacking(asked, cluster.free())}"
+        asked = job_order.needs(held.life.role.kind, limits, self._order.wish.resources)
+        why = f"no node took it within {self._order.wish.pending_s:g} s: {job_order.lacking(asked, cluster.free())}"
         self._say(f"{held.life}: {why}")
         return RoleExit(role=held.life.role, incarnation=held.life.incarnation, pid=0, unplaced=why)
 

@@ -27,7 +27,7 @@ from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.platform import LocalPlatform
-from springtide.platforms.ray_cluster import cluster, job_order, job_records
+from springtide.platforms.ray_cluster import cluster, job_order
 from springtide.platforms.ray_cluster.platform import RayPlatform
 from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.telemetry import events, logs
@@ -48,13 +48,13 @@ class Steward:
     """Runs one job. The agent has its own thread and event loop; calls of other processes run in parallel to the
     agent."""
 
-    def __init__(self, wanted: job_order.JobOrder) -> None:
-        self._order = wanted
-        self._files = logs.RunFiles(pathlib.Path(wanted.run_folder))
+    def __init__(self, order: job_order.JobOrder) -> None:
+        self._order = order
+        self._files = logs.RunFiles(pathlib.Path(order.run_folder))
         self._loop = asyncio.new_event_loop()
         self._agent: Agent | None = None
-        self._status = JobStatus(name=wanted.plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
-        logs.log_to_stderr(debug=wanted.plan.debug)
+        self._status = JobStatus(name=order.plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
+        logs.log_to_stderr(debug=order.plan.debug)
         threading.Thread(target=self._keep, name="springtide-steward", daemon=True).start()
 
     def hello(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Steward:
     def _keep(self) -> None:
         asyncio.set_event_loop(self._loop)
         # the previous steward finished the job, but was restarted before it had ended
-        if (end := job_records.end_of(self._order)) is not None:
+        if (end := job_order.end_of(self._order)) is not None:
             self._status = end
             self._leave()
             return
@@ -111,7 +111,7 @@ class Steward:
             log.exception("the steward failed")
             self._fail(f"the steward failed: {type(error).__name__}: {error}", Blame.INFRASTRUCTURE)
         self._end_all()  # roles are still running only if this steward failed to start
-        job_records.write(job_records.ended(self._order, self._status, self._files))
+        job_order.write_record(job_order.ended_record(self._order, self._status, self._files))
         mark_over(self._files.root)
         self._leave()
 
@@ -127,7 +127,7 @@ class Steward:
 
     def _prepared(self) -> RunPlan:
         plan = self._order.plan
-        first = job_records.begin(self._order)
+        first = job_order.begin_record(self._order)
         if not first and not self._files.journal.exists():
             self._end_all()
             plan = restart_plan(plan, str(self._files.root))
@@ -150,7 +150,7 @@ class Steward:
     def _leave(self) -> None:
         """End this actor after one second, so that clients can still read the outcome."""
         time.sleep(1.0)
-        cluster.kill(ray.get_actor(job_order.steward_of(self._order.name), namespace=job_order.NAMESPACE))
+        cluster.kill(cluster.find_steward(self._order.name))
 
 
 def mark_over(folder: pathlib.Path) -> None:

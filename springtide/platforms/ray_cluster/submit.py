@@ -15,8 +15,9 @@ from ray import exceptions
 from ray.util import scheduling_strategies
 
 from springtide import __version__, errors
+from springtide.domain.spec.elastic_job import RayWish
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.ray_cluster import cluster, job_order, job_records
+from springtide.platforms.ray_cluster import cluster, job_order
 from springtide.platforms.ray_cluster.steward import BASE, Steward
 
 HELLO_S = 300.0  # seconds until a steward must answer; Ray may first install the packages of a runtime_env
@@ -51,21 +52,21 @@ def cannot_ship() -> errors.BadInput:
     )
 
 
-def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = None) -> None:
-    refuse_taken(wanted.name)
-    job_records.write(job_records.fresh(wanted))
+def submit(order: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = None) -> None:
+    refuse_taken(order.name)
+    job_order.write_record(job_order.new_record(order))
     try:
-        steward = ray.remote(Steward).options(**options_of(wanted, runtime_env or {})).remote(wanted)
+        steward = ray.remote(Steward).options(**options_of(order, runtime_env or {})).remote(order)
         hello: Mapping[str, Any] = ray.get(steward.hello.remote(), timeout=HELLO_S)
     except exceptions.GetTimeoutError:
-        cluster.kill(ray.get_actor(job_order.steward_of(wanted.name), namespace=job_order.NAMESPACE))
+        cluster.kill(cluster.find_steward(order.name))
         raise errors.BadInput(
-            f"job {wanted.name}: its steward was not started within {HELLO_S:g} s; see the Ray dashboard for why"
+            f"job {order.name}: its steward was not started within {HELLO_S:g} s; see the Ray dashboard for why"
         ) from None
     except (exceptions.RuntimeEnvSetupError, exceptions.RayActorError, exceptions.RayTaskError) as error:
-        raise refused(wanted.name, error) from None
+        raise refused(order.name, error) from None
     except ValueError as error:  # two jobs of the same name were submitted at the same moment
-        raise errors.BadInput(f"job {wanted.name}: {error}") from None
+        raise errors.BadInput(f"job {order.name}: {error}") from None
     if hello["version"] != __version__:
         cluster.kill(steward)
         raise errors.BadInput(
@@ -73,12 +74,12 @@ def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = N
         )
 
 
-def options_of(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(order: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     head = cluster.head_node()
     near = scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True) if head else "DEFAULT"
-    custom = dict(wanted.resources.get("master", {}))
+    custom = dict(order.wish.resources.get("master", {}))
     return {
-        "name": job_order.steward_of(wanted.name),
+        "name": job_order.steward_of(order.name),
         "namespace": job_order.NAMESPACE,
         "lifetime": "detached",
         "max_restarts": -1,
@@ -91,21 +92,18 @@ def options_of(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> di
 
 
 def refuse_taken(name: str) -> None:
-    try:
-        ray.get_actor(job_order.steward_of(name), namespace=job_order.NAMESPACE)
-    except ValueError:
-        return
-    raise errors.BadInput(
-        f"job {name} runs already, on this cluster: stop it with `springtide stop {name} --platform ray`, or give "
-        "another name (--name)"
-    )
+    if cluster.find_steward(name) is not None:
+        raise errors.BadInput(
+            f"job {name} runs already, on this cluster: stop it with `springtide stop {name} --platform ray`, or give "
+            "another name (--name)"
+        )
 
 
-def order_of(plan: RunPlan, *, run_folder: str = "", **others: Any) -> job_order.JobOrder:
-    name, began_at = plan.spec.name, time.time()
-    base = pathlib.PurePosixPath(run_folder or BASE)
-    folder = str(base / f"{name}-{int(began_at * 1000):x}")
-    return job_order.JobOrder(name=name, plan=plan, run_folder=folder, version=__version__, began_at=began_at, **others)
+def order_of(plan: RunPlan, wish: RayWish) -> job_order.JobOrder:
+    began_at = time.time()
+    base = pathlib.PurePosixPath(wish.run_folder or BASE)
+    folder = str(base / f"{plan.spec.name}-{int(began_at * 1000):x}")
+    return job_order.JobOrder(plan=plan, wish=wish, run_folder=folder, began_at=began_at)
 
 
 def refused(name: str, error: Exception) -> errors.UserError:

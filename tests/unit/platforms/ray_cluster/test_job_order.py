@@ -9,6 +9,7 @@ from hypothesis import given
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import RANKED, Life, Role, RoleKind
+from springtide.domain.spec.elastic_job import RayWish
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.ray_cluster import job_order, platform, steward
@@ -55,7 +56,7 @@ def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():
 def test_a_role_that_is_none_cannot_ask_for_resources():
     plan = RunPlan(spec=JobSpec(name="a"), script="a.py")
     with pytest.raises(errors.UnknownName, match="Did you mean 'worker'"):
-        job_order.JobOrder(name="a", plan=plan, run_folder="/tmp/a", resources={"workers": {"GPU": 1}})
+        job_order.JobOrder(plan=plan, run_folder="/tmp/a", wish=RayWish(resources={"workers": {"GPU": 1}}))
 
 
 def test_more_than_one_core_is_asked_for_in_whole_ones():

@@ -9,8 +9,9 @@ pytest.importorskip("ray")
 from ray import exceptions
 
 from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.domain.spec.elastic_job import RayWish
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.platforms.ray_cluster import cluster, job_records, platform, steward
+from springtide.platforms.ray_cluster import cluster, job_order, platform, steward
 from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs
 
@@ -31,7 +32,7 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
     monkeypatch.setattr(cluster, "kill", killed.append)
 
     async def work():
-        wanted = SimpleNamespace(name="ctr", pending_s=10.0, resources={})
+        wanted = SimpleNamespace(name="ctr", wish=RayWish(pending_s=10.0))
         roles = platform.RayPlatform(wanted, logs.RunFiles(tmp_path))
         life = Life(Role(RoleKind.WORKER, 0), 0)
         await roles._tend(platform.ActorEntry(life, Full(), ends.append))
@@ -46,11 +47,11 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
 def test_a_steward_that_is_started_again_after_the_end_only_leaves(tmp_path, monkeypatch):
     left = threading.Event()
     status = JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=1.0)
-    record = job_records.RayJobRecord(
+    record = job_order.RayJobRecord(
         name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status
     )
-    monkeypatch.setattr(job_records, "read", lambda name: record)
-    monkeypatch.setattr(job_records, "write", lambda record: None)
+    monkeypatch.setattr(job_order, "read_record", lambda name: record)
+    monkeypatch.setattr(job_order, "write_record", lambda record: None)
     monkeypatch.setattr(steward.Steward, "_end_all", lambda self: None)
     monkeypatch.setattr(steward.Steward, "_leave", lambda self: left.set())
     plan = SimpleNamespace(spec=SimpleNamespace(name="ctr"), debug=False, script="train.py", arguments=())
