@@ -21,7 +21,7 @@ from springtide.master.data.shared_values import PackageStore
 from springtide.master.handlers import AgentRequests, CommandRequests, Membership, ServerRequests, WorkerRequests, call
 from springtide.master.parts import MasterParts, status_of
 from springtide.rpc.messages import data_workers, messages
-from springtide.rpc.messages.types import JobStatus, Reply, Request
+from springtide.rpc.messages.types import FilePart, JobStatus, Reply, Request
 from springtide.rpc.transport.listener import Peer
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ AGENT_GRACE_S = 10.0
 AWAY_S = 1.0
 FROM_ROLES = (messages.JoinServer, messages.JoinWorker, data_workers.JoinDataWorker, messages.ScriptError)
 """Requests that a role may send before it has joined."""
-PACKAGES = (data_workers.PackageWritten, data_workers.PackagePart, data_workers.PackageAsk)
+PACKAGES = (data_workers.PackageWritten, FilePart, data_workers.PackageAsk)
 SNAPSHOT_ENTRIES = 5000  # journal entries between snapshots: replaying this many takes two seconds at most
 
 

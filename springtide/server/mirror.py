@@ -23,7 +23,7 @@ from springtide.checkpoint.transfer.file_transfer import SegmentCopies, parts
 from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.rpc.messages import checkpoints, messages
-from springtide.rpc.messages.types import Reply, Request
+from springtide.rpc.messages.types import FilePart, Reply, Request
 from springtide.rpc.transport import channel
 from springtide.rpc.transport.listener import Peer, RpcListener
 
@@ -84,7 +84,7 @@ class Mirror:
             for name in answer.names:
                 for part in parts(self._own / name):
                     with pace:
-                        link.ask(checkpoints.MirrorPart(name, part.offset, part.content, part.last, part.checksum))
+                        link.ask(part)
         finally:
             link.close()
         return tuple(name for name, _ in own)
@@ -115,8 +115,8 @@ class MirrorServer:
             match request:
                 case checkpoints.MirrorFiles():
                     return checkpoints.MissingFiles(await asyncio.to_thread(self._copies.lacks, request.files))
-                case checkpoints.MirrorPart():
-                    await asyncio.to_thread(self._copies.take, request.name, request)
+                case FilePart():
+                    await asyncio.to_thread(self._copies.take, request)
                     return messages.Ok()
                 case checkpoints.ReadFile(name, offset, length):
                     return checkpoints.FileRun(*await asyncio.to_thread(self._copies.run, name, offset, length))

@@ -61,18 +61,8 @@ class FolderStore:
 
     def names(self) -> list[str]:
         """Return the files in the folder and its subfolders, such as `server-0/…` for a server's own files."""
-        names: list[str] = []
-        for folder in ("", *self._folders()):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
-                names += [f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.is_file()]
-        return names
-
-    def _folders(self) -> list[str]:
-        try:
-            with os.scandir(self.path) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        paths = (*self.path.glob("*"), *self.path.glob("*/*"))
+        return [str(path.relative_to(self.path)) for path in paths if path.is_file()]
 
     def size(self, name: str) -> int | None:
         try:
@@ -247,16 +237,24 @@ class UrlStore:
         A failed file is removed, because a partial file must not fill the disk.
         """
         self._block.cache_clear()
+        # on object stores this is the final path, because they show only complete objects
+        unfinished = self._path(f"{name}.part" if self._renames else name)
         try:
             with self._asked(to_write=True):
                 self._make_folder()
-                with self._files.open(self._unfinished(name), "wb") as file:
+                with self._files.open(unfinished, "wb") as file:
                     yield cast(BinaryIO, file)
-                    self._settle(file)
-                self._finish(name)
+                    if self.local_root:
+                        file.flush()
+                        os.fsync(file.fileno())
+                if self.local_root:
+                    os.replace(unfinished, self._path(name))
+                    self._sync_folder()
+                elif self._renames:
+                    self._files.mv(unfinished, self._path(name))
         except BaseException:
             with contextlib.suppress(Exception):  # a store that has just failed may fail again
-                self._files.rm_file(self._unfinished(name))
+                self._files.rm_file(unfinished)
             raise
 
     def remove(self, name: str) -> None:
@@ -298,23 +296,7 @@ class UrlStore:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
-    def _unfinished(self, name: str) -> str:
-        """Return the path for a file while it is written. On object stores this is the final path, because they show
-        only complete objects."""
-        return self._path(f"{name}.part" if self._renames else name)
-
-    def _settle(self, file: Any) -> None:
-        if self.local_root:
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _finish(self, name: str) -> None:
-        if not self._renames:
-            return
-        if not self.local_root:
-            self._files.mv(self._unfinished(name), self._path(name))
-            return
-        os.replace(self._unfinished(name), self._path(name))
+    def _sync_folder(self) -> None:
         folder = os.open(self.local_root, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -19,6 +19,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
+from springtide.telemetry.logs import start_of
 
 PATIENCE_S = 5.0
 """Seconds to wait before a claim counts as held or unreadable: a killed process may be visible for a moment, and a
@@ -208,12 +209,8 @@ def _process_space() -> str:
 
 def _process(pid: int) -> ProcessId | None:
     """Return a live process; None if it does not exist or is a zombie."""
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return ProcessId(pid, int(fields[19])) if fields[0] not in "ZX" else None
+    started = start_of(pid)
+    return None if started is None else ProcessId(pid, started)
 
 
 def _lives(process: ProcessId | None) -> bool:

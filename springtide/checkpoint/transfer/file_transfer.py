@@ -13,29 +13,17 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
 
 from springtide import errors
 from springtide.checkpoint.format.checkpoint_io import leave_room
 from springtide.checkpoint.format.manifest import bare, folder_of, name_of, number_in
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.rpc.messages import checkpoints
-from springtide.rpc.messages.data_workers import PackagePart
-from springtide.rpc.messages.types import Reply, Request
+from springtide.rpc.messages.types import FilePart, Reply, Request
 from springtide.rpc.transport import channel
 
 PART_BYTES = 4 << 20
 NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.[0-9a-z]+\.seg")
-
-
-class FilePart(NamedTuple):
-    """A part of a file."""
-
-    offset: int
-    content: bytes
-    last: bool
-    checksum: int
-    """CRC-32 of the file up to the end of this part."""
 
 
 def parts(path: pathlib.Path) -> Iterator[FilePart]:
@@ -46,7 +34,7 @@ def parts(path: pathlib.Path) -> Iterator[FilePart]:
             content = file.read(min(PART_BYTES, size - offset)) or b""
             checksum = zlib.crc32(content, checksum)
             last = offset + len(content) >= size or not content
-            yield FilePart(offset, content, last, checksum)
+            yield FilePart(path.name, offset, content, last, checksum)
             if last:
                 return
             offset += len(content)
@@ -87,9 +75,9 @@ class SegmentCopies:
                         gone.append(entry.name)
         return gone
 
-    def take(self, name: str, part: FilePart | checkpoints.MirrorPart | PackagePart) -> None:
+    def take(self, part: FilePart) -> None:
         """Write a part of a file; the last part names it. BadInput if the part does not continue the file."""
-        path = self._path(name)
+        name, path = part.name, self._path(part.name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
         if part.offset != at:
             raise errors.BadInput(f"a part of {name} at {part.offset}, expected {at}")

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from springtide import errors
 from springtide.checkpoint.transfer.file_transfer import SegmentCopies, parts
 from springtide.rpc.messages.checkpoints import MissingFiles
-from springtide.rpc.messages.data_workers import PackageAsk, PackagePart, PackageWritten
-from springtide.rpc.messages.types import Reply, Request
+from springtide.rpc.messages.data_workers import PackageAsk, PackageWritten
+from springtide.rpc.messages.types import FilePart, Reply, Request
 
 CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
 IN_ORDER = (ARRAYS, CODE, CONTENTS)
@@ -67,7 +67,7 @@ def _send(ask: Ask, folder: pathlib.Path, sealed: str, files: tuple[tuple[str, i
     assert isinstance(lacks, MissingFiles)
     for name in lacks.names:
         for part in parts(folder / name):
-            ask(PackagePart(name, part.offset, part.content, part.last, part.checksum))
+            ask(part)
 
 
 @contextlib.contextmanager
@@ -120,8 +120,8 @@ def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
         offset, last = 0, False
         while not last:
             part = ask(PackageAsk(sealed, name, offset))
-            assert isinstance(part, PackagePart)
-            copies.take(name, part)
+            assert isinstance(part, FilePart)
+            copies.take(part)
             offset, last = offset + len(part.content), part.last
     if sealed_in(folder) != sealed:
         raise errors.BadInput("the package that the master sent is not the one that was announced")

@@ -28,8 +28,8 @@ from springtide.rpc.messages.coordination import (
     ValueFound,
     ValueRequest,
 )
-from springtide.rpc.messages.data_workers import PackageAsk, PackagePart, PackageWritten
-from springtide.rpc.messages.types import Reply
+from springtide.rpc.messages.data_workers import PackageAsk, PackageWritten
+from springtide.rpc.messages.types import FilePart, Reply
 
 Agreement = BarrierRequest | ShareRequest | ValueRequest | ClaimRequest | ClaimDone
 
@@ -166,13 +166,13 @@ class PackageStore:
         self._sums: dict[str, tuple[int, int]] = {}
         """Modification time and CRC-32 of each file."""
 
-    async def answer(self, request: PackageWritten | PackagePart | PackageAsk) -> Reply:
+    async def answer(self, request: PackageWritten | FilePart | PackageAsk) -> Reply:
         async with self._turn:
             match request:
                 case PackageWritten():
                     return MissingFiles(await asyncio.to_thread(self._lacks, request))
-                case PackagePart():
-                    await asyncio.to_thread(self._copies.take, request.name, request)
+                case FilePart():
+                    await asyncio.to_thread(self._copies.take, request)
                     return messages.Ok()
                 case PackageAsk():
                     return await asyncio.to_thread(self._part, request)
@@ -183,7 +183,7 @@ class PackageStore:
         package_transfer.check_size(written.files)
         return tuple(name for name, _ in written.files if package_transfer.NAME.fullmatch(name))
 
-    def _part(self, ask: PackageAsk) -> PackagePart:
+    def _part(self, ask: PackageAsk) -> FilePart:
         if not package_transfer.NAME.fullmatch(ask.name):
             raise errors.BadInput(f"{ask.name!r} is no file of a package")
         if package_transfer.sealed_in(self._folder) != ask.sealed:
@@ -194,7 +194,7 @@ class PackageStore:
             file.seek(ask.offset)
             content = file.read(PART_BYTES)
             last = ask.offset + len(content) >= size
-            return PackagePart(ask.name, ask.offset, content, last, self._sum(file.name) if last else 0)
+            return FilePart(ask.name, ask.offset, content, last, self._sum(file.name) if last else 0)
 
     def _sum(self, path: str) -> int:
         stat = pathlib.Path(path).stat()

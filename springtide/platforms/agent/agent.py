@@ -318,7 +318,7 @@ class Agent:
         plan, kind = self.plan, life.role.kind
         return RoleLaunch(
             life=life,
-            module=run_plan.module_of(kind),
+            module=run_plan.MODULES[kind],
             limits=limits,
             arguments=run_plan.arguments_of(kind, plan, root=str(self._files.root)),
             settings=run_plan.settings_of(

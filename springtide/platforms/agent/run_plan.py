@@ -50,10 +50,6 @@ class RunPlan:
     """True if all roles use TLS, with certificates of this run in its folder."""
 
 
-def module_of(kind: RoleKind) -> str:
-    return MODULES[kind]
-
-
 def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str, ...]:
     """Return the command line after the module. Every user of a machine can read it, so it holds no secrets."""
     if kind is RoleKind.MASTER:

@@ -69,18 +69,6 @@ class MissingFiles(Reply, frozen=True):
     names: tuple[str, ...]
 
 
-class MirrorPart(Request, frozen=True):
-    """A range of a segment file, for a buddy's copy. The first range starts the copy anew, the last range completes
-    it."""
-
-    name: str
-    offset: int
-    content: bytes
-    last: bool = False
-    checksum: int = 0
-    """CRC-32 of the whole file, sent with the last range."""
-
-
 class ReadFile(Request, frozen=True):
     """Asks for a range of a file. The master has manifests, a server has segment files. Answered with `FileRun`."""
 

@@ -97,19 +97,8 @@ class PackageWritten(Request, frozen=True):
     files: tuple[tuple[str, int], ...]
 
 
-class PackagePart(Request, Reply, frozen=True):
-    """A range of a package file, from the trainer to the master or from the master to a data worker."""
-
-    name: str
-    offset: int
-    content: bytes
-    last: bool = False
-    checksum: int = 0
-    """CRC-32 of the file up to the end of this range."""
-
-
 class PackageAsk(Request, frozen=True):
-    """A data worker asks for a file of the package, from an offset. Answered with a `PackagePart`."""
+    """A data worker asks for a file of the package, from an offset. Answered with a `FilePart`."""
 
     sealed: str
     name: str

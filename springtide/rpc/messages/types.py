@@ -25,6 +25,18 @@ class Reply(RpcMessage, frozen=True):
     """Base class of replies."""
 
 
+class FilePart(Request, Reply, frozen=True):
+    """A range of a file: of a mirrored segment file, or of the data workers' package. The first range starts the file
+    anew, the last range completes it."""
+
+    name: str
+    offset: int
+    content: bytes
+    last: bool = False
+    checksum: int = 0
+    """CRC-32 of the whole file, sent with the last range."""
+
+
 class MemberReport(RpcMessage, frozen=True):
     """Progress of a member, in totals since the member joined, so that a lost or repeated report does no harm."""
 

@@ -49,7 +49,7 @@ class RpcConnection:
         self.address, self._other = address, other
         self.term = term
         self.sock = sock
-        self._own_host = str(sock.getsockname()[0])
+        self.own_host = str(sock.getsockname()[0])
         self._reader, self._writer = reader, writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
@@ -70,10 +70,6 @@ class RpcConnection:
         if isinstance(reply, messages.RequestRefused):
             raise as_error(reply)
         return reply
-
-    @property
-    def own_host(self) -> str:
-        return self._own_host
 
     @property
     def lost(self) -> bool:

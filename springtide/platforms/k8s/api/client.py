@@ -306,10 +306,8 @@ class Client:
                     failures = 0
                     for change in known.apply(*event):
                         yield change
-            except Stale:
+            except errors.Conflict:  # 410: the server has forgotten this version, so list the objects again
                 log.info("the server has forgotten %s of %s: all of them are read again", since, kind)
-                since = ""
-            except errors.Conflict:  # the server replied 410 before the first line: list the objects again
                 since = ""
             except errors.ClusterUnreachable as error:
                 log.info("a watch of %s goes on: %s", kind, error)
@@ -470,10 +468,6 @@ def version(thing: Object) -> str:
     return str(thing.get("metadata", {}).get("resourceVersion", ""))
 
 
-class Stale(Exception):
-    """Raised if the server no longer knows the version to resume from."""
-
-
 def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
     try:
         event = msgspec.json.decode(line)
@@ -482,7 +476,7 @@ def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
         raise errors.ClusterUnreachable(f"a watch has sent what is no event: {line[:80]!r}") from None
     if what == "ERROR":
         if thing.get("code") == GONE:
-            raise Stale
+            raise errors.Conflict("the server no longer knows the version to resume from")
         raise errors.ClusterUnreachable(f"a watch has ended: {thing.get('message', thing)}")
     return (what, thing), version(thing) or since
 

@@ -105,9 +105,9 @@ SCALE_PLANS = ObjectKind(f"{GROUP}/{VERSION}", "ScalePlan", "scaleplans")
 KNOWN = tuple(each for each in tuple(globals().values()) if isinstance(each, ObjectKind))
 
 
-def kind_of(manifest: Mapping[str, Any]) -> ObjectKind | None:
-    wanted = (manifest.get("apiVersion"), manifest.get("kind"))
-    return next((each for each in KNOWN if (each.api, each.kind) == wanted), None)
+def kind_of(manifest: Object) -> ObjectKind:
+    wanted = (manifest["apiVersion"], manifest["kind"])
+    return next(each for each in KNOWN if (each.api, each.kind) == wanted)
 
 
 def key_of(thing: Object) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from springtide import errors
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import Object, ObjectKind
+from springtide.platforms.k8s.api.kinds import Object
 from springtide.platforms.k8s.objects import install_manifests
 
 READY_S = 30.0
@@ -19,7 +19,7 @@ READY_S = 30.0
 
 async def apply(client: Client, objects: list[Object], say: Callable[[str], None]) -> None:
     for body in objects:
-        kind, name = kind_of(body), body["metadata"]["name"]
+        kind, name = kinds.kind_of(body), body["metadata"]["name"]
         try:
             await client.create(kind, body)
             say(f"{kind.kind} {name}: made")
@@ -46,7 +46,7 @@ async def remove(
 ) -> None:
     """Delete what was installed, in reverse order; keep the namespace."""
     for body in reversed(objects):
-        kind, name = kind_of(body), body["metadata"]["name"]
+        kind, name = kinds.kind_of(body), body["metadata"]["name"]
         if kind is kinds.NAMESPACES or (kind is kinds.DEFINITIONS and not definitions):
             say(f"{kind.kind} {name}: left")
             continue
@@ -55,13 +55,6 @@ async def remove(
             say(f"{kind.kind} {name}: deleted")
         except errors.NotFound:
             say(f"{kind.kind} {name}: was not there")
-
-
-def kind_of(body: Object) -> ObjectKind:
-    found = kinds.kind_of(body)
-    if found is None:
-        raise errors.BadInput(f"{body.get('kind')} {body['metadata']['name']}: no kind that is installed")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     wish, life, name = job.job.kubernetes, entry.life, entry.pod_name(job.name)
     kind = life.role.kind
     arguments = (job.job.script,) if kind is RoleKind.WORKER else ()
-    container = _container(job, site, entry.role, run_plan.module_of(kind), arguments, resources_of(job, entry))
+    container = _container(job, site, entry.role, run_plan.MODULES[kind], arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [{"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")]
     if kind is not RoleKind.DATA_WORKER:  # no hook for a data worker, which has no state and exits on SIGTERM

@@ -3,6 +3,7 @@
 import os
 import zlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ def test_a_file_of_several_parts_arrives_as_it_is(tmp_path, monkeypatch):
         kept = file_transfer.SegmentCopies(tmp_path / "buddy")
         source = file(tmp_path / "own", content)
         for part in file_transfer.parts(source):
-            kept.take(NAME, part)
+            kept.take(part)
         assert (tmp_path / "buddy" / NAME).read_bytes() == content
         assert kept.lacks([(NAME, len(content))]) == ()
         assert [path.name for path in (tmp_path / "buddy").iterdir()] == [NAME]
@@ -46,14 +47,14 @@ def test_a_copy_that_was_cut_off_begins_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(file_transfer, "PART_BYTES", 4)
     source, kept = file(tmp_path / "own", b"0123456789"), file_transfer.SegmentCopies(tmp_path / "buddy")
     first, second, third = file_transfer.parts(source)
-    kept.take(NAME, first)
+    kept.take(first)
     with pytest.raises(errors.BadInput, match="at 8, expected 4"):
-        kept.take(NAME, third)
+        kept.take(third)
     with pytest.raises(errors.BadInput, match="at 4, expected 0"):
-        kept.take(NAME, second)
+        kept.take(second)
     assert kept.lacks([(NAME, 10)]) == (NAME,)
     for part in (first, second, third):
-        kept.take(NAME, part)
+        kept.take(part)
     assert (tmp_path / "buddy" / NAME).read_bytes() == b"0123456789"
 
 
@@ -61,7 +62,7 @@ def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
     (part,) = file_transfer.parts(file(tmp_path / "own", b"right"))
     kept = file_transfer.SegmentCopies(tmp_path / "buddy")
     with pytest.raises(errors.BadInput, match="another sum"):
-        kept.take(NAME, part._replace(content=b"wrong"))
+        kept.take(msgspec.structs.replace(part, content=b"wrong"))
     assert list((tmp_path / "buddy").iterdir()) == []
 
 
@@ -71,7 +72,7 @@ def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
 def test_no_other_name_can_be_written(tmp_path, name):
     (part,) = file_transfer.parts(file(tmp_path / "own", b"bytes"))
     with pytest.raises(errors.BadInput, match="no segment file"):
-        file_transfer.SegmentCopies(tmp_path / "buddy").take(name, part)
+        file_transfer.SegmentCopies(tmp_path / "buddy").take(msgspec.structs.replace(part, name=name))
     assert not (tmp_path / "buddy").exists()
 
 
@@ -79,7 +80,7 @@ def test_a_folder_that_takes_nothing_is_said(tmp_path):
     (part,) = file_transfer.parts(file(tmp_path / "own", b"bytes"))
     (tmp_path / "buddy").write_text("not a folder")
     with pytest.raises(errors.DiskFull, match="cannot write to"):
-        file_transfer.SegmentCopies(tmp_path / "buddy").take(NAME, part)
+        file_transfer.SegmentCopies(tmp_path / "buddy").take(part)
 
 
 def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_path):
@@ -102,8 +103,8 @@ def test_what_another_relies_on_for_the_next_checkpoint_stays_however_late_this_
     path = file(tmp_path, b"12345")
     coming = "server-1.0-000005.run1.seg"
     assert kept.lacks([(NAME, 5), (coming, 2)]) == (coming,)
-    kept.take(coming, file_transfer.FilePart(0, b"1", False, 0))
+    kept.take(file_transfer.FilePart(coming, 0, b"1", False, 0))
     assert kept.sweep((), upto=6) == [] and path.exists()
-    kept.take(coming, file_transfer.FilePart(1, b"2", True, zlib.crc32(b"12")))
+    kept.take(file_transfer.FilePart(coming, 1, b"2", True, zlib.crc32(b"12")))
     assert kept.sweep({coming}, upto=6) == [NAME], "nobody has asked again: it was given up"
     assert [each.name for each in tmp_path.iterdir()] == [coming]

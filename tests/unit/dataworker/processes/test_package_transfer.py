@@ -10,7 +10,8 @@ from springtide.checkpoint.transfer import file_transfer
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.master.data import shared_values
 from springtide.master.data.shared_values import PackageStore
-from springtide.rpc.messages.data_workers import PackageAsk, PackagePart, PackageWritten
+from springtide.rpc.messages.data_workers import PackageAsk, PackageWritten
+from springtide.rpc.messages.types import FilePart
 
 SECRET = b"a job's own secret"
 
@@ -46,7 +47,7 @@ def test_a_package_comes_whole_by_the_master_to_a_host_that_sees_neither_disk(tm
         assert (folder / package_transfer.ARRAYS).read_bytes() == arrays
         assert package_transfer.sealed_in(folder) == sealed
     assert not folder.exists(), "what was mapped from it stays, the files do not"
-    assert wire.asked.count("PackagePart") == 4 + 1 + 1 and wire.asked.count("PackageAsk") == 5 + 1 + 1
+    assert wire.asked.count("FilePart") == 4 + 1 + 1 and wire.asked.count("PackageAsk") == 5 + 1 + 1
 
 
 def test_where_all_see_one_disk_nothing_is_sent(tmp_path):
@@ -78,8 +79,8 @@ def test_what_was_changed_on_the_way_is_refused(tmp_path):
     wire = Wire(tmp_path / "master")
 
     def garbling(request):
-        if isinstance(request, PackagePart) and request.name == package_transfer.CODE:
-            request = PackagePart(request.name, 0, b"evil", True, request.checksum)
+        if isinstance(request, FilePart) and request.name == package_transfer.CODE:
+            request = FilePart(request.name, 0, b"evil", True, request.checksum)
         return wire(request)
 
     with pytest.raises(errors.BadInput, match="another sum"):
@@ -112,7 +113,7 @@ def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_
 
 def test_names_that_are_no_files_of_a_package_are_refused(tmp_path):
     wire = Wire(tmp_path)
-    for request in (PackagePart("../secret", 0, b"", True), PackageAsk("", "../secret")):
+    for request in (FilePart("../secret", 0, b"", True), PackageAsk("", "../secret")):
         with pytest.raises(errors.BadInput, match="no "):
             wire(request)
 

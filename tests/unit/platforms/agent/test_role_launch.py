@@ -17,7 +17,7 @@ PLAN = RunPlan(spec=JobSpec(name="ctr", workers=2, servers=1), script="train.py"
 
 @pytest.mark.parametrize("kind", [kind for kind in RoleKind if kind is not RoleKind.AGENT])
 def test_every_role_has_a_module(kind):
-    assert importlib.util.find_spec(run_plan.module_of(kind)) is not None
+    assert importlib.util.find_spec(run_plan.MODULES[kind]) is not None
 
 
 def test_nothing_of_the_spec_nor_of_the_scripts_arguments_is_on_a_command_line():

@@ -282,7 +282,7 @@ def test_an_event_says_where_to_go_on_from():
 
 
 def test_a_forgotten_version_is_not_an_error_but_another_error_is():
-    with pytest.raises(client.Stale):
+    with pytest.raises(errors.Conflict):
         client.parse_event(b'{"type":"ERROR","object":{"code":410}}', "3")
     with pytest.raises(errors.ClusterUnreachable, match="etcd"):
         client.parse_event(b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}', "3")

@@ -5,7 +5,6 @@ import pytest
 
 from springtide.brain.service import serve
 from springtide.platforms.k8s.api import kinds
-from springtide.platforms.k8s.client import install
 from springtide.platforms.k8s.objects import install_manifests, job_objects
 from tests.architecture import sources
 from tests.unit.platforms.k8s import making
@@ -116,7 +115,7 @@ def test_definitions_come_before_what_needs_them_and_the_operator_last():
 
 
 def test_all_that_is_installed_is_of_a_known_kind():
-    assert all(isinstance(install.kind_of(body), kinds.ObjectKind) for body in install_manifests.everything(BRAINY))
+    assert all(isinstance(kinds.kind_of(body), kinds.ObjectKind) for body in install_manifests.everything(BRAINY))
 
 
 def test_a_brain_with_certificates_and_the_operator_each_see_their_own():
