@@ -1,8 +1,7 @@
 """Checkpoints: slot images in segment files, and a manifest that lists the images of one checkpoint.
 
-Reading order in `format`: `checkpoint_io` writes the images of a server, `manifest` combines the reports of all
-servers, `checkpoint_io` publishes manifests and finds the newest, in a `storage.FileStore`: a folder or an fsspec URL.
-`checkpointer` is for programs without tables.
+`format.checkpoint_io` writes images, publishes manifests and finds the newest; `format.manifest` combines the reports
+of all servers; `format.storage` is a folder or an fsspec URL. `checkpointer` is for programs without tables.
 """
 
 import importlib

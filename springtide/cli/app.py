@@ -1,6 +1,5 @@
 """The command line: verbs, exit codes, and errors without tracebacks.
 
-Exit codes: 0 success, 1 the user's code failed, 2 bad usage, 3 infrastructure (a role lost, unreachable), 130 Ctrl-C.
 Commands that show a job return 0 if they could show it, however the job ended. A verb's module declares its options;
 it is imported when the verb is called, so that `springtide --help` stays fast.
 """

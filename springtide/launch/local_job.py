@@ -51,7 +51,6 @@ class PreparedRun:
 
 
 def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> RunPlan:
-    """Resolve and check the job for this machine; write nothing."""
     history = str(runs.absolute().parent / "history.db")
     plan = resolve.resolve(job, local_capacity(), code=code, history=history, say=say)
     for url in filter(None, (plan.spec.checkpoints.url, job.following.export_to)):

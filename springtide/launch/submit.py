@@ -59,7 +59,6 @@ def main() -> int:
 
 
 def begin(job: ElasticJob, folder: pathlib.Path) -> local_job.PreparedRun:
-    """Check the job and create its run folder; refuse a second running job of the same name."""
     name = job.name or resolve.name_of(job.script)
     plan = local_job.resolved(job, folder, code=pathlib.Path(), say=say)
     with alone(folder):

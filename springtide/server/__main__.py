@@ -132,8 +132,6 @@ def serve_job(
     usage: OwnUsage,
     scattered: FileStore | None = None,
 ) -> None:
-    """Restore an earlier incarnation's slots, report the address, learn the slots, wait for the end of the job."""
-
     def on_reply(reply: messages.HeartbeatReply) -> None:
         role.hurried = reply.hurry
         if reply.stop or reply.fenced:

@@ -1,8 +1,7 @@
 """Write a server's part of a checkpoint: copy its slots into a segment file while it serves.
 
-In: save orders of the master. Out: a segment file, and a `SaveReport` with the position of each slot. The thread copies
-and writes small pieces without the GIL, and sleeps between them, so that training gets the CPU and the slot. Next:
-`master.checkpoint.round`.
+The thread copies and writes small pieces without the GIL, and sleeps between them, so that training gets the CPU and
+the slot. Out: a `SaveReport` with the position of each slot. Next: `master.checkpoint.round`.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Copy a server's checkpoint files: to another server (mirror), and from a local disk to storage (upload).
 
-In: files that `server.checkpoints` has written, and orders of the master. Out: a `Written` that names the mirrored
-copies, or a `CopyReport`. A server receives copies in a thread. At the same port, it serves files to a relaunched
-server that does not find them on its own disk (`checkpoint.transfer.file_transfer`).
+A server receives copies in a thread. At the same port, it serves files to a relaunched server that does not find them
+on its own disk (`checkpoint.transfer.file_transfer`).
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Restore a lost server's slots from the newest complete checkpoint, before its next incarnation serves.
 
-In: the checkpoint and the slots that the master names. Out: the store with these slots, and the checkpoint that was
-used. If a checkpoint is damaged, an older one or a copy in storage is used. Next: `server.__main__` reports the
-checkpoint to the master, which rolls its ledger back to it.
+If a checkpoint is damaged, an older one or a copy in storage is used. Next: `server.__main__` reports the checkpoint to
+the master, which rolls its ledger back to it.
 """
 
 import logging

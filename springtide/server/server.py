@@ -1,8 +1,7 @@
-"""The parameter server: native threads serve the tables; Python starts, watches and stops the threads, and assigns
-slots.
+"""The parameter server: native threads serve the tables; Python starts, watches and stops them, and assigns slots.
 
-In: the job's settings and secret. Out: an address that `embedding.lookup.table_client` connects to, and counters. Next:
-cpp/server/server.h. server/__main__.py runs the process. docs/design/wire.md describes the protocol.
+Out: an address that `embedding.lookup.table_client` connects to, and counters. Next: cpp/server/server.h.
+server/__main__.py runs the process. docs/design/wire.md describes the protocol.
 """
 
 import threading

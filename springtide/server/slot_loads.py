@@ -27,7 +27,6 @@ def pack(counts: Iterable[SlotCount]) -> bytes:
 
 
 def unpack(packed: bytes, slots: int) -> list[SlotCount]:
-    """Return the counts that `pack` packed; BadInput for invalid bytes."""
     if len(packed) % 24:
         raise errors.BadInput(f"slot loads of {len(packed)} bytes: expected three numbers of 8 bytes a slot")
     counts = [SlotCount(*row) for row in np.frombuffer(packed, dtype="<i8").reshape(-1, 3).tolist()]

@@ -169,7 +169,6 @@ class Checkpointer:
         return self._saving
 
     def _candidates(self, manifests: list[StateManifest], step: int | None) -> list[tuple[int, Source, Read]]:
-        """Return step, source and reader of every save, newest first. Memory comes before storage for the same save."""
         saves: list[tuple[int, int, Source, Read]] = [
             (head.sequence, head.step, "memory", functools.partial(self._from_memory, head, path))
             for head, path in saver.whole_images(self.folder)

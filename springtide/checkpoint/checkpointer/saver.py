@@ -1,9 +1,7 @@
-"""The trainer's queue of saves, and the process that writes them to storage even if the trainer is killed. Does not
-import torch.
+"""The trainer's queue of saves, and the process that writes them to storage even if the trainer is killed. No torch.
 
-In: images in memory; `python -m springtide.checkpoint.checkpointer.saver URL FOLDER KEEP` reads one JSON line each from
-stdin. Out: saved states at the URL, and one line each on stdout. A save exists only with its manifest, written last. If
-stdin ends without a goodbye, the trainer has died, and the saver still writes its last image.
+`python -m springtide.checkpoint.checkpointer.saver URL FOLDER KEEP` reads one JSON line for each image from stdin. A
+save exists only with its manifest, written last. If stdin ends without a goodbye, it still writes the last image.
 """
 
 import contextlib
@@ -87,7 +85,6 @@ def read_head(path: pathlib.Path) -> ImageHead | None:
 
 
 def whole_images(folder: pathlib.Path) -> list[tuple[ImageHead, pathlib.Path]]:
-    """Return the complete images in memory, newest first."""
     images = [(head, folder / name) for name in NAMES if (head := read_head(folder / name))]
     return sorted(images, key=lambda image: -image[0].sequence)
 

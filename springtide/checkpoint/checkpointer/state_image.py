@@ -235,7 +235,6 @@ def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _
 
 
 def _shows_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return True if two tensors at the same address have the same elements."""
     alike = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
     return alike and one.device == other.device and one.is_neg() == other.is_neg() and one.is_conj() == other.is_conj()
 

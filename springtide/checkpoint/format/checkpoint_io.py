@@ -1,8 +1,7 @@
 """Writes segment files, publishes manifests, finds checkpoints and reads slots from them.
 
-In: a folder or URL. Out: the newest complete manifest, with the reason why each newer one was skipped; the images of a
-slot in the order of import. A segment file gets its name when it is complete. Writers do not wait for the disk, because
-cached pages survive the end of the process. After a crash of the machine, checksums reveal a torn file.
+A segment file gets its name when it is complete. Writers do not wait for the disk, because cached pages survive the
+end of the process. After a crash of the machine, checksums reveal a torn file.
 """
 
 import errno
@@ -231,7 +230,6 @@ class SegmentWriter:
         return piece
 
     def take_back(self, slot: int) -> None:
-        """Remove the image of this slot from the segment file."""
         self._pieces.pop(slot, None)
 
     def close(self) -> Written:

@@ -1,8 +1,7 @@
 """Encodes a bsp group's model in a checkpoint: dense parameters, buffers and optimizers as rows of one table.
 
-In: `worker.bsp.group` packs the model, and stores its rows on servers. Out: the same bytes and tensors, for the
-leader of a group that resumes and for `export.exporter`. Key 0 holds the number of bytes and their checksum. The bytes
-follow in rows of 4 KiB, which no optimizer updates. Nothing is unpickled.
+Key 0 holds the number of bytes and their checksum. The bytes follow in rows of 4 KiB, which no optimizer updates.
+Nothing is unpickled. Users: `worker.bsp.group` and `export.exporter`.
 """
 
 import struct

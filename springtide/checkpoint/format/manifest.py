@@ -1,8 +1,7 @@
 """Pure. The manifest of a checkpoint: the files and bytes of each slot, and the ledger from before the copy.
 
-In: `cover` combines the images that servers wrote (`Written`) with the last manifest, and finds missing slots. Out:
-bytes with a checksum, and back. The manifest file is renamed into place last, so a checkpoint exists completely or not
-at all.
+`cover` combines the images that servers wrote (`Written`) with the last manifest, and finds missing slots. The manifest
+file is renamed into place last, so a checkpoint exists completely or not at all.
 """
 
 import re
@@ -112,7 +111,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mirrored(self) -> bool:
-        """Return True if every file has a second copy."""
         return all(file.mirror for file in self.files)
 
     @property
@@ -123,7 +121,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_written(self) -> int:
-        """Return the bytes that this checkpoint itself wrote."""
         return sum(file.size for file in self.files if number_in(file.name) == self.number)
 
 
@@ -149,7 +146,6 @@ def without_mirrors(manifest: Manifest) -> Manifest:
 
 
 def bare(name: str) -> str:
-    """Return a file name without the server's folder."""
     return name.rpartition("/")[2]
 
 
@@ -159,7 +155,6 @@ def folder_of(name: str) -> str:
 
 
 def number_in(name: str) -> int | None:
-    """Return the checkpoint number in a segment file's name; None for other files."""
     found = re.fullmatch(r".+-(\d{6,})\.[0-9a-z]+\.seg", name)
     return int(found[1]) if found else None
 
@@ -201,7 +196,6 @@ def decode(content: bytes) -> Manifest:
 
 
 def check(manifest: Manifest) -> None:
-    """Reject a manifest that cannot be restored."""
     if len(manifest.chains) != manifest.slots:
         raise errors.BadInput(f"the manifest has {len(manifest.chains)} chains for {manifest.slots} slots")
     for slot, chain in enumerate(manifest.chains):

@@ -136,7 +136,6 @@ class UrlStore:
         return self._url
 
     def make(self) -> None:
-        """Create the folder, or raise a clear error."""
         try:
             self._make_folder()
         except OSError as error:

@@ -1,8 +1,7 @@
 """Exclusive ownership of the place of a run's checkpoints, so that no two runs write to one folder or URL.
 
-The claim with the highest number (`claim-000001.json`) owns the place. It is created exclusively; a run that resumes
-takes the place over with the next number. The previous owner notices, because every publication reads the claims first.
-On a store without exclusive creation, this check and the run's id in every manifest keep two runs apart.
+The claim with the highest number (`claim-000001.json`) owns the place. A run that resumes takes the place over with the
+next number. The previous owner notices, because every publication reads the claims first.
 """
 
 import errno
@@ -143,7 +142,6 @@ def machine() -> str:
 
 
 def _refuse_owner(place: FileStore, number: int, owner: RunClaim | None, option: str) -> None:
-    """Raise if the owner of a place is unreadable or still runs."""
     if owner is None:
         raise errors.BadInput(
             f"{place.where} belongs to a run that cannot be told: {name_of(number)} there cannot be read; choose "
@@ -174,7 +172,6 @@ def _refuse_checkpoints(
 
 
 def _settled(place: FileStore) -> dict[int, RunClaim | None]:
-    """Return every claim of a place, after the newest claim is completely written."""
     deadline = time.monotonic() + PATIENCE_S
     while (known := all_of(place)) and known[max(known)] is None and time.monotonic() < deadline:
         time.sleep(LOOK_S)
@@ -208,7 +205,6 @@ def _process_space() -> str:
 
 
 def _process(pid: int) -> ProcessId | None:
-    """Return a live process; None if it does not exist or is a zombie."""
     started = start_of(pid)
     return None if started is None else ProcessId(pid, started)
 

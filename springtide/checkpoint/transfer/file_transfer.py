@@ -1,8 +1,7 @@
-"""Transfer of segment files between servers. `SegmentCopies` receives and serves segment files, `ScatteredStore` reads
-them from all disks.
+"""Transfer of segment files between servers: `SegmentCopies` receives and serves them, `ScatteredStore` reads them.
 
-In: the list of another server's files, and the missing files in parts. Out: complete files, each named only after its
-size and checksum match; a `FileStore` that reads a file from this disk if present, else from its server.
+A received file gets its name after its size and checksum match. `ScatteredStore` is a `FileStore` that reads a file
+from this disk if present, else from its server.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""Copies the files of a checkpoint, as a process of low priority with these arguments:
+"""Copies the files of a checkpoint, as a process of low priority, and prints one JSON line.
 
-`upload FOLDER URL NUMBER KEEP CLAIM` copies from the run's folder to a URL, the manifest last. `part FOLDER URL FILES`
-copies from a disk that only one server sees. `gather FOLDER NUMBER ADDRESSES CLAIM` fetches the final checkpoint from
-servers' disks. CLAIM (of a run, for its places), FILES and ADDRESSES are JSON. Out: one JSON line.
+Arguments: `upload FOLDER URL NUMBER KEEP CLAIM` copies to a URL, `part FOLDER URL FILES` copies from a server's own
+disk, `gather FOLDER NUMBER ADDRESSES CLAIM` fetches from servers' disks. CLAIM, FILES and ADDRESSES are JSON.
 """
 
 import contextlib
@@ -61,7 +60,6 @@ class SentFiles:
         self.files, self.bytes = self.files + 1, self.bytes + size
 
     def forget_others(self, needed: Collection[str]) -> None:
-        """Drop the records of all files except these."""
         self._record.files = {name: known for name, known in self._record.files.items() if name in needed}
         self._write()
 
@@ -120,7 +118,6 @@ class Uploaded(msgspec.Struct, frozen=True):
 
 
 def upload(folder: pathlib.Path, url: str, number: int, claim: RunClaim, *, keep: int) -> Uploaded:
-    """Send missing files, publish the manifest, delete unneeded files."""
     began = time.monotonic()
     here, there = FolderStore(folder), UrlStore(url)
     claims.take(there, claim, option="--checkpoint-url")

@@ -38,7 +38,6 @@ def verb(*examples: str, name: str | None = None) -> Callable[[Command], Command
 
 
 def command(group: typer.Typer, summary: str, *examples: str) -> Callable[[Command], Command]:
-    """Declare a command of a group, such as `brain serve`."""
     return group.command(short_help=summary, epilog=_epilog(examples))
 
 
@@ -48,8 +47,6 @@ def _epilog(examples: Sequence[str]) -> str:
 
 
 def declared(parameters: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
-    """Decorator that replaces a command's parameters by these."""
-
     def decorate(function: Command) -> Command:
         @functools.wraps(function)
         def called(**given: Any) -> int:

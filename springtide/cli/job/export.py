@@ -102,7 +102,6 @@ def base(since: str, url: str, manifest: Manifest) -> int:
 
 
 def chosen_manifest(place: FileStore, checkpoint: int | None, *, before: int | None = None) -> Manifest:
-    """Return the requested checkpoint, or the newest usable one older than `before`; warn about damaged ones."""
     known = checkpoint_io.numbers(place)
     if checkpoint is not None:
         if checkpoint not in known:

@@ -105,7 +105,6 @@ def resumed_from(named: str, runs: str) -> str:
 
 
 def pairs(option: RunOption, given: Iterable[str] | None) -> dict[str, Any]:
-    """Parse NAME=VALUE texts; values of --straggler are numbers."""
     found: dict[str, Any] = {}
     for text in given or ():
         name, equals, value = text.partition("=")

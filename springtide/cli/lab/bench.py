@@ -79,7 +79,6 @@ def reproduce(
 
 
 def _of_lab(module: str) -> Any:
-    """Return a module of the lab; the lab is a distribution of its own."""
     if importlib.util.find_spec("springtide_lab") is None:
         raise errors.MissingLab(module.partition(".")[0])
     return importlib.import_module(f"springtide_lab.{module}")

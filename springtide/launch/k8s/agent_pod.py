@@ -1,8 +1,7 @@
 """Agent of a job on Kubernetes, in the master pod: `python -m springtide.launch.k8s.agent_pod NAMESPACE JOB`.
 
-The agent takes the job's Lease, runs the master as its child and all other roles as pods (`k8s.job.platform`).
-Out: the job's status in the cluster, and its events on standard output. Exit status 0 means that the job is over; 1
-asks the kubelet for a restart. An agent that loses the Lease ends its master, leaves the roles running and exits.
+The agent takes the job's Lease, runs the master as its child and all other roles as pods. Exit status 0 means that the
+job is over; 1 asks the kubelet for a restart. An agent that loses the Lease ends its master and leaves the roles.
 """
 
 import asyncio

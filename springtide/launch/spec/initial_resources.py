@@ -173,7 +173,6 @@ def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
 
 
 def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules]:
-    """Start from the final shape of similar past jobs, if a brain or history knows some."""
     begun = [wish.start for wish in (job.workers, job.servers)] != [None, None]
     if begun or (not rules.adviser.brain and not known(rules.adviser.history)):
         return small, rules

@@ -114,7 +114,6 @@ def absolute(where: str) -> str:
 
 
 def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
-    """Return the newest usable checkpoint at `where`; report damaged ones."""
     if not where:
         return None
     found = checkpoint_io.latest(where)

@@ -1,9 +1,7 @@
 """Supervises one job: keeps the master running, starts the roles that the master wants, and reports exits.
 
-Roles are not children of the master, so the agent can replace the master without touching the roles.
-`platforms.agent.reconcile` compares running with wanted roles, so a new master or agent needs no history of earlier
-orders. If an agent is cancelled and the platform allows it, the roles keep running and the next agent takes the job
-over.
+Roles are not children of the master, so the agent can replace the master without touching the roles. Neither a new
+master nor a new agent needs the history of earlier orders: `platforms.agent.reconcile` compares running with wanted.
 """
 
 import asyncio
@@ -406,7 +404,6 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
 
 
 def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
-    """Draw the job's secret and write it to a file that only this user can read."""
     if keep and files.secret.exists():
         return
     with events.disk_errors(files.secret):

@@ -1,11 +1,7 @@
 """Creates a certificate authority for one job, and a certificate for each kind of role, in memory.
 
-    ca.crt  ROLE.crt  ROLE.key ...       all files of a job
-    ca.crt  tls.crt  tls.key             what a process sees (`of_role`): its `Settings.tls`
-
-On Kubernetes the files are in a Secret, elsewhere in the run folder. The authority's key is discarded after signing, so
-nobody can create further certificates for the job. Certificates are valid for ten years. Processes read the
-certificates again for every new connection.
+All files of a job: `ca.crt`, `ROLE.crt`, `ROLE.key`. What a process sees (`of_role`): `ca.crt`, `tls.crt`, `tls.key`.
+The authority's key is discarded after signing, so nobody can create further certificates for the job.
 """
 
 import datetime
@@ -60,7 +56,6 @@ def roles_of(files: Mapping[str, bytes]) -> list[str]:
 
 
 def lay_out(files: Mapping[str, bytes], root: pathlib.Path) -> None:
-    """Write one folder per role below `root`, readable by this user only."""
     for role in roles_of(files):
         folder = root / role
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

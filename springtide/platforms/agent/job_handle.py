@@ -1,8 +1,7 @@
 """Interface to a submitted job on any platform, behind commands such as `status`, `logs` and `scale`.
 
 Each implementation (`platforms.local`, `ray_cluster`, `k8s.client`) has `open_job(name, where) -> JobHandle`, which
-raises `errors.MissingFile` for an unknown job, and `names(where) -> list[str]`, newest first. `ask_master` sends a
-request to a master on this host. Next: `launch.job_lookup`.
+raises `errors.MissingFile` for an unknown job, and `names(where) -> list[str]`, newest first.
 """
 
 import asyncio

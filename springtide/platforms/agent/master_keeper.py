@@ -1,8 +1,7 @@
 """Keeps one master running: starts a master, and replaces a dead or hung master by a master with a higher term.
 
-If masters keep dying right after their start, `JobFailed` gives the reason from the log. Before a start, the keeper
-waits for space on a full disk. `AwakeClock` does not count the time in which this process was stopped or suspended, so
-that the agent does not declare a master dead for messages that the agent itself could not receive.
+`AwakeClock` does not count the time in which this process was stopped or suspended, so that the agent does not declare
+a master dead for messages that the agent itself could not receive.
 """
 
 import asyncio
@@ -135,7 +134,6 @@ class MasterSupervisor:
         return said
 
     async def replace(self, error: errors.MasterUnreachable) -> MasterLocation:
-        """Make sure that the master is dead, then start the next one."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._gone.wait(), DYING_S)
         self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
@@ -160,7 +158,6 @@ class MasterSupervisor:
             await self.end()
 
     async def _after_short_lives(self) -> None:
-        """Wait longer after each short-lived master; raise `JobFailed` after too many."""
         lived_s = 0.0 if self._listened_at is None else self._awake.now() - self._listened_at
         self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
         if self._short_lives >= SHORT_LIVES:

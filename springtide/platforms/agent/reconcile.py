@@ -1,8 +1,7 @@
 """Pure. Computes the steps that bring the running roles to the wanted roles. The time is an argument.
 
-Repeated requests change nothing: each incarnation ("life") of a role starts at most once, even after a change of
-master. A new agent counts every running life as started. A new agent declares a life lost if the life has joined the
-job but does not run.
+Each incarnation ("life") of a role starts at most once, even after a change of master. A new agent counts every running
+life as started, and declares a life lost that has joined the job but does not run.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,9 +1,7 @@
 """Starts workers and servers quickly by forking an interpreter that has imported torch (`fork_server.py`).
 
-A cold start spends half a second (servers) or two core-seconds (workers) on imports, CPU time that running trainers
-would lose; under a small CPU quota it takes much longer. The client returns None if the interpreter is not ready or has
-other variables; the caller then starts a cold process. If the fork server is killed, its forks die too and are reported
-as killed.
+A cold start spends half a second (servers) or two core-seconds (workers) on imports. The client returns None if the
+interpreter is not ready or has other variables. If the fork server is killed, its forks die too.
 """
 
 import asyncio

@@ -166,7 +166,6 @@ def within(group: ControlGroup | None) -> list[str]:
 
 
 def usage_of(running: RunningRole) -> Usage:
-    """Return the current usage; shared pages of a fork count as its own."""
     if running.group is None:
         return usage.of_process(running.process.pid)
     counted = running.group.usage()

@@ -1,8 +1,7 @@
 """Process group and control groups of one agent: both die with this process, however it ends.
 
-`GuardedProcessGroup` starts `platforms.local.watchdog`, which kills the group, and replaces a dead watchdog. Folders of
-control groups are named `springtide-PID-START-NUMBER/ROLE`, so that the next agent can remove those of a killed
-agent.
+`GuardedProcessGroup` starts `platforms.local.watchdog`, which kills the group. Folders of control groups are named
+`springtide-PID-START-NUMBER/ROLE`, so that the next agent can remove those of a killed agent.
 """
 
 import asyncio
@@ -239,7 +238,6 @@ def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> 
 
 
 def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
-    """Remove empty groups of agents that were killed."""
     removed = []
     try:
         bases = sorted(parent.glob("springtide-*-*-*"))

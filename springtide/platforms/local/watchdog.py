@@ -1,9 +1,7 @@
 """Ends all processes of a job when its agent ends, even by SIGKILL. Runs as `python -I -S watchdog.py GROUP`.
 
 Standard input is a pipe whose other end only the agent holds; the agent writes the control groups to remove to it. All
-roles start in the watchdog's process group, which it kills when the pipe closes. Before that, the watchdog forks a
-child outside the group, which removes the control groups afterwards. GROUP: the process group that the agent assigned;
-0 for a new one that the watchdog leads.
+roles start in the watchdog's process group, which it kills when the pipe closes. GROUP 0: a new group that it leads.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Drains roles from nodes that Ray will remove, and moves data workers to better nodes, one at a time.
 
-Drains and moves both send an `EvictionNotice` to the master: a replacement joins, or a server's slots move, and then
-the old role ends. No finished batch is lost. If a node is removed before its roles have drained, the job recovers as
-from any other loss.
+Both send an `EvictionNotice` to the master: a replacement joins, or a server's slots move, and then the old role ends.
+If a node is removed before its roles have drained, the job recovers as from any other loss.
 """
 
 import asyncio

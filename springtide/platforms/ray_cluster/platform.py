@@ -1,8 +1,7 @@
 """Runs roles as Ray actors behind `platforms.agent.platform_api`, in the event loop of a steward.
 
-Each role is a detached actor (`role_actor`), which the platform polls for output, exits and lost nodes. Data workers
-start near their trainers if possible, or move there later (`placement`). If Ray cannot place a role within `pending_s`,
-the job continues without the role. The master runs beside the steward.
+Each role is a detached actor (`role_actor`), which the platform polls for output, exits and lost nodes. If Ray cannot
+place a role within `pending_s`, the job continues without the role. The master runs beside the steward.
 """
 
 import asyncio
@@ -181,7 +180,6 @@ class RayPlatform:
         held.on_exit(replace(ended, evicted=True) if held.taken and not ended.clean else ended)
 
     async def _begin(self, held: ActorEntry) -> RoleExit | None:
-        """Wait until the process runs; return its exit if it could not start."""
         try:
             async with asyncio.timeout(self._order.wish.pending_s):
                 started = await (self._find(held) if held.launch is None else self._start(held, held.launch))

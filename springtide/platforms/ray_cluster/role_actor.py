@@ -159,7 +159,6 @@ def write(path: pathlib.Path, content: bytes) -> None:
 
 
 def sweep(base: pathlib.Path) -> None:
-    """Remove folders of killed actors on this node."""
     for folder in base.glob(f"{PREFIX}*"):
         pid = folder.name[len(PREFIX) :].partition("-")[0]
         if pid.isdigit() and not pathlib.Path(f"/proc/{pid}").exists():

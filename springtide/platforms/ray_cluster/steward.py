@@ -1,8 +1,7 @@
 """Steward of a job: a detached Ray actor that runs the agent and the master, and that Ray restarts.
 
 A restarted steward reads the run folder, adopts the running roles and starts a master with a higher term. If the folder
-was lost with its node, the job restarts from copies of its checkpoints, or fails with the reason. After the job it
-leaves a record (`job_records`). Run folders of finished jobs stay for a week, or for ever below a `ray.runFolder`.
+was lost with its node, the job restarts from copies of its checkpoints, or fails with the reason.
 """
 
 import asyncio

@@ -31,7 +31,6 @@ def join(host: str, port: int) -> str:
 
 
 def facing(host: str, port: int) -> str:
-    """Return this host's address on the network that leads to another host."""
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(where)  # sends nothing

@@ -1,8 +1,7 @@
 """Authenticates both sides of a connection, and limits connections that have not authenticated yet.
 
-Each side proves that it knows the job's secret by an HMAC over two fresh nonces, without sending the secret. At most
-`MOST` handshakes are pending at a time; a further handshake evicts the oldest. Each handshake has one deadline, even if
-its bytes arrive slowly. The data plane has its own limits in cpp/net/handshake.h.
+Each side proves that it knows the job's secret by an HMAC over two fresh nonces. At most `MOST` handshakes are pending
+at a time; a further handshake evicts the oldest. The data plane has its own limits in cpp/net/handshake.h.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
 """Synchronous connection to the master, with a thread that runs the event loop and the heartbeat.
 
-The connection survives the loss of its master: the channel reconnects to a master with a higher term, joins again and
-repeats unanswered requests, which are idempotent. The connection finds the next master by the run's master file, or by
-a stable host name that it resolves on every attempt. A forked child closes its copy of the socket and may not use the
-connection.
+The channel reconnects to a master with a higher term, joins again and repeats unanswered requests, which are
+idempotent. It finds the next master by the run's master file, or by a stable host name.
 """
 
 import asyncio

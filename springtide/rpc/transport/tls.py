@@ -1,8 +1,7 @@
 """Mutual TLS 1.3 between the processes of a job, with certificates of the job's own authority.
 
-In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`platforms.agent.credentials` makes them); empty for no TLS. A
-certificate's name is a URI, `springtide:JOB/ROLE`, and must name this job. Host names are not checked, because pods
-change addresses. Each new connection checks the files again; unusable new files leave the previous certificates in use.
+A certificate's name is a URI, `springtide:JOB/ROLE`, and must name this job. Host names are not checked, because pods
+change addresses. Each new connection checks the files again; unusable new files leave the previous ones in use.
 """
 
 import asyncio
@@ -82,7 +81,6 @@ def check_stream(writer: asyncio.StreamWriter, folder: str, role: str = "") -> N
 
 
 def check(certificate: Any, folder: str, role: str = "") -> Identity:
-    """Return the identity in a verified certificate. Raise `Rejected` for another job or another role."""
     own, other = identity(folder), identity_in(certificate)
     if other is None:
         raise auth.Rejected("its certificate names no process of a job")
@@ -94,7 +92,6 @@ def check(certificate: Any, folder: str, role: str = "") -> Identity:
 
 
 def identity_in(certificate: Any) -> Identity | None:
-    """Return the identity in the result of `getpeercert`."""
     for kind, value in (certificate or {}).get("subjectAltName", ()):
         if kind == "URI" and value.startswith(SCHEME):
             job, _, role = value[len(SCHEME) :].partition("/")

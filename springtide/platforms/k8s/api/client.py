@@ -1,8 +1,7 @@
 """Client of the Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
 
-In: the operator, the agent in a master pod, command lines. Out: objects, or errors of `springtide.errors`. A request
-that may have been carried out is repeated only if a second execution is harmless. Next: `platforms.k8s.api.kubeconfig`
-finds the server and the credentials.
+Failures are errors of `springtide.errors`. A request that may have been carried out is repeated only if a second
+execution is harmless. `platforms.k8s.api.kubeconfig` finds the server and the credentials.
 """
 
 import asyncio
@@ -333,7 +332,6 @@ class Client:
     async def stream(
         self, path: str, what: str, query: Mapping[str, str], *, silence_s: float | None
     ) -> AsyncIterator[bytes]:
-        """Yield the lines of a streamed reply until the server ends it."""
         timeout = self._http.ClientTimeout(total=None, sock_connect=ONE_TRY_S, sock_read=silence_s)
         for anew in (False, True):
             try:
@@ -368,7 +366,6 @@ class Client:
         repeatable: bool = True,
         within_s: float | None = None,
     ) -> Object:
-        """Send a request; retry while that is safe and can help."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._within_s if within_s is None else within_s)
         data = None if body is None else msgspec.json.encode(body)
@@ -482,8 +479,6 @@ def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
 
 
 def with_client(where: Mapping[str, str], work: Callable[[Client], Awaitable[Result]]) -> Result:
-    """Run `work` with a client in a new event loop."""
-
     async def within() -> Result:
         async with Client.at(where) as client:
             return await work(client)

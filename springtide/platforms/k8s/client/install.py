@@ -44,7 +44,6 @@ async def served(client: Client) -> None:
 async def remove(
     client: Client, objects: list[Object], say: Callable[[str], None], *, definitions: bool = False
 ) -> None:
-    """Delete what was installed, in reverse order; keep the namespace."""
     for body in reversed(objects):
         kind, name = kinds.kind_of(body), body["metadata"]["name"]
         if kind is kinds.NAMESPACES or (kind is kinds.DEFINITIONS and not definitions):

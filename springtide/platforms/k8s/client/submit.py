@@ -132,7 +132,6 @@ async def ship(client: Client, job: str, archive: bytes) -> str:
 
 
 async def ship_credentials(client: Client, job: ElasticJob, beside: list[tuple[ObjectKind, str]]) -> ElasticJob:
-    """Move variables that look like credentials into a Secret of the job."""
     hidden = {name: value for name, value in job.environment.items() if redaction.is_secret_variable(name)}
     hidden |= {name: value for name, value in job.environment.items() if redaction.redact(value) != value}
     if not hidden:

@@ -1,8 +1,7 @@
 """Lease of a job, which one agent holds at a time, and the terms of its masters.
 
-A term is the transition count of the Lease, which compare-and-set raises, so each term is higher than all earlier
-terms. An agent that cannot renew the Lease in time, or finds another holder, has lost it: its master is ended, and the
-other agent takes over the roles. Roles and the journal reject a surviving old master by its term.
+A term is the transition count of the Lease, which compare-and-set raises. An agent that cannot renew the Lease in time,
+or finds another holder, has lost it. Roles and the journal reject a surviving old master by its term.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Runs roles as pods: writes the job's ScalePlan, from which the operator makes pods, and reads the pods' statuses.
 
-In: `platforms.agent.agent` in a master pod. Out: the plan, and exits (`objects.pod_status`). If a pod does not start
-within `pending_s`, the platform reports an exit with the cluster's reason. Roles survive their agent: the next agent
-reads the same plan and pods. The plan's writer retries on conflicts, and never overwrites the plan of a later master.
+If a pod does not start within `pending_s`, the platform reports an exit with the cluster's reason. Roles survive their
+agent: the next agent reads the same plan and pods. The writer never overwrites the plan of a later master.
 """
 
 import asyncio

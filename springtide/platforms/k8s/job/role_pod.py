@@ -50,7 +50,6 @@ def role_of(member: str) -> Role:
 
 
 def unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
-    """Extract the code; refuse paths outside the folder."""
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")

@@ -101,7 +101,6 @@ def everything(plan: InstallPlan) -> list[Object]:
 
 
 def namespace(plan: InstallPlan) -> Object:
-    """Return the operator's namespace, with the `restricted` pod security standard."""
     body = _object(kinds.NAMESPACES, plan.namespace)
     body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
     return body

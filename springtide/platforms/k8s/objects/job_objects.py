@@ -151,7 +151,6 @@ def merge_patch(old: Any, new: Any) -> Any:
 
 
 def of_job(job: JobObject) -> list[tuple[kinds.ObjectKind, Object]]:
-    """List objects to create before the master's pod, in order."""
     made = [
         (kinds.SERVICES, service(job)),
         (kinds.SERVICE_ACCOUNTS, account(job)),

@@ -71,7 +71,6 @@ def role_labels(job: str, life: Life) -> dict[str, str]:
 
 
 def container_of(pod: Mapping[str, Any]) -> str:
-    """Return the name of the role's container; sidecars may precede it."""
     return str((pod.get("metadata", {}).get("labels") or {}).get(ROLE, ""))
 
 

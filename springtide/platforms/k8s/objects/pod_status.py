@@ -121,7 +121,6 @@ def process_ended(pod: Pod) -> bool:
 
 
 def why_evicted(pod: Pod) -> str:
-    """Return why the cluster evicts a running pod; empty if it does not."""
     if "deletionTimestamp" in pod.get("metadata", {}):
         return "it is being deleted"
     reason, message = disruption(pod)

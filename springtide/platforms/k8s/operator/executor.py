@@ -181,7 +181,6 @@ class Executor:
             return False
 
     async def _prepare(self, seen: OperatorView) -> None:
-        """Create all that a master's pod needs: service, secret, permissions, Lease, plan, volume."""
         job = seen.job
         for kind, body in job_objects.of_job(job):
             made = await self._create(kind, body, job)

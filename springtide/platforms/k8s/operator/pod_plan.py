@@ -1,8 +1,7 @@
 """Pure. Computes the steps that bring a job's pods to its master's plan.
 
 Each life of a role is created once. A pod that was deleted is reported as `Gone`, and the master requests the next
-life. The newest ended pods of each role stay for their logs. Pods are evicted from nodes that will be removed, so that
-they drain.
+life. Pods are evicted from nodes that will be removed, so that they drain.
 """
 
 from collections.abc import Mapping
@@ -113,7 +112,6 @@ def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:
 
 
 def _resize(view: OperatorView, entry: PodWish, pod: Pod) -> list[Step]:
-    """Resize a running pod, unless the cluster has refused that already."""
     if pod_status.ended(pod) or pod_status.ending(pod):
         return []
     asked = pods.resources_of(view.job, entry)

@@ -53,7 +53,6 @@ class WorkQueue:
         return set(self._due) | self._busy
 
     def note(self, key: Key, *, after_s: float = 0.0) -> None:
-        """Schedule a visit of a job, unless an earlier one is already scheduled."""
         when = asyncio.get_running_loop().time() + after_s
         self._due[key] = min(when, self._due.get(key, when))
         self._changed.set()

@@ -123,7 +123,6 @@ def accepted_spec(job: JobObject) -> dict[str, Any]:
 
 
 def _before_master(job: JobObject, master: JobCondition) -> dict[str, Any]:
-    """Return the phase and message that the operator sets while no master runs."""
     change: dict[str, Any] = {}
     if job.phase in ("", PENDING):
         change["phase"] = PENDING
