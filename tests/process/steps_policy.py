@@ -13,7 +13,7 @@ NUMBERS = ((1, 1), (2, 1), (2, 2), (1, 2), (1, 1))
 def steps(view, config):
     """The next shape, once this one was measured."""
     (job,) = view.jobs
-    if measurements.unchanged_s(job, at=view.now) < config.between_changes_s or measurements.now(job) is None:
+    if job.progress.unchanged_s(at=view.now) < config.between_changes_s or measurements.now(job) is None:
         return nothing("not yet")
     at = next_at(job)
     if at == len(NUMBERS):

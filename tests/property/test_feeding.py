@@ -129,5 +129,5 @@ def test_a_trainer_that_is_slower_for_what_it_lent_has_it_back() -> None:
 
     world = Bursts(program=Program(make_s=0.2), cores=12.0, trainer_cpu=8.0, noise=0.0)
     _, targets = walk(world, 40)
-    assert any("taken back" in target.why for target in targets), [target.why for target in targets]
+    assert any(target.why.endswith("back to 8 cores") for target in targets), [target.why for target in targets]
     assert world.trainer_cpu == 8.0 and targets[-1].data_workers * (targets[-1].data_worker_cpu or 0.0) <= 4.0
