@@ -80,7 +80,7 @@ def test_credentials_of_a_spec_are_neither_readable_by_others_nor_printed(tmp_pa
         return seen == wanted
 
     try:
-        waiting.until(all_seen, f"processes of all kinds run: {wanted}")
+        waiting.until(all_seen, f"processes of all kinds run: {wanted}", every_s=0.1)
         printed.append(command(tmp_path, "status", "--json"))
         check_files(run)
         (tmp_path / "go").touch()
