@@ -106,7 +106,9 @@ class MasterService:
             if written:
                 self._shown = reply if isinstance(reply, messages.AgentOrders) else self._shown
                 return reply
-        shown = msgspec.structs.replace(self._shown.status, disk_trouble=context.disk_trouble)
+        last = self._shown.status
+        master = msgspec.structs.replace(last.master, disk_trouble=context.disk_trouble)
+        shown = msgspec.structs.replace(last, master=master)
         match request:
             case messages.AgentPoll():
                 return msgspec.structs.replace(self._shown, status=shown)

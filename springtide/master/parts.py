@@ -19,7 +19,18 @@ from springtide.master.servers.bsp_group import BspRendezvous
 from springtide.master.servers.guards import ServerGuards
 from springtide.master.servers.migration import SlotMigration
 from springtide.master.servers.recovery import ServerRecovery
-from springtide.rpc.messages.types import JobStatus, MemberReport, MemberView
+from springtide.rpc.messages.types import (
+    CheckpointStatus,
+    DataStatus,
+    JobStatus,
+    MasterStatus,
+    MemberReport,
+    MemberView,
+    PlanningStatus,
+    RoleCount,
+    RoleStatus,
+    TrainingStatus,
+)
 from springtide.telemetry.output import redact
 
 
@@ -46,62 +57,90 @@ MOST_SHOWN = 20  # batches with left-out samples that are shown: a status is sen
 def status_of(
     context: MasterContext, parts: MasterParts, usage: Mapping[Role, RoleUsage], *, lag_s: float = 0.0
 ) -> JobStatus:
-    record, tally, rounds, now = context.record, context.tally, parts.checkpoints, context.clock()
-    state, book, totals = record.state, record.book, record.book.totals()
+    record, state, now = context.record, context.record.state, context.clock()
     now = record.span.ended_at if record.span.ended_at is not None else now
-    alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
-    grew_at, last = max(tally.grew_at or 0.0, record.span.trained_at), rounds.saving.last
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,
         why=redact(state.why),
         elapsed_s=now - state.started_at,
-        trained_s=max(0.0, grew_at - record.span.leased_at) if record.span.leased_at is not None else 0.0,
         blame=state.ending.blame,
         detail=redact(state.ending.detail),
         samples=context.samples,
-        samples_before=record.span.samples_before,
-        samples_per_s=tally.samples_per_s(at=now),
+        training=training_status(record, context.tally, at=now),
+        data=data_status(record, parts.data_workers),
+        members=members(record, context.tally, usage),
+        roles=role_status(parts, record, at=now),
+        checkpoints=checkpoint_status(parts.checkpoints, record),
+        master=MasterStatus(
+            term=context.term,
+            decision=redact(state.decision.what),
+            decision_why=redact(state.decision.why),
+            loop_lag_s=round(lag_s, 4),
+            disk_trouble=redact(context.disk_trouble),
+        ),
+        planning=PlanningStatus(
+            stage=state.planned.stage if state.spec.planning.on else "",
+            shape=parts.autoscaler.shape,
+            target=state.planned.target,
+            extra_workers=state.planned.extra,
+            settled=parts.autoscaler.settled,
+        ),
+        online=parts.online.status(context.clock()),
+    )
+
+
+def training_status(record: JobRecord, tally: ProgressTally, *, at: float) -> TrainingStatus:
+    span, in_step = record.span, record.state.bsp.in_step
+    grew_at = max(tally.grew_at or 0.0, span.trained_at)
+    return TrainingStatus(
+        trained_s=max(0.0, grew_at - span.leased_at) if span.leased_at is not None else 0.0,
+        samples_before=span.samples_before,
+        samples_per_s=tally.samples_per_s(at=at),
         loss=tally.loss,
         metrics=tally.metrics,
+        staleness=None if in_step else tally.staleness("max"),
+        staleness_p50=None if in_step else tally.staleness("p50"),
+        cache=tally.cache,
+    )
+
+
+def data_status(record: JobRecord, data_workers: DataWorkerManager) -> DataStatus:
+    book, totals = record.book, record.book.totals()
+    return DataStatus(
         shards_done=totals.done,
         shards_leased=totals.leased,
         shards_total=totals.total,
+        epochs=book.epochs,
+        feed=data_workers.together,
         poisoned=book.poisoned(),
         left_out=tuple(itertools.islice(record.left_out.values(), MOST_SHOWN)),
         samples_left_out=sum(len(each.indices) for each in record.left_out.values()),
-        epochs=book.epochs,
-        members=members(record, tally, usage),
-        workers_alive=alive[RoleKind.WORKER],
-        workers_wanted=state.workers,
-        lacks=redact(state.short.describe(at=now)),
-        servers_alive=alive[RoleKind.SERVER],
-        servers_wanted=state.servers_wanted,
-        data_workers_alive=alive[RoleKind.DATA_WORKER],
-        data_workers_wanted=state.feeding.wanted,
+    )
+
+
+def role_status(parts: MasterParts, record: JobRecord, *, at: float) -> RoleStatus:
+    state = record.state
+    alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RANKED}
+    return RoleStatus(
+        workers=RoleCount(alive[RoleKind.WORKER], state.workers),
+        servers=RoleCount(alive[RoleKind.SERVER], state.servers_wanted),
+        data_workers=RoleCount(alive[RoleKind.DATA_WORKER], state.feeding.wanted),
         data_workers_why=redact(parts.data_workers.why),
-        feed=parts.data_workers.together,
-        decision=redact(state.decision.what),
-        decision_why=redact(state.decision.why),
+        lacks=redact(state.short.describe(at=at)),
         relaunches=state.relaunches,
-        term=context.term,
-        loop_lag_s=round(lag_s, 4),
-        checkpoint=last.number if last else 0,
-        checkpoint_at=last.begun_at if last else 0.0,
-        checkpoint_trouble=redact(rounds.trouble),
-        uploaded=rounds.uploading.done,
-        saving_last=state.saving_last,
         slots_moving=parts.migration.moving,
-        staleness=None if state.bsp.in_step else tally.staleness("max"),
-        staleness_p50=None if state.bsp.in_step else tally.staleness("p50"),
-        cache=tally.cache,
-        stage=state.planned.stage if state.spec.planning.on else "",
-        shape=parts.autoscaler.shape,
-        target=state.planned.target,
-        extra_workers=state.planned.extra,
-        settled=parts.autoscaler.settled,
-        online=parts.online.status(context.clock()),
-        disk_trouble=redact(context.disk_trouble),
+    )
+
+
+def checkpoint_status(schedule: CheckpointSchedule, record: JobRecord) -> CheckpointStatus:
+    last = schedule.saving.last
+    return CheckpointStatus(
+        number=last.number if last else 0,
+        begun_at=last.begun_at if last else 0.0,
+        trouble=redact(schedule.trouble),
+        uploaded=schedule.uploading.done,
+        saving_last=record.state.saving_last,
     )
 
 

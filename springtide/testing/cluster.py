@@ -190,8 +190,8 @@ class LocalCluster:
         return (
             len(moves) > known
             and not moves[-1]["left"]  # the moves must be complete too, because the status may be one poll old
-            and not status.slots_moving
-            and status.servers_alive == status.servers_wanted == servers
+            and not status.roles.slots_moving
+            and status.roles.servers.alive == status.roles.servers.wanted == servers
         )
 
     def wait(self, *, within_s: float = 600.0) -> JobStatus:

@@ -101,9 +101,12 @@ def test_at_1_gbit_a_second_the_job_begins_to_keep_rows_and_steps_become_shorter
         at = {"server-0": "two", "worker-0": "three", "worker-1": "four"}
         with job_of(tmp_path, hosts=cluster, place=lambda life: at[str(life.role)]) as job:
             job.until(
-                lambda status: status.cache is not None and status.cache.why.startswith("a step took"), within_s=300
+                lambda status: (
+                    status.training.cache is not None and status.training.cache.why.startswith("a step took")
+                ),
+                within_s=300,
             )
-            use = job.status.cache
+            use = job.status.training.cache
             finish(tmp_path, job)
         told = explained(job)
         print(use, *told, sep="\n")
@@ -126,8 +129,8 @@ CORES = pytest.param("cores", marks=pytest.mark.soak)
 @pytest.mark.parametrize("computes", ["accelerator", CORES])
 def test_on_one_machine_pulls_cost_little_and_the_job_says_why_it_keeps_no_rows(tmp_path, computes):
     with job_of(tmp_path, computes=computes) as job:
-        job.until(lambda status: status.cache is not None and settled(status.cache), within_s=300)
-        use = job.status.cache
+        job.until(lambda status: status.training.cache is not None and settled(status.training.cache), within_s=300)
+        use = job.status.training.cache
         finish(tmp_path, job)
         told = explained(job)
     print(use, *told, sep="\n")

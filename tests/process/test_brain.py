@@ -78,7 +78,7 @@ def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_pat
         assert code == 0 and out[-1] == "2 executors from now on"
         shown = json.loads(command("status", "--json")[1][-1])
         assert {job["promised"]["workers"] for job in shown["jobs"]} == {one.plan.shape.workers}
-        assert shown["executors"] == 2
+        assert shown["executors"]["wanted"] == 2
         asyncio.run(end(second))
         code, out = command("history", "--json")
         assert code == 0 and [job["name"] for job in json.loads(out[-1])["jobs"]] == ["job"]

@@ -89,11 +89,12 @@ def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_
             jobs[name] = stack.enter_context(LocalCluster(script, [folder, 1, BATCH, 0.0], spec=rules, folder=folder))
         most = round(LEFT / EACH) - 1
         jobs[favoured].until(
-            lambda status: (status.data_workers_alive, jobs[other].status.data_workers_alive) == (most, 1), within_s=300
+            lambda status: (status.roles.data_workers.alive, jobs[other].status.roles.data_workers.alive) == (most, 1),
+            within_s=300,
         )
         for name in SAMPLE_S:
             counting.hurry(tmp_path / name)
         ended = {name: job.wait() for name, job in jobs.items()}
     for name, status in ended.items():
-        assert status.phase is JobPhase.FINISHED and status.relaunches == 0, status
+        assert status.phase is JobPhase.FINISHED and status.roles.relaunches == 0, status
         assert not counting.differences(tmp_path / name, ids, epochs=1, batch=BATCH)

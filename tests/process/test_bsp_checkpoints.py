@@ -174,7 +174,7 @@ def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_qu
         status, found, model = train(
             tmp_path / "second", pause_s=0.03, meanwhile=lose_a_server, workers=2, checkpoints=rules
         )
-    assert status.phase is JobPhase.FINISHED and status.samples == 6000 and status.checkpoint, status
+    assert status.phase is JobPhase.FINISHED and status.samples == 6000 and status.checkpoints.number, status
     assert all(losses[-len(whole) :] == whole for losses, whole in zip(found, quiet, strict=True)), "all steps again"
     assert all(len(losses) > len(whole) for losses, whole in zip(found, quiet, strict=True))
     same(expected, model)
@@ -182,7 +182,7 @@ def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_qu
 
 def count(folder, seed, **how):
     """Count under faults, from the first checkpoint on; the last status, and what the counts are off by."""
-    return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoint, **how)
+    return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoints.number, **how)
 
 
 @pytest.mark.timeout(400)
@@ -200,7 +200,9 @@ def test_a_server_that_gets_its_first_slots_while_the_group_goes_back_joins_at_t
         if scaled == "after the loss":
             job.until(lambda _: any(event["event"] == "lost" for event in job.story))
             job.scale(servers=3)
-        job.until(lambda status: any(move["target"] == "server-2" for move in job.moves()) and not status.slots_moving)
+        job.until(
+            lambda status: any(move["target"] == "server-2" for move in job.moves()) and not status.roles.slots_moving
+        )
         (tmp_path / "wait").unlink()
         until_back(job, before)
 

@@ -64,7 +64,7 @@ def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_onc
 
     status, wrong = count(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.05)
     assert not wrong, wrong
-    assert status.relaunches == 1
+    assert status.roles.relaunches == 1
 
 
 @pytest.mark.soak
@@ -119,7 +119,11 @@ def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
 
     def hurt(job):
         for _ in range(8):
-            group = int(job.status.decision.rpartition("number ")[2] or 1) if "number" in job.status.decision else 0
+            group = (
+                int(job.status.master.decision.rpartition("number ")[2] or 1)
+                if "number" in job.status.master.decision
+                else 0
+            )
             before = job.status.samples
             alive = sorted(role for role in job.pids() if role.startswith("worker-"))
             holders = have_the_model(job)

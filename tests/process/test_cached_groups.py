@@ -32,7 +32,7 @@ def spec(**more):
 
 def count(folder, seed, **how):
     """Count under faults, from the first checkpoint on; the last status, and what the counts are off by."""
-    return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoint, **how)
+    return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoints.number, **how)
 
 
 def told(job):
@@ -43,7 +43,7 @@ def told(job):
 @pytest.mark.timeout(400)
 def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_flushes_first(tmp_path):
     def hurt(job):
-        job.until(lambda status: status.cache is not None and status.cache.dirty > 0)
+        job.until(lambda status: status.training.cache is not None and status.training.cache.dirty > 0)
         job.until(lambda _: "keep rows in the workers" in told(job))  # workers do not report together
         _, before = formed(job)
         job.kill_each("worker-1")
@@ -56,7 +56,7 @@ def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_
 
     status, wrong = count(tmp_path, 1, batches=1200, hurt=hurt, pause_s=0.05)
     assert not wrong, wrong
-    assert status.cache.hits > 0 and status.cache.saved > 0
+    assert status.training.cache.hits > 0 and status.training.cache.saved > 0
 
 
 @pytest.mark.soak

@@ -97,8 +97,10 @@ def test_a_copy_whose_process_is_killed_leaves_the_one_before_and_the_next_is_co
         lost = copies(job, "failed")[0]
         left = checkpoint_io.latest(url)
         assert left.manifest is not None and not left.troubles
-        job.until(lambda status: "could not be copied" in status.checkpoint_trouble or status.uploaded > lost)
-        job.until(lambda status: status.uploaded > lost and not status.checkpoint_trouble)
+        job.until(
+            lambda status: "could not be copied" in status.checkpoints.trouble or status.checkpoints.uploaded > lost
+        )
+        job.until(lambda status: status.checkpoints.uploaded > lost and not status.checkpoints.trouble)
         story = [event for event in job.story if event["event"] == "uploaded"]
         before = story[: story.index(next(event for event in story if event["number"] == lost))]
         assert left.manifest.number >= before[-1]["number"]

@@ -44,12 +44,12 @@ def test_every_record_is_trained_once_though_the_clock_jumps_and_each_kind_of_ro
         with appending(producer, 40):
             for term, (seconds, role) in enumerate(((DAY_S, "worker-1"), (-DAY_S, "server-0"), (0, "worker-0")), 2):
                 before = len(producer.records)
-                job.until(lambda status, before=before: status.samples > before and status.checkpoint)
+                job.until(lambda status, before=before: status.samples > before and status.checkpoints.number)
                 jump(file, seconds)
                 before = len(producer.records)
                 job.until(lambda status, before=before: status.samples > before)
                 assert job.kill("master")
-                job.until(lambda status, term=term, role=role: status.term == term and role in job.pids())
+                job.until(lambda status, term=term, role=role: status.master.term == term and role in job.pids())
                 assert job.kill(role)
         producer.seal()
         status = job.wait()

@@ -72,7 +72,7 @@ def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_
     story = job.story
     assert not list(tmp_path.glob("unreadable-*"))
     assert {event["event"] for event in story} >= {"unreadable", "finished", "decision"}
-    assert status.relaunches == 1 and not status.poisoned
+    assert status.roles.relaunches == 1 and not status.data.poisoned
     left = [event for event in story if event["event"] == "exited" and event["role"] == "worker-2"]
     assert [event["incarnation"] for event in left] == [0]  # it said that it was through, and is not started again
 
@@ -86,7 +86,7 @@ def test_no_push_is_staler_than_the_bound_also_when_a_worker_is_lost(tmp_path):
         tmp_path, 5, batches=300, hurt=lambda job: job.kill("worker-1"), script_text=bounded, pause_s=0.002
     )
     assert not wrong, wrong
-    assert status.staleness == 1 and status.staleness_p50 <= 1, status  # all three at once would be 2
+    assert status.training.staleness == 1 and status.training.staleness_p50 <= 1, status  # all three at once would be 2
 
 
 @pytest.mark.soak

@@ -37,14 +37,16 @@ def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=coun
 
 def fed(job, more=1):
     """Wait until data workers have made so many more batches for the loop."""
-    before = job.status.feed.made if job.status.feed else 0
-    return job.until(lambda status: status.feed is not None and status.feed.made >= before + more)
+    before = job.status.data.feed.made if job.status.data.feed else 0
+    return job.until(lambda status: status.data.feed is not None and status.data.feed.made >= before + more)
 
 
 def all_feed(job, count):
     """Wait until so many data workers feed the one worker, and no more."""
     return job.until(
-        lambda status: status.feed is not None and status.feed.workers == count == status.data_workers_alive
+        lambda status: (
+            status.data.feed is not None and status.data.feed.workers == count == status.roles.data_workers.alive
+        )
     )
 
 
@@ -56,7 +58,7 @@ def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_onc
         fed(job, 10)
         all_feed(job, 2)
         job.kill_each("data-worker-0", "data-worker-1", "master")
-        job.until(lambda status: status.term == 2)
+        job.until(lambda status: status.master.term == 2)
         all_feed(job, 2)
         job.kill_each("worker-0")
         job.until(lambda status: any(each.role.kind == "worker" and each.incarnation for each in status.members))
@@ -68,7 +70,7 @@ def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_onc
 
     status, job, wrong = run(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.1)
     assert not wrong, wrong
-    assert status.relaunches >= 4
+    assert status.roles.relaunches >= 4
     left = [each for each in job.story if each["event"] == "exited" and each["role"].startswith("data-worker")]
     assert sum("SIGKILL" in each["how"] for each in left) >= 3
     drained = [each for each in left if "status 0" in each["how"]]
@@ -114,7 +116,7 @@ def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
 @pytest.mark.timeout(400)
 def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
     def hurt(job):
-        job.until(lambda status: status.data_workers_alive == 2)
+        job.until(lambda status: status.roles.data_workers.alive == 2)
         fed(job, 20)
         assert job.kill("data-worker-1")
         fed(job, 20)
@@ -137,7 +139,7 @@ def test_poison_is_reported_with_its_index(tmp_path, policy):
         assert status.phase is JobPhase.FAILED and "sample 4711: AssertionError: poison" in status.why
         return
     assert status.phase is JobPhase.FINISHED
-    assert [each.indices for each in status.left_out] == [(4711,)] and status.samples_left_out == 1
+    assert [each.indices for each in status.data.left_out] == [(4711,)] and status.data.samples_left_out == 1
     assert any(str(each.get("what")).startswith("train without sample 4711 (shard ") for each in job.story)
     left = np.delete(ids, 4711, axis=0)
     wrong = counting.differences(tmp_path, left, epochs=1, batch=BATCH)
@@ -166,7 +168,7 @@ def test_a_batch_of_which_nothing_can_be_made_is_passed_over_and_named(tmp_path,
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
-    assert status.samples == len(ids) and status.samples_left_out == len(WHOLE) + len(PART)
+    assert status.samples == len(ids) and status.data.samples_left_out == len(WHOLE) + len(PART)
     counts = dict(np.load(tmp_path / "counts.npz"))
     if kind == "bsp":  # each occurrence counts by its rank's share of the batch, over what is left of that
         np.savez(

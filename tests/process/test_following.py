@@ -38,12 +38,14 @@ def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of
         producer.start()
         job.until(lambda status: scaled(job, 2))
         assert job.kill("master")
-        job.until(lambda now: now.term == 2 and now.workers_alive == now.workers_wanted == 2)
+        job.until(lambda now: now.master.term == 2 and now.roles.workers.alive == now.roles.workers.wanted == 2)
         assert "worker-1" in job.pids()
         job.until(lambda now: now.online is not None and now.online.capacity is not None)
         producer.seal()
         ended = job.wait()
-    assert ended.phase is JobPhase.FINISHED and ended.online.scalings >= 1 and ended.online.worker_hours > 0
+    assert (
+        ended.phase is JobPhase.FINISHED and ended.online.scaling.changes >= 1 and ended.online.totals.worker_hours > 0
+    )
     assert online_day.miscounted(tmp_path, producer.appended) == 0
     why = next(str(event["why"]) for event in job.story if "to 2 workers" in str(event.get("what", "")))
     assert "samples/s come" in why
@@ -56,8 +58,8 @@ def test_traffic_that_ebbs_lets_workers_go(tmp_path):
     producer = online_day.Producer(tmp_path, lambda now: 1.5 * ONE if now < began + 25 else 0.2 * ONE, partitions=4)
     with job_of(tmp_path, producer) as job:
         producer.start()
-        job.until(lambda status: status.workers_alive == 2)
-        job.until(lambda status: status.workers_wanted == 1 and status.workers_alive == 1)
+        job.until(lambda status: status.roles.workers.alive == 2)
+        job.until(lambda status: status.roles.workers.wanted == 1 and status.roles.workers.alive == 1)
         producer.seal()
         ended = job.wait()
     assert ended.phase is JobPhase.FINISHED and online_day.miscounted(tmp_path, producer.appended) == 0
@@ -79,10 +81,10 @@ def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp
     producer = online_day.Producer(tmp_path, lambda _: 1.5 * ONE, partitions=4)
     with job_of(tmp_path, producer, online) as job:
         producer.start()
-        job.until(lambda status: status.workers_wanted == 2)
+        job.until(lambda status: status.roles.workers.wanted == 2)
         found = wait_for_forecaster(job)
         os.kill(found, signal.SIGKILL)
-        job.until(lambda status: status.online is not None and "failed" in status.online.forecast_trouble)
+        job.until(lambda status: status.online is not None and "failed" in status.online.expected.trouble)
         producer.seal()
         ended = job.wait()
     assert ended.phase is JobPhase.FINISHED and online_day.miscounted(tmp_path, producer.appended) == 0
@@ -120,7 +122,7 @@ def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
             assert job.status.online.lag_s / QUICK.speedup < 30.0
         producer.seal()
         ended = job.wait()
-    assert ended.phase is JobPhase.FINISHED and ended.workers_wanted == 1
+    assert ended.phase is JobPhase.FINISHED and ended.roles.workers.wanted == 1
     assert not [event for event in events.read(job.files.events) if event["event"] == "alert"]
     assert online_day.miscounted(tmp_path, producer.appended) == 0
 
@@ -137,12 +139,12 @@ def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_rec
     (tmp_path / "count.py").write_text(online_day.SCRIPT.replace("time.sleep(pause_s)", SLOWER))
     (tmp_path / "slow").touch()
     with made as job:
-        job.until(lambda status: status.workers_alive == 3 and status.online is not None)
+        job.until(lambda status: status.roles.workers.alive == 3 and status.online is not None)
         producer.start()
-        job.until(lambda status: status.online.backups == 1)
-        job.until(lambda status: status.workers_alive >= 4)
+        job.until(lambda status: status.online.scaling.backups == 1)
+        job.until(lambda status: status.roles.workers.alive >= 4)
         (tmp_path / "slow").unlink()
-        job.until(lambda status: status.online.backups == 0)
+        job.until(lambda status: status.online.scaling.backups == 0)
         producer.seal()
         ended = job.wait()
     told = [str(event["why"]) for event in job.story if event["event"] == "backup"]

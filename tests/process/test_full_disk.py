@@ -32,18 +32,20 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_
             checkpoints=CheckpointRules(every_s=0.5, folder=str(small)),
         )
         with LocalCluster(script, [tmp_path, 1, BATCH, 0.02], spec=spec, folder=tmp_path / "runs") as job:
-            job.until(lambda status: status.checkpoint and status.samples)
+            job.until(lambda status: status.checkpoints.number and status.samples)
             disks.fill(small / "others")
-            before = job.until(lambda status: "No space left" in status.checkpoint_trouble)
+            before = job.until(lambda status: "No space left" in status.checkpoints.trouble)
             told = job.until(lambda status: status.samples > before.samples + 20 * BATCH)
-            assert told.checkpoint == before.checkpoint and told.phase is JobPhase.RUNNING
+            assert told.checkpoints.number == before.checkpoints.number and told.phase is JobPhase.RUNNING
             (small / "others").unlink()
-            job.until(lambda status: status.checkpoint > told.checkpoint and not status.checkpoint_trouble)
+            job.until(
+                lambda status: status.checkpoints.number > told.checkpoints.number and not status.checkpoints.trouble
+            )
             job.kill("server-1")
             status = job.wait()
     assert status.phase is JobPhase.FINISHED and status.samples == len(ids), status
     (back,) = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
-    assert back["checkpoint"] > told.checkpoint, "from one that was made after there was room again"
+    assert back["checkpoint"] > told.checkpoints.number, "from one that was made after there was room again"
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
 
 
@@ -64,11 +66,11 @@ def test_a_server_lost_before_any_checkpoint_is_complete_costs_time_and_nothing_
             checkpoints=CheckpointRules(every_s=0.5, folder=str(small)),
         )
         with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec, folder=tmp_path / "runs") as job:
-            before = job.until(lambda status: status.samples > 40 * BATCH and status.checkpoint_trouble)
+            before = job.until(lambda status: status.samples > 40 * BATCH and status.checkpoints.trouble)
             job.kill("server-1")
             job.until(lambda status: 0 < status.samples < before.samples)
             (small / "others").unlink()
-            job.until(lambda status: status.checkpoint)
+            job.until(lambda status: status.checkpoints.number)
             job.kill("server-0")
             status = job.wait()
     assert status.phase is JobPhase.FINISHED and status.samples == len(ids), status

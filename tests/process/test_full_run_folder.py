@@ -36,22 +36,24 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
         disks.disk(tmp_path / "disk", "8m") as small,
         LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec_of(tmp_path), folder=small) as job,
     ):
-        job.until(lambda status: status.checkpoint and status.samples > 20 * BATCH)
+        job.until(lambda status: status.checkpoints.number and status.samples > 20 * BATCH)
         disks.fill(small / "others")
-        told = job.until(lambda status: "journal.db since" in status.disk_trouble)
+        told = job.until(lambda status: "journal.db since" in status.master.disk_trouble)
         assert told.phase is JobPhase.RUNNING
         (run,) = logs.find_runs(small)
-        assert "free some space" in job_handle.LocalJobHandle(run).status().disk_trouble, "`springtide status` says it"
+        assert "free some space" in job_handle.LocalJobHandle(run).status().master.disk_trouble, (
+            "`springtide status` says it"
+        )
         job.kill("worker-1")
         assert job.status.phase is JobPhase.RUNNING
         (small / "others").unlink()
-        job.until(lambda status: not status.disk_trouble and status.relaunches)
+        job.until(lambda status: not status.master.disk_trouble and status.roles.relaunches)
         disks.fill(small / "others")
-        job.until(lambda status: status.disk_trouble)
+        job.until(lambda status: status.master.disk_trouble)
         job.kill("master")  # the next one has nothing to write its journal to
         job.kill("worker-0")
         (small / "others").unlink()
-        job.until(lambda status: status.term == 2)
+        job.until(lambda status: status.master.term == 2)
         counting.hurry(tmp_path)
         status = job.wait()
         assert status.phase is JobPhase.FINISHED and status.samples == counting.told_samples(job) == len(ids), status

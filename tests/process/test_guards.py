@@ -81,7 +81,7 @@ def test_servers_are_added_before_memory_runs_out(tmp_path, limited, sync):
 
     with grown(tmp_path, guards=GuardRules(), sync=sync) as job:
         decided = job.until(lambda _: added())
-        job.until(lambda status: job.settled(status, status.servers_wanted, known=0))
+        job.until(lambda status: job.settled(status, status.roles.servers.wanted, known=0))
         counting.hurry(tmp_path)
         ended = job.wait()
 

@@ -127,7 +127,7 @@ def trained(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job
     arguments = [folder, 0.2, changes, "lies" if lies else "plain"]
     with LocalCluster(script, arguments, spec=rules, folder=folder) as job:
         if workers:
-            job.until(lambda status: status.feed is not None and status.feed.made >= made)
+            job.until(lambda status: status.data.feed is not None and status.data.feed.made >= made)
         counting.hurry(folder)
         job.until(lambda status: pathlib.Path(folder, "used").exists() or status.phase.over)
         seen(job)
@@ -159,7 +159,7 @@ def test_a_job_with_hidden_state_trains_the_same_model_with_data_workers_and_tel
     alone, tmp_path
 ):
     def seen(job):
-        job.until(lambda status: status.feed is not None and status.feed.checked >= 20)
+        job.until(lambda status: status.data.feed is not None and status.data.feed.checked >= 20)
 
     job, given = trained(tmp_path / "fed", workers=1, seen=seen)
     assert_same(given, alone)

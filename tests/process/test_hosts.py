@@ -53,7 +53,9 @@ def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_oc
         tmp_path, cluster, batches=800, pause_s=0.05, workers=1, silence_s=10.0, feeding=FeedRules(workers=1)
     )
     with hosted as job:
-        job.until(lambda status: status.feed is not None and status.feed.made > 3)  # its package came over the wire
+        job.until(
+            lambda status: status.data.feed is not None and status.data.feed.made > 3
+        )  # its package came over the wire
         assert job.kill("worker-0")
         job.until(lambda status: all(view.usage for view in status.members if view.alive))  # they tell it themselves
         assert job.kill("master")
@@ -98,7 +100,7 @@ def test_a_worker_that_is_cut_off_from_the_master_is_replaced_and_what_it_still_
     with hosted as job:
         job.until(lambda status: status.samples > 300 and all(view.report.step for view in of_kind(status, "worker")))
         cluster.cut("one", "four")
-        job.until(lambda status: status.relaunches >= 1)
+        job.until(lambda status: status.roles.relaunches >= 1)
         before = job.status.samples
         job.until(lambda status: status.samples > before + 100)
         cluster.mend("one", "four")
@@ -118,7 +120,7 @@ def test_a_bsp_group_of_several_hosts_meets_again_without_a_common_disk(tmp_path
         job.until(lambda status: status.samples > 300)
         assert job.kill("worker-1")
         before = job.status.samples
-        job.until(lambda status: status.relaunches >= 1 and status.samples > before + 100)
+        job.until(lambda status: status.roles.relaunches >= 1 and status.samples > before + 100)
         counting.hurry(tmp_path)
         assert job.wait().phase is JobPhase.FINISHED
     counts = dict(np.load(tmp_path / "counts.npz"))

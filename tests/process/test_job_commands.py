@@ -87,12 +87,18 @@ def test_workers_are_added_and_removed_while_the_job_trains_by_tls(tmp_path):
         for rank in (1, 2):
             assert "status 0" in running.wait_for_event(job, "exited", role=f"worker-{rank}")["how"]
         seen = shown(tmp_path)
-        assert (seen["phase"], seen["workers_alive"], seen["workers_wanted"]) == ("running", 1, 1)
+        assert (seen["phase"], seen["roles"]["workers"]["alive"], seen["roles"]["workers"]["wanted"]) == (
+            "running",
+            1,
+            1,
+        )
         told = " ".join(command(tmp_path, "explain")[1])
         assert "worker-1" in told and "worker-2" in told
         job.send(signal.SIGINT)
         code, out = job.finish()
-    assert code == 130 and json.loads(out[-1])["shards_total"] == 5 * 10**10, "the shards of the whole are shown"
+    assert code == 130 and json.loads(out[-1])["data"]["shards_total"] == 5 * 10**10, (
+        "the shards of the whole are shown"
+    )
     assert not certificates.exists()
 
 

@@ -120,7 +120,7 @@ def test_partitions_that_a_topic_gets_while_a_job_runs_are_trained_once_though_w
                 broker.grow("counts", partitions)
                 rows = np.concatenate([rows, fill(url, 2000, partitions=partitions, first=len(rows))])
                 assert job.kill("worker-1")
-            job.until(lambda status: status.samples == len(rows) and status.workers_alive == 2)
+            job.until(lambda status: status.samples == len(rows) and status.roles.workers.alive == 2)
             job.stop()
             status = job.wait()
     assert status.phase is JobPhase.STOPPED and status.samples == len(rows), status

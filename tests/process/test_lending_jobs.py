@@ -62,8 +62,8 @@ def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_
     assert told(job, "the others lent to data workers")[0].endswith("kept"), told(job, "lent")
     assert held["worker-0"] < 2.0 and sum(cpu == 0.5 for cpu in held.values()) >= 3, held
     assert sum(held.values()) <= 3.2 + 1e-6, held
-    assert lent.data_workers_alive < kept.data_workers_alive, "those that came by it"
-    assert status.relaunches == 0
+    assert lent.roles.data_workers.alive < kept.roles.data_workers.alive, "those that came by it"
+    assert status.roles.relaunches == 0
     assert not counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
 
 

@@ -217,7 +217,7 @@ def test_a_worker_that_ran_out_of_memory_comes_back_with_twice_as_much(tmp_path,
     [decision] = [event for event in running.events(tmp_path) if event["event"] == "decision"]
     assert decision["what"] == "relaunch worker-0 as incarnation 1" and "for lack of memory" in decision["why"]
     result = json.loads(out[-1])
-    assert result["shards_done"] == 100 and result["relaunches"] == 1
+    assert result["data"]["shards_done"] == 100 and result["roles"]["relaunches"] == 1
     print("\n".join(out))
 
 

@@ -70,10 +70,13 @@ def test_hosts_go_off_one_after_the_other_the_masters_too_and_nothing_is_lost_or
         places, arguments = Places(found), [tmp_path, 1, BATCH, 0.005]
         with HostedJob(script, arguments, hosts=found, spec=spec, folder=tmp_path / "runs", place=places) as job:
             for lost in range(4):
-                saved, copied = job.status.checkpoint, job.status.uploaded
+                saved, copied = job.status.checkpoints.number, job.status.checkpoints.uploaded
                 job.until(
                     lambda status, saved=saved, copied=copied: (
-                        job.over or (status.checkpoint >= saved + 2 and (status.uploaded > copied or not url))
+                        job.over
+                        or (
+                            status.checkpoints.number >= saved + 2 and (status.checkpoints.uploaded > copied or not url)
+                        )
                     )
                 )
                 if job.over:

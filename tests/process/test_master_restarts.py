@@ -61,7 +61,7 @@ def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tm
     assert said.startswith(f"master (pid {first['pid']}) was killed by SIGKILL")
     assert (first["term"], second["term"]) == (1, 2) and first["pid"] != second["pid"]
     result = json.loads(out[-1])
-    assert (result["shards_done"], result["shards_total"], result["term"]) == (600, 600, 2)
+    assert (result["data"]["shards_done"], result["data"]["shards_total"], result["master"]["term"]) == (600, 600, 2)
     story = running.events(tmp_path)
     [replaced] = [event for event in story if event["event"] == "master_replaced"]
     print(f"the next master listened after {replaced['seconds']} s")

@@ -48,8 +48,8 @@ def run(folder, seed, losses, *, batches):
     )
     with LocalCluster(script, [folder, 1, BATCH, 0.3], spec=spec, folder=folder / "runs") as job:
         for role in losses:
-            saved = job.status.checkpoint
-            job.until(lambda status, saved=saved: status.checkpoint >= saved + 2)
+            saved = job.status.checkpoints.number
+            job.until(lambda status, saved=saved: status.checkpoints.number >= saved + 2)
             before = len(ready(job, role))
             lose(job, role)
             job.until(lambda _, role=role, before=before: len(ready(job, role)) > before)

@@ -58,7 +58,7 @@ def wait_back(job, role, before):
 def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_over_the_network(tmp_path):
     ids, hosts, cluster = begin(tmp_path, SEED, batches=180, pause=0.5)
     with cluster as job:
-        job.until(lambda status: status.checkpoint >= 2)
+        job.until(lambda status: status.checkpoints.number >= 2)
         before = len(ready(job, "server-1"))
         hosts.lose(job, "server-1", "worker-1")
         wait_back(job, "server-1", before)
@@ -82,7 +82,7 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
     url = f"file://{tmp_path}/copies"
     ids, hosts, cluster = begin(tmp_path, SEED, batches=500, url=url, upload_every_s=1.5)
     with cluster as job:
-        job.until(lambda status: status.uploaded >= 2)
+        job.until(lambda status: status.checkpoints.uploaded >= 2)
         before = len(ready(job, "server-0"))
         hosts.lose(job, "server-0", "worker-0", master=True)
         wait_back(job, "server-0", before)
@@ -109,14 +109,14 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
 def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_host_ends_the_job_clearly(tmp_path):
     _, hosts, cluster = begin(tmp_path, SEED, batches=2000, servers=1)
     with cluster as job:
-        job.until(lambda status: status.checkpoint >= 2)
-        assert "the job would be lost" in job.status.checkpoint_trouble
+        job.until(lambda status: status.checkpoints.number >= 2)
+        assert "the job would be lost" in job.status.checkpoints.trouble
         before = len(ready(job, "server-0"))
         job.kill("server-0")
         wait_back(job, "server-0", before)
         assert ready(job, "server-0")[-1]["checkpoint"] and job.status.phase is JobPhase.RUNNING
-        saved = job.status.checkpoint
-        job.until(lambda status: status.checkpoint > saved)
+        saved = job.status.checkpoints.number
+        job.until(lambda status: status.checkpoints.number > saved)
         hosts.lose(job, "server-0")
         status = job.wait()
     assert status.phase is JobPhase.FAILED and "a mirror, or a checkpoint URL" in status.why, status
@@ -132,10 +132,11 @@ def test_hosts_processes_and_masters_lost_one_after_the_other_lose_and_repeat_no
     ids, hosts, cluster = begin(tmp_path, seed, batches=2500, servers=3, **kept)
     with cluster as job:
         for _ in range(6):
-            saved, copied = job.status.checkpoint, job.status.uploaded
+            saved, copied = job.status.checkpoints.number, job.status.checkpoints.uploaded
             job.until(
                 lambda status, saved=saved, copied=copied: (
-                    status.checkpoint >= saved + 2 and (status.uploaded > copied or "url" not in kept)
+                    status.checkpoints.number >= saved + 2
+                    and (status.checkpoints.uploaded > copied or "url" not in kept)
                 )
             )
             role = f"server-{chance.randrange(3)}"
@@ -162,13 +163,13 @@ def test_a_bsp_group_goes_back_with_a_lost_host_and_counts_every_occurrence_once
 
     def hurt(job):
         for server, worker, master in (("server-0", "worker-1", False), ("server-1", "worker-0", True)):
-            copied = job.status.uploaded
-            job.until(lambda status, copied=copied: status.uploaded > copied or not url)
+            copied = job.status.checkpoints.uploaded
+            job.until(lambda status, copied=copied: status.checkpoints.uploaded > copied or not url)
             _, before = group_counting.formed(job)
             hosts.lose(job, server, worker, master=master)
             group_counting.until_back(job, before)
 
     spec = functools.partial(test_bsp_checkpoints.spec, checkpoints=rules)
-    begun = lambda status: status.checkpoint  # noqa: E731
+    begun = lambda status: status.checkpoints.number  # noqa: E731
     _, wrong = group_counting.count(tmp_path, spec, SEED, batches=2500, hurt=hurt, begun=begun)
     assert not wrong, wrong

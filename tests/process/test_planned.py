@@ -89,7 +89,7 @@ def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
-    assert nice["worker-1"] == 19 > nice["worker-0"] and last.extra_workers == 1
+    assert nice["worker-1"] == 19 > nice["worker-0"] and last.planning.extra_workers == 1
     assert counting.differences(tmp_path, ids, epochs=20, batch=BATCH) == {}
 
 
@@ -102,12 +102,14 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
     script = counting.write(tmp_path, ids)
     with LocalCluster(script, [tmp_path, 16, BATCH, 0.05], spec=spec(seed=seed), folder=tmp_path / "runs") as job:
         for turn in range(3):
-            job.until(lambda status: status.target is not None)
+            job.until(lambda status: status.planning.target is not None)
             job.kill("master")
-            job.until(lambda status, term=turn + 2: status.term == term)
+            job.until(lambda status, term=turn + 2: status.master.term == term)
             job.until(lambda status: any(m.role.kind == "worker" and m.joined and m.alive for m in status.members))
             job.kill(f"worker-{int(rng.integers(0, 2))}") or job.kill("worker-0")
-            job.until(lambda status, done=turn + 1: outcomes(job).count("done") >= done and status.target is None)
+            job.until(
+                lambda status, done=turn + 1: outcomes(job).count("done") >= done and status.planning.target is None
+            )
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status

@@ -77,7 +77,7 @@ def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everyth
     counting.hurry(tmp_path)
     ended = world.do("wait", job)
     assert ended.phase == "finished", ended.why
-    assert ended.term >= 3
+    assert ended.master.term >= 3
     assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
     story = world.do("story", job)
     how = [event["how"] for event in story if event["event"] == "exited" and event["role"] in lost]
@@ -119,7 +119,7 @@ def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is
     world.do("remove", doomed)
     counting.hurry(tmp_path)
     ended = world.do("wait", job)
-    assert ended.phase == "finished" and ended.relaunches == 0, ended
+    assert ended.phase == "finished" and ended.roles.relaunches == 0, ended
     assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
     assert any("takes node" in event["why"] for event in world.do("story", job) if event["event"] == "decision")
 
@@ -144,7 +144,7 @@ def test_a_data_worker_moves_beside_its_trainer_when_there_is_room_and_nobody_is
         assert world.do("holders", "moving")["worker-0"] == trainer, "nobody else was started again"
         counting.hurry(tmp_path)
         ended = world.do("wait", "moving")
-        assert ended.phase == "finished" and ended.relaunches == 0, ended
+        assert ended.phase == "finished" and ended.roles.relaunches == 0, ended
         assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
         told = [
             event for event in world.do("story", "moving") if "room for it beside a trainer" in str(event.get("why"))
@@ -154,7 +154,7 @@ def test_a_data_worker_moves_beside_its_trainer_when_there_is_room_and_nobody_is
 
 def fed_by(world, job):
     """Where data workers are, once batches come from them."""
-    feed = world.do("status", job).feed
+    feed = world.do("status", job).data.feed
     held = world.do("holders", job) if feed is not None and feed.made else {}
     return {role: where for role, where in held.items() if role.startswith("data-worker")}
 
@@ -166,7 +166,7 @@ def test_a_worker_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(tmp
         plan = plan_of(tmp_path, ids, name="wide", workers=2, servers=1, worker_cpu=1.0)
         world.do("submit", plan, pending_s=5.0)
         world.do("until", "wide", samples=100, workers=1)
-        lacks = waiting.until(lambda: world.do("status", "wide").lacks, "a word on who is missing")
+        lacks = waiting.until(lambda: world.do("status", "wide").roles.lacks, "a word on who is missing")
         counting.hurry(tmp_path)
         assert world.do("wait", "wide").phase == "finished"
         assert "asks for 1 CPU" in lacks
@@ -190,7 +190,7 @@ def test_a_job_whose_run_folder_is_lost_begins_anew_from_the_copies_of_its_check
     rules = CheckpointRules(every_s=0.5, url=f"file://{tmp_path}/copies", upload_every_s=0.5)
     plan = plan_of(tmp_path, ids, name="burnt", workers=1, checkpoints=rules)
     job = world.do("submit", plan)
-    waiting.until(lambda: world.do("status", job).uploaded, "a copy of a checkpoint")
+    waiting.until(lambda: world.do("status", job).checkpoints.uploaded, "a copy of a checkpoint")
     world.do("lose_run_folder", job)
     counting.hurry(tmp_path)
     assert world.do("wait", job).phase == "finished"

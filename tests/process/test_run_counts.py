@@ -90,7 +90,7 @@ def test_three_async_workers_on_two_servers_count_every_occurrence_once(tmp_path
     result, counts = train(tmp_path, ids, servers=2, workers=3, epochs=2)
     check(counts, ids, epochs=2)
     assert result["samples"] == 10_000
-    assert result["shards_done"] == result["shards_total"]
+    assert result["data"]["shards_done"] == result["data"]["shards_total"]
 
 
 def test_two_bsp_workers_count_every_occurrence_once(tmp_path, rng):

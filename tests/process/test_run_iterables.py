@@ -35,4 +35,4 @@ def test_an_iterable_is_counted_once_though_a_worker_is_killed_and_one_is_added(
     assert status.phase is JobPhase.FINISHED, status
     assert status.samples == 2 * 600 * BATCH, "every batch counts as full"
     assert not counting.differences(tmp_path, ids, epochs=2, batch=BATCH)
-    assert status.relaunches == 1 and status.shards_done == status.shards_total
+    assert status.roles.relaunches == 1 and status.data.shards_done == status.data.shards_total

@@ -18,7 +18,7 @@ def test_two_servers_and_two_workers_train_every_shard(tmp_path):
     assert code == 0, out
     assert out[0].startswith("job train finished in ")
     result = json.loads(out[-1])
-    assert (result["samples"], result["shards_done"], result["shards_total"]) == (2000, 100, 100)
+    assert (result["samples"], result["data"]["shards_done"], result["data"]["shards_total"]) == (2000, 100, 100)
     logs = {path.name for path in (tmp_path / ".springtide/runs/train/logs").iterdir()}
     assert logs == {"master.log", "server-0.log", "server-1.log", "worker-0.log", "worker-1.log"}
     assert [e["phase"] for e in running.events(tmp_path) if e["event"] == "phase"] == ["running", "finished"]
@@ -31,7 +31,7 @@ def test_bsp_ranks_go_through_the_same_shards(tmp_path):
         code, out = job.finish()
     assert code == 0, out
     result = json.loads(out[-1])
-    assert (result["samples"], result["shards_done"]) == (2000, 100)  # a sample counts once for both ranks
+    assert (result["samples"], result["data"]["shards_done"]) == (2000, 100)  # a sample counts once for both ranks
 
 
 def test_the_script_sees_what_plain_python_would_show_it(tmp_path):

@@ -87,7 +87,10 @@ def test_the_demo_adds_a_server_kills_three_processes_and_shows_that_nothing_was
     assert "the generator's own truth gets 0.8" in out[7]
     assert "What to try next:" in out
     result = json.loads(out[-1])
-    assert 0.6 < result["metrics"]["test_auc"] < result["metrics"]["best_auc"] and result["term"] == 2
+    assert (
+        0.6 < result["training"]["metrics"]["test_auc"] < result["training"]["metrics"]["best_auc"]
+        and result["master"]["term"] == 2
+    )
 
 
 @pytest.mark.soak

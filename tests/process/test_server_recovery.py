@@ -45,7 +45,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.004, epochs=1, **more):
     script = counting.write(folder, ids)
     arguments = [folder, epochs, BATCH, pause_s]
     with LocalCluster(script, arguments, spec=spec(seed=seed, **more), folder=folder / "runs") as job:
-        job.until(lambda status: status.checkpoint and status.samples > 0)
+        job.until(lambda status: status.checkpoints.number and status.samples > 0)
         done = hurt(job)
         counting.hurry(folder)
         status = job.wait()
@@ -65,7 +65,7 @@ def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_r
             begun = job.status.samples
             job.until(  # so that there is something to train again
                 lambda status, begun=begun: (
-                    status.samples >= begun + 5 * BATCH and time.time() - status.checkpoint_at > 0.8
+                    status.samples >= begun + 5 * BATCH and time.time() - status.checkpoints.begun_at > 0.8
                 )
             )
             before = {role: lives(job, role) for role in roles if role.startswith("server-")}
@@ -101,7 +101,7 @@ def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothi
 @pytest.mark.timeout(400)
 def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_path):
     def hurt(job):
-        job.until(lambda status: time.time() - status.checkpoint_at > 0.8)  # so that there is something to lose
+        job.until(lambda status: time.time() - status.checkpoints.begun_at > 0.8)  # so that there is something to lose
         job.kill("server-1")
         job.until(lambda _: lives(job, "server-1") > 1)
         return job
@@ -144,8 +144,8 @@ def test_a_damaged_newest_checkpoint_costs_time_and_nothing_else(tmp_path, seed)
     """The one before it is used, by the servers and by the ledger, and that is told. Torn, or with other bytes."""
 
     def hurt(job):
-        before = job.until(lambda status: status.checkpoint >= 3).checkpoint
-        job.until(lambda status: status.checkpoint > before)  # so that another one is not complete at once
+        before = job.until(lambda status: status.checkpoints.number >= 3).checkpoints.number
+        job.until(lambda status: status.checkpoints.number > before)  # so that another one is not complete at once
         if seed % 2:
             newest = max(job.files.checkpoints.glob("manifest-*.ckpt"))
             newest.write_bytes(newest.read_bytes()[: -(1 + seed % 7)])
@@ -174,13 +174,13 @@ def test_whoever_dies_while_another_is_brought_back_nothing_is_lost_or_repeated(
     def hurt(job):
         told = []
         for _ in range(4):
-            before, saved = lives(job, "server-1"), job.status.checkpoint
+            before, saved = lives(job, "server-1"), job.status.checkpoints.number
             job.kill("server-1")
             second = chance.choice(["server-0", "server-1", "worker-0", "master"])
             time.sleep(chance.uniform(0.0, 2.0))
             told.append((second, job.kill(second)))
             job.until(lambda _, before=before: lives(job, "server-1") > before)
-            job.until(lambda status, saved=saved: job.over or status.checkpoint > saved)
+            job.until(lambda status, saved=saved: job.over or status.checkpoints.number > saved)
         return told
 
     _, done, wrong = run(tmp_path, seed, batches=2500, hurt=hurt)
@@ -194,11 +194,11 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     script = counting.write(tmp_path, ids)
     first = spec(servers=1, checkpoints=CheckpointRules(every_s=0.5))
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.25], spec=first, folder=tmp_path / "runs") as job:
-        job.until(lambda status: status.checkpoint and status.samples > 8 * BATCH)
+        job.until(lambda status: status.checkpoints.number and status.samples > 8 * BATCH)
         job.stop()
         stopped = job.wait()
     assert stopped.phase is JobPhase.STOPPED and 0 < stopped.samples < len(ids), stopped
-    where, number = str(job.files.checkpoints), stopped.checkpoint
+    where, number = str(job.files.checkpoints), stopped.checkpoints.number
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "counts").write_text("no folder: it gets no checkpoint of its own")
     rules = CheckpointRules(
@@ -213,7 +213,7 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
         script, [tmp_path, 1, BATCH, 0.25], spec=spec(checkpoints=rules), folder=tmp_path / "more"
     ) as job:
         job.until(lambda status: status.samples >= stopped.samples + 8 * BATCH)
-        assert not job.status.checkpoint and job.kill("server-1")
+        assert not job.status.checkpoints.number and job.kill("server-1")
         job.until(lambda _: lives(job, "server-1") > 1)
         counting.hurry(tmp_path)
         status = job.wait()

@@ -26,9 +26,9 @@ def settled(job, servers):
     """Wait until so many servers have all slots, and no other server is left."""
     job.until(
         lambda status: (
-            status.servers_alive == servers
-            and status.servers_wanted == servers
-            and not status.slots_moving
+            status.roles.servers.alive == servers
+            and status.roles.servers.wanted == servers
+            and not status.roles.slots_moving
             and owners(job) == servers
         )
     )
@@ -36,7 +36,7 @@ def settled(job, servers):
 
 def at_rest(job, servers, status):
     """Whether just so many servers are there and nothing moves."""
-    return status.servers_alive == status.servers_wanted == servers and not status.slots_moving
+    return status.roles.servers.alive == status.roles.servers.wanted == servers and not status.roles.slots_moving
 
 
 def moves(job):
@@ -86,7 +86,7 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
         job.until(lambda status: at_rest(job, 2, status))
 
     job = run(tmp_path, 3, hurt, batches=2500, pause_s=0.1, cache=cache_rules.rules("16K", staleness=3))
-    kept = job.status.cache
+    kept = job.status.training.cache
     assert kept.on and kept.hits > 0 and "3 at most of 3" in kept.why, kept
     told = [event for event in job.story if event["event"] == "moved"]
     assert {str(event["target"]) for event in told} == {"server-1", "server-2", "server-0"} - {
@@ -103,7 +103,7 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
 @pytest.mark.timeout(400)
 def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repeats_nothing(tmp_path):
     def hurt(job):
-        job.until(lambda status: status.checkpoint)
+        job.until(lambda status: status.checkpoints.number)
         job.scale(servers=2)
         job.until(lambda _: any(str(event.get("what", "")).startswith("move ") for event in job.story))
         job.kill_each("server-1")
@@ -121,7 +121,7 @@ def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repe
 @pytest.mark.timeout(400)
 def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while_a_worker_is_killed(tmp_path):
     def hurt(job):
-        job.until(lambda status: status.cache is not None and status.cache.dirty > 0)
+        job.until(lambda status: status.training.cache is not None and status.training.cache.dirty > 0)
         for servers in (3, 2):
             job.scale(servers=servers)
             job.until(lambda status, servers=servers: at_rest(job, servers, status) and owners(job) == servers)
@@ -131,9 +131,9 @@ def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while
 
     bsp = functools.partial(spec, sync="bsp", heartbeat_s=0.1, cache=cache_rules.rules("4K", allocation="laia"))
     how = dict(checkpoints=CheckpointRules(every_s=1.0), batches=1500, hurt=hurt)
-    status, wrong = group_counting.count(tmp_path, bsp, 1, begun=lambda status: status.checkpoint, **how)
+    status, wrong = group_counting.count(tmp_path, bsp, 1, begun=lambda status: status.checkpoints.number, **how)
     assert not wrong, wrong
-    assert status.servers_alive == 2
+    assert status.roles.servers.alive == 2
 
 
 @pytest.mark.soak
@@ -147,7 +147,7 @@ def test_servers_grow_and_shrink_again_and_again_while_workers_come_and_go(tmp_p
             job.scale(servers=servers)
             for _ in range(int(chance.integers(0, 3))):
                 job.kill(str(chance.choice(["worker-0", "worker-1", "master"])))
-                job.until(lambda status: status.workers_alive >= 1)
+                job.until(lambda status: status.roles.workers.alive >= 1)
             settled(job, servers)
             job.scale(int(chance.integers(1, 4)))
 

@@ -39,9 +39,11 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
         name="split", workers=1, servers=1, heartbeat_s=0.1, backoff_s=0.0, feeding=FeedRules(workers=1), seed=3
     )
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.4], spec=rules, folder=tmp_path) as job:
-        made = job.until(lambda status: status.feed is not None and status.feed.made >= 10).feed.made
+        made = job.until(lambda status: status.data.feed is not None and status.data.feed.made >= 10).data.feed.made
         job.kill_each("data-worker-0")
-        job.until(lambda status: status.phase.over or (status.feed is not None and status.feed.made >= made + 10))
+        job.until(
+            lambda status: status.phase.over or (status.data.feed is not None and status.data.feed.made >= made + 10)
+        )
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
@@ -66,7 +68,7 @@ def test_batches_that_are_lists_are_fed_and_counted_once(tmp_path):
     script = counting.write(tmp_path, ids, LISTED)
     rules = JobSpec(name="lists", workers=1, servers=1, heartbeat_s=0.1, feeding=FeedRules(workers=1), seed=8)
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.4], spec=rules, folder=tmp_path) as job:
-        job.until(lambda status: status.feed is not None and status.feed.made >= 20)
+        job.until(lambda status: status.data.feed is not None and status.data.feed.made >= 20)
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
@@ -78,9 +80,11 @@ def test_batches_that_are_lists_are_fed_and_counted_once(tmp_path):
 @pytest.mark.timeout(400)
 def test_a_bsp_group_whose_cache_is_left_open_is_split_and_counts_what_it_should(tmp_path):
     def hurt(job):
-        made = job.until(lambda status: status.feed is not None and status.feed.made >= 40).feed.made
+        made = job.until(lambda status: status.data.feed is not None and status.data.feed.made >= 40).data.feed.made
         job.kill_each("data-worker-0")
-        job.until(lambda status: status.phase.over or (status.feed is not None and status.feed.made >= made + 40))
+        job.until(
+            lambda status: status.phase.over or (status.data.feed is not None and status.data.feed.made >= made + 40)
+        )
 
     fed = dict(heartbeat_s=0.1, backoff_s=0.0, feeding=FeedRules(workers=1))
     rules = lambda **more: JobSpec(name="group", workers=2, servers=1, sync="bsp", **fed, **more)  # noqa: E731
@@ -106,14 +110,20 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
         feeding=FeedRules(workers=4, split="stages"),
     )
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.05], spec=rules, folder=tmp_path) as job:
-        job.until(lambda status: status.feed is not None and status.feed.workers == 2)  # those of the last stage
+        job.until(
+            lambda status: status.data.feed is not None and status.data.feed.workers == 2
+        )  # those of the last stage
         for rank in (0, 1, 2, 3, 1):
-            before = job.until(lambda status: status.data_workers_alive == 4 and status.feed is not None).feed.made
+            before = job.until(
+                lambda status: status.roles.data_workers.alive == 4 and status.data.feed is not None
+            ).data.feed.made
             assert job.kill(f"data-worker-{rank}")
-            job.until(lambda status, before=before: status.feed is not None and status.feed.made >= before + 20)
+            job.until(
+                lambda status, before=before: status.data.feed is not None and status.data.feed.made >= before + 20
+            )
         job.scale(data_workers=3)
-        made = job.status.feed.made
-        job.until(lambda status: status.phase.over or status.feed.made >= made + 20)
+        made = job.status.data.feed.made
+        job.until(lambda status: status.phase.over or status.data.feed.made >= made + 20)
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
@@ -154,8 +164,10 @@ def test_tuning_gives_the_slower_of_two_stages_more_data_workers_and_counts_stay
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.002], spec=rules, folder=tmp_path) as job:
         job.until(lambda status: any(first >= 4 for first, _ in numbers(job)), within_s=240)
         wanted = numbers(job)[-1]
-        made = job.until(lambda status: status.data_workers_alive >= sum(wanted) and status.feed is not None).feed.made
-        job.until(lambda status: status.feed is not None and status.feed.made >= made + 50)
+        made = job.until(
+            lambda status: status.roles.data_workers.alive >= sum(wanted) and status.data.feed is not None
+        ).data.feed.made
+        job.until(lambda status: status.data.feed is not None and status.data.feed.made >= made + 50)
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status

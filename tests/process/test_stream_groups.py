@@ -49,7 +49,7 @@ def test_a_group_that_loses_a_member_trains_each_record_of_a_stream_once(tmp_pat
 @pytest.mark.parametrize("role", ["worker-0", "server-1", "master"])
 def test_whoever_is_lost_each_record_is_trained_once(tmp_path, role):
     def hurt(job):
-        job.until(lambda status: status.checkpoint)
+        job.until(lambda status: status.checkpoints.number)
         assert job.kill(role)
 
     assert not count(tmp_path, hurt)
@@ -60,7 +60,7 @@ def test_whoever_is_lost_each_record_is_trained_once(tmp_path, role):
 def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
     def hurt(job):
         job.scale(3)
-        job.until(lambda status: status.workers_alive == 3)
+        job.until(lambda status: status.roles.workers.alive == 3)
         job.scale(1)
 
     assert not count(tmp_path, hurt)
@@ -71,19 +71,27 @@ def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
 @pytest.mark.parametrize("allocation", ["laia", "anneal+gradients"])
 def test_a_group_that_keeps_rows_trains_each_record_once_through_a_loss_a_change_and_a_pause(tmp_path, allocation):
     def keeping(job):
-        job.until(lambda status: status.cache is not None and status.cache.on and status.cache.dirty > 0)
+        job.until(
+            lambda status: (
+                status.training.cache is not None and status.training.cache.on and status.training.cache.dirty > 0
+            )
+        )
 
     def hurt(job):
-        job.until(lambda status: status.checkpoint)
+        job.until(lambda status: status.checkpoints.number)
         keeping(job)
         lives = job.pids()["worker-0"]
         assert job.kill("worker-1")
         job.until(lambda status: job.pids().get("worker-0", lives) != lives)  # all go back to the checkpoint
         keeping(job)
         job.scale(3)
-        job.until(lambda status: status.workers_alive == 3)
+        job.until(lambda status: status.roles.workers.alive == 3)
         keeping(job)
-        job.until(lambda status: status.samples == 3 * BATCH * 500 and status.cache is not None and not status.cache.on)
+        job.until(
+            lambda status: (
+                status.samples == 3 * BATCH * 500 and status.training.cache is not None and not status.training.cache.on
+            )
+        )
 
     rules = cache_rules.rules("4K", allocation=allocation)
     assert not count(tmp_path, hurt, first=500, cache=rules)

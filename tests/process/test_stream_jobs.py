@@ -88,14 +88,14 @@ def test_every_record_is_trained_once_though_each_kind_of_role_is_killed_and_the
             job.until(lambda status: status.samples > before)
             assert job.kill("master")
             before = len(producer.records)
-            job.until(lambda status: status.term == 2 and status.samples > before and status.checkpoint)
+            job.until(lambda status: status.master.term == 2 and status.samples > before and status.checkpoints.number)
             assert job.kill("server-0")
             job.scale(3)
             before = len(producer.records)
-            job.until(lambda status: status.samples > before and status.workers_alive == 3)
+            job.until(lambda status: status.samples > before and status.roles.workers.alive == 3)
             job.scale(1)
             producer.append(2000)  # a burst
-            job.until(lambda status: status.workers_alive == 1)
+            job.until(lambda status: status.roles.workers.alive == 1)
         producer.append(7)
         producer.seal()
         status = job.wait()
@@ -127,7 +127,7 @@ def test_bursts_of_ten_times_the_usual_are_trained_once_though_roles_are_killed_
         for role in ("worker-1", "server-0", "master"):
             with appending(producer, 30):
                 before = len(producer.records)
-                job.until(lambda status, before=before: status.samples > before and status.checkpoint)
+                job.until(lambda status, before=before: status.samples > before and status.checkpoints.number)
             with appending(producer, 300):
                 before = len(producer.records) + 3000
                 job.until(lambda _, before=before, role=role: len(producer.records) > before and role in job.pids())
@@ -147,7 +147,7 @@ def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(
     producer.append(20_000)
     size = dict(workers=1, servers=1, silence_s=30.0, server_silence_s=30.0, sync=sync, pause_s=0.1)
     with job_of(tmp_path, **size) as job:
-        job.until(lambda status: status.samples > 100 and status.checkpoint)
+        job.until(lambda status: status.samples > 100 and status.checkpoints.number)
         job.stop()
         stopped = job.wait()
     assert stopped.phase is JobPhase.STOPPED, stopped
@@ -157,7 +157,7 @@ def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(
     another.append(30_000)
     another.seal()
     counting.hurry(tmp_path)
-    where, number = str(job.files.checkpoints), stopped.checkpoint
+    where, number = str(job.files.checkpoints), stopped.checkpoints.number
     run = checkpoint_io.read(where, number).run
     rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
     with job_of(tmp_path, checkpoints=rules, **size) as job:
@@ -176,7 +176,7 @@ def test_a_job_that_was_stopped_is_resumed_at_the_very_record(tmp_path):
     assert stopped.phase is JobPhase.STOPPED and 0 < stopped.samples <= len(producer.records)
     producer.append(500)
     producer.seal()
-    number, where = stopped.checkpoint, str(job.files.checkpoints)
+    number, where = stopped.checkpoints.number, str(job.files.checkpoints)
     run = checkpoint_io.read(where, number).run
     rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
     with job_of(tmp_path, workers=1, servers=1, silence_s=30.0, checkpoints=rules) as job:

@@ -65,7 +65,7 @@ def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, cap
         waiting.until(lambda: any("of-the-spec" in line for line in told(capsys, "logs", "train")), "it trains")
         assert told(capsys, "scale", "train", "--workers", "2")[0].startswith("job train: 2 workers requested")
         wanted = lambda: json.loads(told(capsys, "status", "--json")[-1])  # noqa: E731
-        waiting.until(lambda: wanted()["workers_alive"] == 2, "the second one has joined")
+        waiting.until(lambda: wanted()["roles"]["workers"]["alive"] == 2, "the second one has joined")
         shown = wanted()
         assert (shown["job"], shown["platform"], shown["phase"]) == ("train", "local", "running")
         assert told(capsys, "stop", "--wait")[-1] == "job train: stopped"

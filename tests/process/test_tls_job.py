@@ -88,7 +88,7 @@ def test_a_job_with_tls_counts_exactly_with_a_killed_server_and_shows_nothing_on
             settings={"shared_memory": "0"},
         ) as job,
     ):
-        job.until(lambda status: status.checkpoint and status.samples > 0)
+        job.until(lambda status: status.checkpoints.number and status.samples > 0)
         assert (job.files.tls / "worker/tls.key").stat().st_mode & 0o077 == 0
         assert job.kill("server-1")
         counting.hurry(tmp_path)

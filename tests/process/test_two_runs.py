@@ -40,7 +40,7 @@ class Started:
     @property
     def decided(self):
         """Whether it is refused, or saves."""
-        return self.job.over or bool(self.job.status.checkpoint)
+        return self.job.over or bool(self.job.status.checkpoints.number)
 
     def differences(self):
         return counting.differences(self.folder, self.ids, epochs=1, batch=BATCH)

@@ -248,7 +248,7 @@ class VirtualJob:
             samples=totals.samples_done,
             wanted=self.card.epochs * self.card.samples_used,
             counts=counting_oracle.count(self.card, SLOTS, stores),
-            relaunches=status.relaunches,
+            relaunches=status.roles.relaunches,
             terms=self.masters.term,
             eras=record.book.era,
             moved=sum(line["slots"] for _, kind, line in self.told.lines if kind == "moved"),

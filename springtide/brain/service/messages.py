@@ -74,6 +74,16 @@ class LiveJob(RpcMessage, frozen=True):
     promised: Shape | None = None
 
 
+class ExecutorCount(msgspec.Struct, frozen=True):
+    """Executors of the brain."""
+
+    wanted: int
+    """Target number of executors; running executors have a pid."""
+    pids: tuple[int, ...] = ()
+    lost: int = 0
+    """Number of executors that ended before they replied; other executors took over their tasks."""
+
+
 class BrainStatus(RpcMessage, frozen=True):
     """State of the whole brain at one moment."""
 
@@ -84,11 +94,7 @@ class BrainStatus(RpcMessage, frozen=True):
     capacity: ResourceBudget
     held: ResourceBudget
     """Sum over all jobs of the larger of held and promised resources."""
-    executors: int
-    """Target number of executors; running executors have a pid."""
-    executor_pids: tuple[int, ...] = ()
-    executors_lost: int = 0
-    """Number of executors that ended before they replied; other executors took over their tasks."""
+    executors: ExecutorCount
     policies: dict[str, str] = msgspec.field(default_factory=dict)
     jobs: tuple[LiveJob, ...] = ()
     past: int = 0

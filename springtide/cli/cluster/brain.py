@@ -263,7 +263,7 @@ def status_lines(found: counsel.BrainStatus) -> list[str]:
         f"holds   {found.held.cpu:,.4g} of {room.cpu:,.4g} cores, memory {show_memory(int(found.held.memory))}{limit}"
     )
     lines += wrap(
-        f"works   {len(found.executor_pids)} of {found.executors} executors up, {found.executors_lost} lost; "
+        f"works   {len(found.executors.pids)} of {found.executors.wanted} executors up, {found.executors.lost} lost; "
         f"{found.consults:,} consults, {found.decisions:,} decisions, the last in {found.decision_s:.2f} s"
     )
     lines += wrap("asks    " + ", ".join(f"{event}: {policy}" for event, policy in found.policies.items()))

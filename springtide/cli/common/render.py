@@ -24,12 +24,13 @@ MEASURED = frozenset(
 
 
 def data_workers_text(status: JobStatus) -> str:
-    if not status.data_workers_wanted and not status.data_workers_alive:
-        return f"none: {status.data_workers_why}" if status.data_workers_why else ""
-    parts = [f"{status.data_workers_alive}/{status.data_workers_wanted} data workers"]
-    if status.feed is not None and status.feed.room:
-        parts.append(queue_text(status.feed))
-    return ", ".join(parts) + (f"; {status.data_workers_why}" if status.data_workers_why else "")
+    count, why, feed = status.roles.data_workers, status.roles.data_workers_why, status.data.feed
+    if not count.wanted and not count.alive:
+        return f"none: {why}" if why else ""
+    parts = [f"{count.alive}/{count.wanted} data workers"]
+    if feed is not None and feed.room:
+        parts.append(queue_text(feed))
+    return ", ".join(parts) + (f"; {why}" if why else "")
 
 
 def queue_text(feed: FeedState) -> str:
@@ -39,7 +40,8 @@ def queue_text(feed: FeedState) -> str:
 
 
 def stream_lines(state: OnlineState) -> list[str]:
-    forecast = "" if state.forecast is None else f", {state.forecast:,.0f}/s forecast (at most {state.high:,.0f})"
+    expected, scaling, totals = state.expected, state.scaling, state.totals
+    forecast = "" if expected.mean is None else f", {expected.mean:,.0f}/s forecast (at most {expected.high:,.0f})"
     capacity = "" if state.capacity is None else f", workers could train {state.capacity:,.0f}/s"
     busy = "" if state.utilization is None else f", busy {state.utilization:.0%}"
     lines = [
@@ -47,26 +49,27 @@ def stream_lines(state: OnlineState) -> list[str]:
         f"append to trained {duration(state.lag_p50_s)} at the median, {duration(state.lag_p99_s)} for 99%",
         f"traffic {state.arriving:,.0f}/s come, {state.trained:,.0f}/s trained{forecast}{capacity}{busy}",
     ]
-    backups = f", {state.backups} of them backups" if state.backups else ""
-    may = f"{state.fewest} to {state.most} workers{backups}" if state.fewest < state.most else "no traffic"
+    backups = f", {scaling.backups} of them backups" if scaling.backups else ""
+    may = f"{scaling.fewest} to {scaling.most} workers{backups}" if scaling.fewest < scaling.most else "no traffic"
     lines.append(f"follows {may}: {state.why}")
-    if state.forecast_trouble:
-        lines.append(f"forecast {state.forecast_trouble}")
+    if expected.trouble:
+        lines.append(f"forecast {expected.trouble}")
     if state.alert:
         lines.append(f"ALERT   {state.alert}")
-    if state.hours:
+    if totals.hours:
         lines.append(
-            f"kept    over {state.hours:.1f} h: lag above the promise {state.violation:.2%} of the time, accumulated "
-            f"{state.lag_min:,.0f} min, {state.down_min:.1f} min down, {state.worker_hours:.1f} worker-hours"
+            f"kept    over {totals.hours:.1f} h: lag above the promise {totals.violation:.2%} of the time, accumulated "
+            f"{totals.lag_min:,.0f} min, {totals.down_min:.1f} min down, {totals.worker_hours:.1f} worker-hours"
         )
     if lost := lost_words(state):
-        only = f"; {state.unkept:,} of them left no dead letter: {state.unkept_why}" if state.unkept else ""
+        unkept, why = state.stream.unkept, state.stream.unkept_why
+        only = f"; {unkept:,} of them left no dead letter: {why}" if unkept else ""
         lines.append(f"letters {lost}{only}")
     return lines
 
 
 def lost_words(state: OnlineState) -> str:
-    counts = [(name, getattr(state, name)) for name in ("late", "corrupt", "oversized", "expired")]
+    counts = [(name, getattr(state.stream, name)) for name in ("late", "corrupt", "oversized", "expired")]
     return ", ".join(f"{count:,} {name}" for name, count in counts if count)
 
 
@@ -80,14 +83,14 @@ def duration(length_s: float) -> str:
 
 
 def line_of(status: JobStatus) -> str:
-    online = status.online
-    metrics = {f"metric {name}": f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())}
+    online, training = status.online, status.training
+    metrics = {f"metric {name}": f"{name} {text}" for name, text in metric_cells(status)}
     shown = {
         "shards": progress(status),
         "samples": f"{short(status.samples)} samples",
-        "rate": f"{short(status.samples_per_s)}/s",
+        "rate": f"{short(training.samples_per_s)}/s",
         "lag": "" if online is None else f"lag {duration(online.lag_s)}{' ALERT' if online.alert else ''}",
-        "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
+        "loss": "" if training.loss is None else f"loss {training.loss:.4f}",
         **metrics,
         "ending": ending(status),
         "workers": missing(status, RoleKind.WORKER),
@@ -101,7 +104,7 @@ def line_of(status: JobStatus) -> str:
         "loss",
         "workers",
         "servers",
-        *(["metric auc"] if "auc" in status.metrics else []),
+        *(["metric auc"] if "auc" in training.metrics else []),
         "samples",
         *metrics,
     ]
@@ -115,11 +118,12 @@ def line_of(status: JobStatus) -> str:
 
 
 def progress(status: JobStatus) -> str:
-    if not status.shards_total:
+    done, total = status.data.shards_done, status.data.shards_total
+    if not total:
         return ""
     if status.online is not None:
-        return f"{status.shards_total} partition{'' if status.shards_total == 1 else 's'}"
-    return f"shards {status.shards_done}/{status.shards_total}"
+        return f"{total} partition{'' if total == 1 else 's'}"
+    return f"shards {done}/{total}"
 
 
 def picture(status: JobStatus) -> Group:
@@ -128,11 +132,12 @@ def picture(status: JobStatus) -> Group:
     facts.add_column(min_width=20)
     facts.add_column(style="dim", min_width=8)
     facts.add_column()
-    loss = "" if status.loss is None else f"{status.loss:.4f}"
-    term = f", term {status.term}" if status.term > 1 else ""
+    training, data, plan = status.training, status.data, status.planning
+    loss = "" if training.loss is None else f"{training.loss:.4f}"
+    term = f", term {status.master.term}" if status.master.term > 1 else ""
     facts.add_row("job", f"{status.name} ({status.phase}{term})", "elapsed", f"{status.elapsed_s:.0f} s")
-    facts.add_row("samples", f"{status.samples:,}", "rate", f"{status.samples_per_s:,.0f} samples/s")
-    again = f", {status.relaunches} relaunched" if status.relaunches else ""
+    facts.add_row("samples", f"{status.samples:,}", "rate", f"{training.samples_per_s:,.0f} samples/s")
+    again = f", {status.roles.relaunches} relaunched" if status.roles.relaunches else ""
     workers = alive_text(status, RoleKind.WORKER) + again
     facts.add_row("workers", workers, "servers", alive_text(status, RoleKind.SERVER))
     facts.add_row("loss", loss, *next(iter(metric_cells(status)), ("", "")))
@@ -143,8 +148,8 @@ def picture(status: JobStatus) -> Group:
     if status.online is None:
         bar.add_row(
             "shards",
-            ProgressBar(total=max(1, status.shards_total), completed=status.shards_done, width=40),
-            f"{status.shards_done}/{status.shards_total}",
+            ProgressBar(total=max(1, data.shards_total), completed=data.shards_done, width=40),
+            f"{data.shards_done}/{data.shards_total}",
         )
     else:
         bar.add_row("stream", progress(status))
@@ -153,38 +158,37 @@ def picture(status: JobStatus) -> Group:
     notes.add_column(max_width=WIDTH - 12)
     if ending(status):
         notes.add_row("draining", ending(status))
-    if (status.data_workers_wanted or status.data_workers_alive) and not status.phase.over:
+    if (status.roles.data_workers.wanted or status.roles.data_workers.alive) and not status.phase.over:
         notes.add_row("fed", data_workers_text(status))
     if status.online is not None and not status.phase.over:
         for line in stream_lines(status.online)[:3]:
             notes.add_row(line[:8].strip(), line[8:])
-    if status.stage and status.online is None and not status.phase.over:
-        notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
-    if status.decision:
+    if plan.stage and status.online is None and not status.phase.over:
+        notes.add_row("plan", f"{plan.stage}: {plan.target or plan.shape or 'not all of it is there'}")
+    if status.master.decision:
         notes.add_row("decided", decision_of(status))
-    if status.disk_trouble and not status.phase.over:
-        notes.add_row("disk", status.disk_trouble)
-    if status.checkpoint_trouble:
+    if status.master.disk_trouble and not status.phase.over:
+        notes.add_row("disk", status.master.disk_trouble)
+    if status.checkpoints.trouble:
         notes.add_row("saved", saving_of(status))
-    if status.left_out:
-        notes.add_row("without", f"{status.samples_left_out:,} samples; the first: {status.left_out[0]}")
-    if status.poisoned:
-        notes.add_row("given up", f"{len(status.poisoned)} shards; the first: {status.poisoned[0]}")
+    if data.left_out:
+        notes.add_row("without", f"{data.samples_left_out:,} samples; the first: {data.left_out[0]}")
+    if data.poisoned:
+        notes.add_row("given up", f"{len(data.poisoned)} shards; the first: {data.poisoned[0]}")
     return Group(facts, bar, notes) if notes.row_count else Group(facts, bar)
 
 
 def ending(status: JobStatus) -> str:
     still = [str(each.role) for each in status.members if each.role.kind is RoleKind.WORKER and each.state == "joined"]
-    if status.phase is not JobPhase.DRAINING or status.shards_leased or not still:
+    if status.phase is not JobPhase.DRAINING or status.data.shards_leased or not still:
         return ""
     return f"{still[0]}'s script still runs" if len(still) == 1 else f"{len(still)} scripts still run"
 
 
 def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
-    if kind is RoleKind.WORKER and status.workers_wanted:
-        return status.workers_alive, status.workers_wanted
-    if kind is RoleKind.SERVER and status.servers_wanted:
-        return status.servers_alive, status.servers_wanted
+    count = status.roles.of_kind(kind)
+    if count.wanted:
+        return count.alive, count.wanted
     members = [each for each in status.members if each.role.kind is kind]
     return sum(each.alive and each.joined for each in members), len(members)
 
@@ -199,16 +203,18 @@ def missing(status: JobStatus, kind: RoleKind) -> str:
 
 
 def decision_of(status: JobStatus) -> str:
-    return f"{status.decision}: {status.decision_why}" if status.decision_why else status.decision
+    decision, why = status.master.decision, status.master.decision_why
+    return f"{decision}: {why}" if why else decision
 
 
 def saving_of(status: JobStatus) -> str:
-    last = f"checkpoint {status.checkpoint}" if status.checkpoint else "no checkpoint"
-    return f"{last}; {status.checkpoint_trouble}" if status.checkpoint_trouble else last
+    number, trouble = status.checkpoints.number, status.checkpoints.trouble
+    last = f"checkpoint {number}" if number else "no checkpoint"
+    return f"{last}; {trouble}" if trouble else last
 
 
 def metric_cells(status: JobStatus) -> list[tuple[str, str]]:
-    return [(name, show(name, value)) for name, value in sorted(status.metrics.items())]
+    return [(name, show(name, value)) for name, value in sorted(status.training.metrics.items())]
 
 
 def show(name: str, value: float) -> str:
@@ -268,20 +274,19 @@ def outcome_text(status: JobStatus, places: Mapping[str, str], *, debug: bool = 
         lines += measures(status)
     else:
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
-        if not status.samples and not status.shards_total:
+        if not status.samples and not status.data.shards_total:
             lines += wrap("nothing was trained: the script never looped over the batches that job.prepare(...) gives")
         lines += measures(status)
     told = status.why if status.phase is JobPhase.FAILED else ""
-    lines += [
-        line for poisoned in status.poisoned if str(poisoned) not in told for line in wrap(f"given up: {poisoned}")
-    ]
-    if status.poisoned:
+    poisoned = status.data.poisoned
+    lines += [line for each in poisoned if str(each) not in told for line in wrap(f"given up: {each}")]
+    if poisoned:
         lines.append("mend what cannot be read, or train without it: --poison skip")
     lines += left_out(status)
-    if status.checkpoint_trouble:
+    if status.checkpoints.trouble:
         lines += wrap(f"saved   {saving_of(status)}")
-    elif status.phase is not JobPhase.FINISHED and status.checkpoint:
-        lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
+    elif status.phase is not JobPhase.FINISHED and status.checkpoints.number:
+        lines.append(f"saved   checkpoint {status.checkpoints.number}, which --resume goes on from")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
     return output.redact("\n".join(lines))
 
@@ -292,30 +297,34 @@ def called(status: JobStatus, run: str) -> JobStatus:
 
 
 def numbers(status: JobStatus) -> str:
-    shards = f" ({status.shards_done:,} of {status.shards_total:,} shards)" if status.shards_total else ""
-    if status.online is not None and status.shards_total:
-        shards = f" of {status.shards_total:,} partition{'' if status.shards_total == 1 else 's'}"
+    done, total = status.data.shards_done, status.data.shards_total
+    shards = f" ({done:,} of {total:,} shards)" if total else ""
+    if status.online is not None and total:
+        shards = f" of {total:,} partition{'' if total == 1 else 's'}"
     return f"{status.samples:,} samples{shards}, {rate(status):,.0f} samples/s"
 
 
 def rate(status: JobStatus) -> float:
-    return (status.samples - status.samples_before) / status.trained_s if status.trained_s else 0.0
+    training = status.training
+    return (status.samples - training.samples_before) / training.trained_s if training.trained_s else 0.0
 
 
 def left_out(status: JobStatus) -> list[str]:
-    if not status.left_out:
+    batches, count = status.data.left_out, status.data.samples_left_out
+    if not batches:
         return []
-    shown, count = sum(len(each.indices) for each in status.left_out), status.samples_left_out
+    shown = sum(len(each.indices) for each in batches)
     lines = wrap(f"without {count:,} sample{'' if count == 1 else 's'} that could not be made (--poison skip):")
-    lines += [line for each in status.left_out for line in wrap(f"  {each}")]
+    lines += [line for each in batches for line in wrap(f"  {each}")]
     return [*lines, f"  and {count - shown:,} more: springtide events has them all"] if count > shown else lines
 
 
 def measures(status: JobStatus) -> list[str]:
-    parts = [] if status.loss is None else [f"loss {status.loss:.4f}"]
-    parts += [f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())]
-    if status.staleness is not None and (status.staleness or status.workers_wanted > 1):
-        parts.append(f"staleness {status.staleness_p50} pushes at the median, {status.staleness} at most")
+    training = status.training
+    parts = [] if training.loss is None else [f"loss {training.loss:.4f}"]
+    parts += [f"{name} {text}" for name, text in metric_cells(status)]
+    if training.staleness is not None and (training.staleness or status.roles.workers.wanted > 1):
+        parts.append(f"staleness {training.staleness_p50} pushes at the median, {training.staleness} at most")
     return wrap(", ".join(parts)) if parts else []
 
 
@@ -323,5 +332,5 @@ def status_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any
     plain: dict[str, Any] = msgspec.to_builtins(status)
     plain.pop("type", None)
     if status.phase.over:
-        plain["samples_per_s"] = rate(status)
+        plain.setdefault("training", {})["samples_per_s"] = rate(status)
     return {**output.redact_all(plain), "exit_code": exit_code(status), **places}

@@ -66,8 +66,8 @@ class DemoFaults:
             if share >= KILL_WORKER_AT:
                 self._kill(self.worker, living(files, self.worker), "its unfinished shards go to others", say)
         elif self.server not in self.pids:
-            if share >= KILL_SERVER_AT and status.checkpoint:
-                why = f"its slots come back from checkpoint {status.checkpoint}"
+            if share >= KILL_SERVER_AT and status.checkpoints.number:
+                why = f"its slots come back from checkpoint {status.checkpoints.number}"
                 self._kill(self.server, living(files, self.server), why, say)
         elif MASTER not in self.pids and share >= KILL_MASTER_AT:
             found = addresses.read_master(files.master)
@@ -158,12 +158,14 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
 
 
 def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults | None = None) -> str:
-    auc, best = status.metrics.get("test_auc"), status.metrics.get("best_auc")
-    lines = [f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {render.rate(status):,.0f} samples/s"]
+    auc, best = status.training.metrics.get("test_auc"), status.training.metrics.get("best_auc")
+    lines = [
+        f"trained {status.samples:,} clicks in {status.training.trained_s:.1f} s: {render.rate(status):,.0f} samples/s"
+    ]
     if saboteur:
         lines += saboteur.report(files)
-    if "counted" in status.metrics:
-        counted, lost, repeated = (round(status.metrics[name]) for name in ("counted", "lost", "repeated"))
+    if "counted" in status.training.metrics:
+        counted, lost, repeated = (round(status.training.metrics[name]) for name in ("counted", "lost", "repeated"))
         lines.append(f"counted {counted:,} clicks in a table beside the model: {lost:,} lost, {repeated:,} repeated")
     if auc is not None and best is not None:
         share = (auc - 0.5) / (best - 0.5)

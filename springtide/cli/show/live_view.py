@@ -89,9 +89,9 @@ class PlainView:
         if decision_of(status) != self._decision:
             self._decision = decision_of(status)
             self.say(f"{status.elapsed_s:6.1f} s  {self._decision}")
-        again = "" if status.checkpoint_trouble else " is complete, checkpoints are well again"
-        self._tell("saved", status.checkpoint_trouble, saving_of(status) + again, status)
-        disk = status.disk_trouble
+        again = "" if status.checkpoints.trouble else " is complete, checkpoints are well again"
+        self._tell("saved", status.checkpoints.trouble, saving_of(status) + again, status)
+        disk = status.master.disk_trouble
         self._tell("disk", disk, disk or "there is room again, the job goes on", status)
         news = line_of(msgspec.structs.replace(status, elapsed_s=0.0))
         if time.monotonic() >= self._next_at and news != self._shown:

@@ -70,34 +70,36 @@ def text(reach: JobHandle, job: JobStatus) -> str:
         lines += render.measures(job)
         if job.why:
             lines += wrap(f"why     {job.why}")
-        if job.disk_trouble:
-            lines += wrap(f"disk    {job.disk_trouble}")
-    if (job.shards_leased or job.epochs > 1) and job.online is None:
+        if job.master.disk_trouble:
+            lines += wrap(f"disk    {job.master.disk_trouble}")
+    if (job.data.shards_leased or job.data.epochs > 1) and job.online is None:
         lines += wrap(f"shards  {shards(job)}")
     if reach.platform != "local":
         lines += wrap(f"on      {reach.platform}")
     lines += wrap(
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
-        f"{f'{job.relaunches} relaunched, ' if job.relaunches else ''}master's term {job.term}"
+        f"{f'{job.roles.relaunches} relaunched, ' if job.roles.relaunches else ''}master's term {job.master.term}"
     )
     if fed := render.data_workers_text(job):
         lines += wrap(f"fed     {fed}")
     if job.online is not None:
         lines += [line for one in render.stream_lines(job.online) for line in wrap(one)]
-    if job.cache is not None:
-        lines += wrap(f"cache   {job.cache}")
+    if job.training.cache is not None:
+        lines += wrap(f"cache   {job.training.cache}")
     # the outcome already reports this
-    said = job.phase.over and (job.checkpoint_trouble or job.phase is not JobPhase.FINISHED)
-    if (job.checkpoint or job.checkpoint_trouble) and not said:
+    said = job.phase.over and (job.checkpoints.trouble or job.phase is not JobPhase.FINISHED)
+    if (job.checkpoints.number or job.checkpoints.trouble) and not said:
         lines += wrap(f"saved   {saved(job)}")
-    if job.stage and job.online is None:
+    if job.planning.stage and job.online is None:
         lines += wrap(f"plan    {plan_of(job)}")
-    if job.decision:
+    if job.master.decision:
         lines += wrap(f"decided {decision_of(job)}")
-    if job.left_out and not job.phase.over:
-        lines += wrap(f"without {job.samples_left_out:,} samples that could not be made; the first: {job.left_out[0]}")
+    if job.data.left_out and not job.phase.over:
+        lines += wrap(
+            f"without {job.data.samples_left_out:,} samples that could not be made; the first: {job.data.left_out[0]}"
+        )
     if not job.phase.over:
-        lines += [line for poisoned in job.poisoned for line in wrap(f"lost    {poisoned}")]
+        lines += [line for poisoned in job.data.poisoned for line in wrap(f"lost    {poisoned}")]
     if not job.phase.over:
         lines += ["", f"{'ROLE':<14} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}  LIMITS"]
         lines += [member_row(each) for each in job.members]
@@ -105,25 +107,28 @@ def text(reach: JobHandle, job: JobStatus) -> str:
 
 
 def shards(job: JobStatus) -> str:
-    parts = [f"{job.shards_done:,} of {job.shards_total:,} done"]
-    if job.shards_leased:
-        parts.append(f"{job.shards_leased} in work")
-    if job.epochs > 1:
-        parts.append(f"{job.epochs} epochs")
+    data = job.data
+    parts = [f"{data.shards_done:,} of {data.shards_total:,} done"]
+    if data.shards_leased:
+        parts.append(f"{data.shards_leased} in work")
+    if data.epochs > 1:
+        parts.append(f"{data.epochs} epochs")
     return ", ".join(parts)
 
 
 def plan_of(job: JobStatus) -> str:
-    if job.target is not None:
-        return f"{job.stage}: becomes {job.target}"
-    return f"{job.stage}: {job.shape or 'not all of it is there'}{', as planned' if job.settled else ''}"
+    plan = job.planning
+    if plan.target is not None:
+        return f"{plan.stage}: becomes {plan.target}"
+    return f"{plan.stage}: {plan.shape or 'not all of it is there'}{', as planned' if plan.settled else ''}"
 
 
 def saved(job: JobStatus) -> str:
-    age = short_time(time.time() - job.checkpoint_at)
-    last = f"checkpoint {job.checkpoint}, begun {age} ago" if job.checkpoint else "no checkpoint yet"
-    copied = f", copied up to {job.uploaded}" if job.uploaded else ""
-    return last + copied + (f"; {job.checkpoint_trouble}" if job.checkpoint_trouble else "")
+    made = job.checkpoints
+    age = short_time(time.time() - made.begun_at)
+    last = f"checkpoint {made.number}, begun {age} ago" if made.number else "no checkpoint yet"
+    copied = f", copied up to {made.uploaded}" if made.uploaded else ""
+    return last + copied + (f"; {made.trouble}" if made.trouble else "")
 
 
 def member_row(member: MemberView) -> str:

@@ -152,12 +152,69 @@ class OnlinePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastStatus:
+    """Expected traffic of the next minutes, in samples per second of the clock."""
+
+    mean: float | None = None
+    high: float | None = None
+    """90th percentile."""
+    why: str = ""
+    """Basis of the forecast."""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingStatus:
+    """Bounds of the number of workers, and the changes made so far."""
+
+    fewest: int = 1
+    most: int = 1
+    backups: int = 0
+    """Additional workers that compensate for slow workers."""
+    changes: int = 0
+    """Number of scalings due to traffic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineTotals:
+    """How well the job has kept up so far, and at what cost."""
+
+    hours: float = 0.0
+    """Hours of stream time that the other fields cover."""
+    violation: float = 0.0
+    """Share of the time with a lag above the SLO."""
+    lag_min: float = 0.0
+    """Accumulated lag: the sum over all minutes of the lag in minutes."""
+    down_min: float = 0.0
+    worker_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCounts:
+    """Records of the stream that workers trained, and that they could not train."""
+
+    records: int = 0
+    late: int = 0
+    corrupt: int = 0
+    oversized: int = 0
+    expired: int = 0
+    unkept: int = 0
+    """Dead letters that could not be stored, with the reason from the first worker that dropped one."""
+    unkept_why: str = ""
+    forwarded: int = 0
+    """Batches that workers forwarded to other workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineState:
     """Status of an online job for people and monitors. Rates are samples per second of the clock. Lags are seconds of
     stream time, which equal clock seconds unless `speedup` is set."""
 
     lag_s: float
     slo_lag_s: float
+    lag_p50_s: float = 0.0
+    """Recent time from append to training, of the worker with the largest value."""
+    lag_p99_s: float = 0.0
     backlog: int
     arriving: float
     trained: float
@@ -165,35 +222,10 @@ class OnlineState:
     """Share of time in which workers had samples to train; None if not measured yet."""
     capacity: float | None = None
     """Samples per second that the current workers could train; None if not measured yet."""
-    forecast: float | None = None
-    """Expected traffic of the next minutes. `high` is its 90th percentile and `forecast_why` its basis."""
-    high: float | None = None
-    forecast_why: str = ""
-    forecast_trouble: str = ""
-    fewest: int = 1
-    most: int = 1
-    backups: int = 0
-    """Additional workers that compensate for slow workers."""
     why: str = ""
+    """Reason for the number of workers."""
     alert: str = ""
-    scalings: int = 0
-    """Number of scalings due to traffic."""
-    hours: float = 0.0
-    """Hours of stream time that the fields below cover."""
-    violation: float = 0.0
-    lag_min: float = 0.0
-    """Accumulated lag: the sum over all minutes of the lag in minutes."""
-    down_min: float = 0.0
-    worker_hours: float = 0.0
-    records: int = 0
-    late: int = 0
-    corrupt: int = 0
-    oversized: int = 0
-    unkept: int = 0
-    """Dead letters that could not be stored, with the reason from the first worker that dropped one."""
-    unkept_why: str = ""
-    expired: int = 0
-    forwarded: int = 0
-    lag_p50_s: float = 0.0
-    """Recent time from append to training, of the worker with the largest value."""
-    lag_p99_s: float = 0.0
+    expected: ForecastStatus = field(default_factory=ForecastStatus)
+    scaling: ScalingStatus = field(default_factory=ScalingStatus)
+    totals: OnlineTotals = field(default_factory=OnlineTotals)
+    stream: StreamCounts = field(default_factory=StreamCounts)

@@ -103,8 +103,8 @@ def changed(
 
     `planned`: bounds go to `rebound` instead.
     """
-    workers = _number(before.workers, now.workers, status.workers_wanted, planned=planned)
-    servers = _number(before.servers, now.servers, status.servers_wanted, planned=planned)
+    workers = _number(before.workers, now.workers, status.roles.workers.wanted, planned=planned)
+    servers = _number(before.servers, now.servers, status.roles.servers.wanted, planned=planned)
     data_workers = None
     if before.data_workers != now.data_workers and now.data_workers != "auto":
         data_workers = 0 if now.data_workers == "off" else int(now.data_workers)

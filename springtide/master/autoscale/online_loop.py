@@ -19,7 +19,17 @@ from springtide import errors
 from springtide.brain.forecasting.forecast_client import Forecasting
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.online_job import OnlinePoint, OnlineRules, OnlineState, OnlineView, Scaling
+from springtide.domain.spec.online_job import (
+    ForecastStatus,
+    OnlinePoint,
+    OnlineRules,
+    OnlineState,
+    OnlineTotals,
+    OnlineView,
+    Scaling,
+    ScalingStatus,
+    StreamCounts,
+)
 from springtide.job import stragglers
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
@@ -387,36 +397,41 @@ class OnlineAutoscaler:
         return OnlineState(
             lag_s=point.lag_s,
             slo_lag_s=job.rules.slo_lag_s,
+            lag_p50_s=total.lag_p50_s,
+            lag_p99_s=total.lag_p99_s,
             backlog=self._streams.backlog,
             arriving=point.arriving,
             trained=point.trained,
             utilization=capacity_model.utilization(works) if works else None,
             capacity=point.capacity,
-            forecast=point.forecast,
-            high=point.high,
-            forecast_why=self._foresight.why,
-            forecast_trouble=self._foresight.trouble,
-            fewest=fewest,
-            most=most,
             why=held or self._why,
-            backups=0 if held else min(self._notes.backups, self._notes.added),
             alert=self._scaling.alert,
-            scalings=self._notes.scalings,
-            hours=kept.seconds / 3600,
-            violation=kept.violation,
-            lag_min=kept.lag_min,
-            down_min=kept.down_min,
-            worker_hours=kept.worker_hours,
-            records=total.records,
-            late=total.late,
-            corrupt=total.corrupt,
-            oversized=total.oversized,
-            unkept=total.unkept,
-            unkept_why=self._notes.unkept_why,
-            expired=total.expired,
-            forwarded=total.forwarded,
-            lag_p50_s=total.lag_p50_s,
-            lag_p99_s=total.lag_p99_s,
+            expected=ForecastStatus(
+                mean=point.forecast, high=point.high, why=self._foresight.why, trouble=self._foresight.trouble
+            ),
+            scaling=ScalingStatus(
+                fewest=fewest,
+                most=most,
+                backups=0 if held else min(self._notes.backups, self._notes.added),
+                changes=self._notes.scalings,
+            ),
+            totals=OnlineTotals(
+                hours=kept.seconds / 3600,
+                violation=kept.violation,
+                lag_min=kept.lag_min,
+                down_min=kept.down_min,
+                worker_hours=kept.worker_hours,
+            ),
+            stream=StreamCounts(
+                records=total.records,
+                late=total.late,
+                corrupt=total.corrupt,
+                oversized=total.oversized,
+                expired=total.expired,
+                unkept=total.unkept,
+                unkept_why=self._notes.unkept_why,
+                forwarded=total.forwarded,
+            ),
         )
 
     def _note(self, now: float) -> None:

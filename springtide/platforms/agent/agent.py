@@ -62,7 +62,7 @@ class DrainRequest:
     def follow(self, status: JobStatus) -> None:
         if status.phase is JobPhase.DRAINING and self._asked_at is None:
             self._asked_at = self._awake.now()  # the drain was requested by another command
-        if status.saving_last and self._asked_at is not None:
+        if status.checkpoints.saving_last and self._asked_at is not None:
             # restart the time limit: the workers have ended, and the last checkpoint takes time
             self._asked_at = self._awake.now()
 

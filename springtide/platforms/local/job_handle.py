@@ -12,7 +12,7 @@ from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.types import JobStatus, Reply, Request
+from springtide.rpc.messages.types import CheckpointStatus, JobStatus, Reply, Request
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import disks
 
@@ -109,5 +109,5 @@ def last_status(run: logs.JobRun) -> JobStatus:
         blame=Blame.INFRASTRUCTURE if phase is JobPhase.FAILED else Blame.NONE,
         elapsed_s=until - run.card.began_at,
         samples=max((event.get("samples", 0) for event in (*told, *saved)), default=0),
-        checkpoint=saved[-1]["number"] if saved else 0,
+        checkpoints=CheckpointStatus(number=saved[-1]["number"] if saved else 0),
     )

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from springtide.domain.core.roles import Placement, Role, RoleUsage
+from springtide.domain.core.roles import Placement, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
 from springtide.domain.data.data_workers import FeedState, LeftOut
 from springtide.domain.data.leases import Poisoned
@@ -72,6 +72,110 @@ class MemberView(RpcMessage, frozen=True):
     """True for a low-priority worker beyond the quota."""
 
 
+class StatusPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base class of the parts of a `JobStatus`, one for each subject."""
+
+
+class TrainingStatus(StatusPart, frozen=True):
+    """Speed and quality of the training."""
+
+    trained_s: float = 0.0
+    """Seconds from the first granted shard to the last sample, without startup, data preparation and evaluation."""
+    samples_before: int = 0
+    """Samples trained by the run from which this run resumed; `JobStatus.samples` includes them."""
+    samples_per_s: float = 0.0
+    """Sample rate over the last few seconds."""
+    loss: float | None = None
+    metrics: dict[str, float] = {}
+    staleness: int | None = None
+    """Largest number of pushes applied between the read of rows and the push computed from them; async only."""
+    staleness_p50: int | None = None
+    """Median staleness over all pushes, on the server where it is largest."""
+    cache: CacheUse | None = None
+
+
+class DataStatus(StatusPart, frozen=True):
+    """Progress through the data set, and the samples that could not be read."""
+
+    shards_done: int = 0
+    shards_leased: int = 0
+    shards_total: int = 0
+    epochs: int = 0
+    feed: FeedState | None = None
+    """Queue fill and wait times of all workers together; None if no worker can be fed by data workers."""
+    poisoned: tuple[Poisoned, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    """First batches that were trained without unreadable samples, as `--poison skip` allows."""
+    samples_left_out: int = 0
+
+
+class RoleCount(msgspec.Struct, frozen=True):
+    """Number of processes of one role."""
+
+    alive: int = 0
+    wanted: int = 0
+
+
+class RoleStatus(StatusPart, frozen=True):
+    """Processes that the job has, lacks and has lost."""
+
+    workers: RoleCount = RoleCount()
+    servers: RoleCount = RoleCount()
+    data_workers: RoleCount = RoleCount()
+    data_workers_why: str = ""
+    """Reason for the number of data workers."""
+    lacks: str = ""
+    """Roles that the job lacks because no host had room, and when it asks again; empty if it lacks none."""
+    relaunches: int = 0
+    slots_moving: int = 0
+
+    def of_kind(self, kind: RoleKind) -> RoleCount:
+        return {RoleKind.WORKER: self.workers, RoleKind.SERVER: self.servers}.get(kind, self.data_workers)
+
+
+class CheckpointStatus(StatusPart, frozen=True):
+    """Checkpoints of the job."""
+
+    number: int = 0
+    """Number of the last complete checkpoint; 0 if there is none."""
+    begun_at: float = 0.0
+    """Time of day when that checkpoint began."""
+    trouble: str = ""
+    """Why the last checkpoint was not completed; empty if it was."""
+    uploaded: int = 0
+    """Number of the last checkpoint that is also at the checkpoint URL; 0 if there is none."""
+    saving_last: bool = False
+    """True while the final checkpoint is written, after all workers have ended."""
+
+
+class MasterStatus(StatusPart, frozen=True):
+    """Health and last decision of the master."""
+
+    term: int = 0
+    """Term of the master: 1 for the first, one more after each restart."""
+    decision: str = ""
+    """Last decision of the master, such as a relaunch, a fence or a scaling."""
+    decision_why: str = ""
+    loop_lag_s: float = 0.0
+    """Longest delay of the master's event loop in the last ten seconds."""
+    disk_trouble: str = ""
+    """Why the master cannot write now. Until it can, it makes no decisions and grants no leases."""
+
+
+class PlanningStatus(StatusPart, frozen=True):
+    """Shape of a job that plans its size; empty for any other job."""
+
+    stage: str = ""
+    """Value of `domain.spec.planning_config.PlanningStage`."""
+    shape: Shape | None = None
+    """Present shape; None while it changes."""
+    target: Shape | None = None
+    extra_workers: int = 0
+    """Number of low-priority workers beyond the quota. The shape does not count them."""
+    settled: bool = False
+    """True if the job has reached its plan, and the last advice was to leave it unchanged."""
+
+
 class JobStatus(Reply, frozen=True):
     """The whole job at one moment, for progress views and `springtide status`."""
 
@@ -82,70 +186,14 @@ class JobStatus(Reply, frozen=True):
     elapsed_s: float
     blame: Blame = Blame.NONE
     detail: str = ""
-    trained_s: float = 0.0
-    """Seconds from the first granted shard to the last sample, without startup, data preparation and evaluation."""
     samples: int = 0
-    samples_before: int = 0
-    """Samples trained by the run from which this run resumed; `samples` includes them."""
-    samples_per_s: float = 0.0
-    """Sample rate over the last few seconds."""
-    loss: float | None = None
-    metrics: dict[str, float] = {}
-    shards_done: int = 0
-    shards_leased: int = 0
-    shards_total: int = 0
-    epochs: int = 0
+    training: TrainingStatus = TrainingStatus()
+    data: DataStatus = DataStatus()
     members: tuple[MemberView, ...] = ()
-    workers_alive: int = 0
-    workers_wanted: int = 0
-    servers_alive: int = 0
-    servers_wanted: int = 0
-    data_workers_alive: int = 0
-    data_workers_wanted: int = 0
-    data_workers_why: str = ""
-    feed: FeedState | None = None
-    """Queue fill and wait times of all workers together; None if no worker can be fed by data workers."""
-    decision: str = ""
-    """Last decision of the master, such as a relaunch, a fence or a scaling."""
-    decision_why: str = ""
-    lacks: str = ""
-    """Roles that the job lacks because no host had room, and when it asks again; empty if it lacks none."""
-    relaunches: int = 0
-    poisoned: tuple[Poisoned, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    """First batches that were trained without unreadable samples, as `--poison skip` allows."""
-    samples_left_out: int = 0
-    loop_lag_s: float = 0.0
-    """Longest delay of the master's event loop in the last ten seconds."""
-    slots_moving: int = 0
-    term: int = 0
-    """Term of the master: 1 for the first, one more after each restart."""
-    checkpoint: int = 0
-    """Number of the last complete checkpoint; 0 if there is none."""
-    checkpoint_at: float = 0.0
-    """Time of day when that checkpoint began."""
-    checkpoint_trouble: str = ""
-    """Why the last checkpoint was not completed; empty if it was."""
-    disk_trouble: str = ""
-    """Why the master cannot write now. Until it can, it makes no decisions and grants no leases."""
-    uploaded: int = 0
-    """Number of the last checkpoint that is also at the checkpoint URL; 0 if there is none."""
-    saving_last: bool = False
-    """True while the final checkpoint is written, after all workers have ended."""
-    staleness: int | None = None
-    """Largest number of pushes applied between the read of rows and the push computed from them; async only."""
-    staleness_p50: int | None = None
-    """Median staleness over all pushes, on the server where it is largest."""
-    cache: CacheUse | None = None
-    stage: str = ""
-    """Value of `domain.spec.planning_config.PlanningStage`, for a job that plans; empty otherwise."""
-    shape: Shape | None = None
-    """Present shape of a job that plans; None while it changes."""
-    target: Shape | None = None
-    extra_workers: int = 0
-    """Number of low-priority workers beyond the quota. The shape does not count them."""
-    settled: bool = False
-    """True if the job has reached its plan, and the last advice was to leave it unchanged."""
+    roles: RoleStatus = RoleStatus()
+    checkpoints: CheckpointStatus = CheckpointStatus()
+    master: MasterStatus = MasterStatus()
+    planning: PlanningStatus = PlanningStatus()
     online: OnlineState | None = None
 
 

@@ -17,7 +17,7 @@ from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.platform import KubernetesPlatform
 from springtide.platforms.k8s.objects import names
-from springtide.rpc.messages.types import JobStatus
+from springtide.rpc.messages.types import DataStatus, JobStatus, RoleCount, RoleStatus
 from tests import waiting
 from tests.platforms.k8s import making
 
@@ -298,9 +298,8 @@ def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
             phase=JobPhase.RUNNING,
             why="",
             elapsed_s=1.0,
-            workers_alive=2,
-            shards_leased=3,
-            lacks="1 worker",
+            roles=RoleStatus(workers=RoleCount(alive=2), lacks="1 worker"),
+            data=DataStatus(shards_leased=3),
         )
         over = JobStatus(name="ctr", phase=JobPhase.FINISHED, why="all is trained", elapsed_s=2.0)
         for status in (runs, over):

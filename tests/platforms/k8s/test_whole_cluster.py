@@ -75,7 +75,7 @@ def test_pods_that_the_cluster_is_about_to_take_hand_over_while_they_run(whole, 
         checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(grace_s=60),
     )
-    whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
+    whole.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
     announce(whole, "announced-worker-0-0")
     announce(whole, "announced-server-0-0")
     whole.until(
@@ -86,9 +86,9 @@ def test_pods_that_the_cluster_is_about_to_take_hand_over_while_they_run(whole, 
         job,
         lambda _: not {"announced-worker-0-0", "announced-server-0-0"} & {*whole.pods("worker"), *whole.pods("server")},
     )
-    whole.until(job, lambda status: (status.workers_alive, status.servers_alive) == (2, 2))
+    whole.until(job, lambda status: (status.roles.workers.alive, status.roles.servers.alive) == (2, 2))
     ended = finished(whole, job, "announced", ids)
-    assert ended.relaunches == 0, "nobody was lost: those that went had handed over"
+    assert ended.roles.relaunches == 0, "nobody was lost: those that went had handed over"
     decided = [event for event in job.story() if event["event"] == "decision" and ANNOUNCED in event["why"]]
     assert any("in place of worker-0" in event["what"] for event in decided), decided
     assert any("replace server-0 by server-2" in event["what"] for event in decided), decided
@@ -156,7 +156,7 @@ def test_a_worker_that_its_node_cannot_make_larger_is_replaced_by_one_elsewhere(
     elsewhere, size = cores("refused-worker-1-0")
     assert elsewhere != node and size in ("1", "1000m")
     ended = finished(whole, job, "refused", ids)
-    assert ended.relaunches == 0, "nobody was lost: the worker finished its batch and left"
+    assert ended.roles.relaunches == 0, "nobody was lost: the worker finished its batch and left"
     decided = [event["why"] for event in job.story() if event["event"] == "decision"]
     assert any(why in each for each in decided), decided
 
@@ -171,6 +171,6 @@ def test_one_operator_serves_jobs_of_the_same_name_in_two_namespaces(cluster, be
         for job in jobs:
             whole.until(job, lambda status: status.samples > 100)
         whole.delete("same-worker-0-0", grace_s=0)  # of the first one alone
-        whole.until(jobs[0], lambda status: status.relaunches == 1)
+        whole.until(jobs[0], lambda status: status.roles.relaunches == 1)
         ends = [finished(whole, job, "same", ids) for job in jobs]
-        assert [end.relaunches for end in ends] == [1, 0]
+        assert [end.roles.relaunches for end in ends] == [1, 0]

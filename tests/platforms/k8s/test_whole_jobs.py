@@ -34,7 +34,7 @@ def wish(**fields):
 
 
 def begun(status):
-    return status.samples > 100 and status.checkpoint > 0
+    return status.samples > 100 and status.checkpoints.number > 0
 
 
 def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_operator(whole, rng):
@@ -62,7 +62,10 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
     whole.start_operator()
     whole.until(
         job,
-        lambda status: status.term > 1 < status.relaunches and (status.workers_alive, status.servers_alive) == (2, 1),
+        lambda status: (
+            status.master.term > 1 < status.roles.relaunches
+            and (status.roles.workers.alive, status.roles.servers.alive) == (2, 1)
+        ),
     )
     whole.until(job, lambda _: "hurt-server-0-1" in whole.pods("server"))
 
@@ -72,7 +75,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
     assert ended.phase == "finished", f"{ended.why} {ended.detail}\n{whole.describe(job)}"
     assert whole.differences(job, ids) == {}
     story = job.story()
-    assert ended.term > 1 and {"phase", "ended"} <= {event["event"] for event in story}
+    assert ended.master.term > 1 and {"phase", "ended"} <= {event["event"] for event in story}
     how = [event["how"] for event in story if event["event"] == "exited"]
     assert any("for lack of memory" in each for each in how) and any("by eviction" in each for each in how), how
 
@@ -90,11 +93,11 @@ def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng
         checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(grace_s=60),
     )
-    whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
+    whole.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
     victim = next(node for node, pods in whole.nodes().items() if any("server" in pod for pod in pods))
     with contextlib.suppress(TimeoutError):  # on a busy machine it goes on behind our back
         whole.kubelet.drain(victim)
-    whole.until(job, lambda status: (status.workers_alive, status.servers_alive) == (2, 2))
+    whole.until(job, lambda status: (status.roles.workers.alive, status.roles.servers.alive) == (2, 2))
     whole.hurry("drained")
     ended = whole.until(job, lambda status: status.phase.over, "its end")
     assert ended.phase == "finished", f"{ended.why}\n{whole.describe(job)}"
@@ -114,12 +117,15 @@ def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng
         checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(),
     )
-    whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
+    whole.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
     nodes = whole.nodes()
     victim = next(node for node, pods in nodes.items() if "lost-master" not in pods and pods)
     whole.kubelet.kill_node(victim)
     whole.kubelet.remove_node(victim)
-    whole.until(job, lambda status: status.relaunches and (status.workers_alive, status.servers_alive) == (2, 2))
+    whole.until(
+        job,
+        lambda status: status.roles.relaunches and (status.roles.workers.alive, status.roles.servers.alive) == (2, 2),
+    )
     whole.hurry("lost")
     ended = whole.until(job, lambda status: status.phase.over, "its end")
     assert ended.phase == "finished", f"{ended.why}\n{whole.describe(job)}"
@@ -137,11 +143,11 @@ def test_pods_that_no_node_takes_leave_a_smaller_job_that_says_so(whole, rng):
         data_workers="off",
         kubernetes=wish(pending_s=5.0),
     )
-    status = whole.until(job, lambda status: status.workers_wanted == 2 and status.samples)
-    assert "1 worker fewer than wanted" in status.lacks and "Insufficient cpu" in status.lacks
+    status = whole.until(job, lambda status: status.roles.workers.wanted == 2 and status.samples)
+    assert "1 worker fewer than wanted" in status.roles.lacks and "Insufficient cpu" in status.roles.lacks
     thing = job.read()
     degraded = next(each for each in thing["status"]["conditions"] if each["type"] == "Degraded")
-    assert degraded["status"] == "True" and thing["status"]["message"] == status.lacks
+    assert degraded["status"] == "True" and thing["status"]["message"] == status.roles.lacks
     whole.hurry("large")
     ended = whole.until(job, lambda status: status.phase.over, "its end")
     assert ended.phase == "finished", f"{ended.why}\n{whole.describe(job)}"
@@ -161,7 +167,7 @@ def test_a_master_pod_without_a_volume_that_is_lost_begins_the_job_anew(whole, r
     )
     whole.until(job, lambda status: status.samples > 100)
     whole.delete("anew-master", grace_s=0)
-    whole.until(job, lambda status: status.term > 1 and status.samples > 0)
+    whole.until(job, lambda status: status.master.term > 1 and status.samples > 0)
     assert any(event["event"] == "journal_lost" for event in job.story())
     whole.hurry("anew")
     ended = whole.until(job, lambda status: status.phase.over, "its end")

@@ -75,11 +75,11 @@ def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
         second = await master.handle(peers["worker-1"], messages.LeaseRequest(CARD))
         assert (first.grants[0].shard, second.grants[0].shard) == (0, 1)
         idle = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (DONE,))))
-        await soon(lambda: master.status().shards_done)
+        await soon(lambda: master.status().data.shards_done)
         assert not idle.done()
         await master.handle(peers["worker-1"], messages.Heartbeat(None, (Progress(1, 0, 10, 10),)))
         assert await idle == messages.DataEnd()
-        assert master.status().shards_done == master.status().shards_total == 2
+        assert master.status().data.shards_done == master.status().data.shards_total == 2
 
     with_desk(test, tmp_path, workers=2)
 
@@ -99,7 +99,7 @@ def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tm
             for clock.now, trained in ((13.6, 400), (14.0, 500)):
                 words = (Progress(grant.shard, 0, trained, grant.end),)
                 await successor.handle(peers["worker-0"], messages.Heartbeat(MemberReport(samples=trained), words))
-            assert successor.status().samples_per_s == 100
+            assert successor.status().training.samples_per_s == 100
 
     with_desk(test, tmp_path)
 
@@ -111,7 +111,7 @@ def test_the_loss_of_a_worker_that_was_lost_is_not_the_jobs(tmp_path):
             await master.handle(peers[name], messages.Heartbeat(MemberReport(samples=100, loss=loss)))
         killed = RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")
         await master.handle(peers["agent"], messages.RoleExitReport(killed))
-        assert master.status().loss == 0.5
+        assert master.status().training.loss == 0.5
 
     with_desk(test, tmp_path, workers=2)
 
@@ -142,7 +142,7 @@ def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path
             assert not pulse.revoked
         await master.handle(worker, messages.FinishRequest())
         status = master.status()
-        assert (status.phase, status.shards_done, len(status.poisoned)) == (JobPhase.FAILED, 1, 1)
+        assert (status.phase, status.data.shards_done, len(status.data.poisoned)) == (JobPhase.FAILED, 1, 1)
         assert status.why == (
             "samples 0 to 10 of shard 0 (epoch 0) could not be read, tried 3 times: OSError: bad disk"
         )
@@ -200,8 +200,13 @@ def test_the_status_adds_up_what_was_reported(tmp_path):
         clock.now = 7.0
         await master.handle(peers["worker-0"], messages.FinishRequest((), MemberReport(samples=300, loss=0.25)))
         status = master.status()
-        assert (status.phase, status.samples, status.loss, status.elapsed_s) == (JobPhase.FINISHED, 300, 0.25, 7.0)
-        assert status.samples_per_s == pytest.approx(100)
+        assert (status.phase, status.samples, status.training.loss, status.elapsed_s) == (
+            JobPhase.FINISHED,
+            300,
+            0.25,
+            7.0,
+        )
+        assert status.training.samples_per_s == pytest.approx(100)
         clock.now = 99.0
         assert master.status().elapsed_s == 7.0
 
@@ -278,6 +283,6 @@ def test_a_story_that_cannot_be_written_is_said_and_costs_nothing_else(tmp_path)
         await master.handle(Peer(address="server-0"), messages.JoinServer(0, 7))
         status = master.status()
         assert status.phase is JobPhase.STARTING
-        assert status.disk_trouble.startswith("no room left to write /dev/full")
+        assert status.master.disk_trouble.startswith("no room left to write /dev/full")
 
     with_desk(test, tmp_path, path=pathlib.Path("/dev/full"))

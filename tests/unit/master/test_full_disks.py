@@ -44,11 +44,11 @@ def test_a_disk_that_fills_during_a_checkpoint_costs_that_one_and_keeps_nothing_
                 await job.save()
             assert job.outcomes[-1] == (attempt, "failed")
             assert "server-1.0: cannot write to" in job.told()[-1]["why"]
-            assert job.master.status().checkpoint_trouble and job.master.state.phase is JobPhase.RUNNING
+            assert job.master.status().checkpoints.trouble and job.master.state.phase is JobPhase.RUNNING
             assert files(job) == before, "what server-0 had written would fill the disk further"
         job.tick(3)
         await job.save()
-        assert job.outcomes[-1] == (4, "complete") and not job.master.status().checkpoint_trouble
+        assert job.outcomes[-1] == (4, "complete") and not job.master.status().checkpoints.trouble
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
         found = checkpoint_io.latest(str(job.folder))
         assert found.manifest is not None and (found.manifest.number, found.troubles) == (4, ())
@@ -110,11 +110,11 @@ def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_tol
         before = await master.handle(peers["agent"], messages.AgentPoll(()))
         with no_file_longer_than(0):
             lease = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD)))
-            await soon(lambda: master.status().disk_trouble, "it is noticed")
+            await soon(lambda: master.status().master.disk_trouble, "it is noticed")
             shown = await master.handle(peers["agent"], messages.AgentPoll(()))
-            assert shown.wanted == before.wanted and "no leases are given" in shown.status.disk_trouble
+            assert shown.wanted == before.wanted and "no leases are given" in shown.status.master.disk_trouble
             status = await master.handle(Peer(address="command"), messages.StatusRequest())
-            assert status.phase is JobPhase.RUNNING and "free some space" in status.disk_trouble
+            assert status.phase is JobPhase.RUNNING and "free some space" in status.master.disk_trouble
             with pytest.raises(errors.TemporaryError, match="takes no orders while its journal cannot be written"):
                 await master.handle(Peer(address="command"), messages.ScaleRequest(3, None))
             lost = messages.RoleExitReport(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL"))
@@ -125,10 +125,10 @@ def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_tol
             assert not lease.done()
         assert (await lease).grants[0].shard == 0
         master.tick()
-        assert not master.status().disk_trouble and master.status().relaunches == 0, "nobody was silent"
-        assert master.status().shards_leased == 1, "and no lease has run out"
+        assert not master.status().master.disk_trouble and master.status().roles.relaunches == 0, "nobody was silent"
+        assert master.status().data.shards_leased == 1, "and no lease has run out"
         await master.handle(peers["agent"], lost)
-        assert master.status().relaunches == 1
+        assert master.status().roles.relaunches == 1
 
     with_journal(test, tmp_path, monkeypatch)
     (full,) = [event for event in events.read(tmp_path / "events.jsonl") if event["event"] == "disk_full"]

@@ -57,7 +57,7 @@ def test_a_lie_changes_nothing_and_the_story_says_why(tmp_path, lie, why):
             try:
                 await world.train(12)
                 status = world.desk.status()
-                return status.shape, status.target, world.told()
+                return status.planning.shape, status.planning.target, world.told()
             finally:
                 await world.end()
 
@@ -104,7 +104,7 @@ def test_an_honest_brain_is_followed(tmp_path):
             world = await World(tmp_path, RemoteAdviser(address, SECRET)).begin()
             try:
                 await world.train(30)
-                return world.desk.status().shape
+                return world.desk.status().planning.shape
             finally:
                 await world.end()
 

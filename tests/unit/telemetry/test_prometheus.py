@@ -11,9 +11,9 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.online_job import OnlineState
+from springtide.domain.spec.online_job import ForecastStatus, OnlineState, OnlineTotals, StreamCounts
 from springtide.master import metrics
-from springtide.rpc.messages.types import JobStatus, MemberReport, MemberView
+from springtide.rpc.messages.types import JobStatus, MemberReport, MemberView, RoleCount, RoleStatus, TrainingStatus
 from springtide.telemetry import prometheus
 from springtide.telemetry.prometheus import Family, MetricsServer, single, text
 
@@ -51,12 +51,9 @@ ONLINE = OnlineState(
     arriving=20.0,
     trained=21.0,
     utilization=0.8,
-    forecast=25.0,
-    late=4,
-    violation=0.026,
-    lag_min=2204.0,
-    down_min=0.0,
-    worker_hours=242.0,
+    expected=ForecastStatus(mean=25.0),
+    totals=OnlineTotals(violation=0.026, lag_min=2204.0, down_min=0.0, worker_hours=242.0),
+    stream=StreamCounts(late=4),
 )
 WORKER = MemberView(
     role=Role(RoleKind.WORKER, 1),
@@ -73,13 +70,10 @@ STATUS = JobStatus(
     why="",
     elapsed_s=5.0,
     samples=90,
-    workers_alive=2,
-    workers_wanted=3,
-    metrics={"auc": 0.71},
-    staleness=18,
-    staleness_p50=5,
     members=(WORKER, SERVER),
     online=ONLINE,
+    roles=RoleStatus(workers=RoleCount(alive=2, wanted=3)),
+    training=TrainingStatus(metrics={"auc": 0.71}, staleness=18, staleness_p50=5),
 )
 LINE = re.compile(r'[a-z_]+\{([a-z_]+="[^"\n]*",?)+\} -?[0-9.e+-]+')
 

@@ -136,17 +136,19 @@ def found_alone(folder: pathlib.Path, search: Search) -> Alone:
         job.trains(1)
         began = time.monotonic()
         status = job.cluster.status
-        while not status.settled and time.monotonic() - began < search.patience_s:
+        while not status.planning.settled and time.monotonic() - began < search.patience_s:
             time.sleep(0.2)
             status = job.cluster.status
             if job.cluster.over:
                 raise errors.JobFailed(f"the job that plans for itself has ended: {status.why}")
         took = time.monotonic() - began
         done()
-        shape = status.shape or status.target
+        shape = status.planning.shape or status.planning.target
         if shape is None:
             raise errors.JobFailed("the job that plans for itself says no shape: is its planning on?")
-        return Alone(shape=plain(shape), settled=status.settled, seconds=took, changes=carried_out(job.cluster.story))
+        return Alone(
+            shape=plain(shape), settled=status.planning.settled, seconds=took, changes=carried_out(job.cluster.story)
+        )
 
 
 def plain(shape: Shape) -> Shape:

@@ -86,7 +86,7 @@ async def watch(link: connection.RpcConnection, until: float) -> float:
     while time.perf_counter() < until:
         outlook = await link.ask(messages.AgentPoll())
         assert isinstance(outlook, messages.AgentOrders)
-        longest = max(longest, outlook.status.loop_lag_s)
+        longest = max(longest, outlook.status.master.loop_lag_s)
         await asyncio.sleep(0.1)
     return longest
 

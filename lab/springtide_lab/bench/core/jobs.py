@@ -149,7 +149,7 @@ EVERY_S = 3600.0
 def stop_job(job: LocalCluster) -> CheckpointRules:
     """Let workers finish the batch in hand, write the last checkpoint, end all processes."""
     job.stop("to be started again")
-    last = job.wait().checkpoint
+    last = job.wait().checkpoints.number
     folder = str((job.files.root / "checkpoints").absolute())
     run = checkpoint_io.read(folder, last).run
     return CheckpointRules(every_s=EVERY_S, resume=folder, resume_number=last, resume_run=run)

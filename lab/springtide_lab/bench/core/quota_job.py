@@ -145,8 +145,8 @@ class QuotaJob:
     def become(self, shape: Shape) -> None:
         """Have this shape from now on: so many roles, each with its cores."""
         status = self.cluster.status
-        if (status.workers_wanted, status.servers_wanted) != (shape.workers, shape.servers):
-            asked, known, same = time.time(), len(self.cluster.moves()), status.servers_wanted == shape.servers
+        if (status.roles.workers.wanted, status.roles.servers.wanted) != (shape.workers, shape.servers):
+            asked, known, same = time.time(), len(self.cluster.moves()), status.roles.servers.wanted == shape.servers
             self.cluster.scale(shape.workers, servers=shape.servers)
             self.cluster.until(lambda now: there(now, shape) and self._all_train(now, asked))
             self.cluster.until(lambda now: same or self.cluster.settled(now, shape.servers, known=known))
@@ -206,9 +206,11 @@ def there(status: JobStatus, shape: Shape) -> bool:
     """Whether all roles of the shape are there and no slot is on its way."""
     wanted = (shape.workers, shape.servers)
     return (
-        (status.workers_alive, status.servers_alive) == (status.workers_wanted, status.servers_wanted) == wanted
+        (status.roles.workers.alive, status.roles.servers.alive)
+        == (status.roles.workers.wanted, status.roles.servers.wanted)
+        == wanted
         and all(member.joined for member in status.members if member.alive)
-        and not status.slots_moving
+        and not status.roles.slots_moving
     )
 
 

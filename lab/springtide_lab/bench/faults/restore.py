@@ -45,10 +45,10 @@ def bench(options: Options) -> report.Result:
 
 def one(job: LocalCluster, folder: pathlib.Path, source: str) -> float:
     """Seconds from the kill to the first step after the server is back."""
-    begun = job.status.checkpoint
+    begun = job.status.checkpoints.number
 
     def saved(status: JobStatus) -> bool:
-        return status.checkpoint > begun and uploaded(folder) > begun and bool(jobs.merged(folder))
+        return status.checkpoints.number > begun and uploaded(folder) > begun and bool(jobs.merged(folder))
 
     job.until(saved, within_s=PATIENCE_S)
     before = len(lives(job))

@@ -226,7 +226,7 @@ def stop_and_restart(kind: str, slow: float, batches: int, *, even_s: float, not
             stopped_at = time.monotonic()
             again = jobs.stop_job(job)
         with started(folder, kind, batches, rules=again) as job:
-            job.until(lambda status: status.workers_alive == WORKERS)
+            job.until(lambda status: status.roles.workers.alive == WORKERS)
             jobs.hold(job, dict.fromkeys(ROLES, CPU))
             jobs.finished(job, PATIENCE_S)
         times = trained(folder)

@@ -290,15 +290,18 @@ def bench(options: Options) -> report.Result:
 def told(
     state: OnlineState, points: Sequence[OnlinePoint], wrong: int, pace: float, drawn: str, lasts_s: float
 ) -> report.Result:
-    adequate = MOST * state.hours
+    adequate = MOST * state.totals.hours
     off = [abs(one.forecast - one.arriving) for one in points if one.forecast is not None]
     came = [one.arriving for one in points if one.forecast is not None]
     return report.Result(
         goals=(
-            report.goal("online_violation", state.violation, target=VIOLATION, better="lower"),
-            report.goal("online_downtime_min", state.down_min, target=DOWN_MIN, better="lower"),
+            report.goal("online_violation", state.totals.violation, target=VIOLATION, better="lower"),
+            report.goal("online_downtime_min", state.totals.down_min, target=DOWN_MIN, better="lower"),
             report.goal(
-                "online_worker_hours_vs_adequate", state.worker_hours / adequate, target=OF_ADEQUATE, better="lower"
+                "online_worker_hours_vs_adequate",
+                state.totals.worker_hours / adequate,
+                target=OF_ADEQUATE,
+                better="lower",
             ),
             report.goal("online_lost_or_repeated", float(wrong), target=0.0, better="lower"),
         ),
@@ -307,18 +310,18 @@ def told(
         rows=(
             (
                 "this job",
-                f"{state.violation:.2%}",
-                state.lag_min,
-                state.down_min,
-                state.worker_hours,
-                float(state.scalings),
+                f"{state.totals.violation:.2%}",
+                state.totals.lag_min,
+                state.totals.down_min,
+                state.totals.worker_hours,
+                float(state.scaling.changes),
             ),
             (f"{MOST} workers all day (reckoned)", None, None, 0.0, adequate, 0.0),
         ),
         notes=(
             f"a day in {lasts_s:g} s: every second is {DAY_S / lasts_s / 60:.1f} min, so the promise "
             f"of {state.slo_lag_s / 60:g} min is kept within {state.slo_lag_s * lasts_s / DAY_S:.1f} s of the clock",
-            f"one worker of {CPU:g} cores trains {pace:,.0f}/s; {state.records:,} records came, peak "
+            f"one worker of {CPU:g} cores trains {pace:,.0f}/s; {state.stream.records:,} records came, peak "
             f"{max((one.arriving for one in points), default=0.0):,.0f}/s; the forecast for now was "
             f"{sum(off) / max(sum(came), 1e-9):.1%} off",
             f"picture: {drawn}",
@@ -375,9 +378,9 @@ def play(
         status = job.status
         while time.time() < midnight + lasts_s or time.time() < began + 0.8 * lasts_s:
             status = job.status
-            if status.decision_why != said and status.online is not None:
-                said = status.decision_why
-                say(f"{time.time() - midnight:5.0f} s  {status.workers_wanted} workers: {said}")
+            if status.master.decision_why != said and status.online is not None:
+                said = status.master.decision_why
+                say(f"{time.time() - midnight:5.0f} s  {status.roles.workers.wanted} workers: {said}")
             assert not job.over, f"the job has ended: {status.why}"
             time.sleep(0.1)
         producer.seal()

@@ -122,7 +122,7 @@ def trained(
             act(job)
             done.append(what)
         status = jobs.finished(job)
-    told = status.metrics
+    told = status.training.metrics
     return Trained(
         auc=told["test_auc"],
         lost=round(told["lost"]),

@@ -42,18 +42,19 @@ TRIES = 10
 
 
 def fields(status: JobStatus, *, generation: int) -> Object:
-    decision = f"{status.decision}: {status.decision_why}" if status.decision else ""
+    roles, loss, master = status.roles, status.training.loss, status.master
+    decision = f"{master.decision}: {master.decision_why}" if master.decision else ""
     members = status.members[:MEMBERS]
     report = msgspec.to_builtins(msgspec.structs.replace(status, members=members), str_keys=True)
     return {
         "phase": PHASES[status.phase],
-        "message": clipped(status.why if status.phase.over else status.lacks or status.why),
-        "workers": f"{status.workers_alive}/{status.workers_wanted}",
-        "servers": f"{status.servers_alive}/{status.servers_wanted}",
-        "dataWorkers": f"{status.data_workers_alive}/{status.data_workers_wanted}",
+        "message": clipped(status.why if status.phase.over else roles.lacks or status.why),
+        "workers": f"{roles.workers.alive}/{roles.workers.wanted}",
+        "servers": f"{roles.servers.alive}/{roles.servers.wanted}",
+        "dataWorkers": f"{roles.data_workers.alive}/{roles.data_workers.wanted}",
         "samples": status.samples,
-        "samplesPerSecond": round(status.samples_per_s, 1),
-        "loss": status.loss if status.loss is None or status.loss == status.loss else None,
+        "samplesPerSecond": round(status.training.samples_per_s, 1),
+        "loss": loss if loss is None or loss == loss else None,
         "decision": clipped(decision),
         "observedGeneration": generation,
         REPORT: plain(report),
@@ -62,14 +63,12 @@ def fields(status: JobStatus, *, generation: int) -> Object:
 
 def conditions(status: JobStatus) -> list[JobCondition]:
     """Return the conditions Ready (trains), Progressing (starts, changes, drains), Degraded (lacks roles), Finished."""
-    phase, over = status.phase, status.phase.over
-    all_there = status.workers_alive >= status.workers_wanted > 0 and status.servers_alive >= status.servers_wanted > 0
+    phase, over, roles = status.phase, status.phase.over, status.roles
+    all_there = all(count.alive >= count.wanted > 0 for count in (roles.workers, roles.servers))
     running = phase is JobPhase.RUNNING
-    changing = not over and (
-        phase in (JobPhase.STARTING, JobPhase.DRAINING) or not all_there or status.slots_moving > 0
-    )
-    lacking = status.disk_trouble or status.lacks or ("" if all_there or not running else "some roles are away")
-    trains = running and status.workers_alive > 0
+    changing = not over and (phase in (JobPhase.STARTING, JobPhase.DRAINING) or not all_there or roles.slots_moving > 0)
+    lacking = status.master.disk_trouble or roles.lacks or ("" if all_there or not running else "some roles are away")
+    trains = running and roles.workers.alive > 0
     return [
         JobCondition("Ready", trains, "Trains" if trains else PHASES[phase], clipped(status.why)),
         JobCondition("Progressing", changing, "Changes" if changing else "Settled"),

@@ -32,8 +32,8 @@ def test_two_masters_share_one_cluster_and_a_new_brain_keeps_the_promises(tmp_pa
             status = await a.ask(messages.Inspect())
             assert len(status.jobs) == 2 and {job.event for job in status.jobs} == {"created"}
             assert status.held.cpu == one.plan.shape.cpu + two.plan.shape.cpu <= 100
-            assert 1 <= status.decisions <= 2 and len(status.executor_pids) == status.executors == 1
-            for pid in status.executor_pids:
+            assert 1 <= status.decisions <= 2 and len(status.executors.pids) == status.executors.wanted == 1
+            for pid in status.executors.pids:
                 os.kill(pid, signal.SIGKILL)
             await b.conclude(PastJob(name="train", shape=two.plan.shape, ended_at=1000.0))
             return one.plan
@@ -49,7 +49,7 @@ def test_two_masters_share_one_cluster_and_a_new_brain_keeps_the_promises(tmp_pa
             advice = await a.advise(views.running(plan.shape, name="train"), epoch=1, now=30.0)
             assert advice.why and (await a.ask(messages.Inspect())).jobs[0].promised is None
             await a.ask(messages.ResizeExecutors(2))
-            assert (await a.ask(messages.Inspect())).executors == 2
+            assert (await a.ask(messages.Inspect())).executors.wanted == 2
             with pytest.raises(errors.BadInput, match="300 executors"):
                 await a.ask(messages.ResizeExecutors(300))
 

@@ -17,8 +17,15 @@ from springtide.cli.common.render import line_of, picture
 from springtide.cli.show import dashboard as serving
 from springtide.cli.show.dashboard import DashboardData
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.online_job import OnlinePoint, OnlineState
-from springtide.rpc.messages.types import JobStatus
+from springtide.domain.spec.online_job import (
+    ForecastStatus,
+    OnlinePoint,
+    OnlineState,
+    OnlineTotals,
+    ScalingStatus,
+    StreamCounts,
+)
+from springtide.rpc.messages.types import DataStatus, JobStatus
 from springtide.telemetry import logs
 from springtide.telemetry.events import Series
 from tests.unit.cli.show.test_status import folder, output, past  # noqa: F401 - folder is a fixture
@@ -31,26 +38,14 @@ STATE = OnlineState(
     trained=790.0,
     utilization=0.92,
     capacity=900.0,
-    forecast=1000.0,
-    high=1200.0,
-    forecast_why="like the last days",
-    fewest=1,
-    most=4,
-    backups=1,
-    why="3 workers stay: 800 samples/s come",
-    alert="cannot keep up: 5,000 samples/s come",
-    scalings=3,
-    hours=24.0,
-    violation=0.026,
-    lag_min=2204.0,
-    down_min=1.5,
-    worker_hours=242.0,
-    late=7,
-    corrupt=1,
     lag_p50_s=0.4,
     lag_p99_s=2.0,
-    unkept=5,
-    unkept_why="256 MiB are kept",
+    why="3 workers stay: 800 samples/s come",
+    alert="cannot keep up: 5,000 samples/s come",
+    expected=ForecastStatus(mean=1000.0, high=1200.0, why="like the last days"),
+    scaling=ScalingStatus(fewest=1, most=4, backups=1, changes=3),
+    totals=OnlineTotals(hours=24.0, violation=0.026, lag_min=2204.0, down_min=1.5, worker_hours=242.0),
+    stream=StreamCounts(late=7, corrupt=1, unkept=5, unkept_why="256 MiB are kept"),
 )
 ENDED = JobStatus(name="clicks", phase=JobPhase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
 
@@ -83,11 +78,11 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
         "letters 7 late, 1 corrupt; 5 of them left no dead letter: 256 MiB are kept",
     ):
         assert said in text
-    assert json.loads(lines[-1])["online"]["violation"] == 0.026
+    assert json.loads(lines[-1])["online"]["totals"]["violation"] == 0.026
 
 
 def test_a_line_and_the_picture_have_the_lag():
-    running = msgspec.structs.replace(ENDED, phase=JobPhase.RUNNING, samples=10, shards_total=4)
+    running = msgspec.structs.replace(ENDED, phase=JobPhase.RUNNING, samples=10, data=DataStatus(shards_total=4))
     assert "4 partitions" in line_of(running) and "shards" not in line_of(running)
     assert "lag 75 s ALERT" in line_of(running) and len(line_of(running)) <= 80
     assert picture(running) is not None

@@ -12,7 +12,16 @@ from springtide.cli.show import live_view, status
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedState
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.rpc.messages.types import JobStatus, MemberView
+from springtide.rpc.messages.types import (
+    CheckpointStatus,
+    DataStatus,
+    JobStatus,
+    MasterStatus,
+    MemberView,
+    RoleCount,
+    RoleStatus,
+    TrainingStatus,
+)
 from springtide.telemetry.logs import SCRIPT_RAISED, make_run
 
 STATUS = JobStatus(
@@ -20,43 +29,47 @@ STATUS = JobStatus(
     phase=JobPhase.RUNNING,
     why="",
     elapsed_s=12.34,
-    trained_s=10.0,
     samples=1_234_567,
-    samples_per_s=98_765.4,
-    loss=0.45678,
-    metrics={"auc": 0.78901},
-    shards_done=1234,
-    shards_leased=2,
-    shards_total=5678,
     members=(
         MemberView(Role(RoleKind.SERVER, 0), alive=True, joined=True),
         MemberView(Role(RoleKind.WORKER, 0), alive=True, joined=True),
         MemberView(Role(RoleKind.WORKER, 1), alive=False, joined=False),
     ),
+    training=TrainingStatus(trained_s=10.0, samples_per_s=98_765.4, loss=0.45678, metrics={"auc": 0.78901}),
+    data=DataStatus(shards_done=1234, shards_leased=2, shards_total=5678),
 )
 
 
 def test_a_line_has_what_matters_in_80_columns():
-    whole = msgspec.structs.replace(STATUS, workers_alive=2, workers_wanted=2)
+    whole = msgspec.structs.replace(STATUS, roles=RoleStatus(workers=RoleCount(alive=2, wanted=2)))
     assert render.line_of(whole) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  auc 0.7890"
-    many = msgspec.structs.replace(whole, metrics={"auc": 0.5, "best_auc": 0.6, "test_auc": 0.7})
+    many = msgspec.structs.replace(
+        whole, training=msgspec.structs.replace(whole.training, metrics={"auc": 0.5, "best_auc": 0.6, "test_auc": 0.7})
+    )
     assert len(render.line_of(many)) <= 80 and "auc 0.5000" in render.line_of(many)
 
 
 def test_a_line_says_who_is_missing_before_it_says_how_good_the_model_is():
     assert render.line_of(STATUS) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  workers 1/2"
-    served = msgspec.structs.replace(STATUS, workers_alive=2, workers_wanted=2, servers_alive=1, servers_wanted=3)
+    served = msgspec.structs.replace(
+        STATUS, roles=RoleStatus(workers=RoleCount(alive=2, wanted=2), servers=RoleCount(alive=1, wanted=3))
+    )
     assert render.line_of(served).endswith("loss 0.4568  servers 1/3")
     assert "/3" not in render.line_of(msgspec.structs.replace(served, phase=JobPhase.FAILED))
 
 
 def test_epochs_are_told_as_how_many_there_are_not_as_where_it_is():
-    assert status.shards(msgspec.structs.replace(STATUS, epochs=2)) == "1,234 of 5,678 done, 2 in work, 2 epochs"
+    twice = msgspec.structs.replace(STATUS, data=msgspec.structs.replace(STATUS.data, epochs=2))
+    assert status.shards(twice) == "1,234 of 5,678 done, 2 in work, 2 epochs"
     assert "epoch" not in status.shards(STATUS)
 
 
 def test_a_short_line_says_more():
-    quiet = msgspec.structs.replace(STATUS, shards_done=1, shards_total=2, metrics={}, loss=None, samples_per_s=9)
+    quiet = msgspec.structs.replace(
+        STATUS,
+        data=msgspec.structs.replace(STATUS.data, shards_done=1, shards_total=2),
+        training=msgspec.structs.replace(STATUS.training, metrics={}, loss=None, samples_per_s=9),
+    )
     assert render.line_of(quiet) == "  12.3 s  running  shards 1/2  1.2M samples  9/s  workers 1/2"
 
 
@@ -68,9 +81,14 @@ def test_counts_are_whole_numbers_and_measures_have_places():
 
 def test_a_job_that_drains_says_whose_script_still_runs():
     workers = [MemberView(Role(RoleKind.WORKER, rank), True, True, state="joined") for rank in range(2)]
-    draining = msgspec.structs.replace(STATUS, phase=JobPhase.DRAINING, members=tuple(workers[:1]), metrics={})
+    draining = msgspec.structs.replace(
+        STATUS,
+        phase=JobPhase.DRAINING,
+        members=tuple(workers[:1]),
+        training=msgspec.structs.replace(STATUS.training, metrics={}),
+    )
     assert "script" not in render.line_of(draining), "leases are still being trained"
-    ending = msgspec.structs.replace(draining, shards_leased=0)
+    ending = msgspec.structs.replace(draining, data=msgspec.structs.replace(draining.data, shards_leased=0))
     assert "worker-0's script still runs" in render.line_of(ending)
     both = msgspec.structs.replace(ending, members=tuple(workers))
     assert "2 scripts still run" in render.line_of(both)
@@ -86,24 +104,24 @@ def test_a_job_that_drains_says_whose_script_still_runs():
 def test_no_line_is_wider_than_80_columns(metrics, samples, shards, elapsed, phase):
     shown = msgspec.structs.replace(
         STATUS,
-        metrics=metrics,
         samples=samples,
-        shards_done=shards,
-        shards_total=shards,
         elapsed_s=elapsed,
         phase=phase,
+        training=msgspec.structs.replace(STATUS.training, metrics=metrics),
+        data=msgspec.structs.replace(STATUS.data, shards_done=shards, shards_total=shards),
     )
     assert len(render.line_of(shown)) <= 80
 
 
 DECIDED = msgspec.structs.replace(
     STATUS,
-    term=2,
-    relaunches=1,
-    workers_alive=1,
-    workers_wanted=2,
-    decision="relaunch worker-1 as incarnation 1",
-    decision_why="worker-1 (pid 4711) was killed by SIGKILL for lack of memory; its memory is doubled from 1G to 2G",
+    master=MasterStatus(
+        term=2,
+        decision="relaunch worker-1 as incarnation 1",
+        decision_why="worker-1 (pid 4711) was killed by SIGKILL for lack of memory; its memory is doubled from 1G "
+        "to 2G",
+    ),
+    roles=RoleStatus(relaunches=1, workers=RoleCount(alive=1, wanted=2)),
 )
 
 
@@ -121,14 +139,14 @@ def test_checkpoints_that_fail_are_told_when_that_begins_and_when_it_is_over(tmp
     troubles = [f"checkpoint {number} was not completed: no space left" for number in (4, 5, 6)]
     for number, trouble in enumerate(["", *troubles, "", ""]):
         saved = 3 if trouble else 3 + number
-        shown.update(msgspec.structs.replace(STATUS, checkpoint=saved, checkpoint_trouble=trouble))
+        shown.update(msgspec.structs.replace(STATUS, checkpoints=CheckpointStatus(number=saved, trouble=trouble)))
     told = [line for line in capsys.readouterr().err.splitlines() if "saved" in line]
     assert told == [
         "  12.3 s  saved: checkpoint 3; checkpoint 4 was not completed: no space left",
         "  12.3 s  saved: checkpoint 7 is complete, checkpoints are well again",
     ]
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    console.print(render.picture(msgspec.structs.replace(STATUS, checkpoint_trouble=troubles[0])))
+    console.print(render.picture(msgspec.structs.replace(STATUS, checkpoints=CheckpointStatus(trouble=troubles[0]))))
     assert "no checkpoint; checkpoint 4 was not completed" in console.file.getvalue()
 
 
@@ -207,11 +225,13 @@ def test_exit_codes_say_who_is_to_blame():
 def test_a_status_says_who_feeds_and_how_full_queues_are():
     feed = FeedState(queued=3, room=8, waited_s=1.0, looped_s=10.0)
     fed = msgspec.structs.replace(
-        STATUS, data_workers_alive=1, data_workers_wanted=2, data_workers_why="asked", feed=feed
+        STATUS,
+        roles=RoleStatus(data_workers=RoleCount(alive=1, wanted=2), data_workers_why="asked"),
+        data=msgspec.structs.replace(STATUS.data, feed=feed),
     )
     assert render.data_workers_text(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
     assert "3 of 8 batches ready" in drawn(fed)
-    none = msgspec.structs.replace(STATUS, data_workers_why="too little to pay for them")
+    none = msgspec.structs.replace(STATUS, roles=RoleStatus(data_workers_why="too little to pay for them"))
     assert (
         render.data_workers_text(none) == "none: too little to pay for them" and render.data_workers_text(STATUS) == ""
     )
@@ -227,11 +247,15 @@ def drawn(status):
 
 def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     trouble = "checkpoint 1 was not completed: server-0.0: cannot write to /full: No space left on device"
-    done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0, checkpoint_trouble=trouble)
+    done = JobStatus(
+        name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0, checkpoints=CheckpointStatus(trouble=trouble)
+    )
     told = " ".join(render.outcome_text(done, {}).split())
     assert told.endswith(f"saved no checkpoint; {trouble}")
-    assert "saved" not in render.outcome_text(msgspec.structs.replace(done, checkpoint_trouble=""), {})
-    stopped = msgspec.structs.replace(done, phase=JobPhase.STOPPED, checkpoint=7, checkpoint_trouble="")
+    assert "saved" not in render.outcome_text(
+        msgspec.structs.replace(done, checkpoints=CheckpointStatus(trouble="")), {}
+    )
+    stopped = msgspec.structs.replace(done, phase=JobPhase.STOPPED, checkpoints=CheckpointStatus(number=7, trouble=""))
     assert "saved   checkpoint 7, which --resume goes on from" in render.outcome_text(stopped, {}).splitlines()
     failed = msgspec.structs.replace(stopped, phase=JobPhase.FAILED, why="no room left")
     assert "saved   checkpoint 7, which --resume goes on from" in render.outcome_text(failed, {}).splitlines()
@@ -240,11 +264,15 @@ def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
 def test_a_job_that_trained_nothing_says_what_its_script_left_out():
     done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0)
     assert "nothing was trained: the script never looped" in render.outcome_text(done, {})
-    assert "nothing" not in render.outcome_text(msgspec.structs.replace(done, samples=10, shards_total=1), {})
+    assert "nothing" not in render.outcome_text(
+        msgspec.structs.replace(done, samples=10, data=DataStatus(shards_total=1)), {}
+    )
 
 
 def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
-    failed = JobStatus(name="train", phase=JobPhase.FAILED, why="", elapsed_s=1.0, poisoned=("samples 0 to 64: no",))
+    failed = JobStatus(
+        name="train", phase=JobPhase.FAILED, why="", elapsed_s=1.0, data=DataStatus(poisoned=("samples 0 to 64: no",))
+    )
     told = render.outcome_text(failed, {}).splitlines()
     assert told[-2:] == [
         "given up: samples 0 to 64: no",
@@ -253,5 +281,7 @@ def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
 
 
 def test_the_speed_of_a_run_that_goes_on_from_another_is_its_own():
-    status = msgspec.structs.replace(STATUS, samples=60_000, samples_before=48_000, trained_s=10.0)
+    status = msgspec.structs.replace(
+        STATUS, samples=60_000, training=msgspec.structs.replace(STATUS.training, samples_before=48_000, trained_s=10.0)
+    )
     assert render.numbers(status).endswith(" 1,200 samples/s")

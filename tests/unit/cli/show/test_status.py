@@ -8,7 +8,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.rpc.messages.types import JobStatus
+from springtide.rpc.messages.types import CheckpointStatus, DataStatus, JobStatus, MasterStatus, TrainingStatus
 from springtide.telemetry import events, logs
 from springtide.telemetry.logs import RunCard
 
@@ -39,10 +39,8 @@ FAILED = JobStatus(
     why="ValueError: no (train.py:3)",
     elapsed_s=3.0,
     blame=Blame.USER,
-    shards_done=2,
-    shards_total=55,
-    decision="fail",
-    decision_why="the script raised",
+    data=DataStatus(shards_done=2, shards_total=55),
+    master=MasterStatus(decision="fail", decision_why="the script raised"),
 )
 FINISHED = JobStatus(name="good", phase=JobPhase.FINISHED, why="all workers are done", elapsed_s=3.0, samples=1234)
 
@@ -63,12 +61,17 @@ def test_the_newest_job_is_meant_unless_one_is_named(folder, capsys):
     assert lines[0] == "ValueError: no (train.py:3)"
     assert "(2 of 55 shards)" in lines[1] and "decided fail: the script raised" in lines
     found = json.loads(lines[-1])
-    assert (found["job"], found["running"], found["exit_code"], found["shards_total"]) == ("train", False, 1, 55)
+    assert (found["job"], found["running"], found["exit_code"], found["data"]["shards_total"]) == (
+        "train",
+        False,
+        1,
+        55,
+    )
 
 
 def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, capsys):
     past(folder, "train", began_at=100.0, status=FAILED)
-    again = msgspec.structs.replace(FINISHED, name="train", staleness=18, staleness_p50=5)
+    again = msgspec.structs.replace(FINISHED, name="train", training=TrainingStatus(staleness=18, staleness_p50=5))
     past(folder, "train", began_at=200.0, status=again)
     first, second, *rest = output(capsys, "status")
     assert first.startswith("job train-2 finished") and second == "staleness 5 pushes at the median, 18 at most"
@@ -78,17 +81,17 @@ def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, ca
 @pytest.mark.parametrize("phase", [JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED])
 @pytest.mark.parametrize("trouble", ["", "checkpoint 8 was not completed: no room"])
 def test_what_is_saved_of_a_job_that_is_over_is_told_once(folder, capsys, phase, trouble):
-    ended = msgspec.structs.replace(FINISHED, phase=phase, checkpoint=7, checkpoint_trouble=trouble)
+    ended = msgspec.structs.replace(FINISHED, phase=phase, checkpoints=CheckpointStatus(number=7, trouble=trouble))
     past(folder, "good", began_at=100.0, status=ended)
     (saved,) = [line for line in output(capsys, "status") if line.startswith("saved ")]
     assert "checkpoint 7" in saved
 
 
 def test_the_rate_of_a_job_that_is_over_is_the_same_to_people_and_to_scripts(folder, capsys):
-    ended = msgspec.structs.replace(FINISHED, trained_s=2.0, samples_per_s=99.0)
+    ended = msgspec.structs.replace(FINISHED, training=TrainingStatus(trained_s=2.0, samples_per_s=99.0))
     past(folder, "good", began_at=100.0, status=ended)
     first, *_, last = output(capsys, "status", "--json")
-    assert "617 samples/s" in first and json.loads(last)["samples_per_s"] == 617.0
+    assert "617 samples/s" in first and json.loads(last)["training"]["samples_per_s"] == 617.0
 
 
 def test_all_jobs_are_listed_newest_first(folder, capsys):

@@ -9,12 +9,18 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s import pod_requests
 from springtide.platforms.k8s.api import client as watching
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.types import JobStatus
+from springtide.rpc.messages.types import JobStatus, RoleCount, RoleStatus
 from springtide.telemetry import logs
 from tests.unit.platforms.k8s import making
 from tests.waiting import soon
 
-STATUS = JobStatus(name="ctr", phase=JobPhase.RUNNING, why="", elapsed_s=1.0, workers_wanted=2, servers_wanted=1)
+STATUS = JobStatus(
+    name="ctr",
+    phase=JobPhase.RUNNING,
+    why="",
+    elapsed_s=1.0,
+    roles=RoleStatus(workers=RoleCount(wanted=2), servers=RoleCount(wanted=1)),
+)
 
 
 class Cluster:

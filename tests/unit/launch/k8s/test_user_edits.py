@@ -3,9 +3,15 @@ from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s import pod_requests
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.types import JobStatus
+from springtide.rpc.messages.types import JobStatus, RoleCount, RoleStatus
 
-STATUS = JobStatus(name="ctr", phase=JobPhase.RUNNING, why="", elapsed_s=1.0, workers_wanted=4, servers_wanted=2)
+STATUS = JobStatus(
+    name="ctr",
+    phase=JobPhase.RUNNING,
+    why="",
+    elapsed_s=1.0,
+    roles=RoleStatus(workers=RoleCount(wanted=4), servers=RoleCount(wanted=2)),
+)
 SHAPE = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2)
 
 

@@ -149,7 +149,12 @@ def test_a_job_is_measured_and_gets_the_shape_that_was_planned(tmp_path):
     async def test(world):
         await world.train(30)
         status = world.desk.status()
-        assert (status.stage, status.shape, status.target, status.settled) == ("adjusting", LARGER, None, True)
+        assert (status.planning.stage, status.planning.shape, status.planning.target, status.planning.settled) == (
+            "adjusting",
+            LARGER,
+            None,
+            True,
+        )
         wanted = {str(one.role): one.cpu for one in world.desk.state.wanted()}
         assert wanted == {"server-0": 0.6, "worker-0": 0.4, "worker-1": 0.4}
         assert [one["outcome"] for one in world.told()] == ["taken", "done", "nothing"]
@@ -184,7 +189,7 @@ def test_each_reason_is_told_once_though_its_numbers_move_on(tmp_path):
         await world.train(20)
         assert len(world.adviser.seen) > 5
         assert len(world.told()) == 1
-        assert world.desk.status().decision == "leave the job as it is"
+        assert world.desk.status().master.decision == "leave the job as it is"
         assert world.told("decision") == []
 
     with_world(
@@ -208,9 +213,9 @@ def test_that_the_brain_is_away_is_news_though_the_reason_is_the_same(tmp_path):
 def test_a_job_that_was_measured_and_stays_as_it_is_has_its_size(tmp_path):
     async def test(world):
         await world.train(4)
-        assert not world.desk.status().settled
+        assert not world.desk.status().planning.settled
         await world.train(10)
-        assert world.desk.status().settled and world.desk.status().stage == "adjusting"
+        assert world.desk.status().planning.settled and world.desk.status().planning.stage == "adjusting"
 
     with_world(test, tmp_path)
 
@@ -243,7 +248,7 @@ def test_an_adviser_that_fails_hangs_or_lies_changes_nothing(tmp_path, answer, w
     async def test(world):
         await world.train(10)
         status = world.desk.status()
-        assert status.shape == SMALL and status.target is None and not status.settled
+        assert status.planning.shape == SMALL and status.planning.target is None and not status.planning.settled
         last = world.told()[-1]
         assert why in last["why"] and last["outcome"] in ("nothing", "refused")
         assert len(world.told()) <= 2
@@ -263,7 +268,7 @@ def test_nothing_is_asked_or_changed_while_the_job_heals(tmp_path):
             world.desk.tick()
             await world.answered()
         assert len(world.adviser.seen) == asked
-        assert world.desk.status().shape is None
+        assert world.desk.status().planning.shape is None
 
     with_world(test, tmp_path)
 
@@ -362,7 +367,7 @@ def test_a_job_without_rules_is_left_alone(tmp_path):
         await world.train(10)
         assert world.adviser.seen == [] and world.told() == []
         status = world.desk.status()
-        assert (status.stage, status.shape, status.settled) == ("", None, False)
+        assert (status.planning.stage, status.planning.shape, status.planning.settled) == ("", None, False)
 
     with_world(test, tmp_path, rules=PlanRules())
 

@@ -153,7 +153,11 @@ def test_it_sees_what_comes_what_waits_and_what_a_worker_can_do(world):
     assert view.utilization == pytest.approx(0.8, rel=0.05)
     assert view.capacity == pytest.approx((0, 100, 200, 300, 400), rel=0.05)
     state = world.online.status(world.now)
-    assert state.lag_s <= 2 and state.violation == 0 and state.worker_hours == pytest.approx(200 / 3600, rel=0.05)
+    assert (
+        state.lag_s <= 2
+        and state.totals.violation == 0
+        and state.totals.worker_hours == pytest.approx(200 / 3600, rel=0.05)
+    )
 
 
 def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world):
@@ -161,7 +165,7 @@ def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world)
     world.go(40, traffic=80)
     assert (world.record.state.workers, world.record.state.servers_wanted) == (3, 3)
     assert "more is expected" in world.online.status(world.now).why
-    assert world.online.status(world.now).scalings == 1
+    assert world.online.status(world.now).scaling.changes == 1
     world.arrive()
     world.go(20, traffic=80)
     assert world.record.state.workers == 3 and world.views[-1].workers == 3
@@ -181,7 +185,7 @@ def test_more_workers_than_can_share_a_batch_are_refused_with_a_reason(world, mo
     monkeypatch.setattr(JobLedger, "check_group", refuse)
     world.answer = lambda view: Scaling(workers=3, why="more is expected")
     world.go(40, traffic=80)
-    assert world.record.state.workers == 1 and world.online.status(world.now).scalings == 0
+    assert world.record.state.workers == 1 and world.online.status(world.now).scaling.changes == 0
     assert world.online.status(world.now).why == "more is expected; not now: 3 workers cannot share a batch"
     assert sum(kind == "online" and "not now" in fields["why"] for kind, fields in world.told) == 1
 
@@ -237,7 +241,7 @@ def test_bounds_that_are_changed_hold_and_open_a_number_set_by_hand(world):
     world.arrive()
     world.go(100, traffic=80)
     assert world.record.state.workers == 3
-    assert (status := world.online.status(world.now)).most == 3 and status.fewest == 1
+    assert (status := world.online.status(world.now)).scaling.most == 3 and status.scaling.fewest == 1
 
 
 def test_that_nobody_keeps_up_is_an_alert_told_once_and_so_is_its_end(world):
@@ -267,7 +271,7 @@ def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the
     refuse(world, 0, 4)
     assert world.told == [("letters_not_kept", {"role": "worker-1", "why": "the box of 1 is full"})]
     state = world.online.status(world.now)
-    assert (state.corrupt, state.unkept, state.unkept_why) == (17, 7, "the box of 1 is full")
+    assert (state.stream.corrupt, state.stream.unkept, state.stream.unkept_why) == (17, 7, "the box of 1 is full")
     after = World(tmp_path, monkeypatch, record=world.record)
     refuse(after, 0, 9)
     assert "letters_not_kept" not in after.kinds
@@ -278,27 +282,27 @@ def test_what_waits_too_long_breaks_the_promise(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, job)
     world.go(400, traffic=200)
     state = world.online.status(world.now)
-    assert state.lag_s > 100 and state.violation > 0.5 and state.backlog == pytest.approx(40_000, rel=0.1)
-    assert state.lag_min > 0 and state.down_min == 0
+    assert state.lag_s > 100 and state.totals.violation > 0.5 and state.backlog == pytest.approx(40_000, rel=0.1)
+    assert state.totals.lag_min > 0 and state.totals.down_min == 0
 
 
 def test_a_slow_worker_gets_a_backup_and_loses_it_when_it_is_fast_again(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, workers=3)
     world.go(150, traffic=1000, paces={1: 30.0})
-    assert world.record.state.workers == 4 and world.online.status(world.now).backups == 1
+    assert world.record.state.workers == 4 and world.online.status(world.now).scaling.backups == 1
     why = next(fields["why"] for kind, fields in world.told if kind == "backup")
     assert "worker-1 trains 30 samples/s" in why
     world.arrive()
     assert all(view.workers == 3 for view in world.views)
     world.go(400, traffic=1000)
-    assert world.record.state.workers == 3 and world.online.status(world.now).backups == 0
+    assert world.record.state.workers == 3 and world.online.status(world.now).scaling.backups == 0
 
 
 def test_a_slow_worker_of_a_job_whose_number_is_given_gets_no_backup_and_none_is_claimed(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, workers=3, job=replace(ONLINE, on=False))
     world.go(150, traffic=1000, paces={1: 30.0})
     state = world.online.status(world.now)
-    assert (world.record.state.workers, state.backups, state.fewest, state.most) == (3, 0, 3, 3)
+    assert (world.record.state.workers, state.scaling.backups, state.scaling.fewest, state.scaling.most) == (3, 0, 3, 3)
     (told,) = [fields for kind, fields in world.told if kind == "backup"]
     assert told["workers"] == 0 and "worker-1 trains 30 samples/s" in told["why"]
     assert "no backup, the number of workers was given (--workers, or --online off)" in told["why"]
@@ -309,7 +313,7 @@ def test_a_backup_that_there_is_no_room_for_is_not_counted_and_said(tmp_path, mo
     world = World(tmp_path, monkeypatch, workers=3, job=most_are_there)
     world.go(150, traffic=1000, paces={1: 30.0})
     state = world.online.status(world.now)
-    assert (world.record.state.workers, state.backups) == (3, 0)
+    assert (world.record.state.workers, state.scaling.backups) == (3, 0)
     assert "no room for 1 more for slow workers: 3 are the most" in state.why
 
 
@@ -333,7 +337,7 @@ def test_a_master_that_takes_over_knows_what_was_learned_and_what_came(tmp_path,
     snapshot = JobRecord.from_bytes(world.record.to_bytes())
     later = World(tmp_path, monkeypatch, record=snapshot, at=world.now + 3)
     state = later.online.status(later.now)
-    assert state.hours == pytest.approx(known.hours, abs=0.01)
+    assert state.totals.hours == pytest.approx(known.totals.hours, abs=0.01)
     later.go(30, traffic=80)
     assert later.views[0].capacity[1] == pytest.approx(100, rel=0.05)
     assert "as the last step" in later.views[0].outlook.why and later.forecasts.asked == 1
@@ -365,7 +369,7 @@ def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
     kept = read_points(world.files.traffic, TrafficStep)[-1]
     assert kept.samples / kept.seconds == pytest.approx(2880, rel=0.05)
     assert len(read_points(world.files.traffic, TrafficStep)) == pytest.approx(48, abs=2)
-    assert world.online.status(world.now).hours == pytest.approx(8, rel=0.05)
+    assert world.online.status(world.now).totals.hours == pytest.approx(8, rel=0.05)
 
 
 def test_points_of_the_run_are_there_for_the_dashboard(world):
@@ -391,10 +395,10 @@ def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypa
     world.go(30, traffic=80)
     world.happen(events.WorkersScaled(2, "more", planned=True))
     world.go(20, traffic=80, pace=1e-9)
-    assert world.online.status(world.now).down_min * 60 == pytest.approx(17, abs=3)
+    assert world.online.status(world.now).totals.down_min * 60 == pytest.approx(17, abs=3)
     world.arrive()
     world.go(20, traffic=80)
-    assert world.online.status(world.now).down_min * 60 < 21
+    assert world.online.status(world.now).totals.down_min * 60 < 21
 
 
 def test_the_forecaster_is_let_go(world):

@@ -130,7 +130,7 @@ def test_the_first_one_begins_with_training_and_is_complete_when_all_servers_hav
         assert job.outcomes == [(1, "complete")] and job.told()[0]["full"]
         found = checkpoint_io.latest(str(job.folder)).manifest
         assert found.number == 1 and found.progress.samples == 10 and found.job == "job"
-        assert job.master.status().checkpoint == 1
+        assert job.master.status().checkpoints.number == 1
 
     with_job(test, tmp_path)
 
@@ -175,11 +175,11 @@ def test_a_disk_that_takes_no_more_is_told_and_the_job_goes_on(tmp_path):
         said = SaveReport(order.term, order.number, error="cannot write to /data: No space left on device")
         await job.ask("server-0", said)
         assert job.outcomes == [(1, "failed")]
-        assert "No space left on device" in job.master.status().checkpoint_trouble
+        assert "No space left on device" in job.master.status().checkpoints.trouble
         assert job.master.state.phase is JobPhase.RUNNING
         job.tick(3)
         await job.save()
-        assert job.outcomes[-1] == (2, "complete") and not job.master.status().checkpoint_trouble
+        assert job.outcomes[-1] == (2, "complete") and not job.master.status().checkpoints.trouble
 
     with_job(test, tmp_path)
 
@@ -269,7 +269,7 @@ def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
         await job.train()
         await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.FinishRequest())
-        assert job.master.state.phase is JobPhase.DRAINING and job.master.status().saving_last
+        assert job.master.state.phase is JobPhase.DRAINING and job.master.status().checkpoints.saving_last
         await job.save()
         assert job.master.state.phase is JobPhase.STOPPED
         assert checkpoint_io.latest(str(job.folder)).manifest.progress.samples == 30
@@ -311,7 +311,7 @@ def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
         assert job.master.state.phase is JobPhase.DRAINING
         await job.master.parts.checkpoints.uploading._task
         assert job.master.state.phase is JobPhase.STOPPED
-        assert job.master.status().uploaded == 1
+        assert job.master.status().checkpoints.uploaded == 1
         assert checkpoint_io.latest(url).manifest.progress.samples == 10
 
     with_job(test, tmp_path, rules=CheckpointRules(every_s=30, url=url))
@@ -327,7 +327,7 @@ def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
         assert job.master.parts.checkpoints.uploading._task is None
         job.tick(101)
         await job.master.parts.checkpoints.uploading._task
-        assert "could not be copied" in job.master.status().checkpoint_trouble
+        assert "could not be copied" in job.master.status().checkpoints.trouble
         assert job.master.state.phase is JobPhase.RUNNING
 
     with_job(test, tmp_path, rules=CheckpointRules(every_s=1000, url=f"file://{tmp_path}/file", upload_every_s=100))
@@ -361,10 +361,10 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
             )
             before = checkpoint_io.latest(str(job.folder)).manifest.progress.samples
             assert (
-                successor.status().samples_before
+                successor.status().training.samples_before
                 == JobRecord.from_bytes(successor.record.to_bytes()).span.samples_before
             )
-            assert successor.status().samples_before == before > 0
+            assert successor.status().training.samples_before == before > 0
         finally:
             other.close()
 

@@ -128,7 +128,7 @@ def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_mas
         found = checkpoint_io.latest(f"file://{tmp_path}/copy").manifest
         assert found.number == 1 and not found.apart and len(found.files) == 2
         assert story(job, "uploaded")[0]["files"] == 2 and not job.master.parts.checkpoints.saving.unsure
-        assert job.master.status().uploaded == 1
+        assert job.master.status().checkpoints.uploaded == 1
 
     with_job(test, tmp_path, rules=stored(tmp_path))
 
@@ -153,7 +153,7 @@ def test_an_end_of_data_does_not_wait_for_storage_that_cannot_be_had(tmp_path):
         await copy(job, 0, break_off="AccessDenied")
         assert not job.master.record.book.waits_to_end
         assert "could not be copied" in job.told()[-1]["why"] and job.told()[-1]["outcome"] == "skipped"
-        assert "AccessDenied" in job.master.status().checkpoint_trouble
+        assert "AccessDenied" in job.master.status().checkpoints.trouble
 
     with_job(test, tmp_path, rules=stored(tmp_path))
 
@@ -265,7 +265,7 @@ def test_it_is_said_in_the_story_once_all_have_spoken(tmp_path):
         job.tick()
         assert [event["nodes"] for event in story(job, "disks")] == [{"server-0": "n0", "server-1": "n1"}]
         assert "the copies of another server" in story(job, "disks")[0]["why"]
-        assert not job.master.status().checkpoint_trouble
+        assert not job.master.status().checkpoints.trouble
 
     with_job(test, tmp_path)
 

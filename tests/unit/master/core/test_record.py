@@ -198,8 +198,12 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
 
         journal = Journal(tmp_path / "journal.db", term=2, now=0.0)
         second = main.open_service(SPEC, story, journal)
-        assert second.status().decision == "took over as master number 2"
-        assert (second.status().phase, second.status().shards_leased, second.status().term) == (JobPhase.RUNNING, 1, 2)
+        assert second.status().master.decision == "took over as master number 2"
+        assert (second.status().phase, second.status().data.shards_leased, second.status().master.term) == (
+            JobPhase.RUNNING,
+            1,
+            2,
+        )
         peer = Peer(address="worker-0")
         await second.handle(peer, messages.JoinWorker(0, 7))
         again = await second.handle(peer, messages.LeaseRequest(CARD))  # it never heard the answer
@@ -208,13 +212,13 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
         await second.handle(agent, messages.JoinAgent(1))
         ended = RoleExit(role=Role(RoleKind.WORKER, 0), pid=7, signal="SIGKILL")
         await second.handle(agent, messages.RoleExitReport(ended))
-        assert second.status().shards_leased == 0
+        assert second.status().data.shards_leased == 0
         (grant,) = leased.grants
         word = Progress(grant.shard, grant.first, grant.end, grant.end)
         assert (await second.handle(peer, messages.Heartbeat(None, (word,)))).fenced
         with pytest.raises(errors.Fenced):
             await second.handle(peer, messages.LeaseRequest(CARD))
-        assert second.status().shards_done == 0
+        assert second.status().data.shards_done == 0
         journal.close()
         story.close()
 

@@ -64,8 +64,8 @@ def test_a_fixed_number_is_wanted_once_training_has_begun(tmp_path):
         master.tick()
         assert await wanted(master, peers) == ["data-worker-0", "data-worker-1"]
         status = master.status()
-        assert (status.data_workers_alive, status.data_workers_wanted) == (0, 2)
-        assert status.data_workers_why == "asked for with the job"
+        assert (status.roles.data_workers.alive, status.roles.data_workers.wanted) == (0, 2)
+        assert status.roles.data_workers_why == "asked for with the job"
         master.tick()
         assert master.state.feeding.epoch == 1
 
@@ -137,7 +137,7 @@ def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
         peers = await training(master, clock)
         await master.handle(peers["worker-0"], CannotFeed("an IterableDataset has no indices"))
         assert await wanted(master, peers) == []
-        assert master.status().data_workers_why == "worker-0: an IterableDataset has no indices"
+        assert master.status().roles.data_workers_why == "worker-0: an IterableDataset has no indices"
         clock.now += 100
         master.tick()
         assert await wanted(master, peers) == []
@@ -154,9 +154,9 @@ def test_samples_that_were_left_out_are_told_by_index(tmp_path):
         again = JobRecord.from_bytes(master.record.to_bytes())
         assert again.left_out == master.record.left_out
         status = master.status()
-        assert (status.left_out, status.samples_left_out) == ((left_out,), 2)
-        assert status.decision == "train without samples 17, 19 (shard 3, epoch 0)"
-        assert status.decision_why == "worker-0: ValueError: broken"
+        assert (status.data.left_out, status.data.samples_left_out) == ((left_out,), 2)
+        assert status.master.decision == "train without samples 17, 19 (shard 3, epoch 0)"
+        assert status.master.decision_why == "worker-0: ValueError: broken"
         assert render.left_out(status) == [
             "without 2 samples that could not be made (--poison skip):",
             "  samples 17, 19 (shard 3, epoch 0): ValueError: broken",
@@ -199,8 +199,8 @@ def test_where_reading_takes_much_of_a_step_tuning_begins_with_one_for_the_train
         assert await wanted(master, peers) == []
         await train(master, clock, peers, 4, read_share=0.6)
         assert await wanted(master, peers) == ["data-worker-0"]
-        assert "60%" in master.status().data_workers_why
-        assert master.status().feed.taken == int(clock.now * 10)
+        assert "60%" in master.status().roles.data_workers_why
+        assert master.status().data.feed.taken == int(clock.now * 10)
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
@@ -225,7 +225,7 @@ def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(
         peers = await training(master, clock)
         master.parts.autoscaler.data_cores = 0.0
         await train(master, clock, peers, 13, read_share=0.6)
-        assert await wanted(master, peers) == [] and "no cores are free (0)" in master.status().data_workers_why
+        assert await wanted(master, peers) == [] and "no cores are free (0)" in master.status().roles.data_workers_why
         assert master.parts.autoscaler.fed is None
         master.parts.autoscaler.data_cores = 2.0
         await train(master, clock, peers, 10, read_share=0.6)
@@ -245,7 +245,7 @@ def test_where_it_takes_little_none_are_started_and_the_reason_is_told(tmp_path)
     async def test(master, clock):
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.01)
-        assert await wanted(master, peers) == [] and "too little" in master.status().data_workers_why
+        assert await wanted(master, peers) == [] and "too little" in master.status().roles.data_workers_why
         await train(master, clock, peers, 30, read_share=0.01)
         told = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if '"feeding"' in line]
         assert len(told) == 2, "each reason once"

@@ -114,7 +114,7 @@ def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_wi
         master.tick()
         pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
         assert len(pulse.truncate) == 2 and not waiting.done()
-        assert "2 go to those that have fewer" in master.status().decision_why
+        assert "2 go to those that have fewer" in master.status().master.decision_why
         ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
         await master.handle(zero, messages.Heartbeat(None, tuple(ended)))
         got = (await waiting).grants
@@ -138,7 +138,7 @@ def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long
         clock.now += 1
         master.tick()
         pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
-        assert len(pulse.truncate) == 3 and "3 of slow workers go to others" in master.status().decision_why
+        assert len(pulse.truncate) == 3 and "3 of slow workers go to others" in master.status().master.decision_why
         ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
         left = [one for one in words(mine, 20) if one.shard not in {wish.shard for wish in pulse.truncate}]
         await master.handle(zero, messages.Heartbeat(None, (*left, *ended)))
@@ -166,7 +166,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
         await master.handle(peers["agent"], messages.RoleExitReport(lost))
         more = await waiting
         assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}, "without another tick"
-        assert "2 that were nobody's" in master.status().decision_why
+        assert "2 that were nobody's" in master.status().master.decision_why
 
 
 def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_busy_partitions_are_spread_over_workers_once_their_traffic_is_known(tmp
             master.tick()
         pulse = await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(grants["worker-0"]))))
         assert len(pulse.truncate) == 1 and isinstance(pulse.truncate[0], ShrinkRequest)
-        assert "exchanged" in master.status().decision_why
+        assert "exchanged" in master.status().master.decision_why
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=600)
 

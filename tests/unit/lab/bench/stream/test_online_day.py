@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.domain.spec.online_job import OnlinePoint, OnlineState
+from springtide.domain.spec.online_job import OnlinePoint, OnlineState, OnlineTotals, StreamCounts
 from springtide_lab.bench.stream import online_day
 
 
@@ -38,11 +38,8 @@ def test_the_figures_are_those_of_the_job_beside_as_many_workers_all_day():
         arriving=1.0,
         trained=1.0,
         utilization=0.5,
-        hours=24.0,
-        violation=0.01,
-        worker_hours=48.0,
-        down_min=0.0,
-        records=10,
+        totals=OnlineTotals(hours=24.0, violation=0.01, worker_hours=48.0, down_min=0.0),
+        stream=StreamCounts(records=10),
     )
     point = OnlinePoint(
         at=0.0, arriving=100.0, trained=90.0, lag_s=0.0, backlog=0.0, workers=1, wanted=1, forecast=110.0, high=120.0

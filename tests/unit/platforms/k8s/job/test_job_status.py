@@ -5,7 +5,12 @@ import pytest
 
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.k8s.job import job_status
-from springtide.rpc.messages.types import JobStatus
+from springtide.rpc.messages.types import JobStatus, MasterStatus, RoleCount, RoleStatus, TrainingStatus
+
+
+def roles(alive, wanted, lacks=""):
+    return RoleStatus(workers=RoleCount(alive, wanted), servers=RoleCount(2, 2), lacks=lacks)
+
 
 RUNNING = JobStatus(
     name="ctr",
@@ -13,15 +18,9 @@ RUNNING = JobStatus(
     why="all servers are ready",
     elapsed_s=12.5,
     samples=1000,
-    samples_per_s=123.456,
-    loss=0.5,
-    metrics={"auc": 0.7},
-    workers_alive=3,
-    workers_wanted=4,
-    servers_alive=2,
-    servers_wanted=2,
-    decision="scale from 3 to 4 workers",
-    decision_why="faster",
+    training=TrainingStatus(samples_per_s=123.456, loss=0.5, metrics={"auc": 0.7}),
+    roles=roles(3, 4),
+    master=MasterStatus(decision="scale from 3 to 4 workers", decision_why="faster"),
 )
 
 
@@ -65,17 +64,23 @@ def test_what_the_operator_says_of_a_job_without_a_master_is_not_hidden_by_the_m
 
 
 def test_what_json_cannot_say_is_left_out():
-    fields = job_status.fields(msgspec.structs.replace(RUNNING, loss=math.nan, metrics={"a": math.inf}), generation=1)
-    assert fields["loss"] is None and fields["report"]["loss"] is None and fields["report"]["metrics"] == {"a": None}
+    fields = job_status.fields(
+        msgspec.structs.replace(
+            RUNNING, training=msgspec.structs.replace(RUNNING.training, loss=math.nan, metrics={"a": math.inf})
+        ),
+        generation=1,
+    )
+    training = fields["report"]["training"]
+    assert fields["loss"] is None and training["loss"] is None and training["metrics"] == {"a": None}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"phase": JobPhase.STARTING, "workers_alive": 0}, (False, True, False, False)),
+        ({"phase": JobPhase.STARTING, "roles": roles(0, 4)}, (False, True, False, False)),
         ({}, (True, True, True, False)),
-        ({"workers_alive": 4}, (True, False, False, False)),
-        ({"workers_wanted": 3, "lacks": "1 worker fewer than wanted"}, (True, False, True, False)),
+        ({"roles": roles(4, 4)}, (True, False, False, False)),
+        ({"roles": roles(3, 3, lacks="1 worker fewer than wanted")}, (True, False, True, False)),
         ({"phase": JobPhase.DRAINING}, (False, True, False, False)),
         ({"phase": JobPhase.FINISHED}, (False, False, False, True)),
     ],
@@ -86,5 +91,7 @@ def test_conditions_say_what_is_so(changes, expected):
 
 
 def test_want_of_room_is_the_message():
-    fields = job_status.fields(msgspec.structs.replace(RUNNING, lacks="1 worker fewer"), generation=1)
+    fields = job_status.fields(
+        msgspec.structs.replace(RUNNING, roles=roles(3, 4, lacks="1 worker fewer")), generation=1
+    )
     assert fields["message"] == "1 worker fewer"
