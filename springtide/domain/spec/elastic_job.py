@@ -196,10 +196,9 @@ class RunVolume:
             raise errors.BadInput(f"claim {self.claim} beside size {self.size}: give one that is there, or a size")
 
 
-@holds_numbers
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesWish:
-    """Options for Kubernetes only. Fields with Kubernetes names are passed to the pods."""
+@dataclass(frozen=True, kw_only=True)
+class PodOptions:
+    """Options that Kubernetes itself defines for pods."""
 
     service_account: str = ""
     """ServiceAccount of workers, servers and data workers. It needs no rights. Default: that of the namespace, without
@@ -230,6 +229,13 @@ class KubernetesWish:
     """Additional labels of every pod."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Additional annotations of every pod."""
+
+
+@holds_numbers
+@dataclass(frozen=True, kw_only=True)
+class KubernetesWish(PodOptions):
+    """Options for Kubernetes only. Fields with Kubernetes names are passed to the pods."""
+
     run_volume: RunVolume = field(default_factory=RunVolume)
     """Volume for the journal and the checkpoints."""
     start: StartMode = "one-by-one"
@@ -271,10 +277,9 @@ class RayWish:
         validation.check_range(self, "pending_s", above=0, unit="seconds")
 
 
-@holds_numbers
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElasticJob:
-    """A job. In YAML, `name` is `metadata.name`, and the other fields are in `spec`. Only `script` is required."""
+@dataclass(frozen=True, kw_only=True)
+class ProgramWish:
+    """What a job runs, and with which data."""
 
     name: str = ""
     """Name of the job. Default: made from the name of the script."""
@@ -293,6 +298,18 @@ class ElasticJob:
     """Paths or URLs by name. The script reads them as `job.data["train"]`."""
     tables: Mapping[str, TableWish] = field(default_factory=dict)
     """Settings of embedding tables by name, which override the settings in the script."""
+
+    def __post_init__(self) -> None:
+        if not self.script.strip():
+            raise errors.BadInput("script: give the training script, such as train.py")
+        if self.name:
+            check_name(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeWish:
+    """Number and size of a job's processes, and the work of data workers."""
+
     workers: RoleWish = field(default_factory=RoleWish)
     """Workers: processes that run the script."""
     servers: RoleWish = field(default_factory=RoleWish)
@@ -311,6 +328,19 @@ class ElasticJob:
     """Most resources of the whole job."""
     priority: float = 1.0
     """Weight of the job among the jobs of one brain, if the planning setting `priority` is `given`."""
+
+    def __post_init__(self) -> None:
+        validation.check_range(self, "priority", above=0)
+        validation.check_range(self, "data_worker_cpu", above=0, unit="cores")
+        feeding.number_of(self.data_workers)
+        validation.choice(self.split, "split", feeding.SPLITS)
+        validation.choice(self.poison, "policy", feeding.POISONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWish:
+    """How workers train together."""
+
     sync: SyncMode = "async"
     """async: workers train independently; bsp: all workers train each step together."""
     cache: str = "auto"
@@ -323,6 +353,18 @@ class ElasticJob:
     """Seed of shuffling and of initial rows."""
     slots: int = DEFAULT_SLOTS
     """Number of slots of the key space, a power of two."""
+
+    def __post_init__(self) -> None:
+        validation.number(self.seed, "seed", validation.SEED)
+        validation.choice(self.sync, "sync mode", SYNC_MODES)
+        if self.slots < 64 or self.slots & (self.slots - 1):
+            raise errors.BadInput(f"slots {self.slots}: must be a power of two, 64 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryWish:
+    """Handling of lost, late and slow processes."""
+
     recovery: Recovery = "exact"
     """Handling of a lost server: train its lost updates again (exact), or continue without them (partial)."""
     relaunches: int = 5
@@ -337,6 +379,18 @@ class ElasticJob:
     """Interval and location of checkpoints."""
     resume: str = ""
     """Run folder or checkpoint URL from which the job continues."""
+
+    def __post_init__(self) -> None:
+        validation.choice(self.recovery, "recovery", RECOVERIES)
+        validation.check_range(self, "relaunches", least=0)
+
+
+# A dataclass lists the fields of its last base first.
+@holds_numbers
+@dataclass(frozen=True, kw_only=True)
+class ElasticJob(RecoveryWish, TrainingWish, SizeWish, ProgramWish):
+    """A job. In YAML, `name` is `metadata.name`, and the other fields are in `spec`. Only `script` is required."""
+
     following: FollowingWish = field(default_factory=FollowingWish)
     """Scaling of a job that reads a stream."""
     plan: bool | None = None
@@ -356,18 +410,7 @@ class ElasticJob:
     """Options for Ray only."""
 
     def __post_init__(self) -> None:
-        if not self.script.strip():
-            raise errors.BadInput("script: give the training script, such as train.py")
-        if self.name:
-            check_name(self.name)
-        validation.number(self.seed, "seed", validation.SEED)
-        validation.choice(self.sync, "sync mode", SYNC_MODES)
-        validation.choice(self.recovery, "recovery", RECOVERIES)
-        if self.slots < 64 or self.slots & (self.slots - 1):
-            raise errors.BadInput(f"slots {self.slots}: must be a power of two, 64 or more")
-        validation.check_range(self, "relaunches", least=0)
-        validation.check_range(self, "priority", above=0)
-        validation.check_range(self, "data_worker_cpu", above=0, unit="cores")
-        feeding.number_of(self.data_workers)
-        validation.choice(self.split, "split", feeding.SPLITS)
-        validation.choice(self.poison, "policy", feeding.POISONS)
+        ProgramWish.__post_init__(self)
+        SizeWish.__post_init__(self)
+        TrainingWish.__post_init__(self)
+        RecoveryWish.__post_init__(self)

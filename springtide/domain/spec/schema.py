@@ -366,12 +366,18 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def _words(kind: type) -> dict[str, str]:
-    (made,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(made, ast.ClassDef)
+    """Return the docstring of each field, including those of base classes."""
     found = {}
-    for field, words in zip(made.body, made.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
-            found[ast.unparse(field.target)] = inspect.cleandoc(str(words.value.value)).replace("\n", " ")
+    for part in kind.__mro__[:-1]:
+        (made,) = ast.parse(inspect.getsource(part)).body
+        assert isinstance(made, ast.ClassDef)
+        for field, words in zip(made.body, made.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(words, ast.Expr)
+                and isinstance(words.value, ast.Constant)
+            ):
+                found[ast.unparse(field.target)] = inspect.cleandoc(str(words.value.value)).replace("\n", " ")
     return found
 
 
