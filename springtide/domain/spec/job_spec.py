@@ -120,18 +120,26 @@ class StragglerRules:
         return replace(self, **{known[name.removesuffix("_s")]: value for name, value in given.items()})
 
 
-@holds_numbers
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """Job as the user requested it, with defaults filled in."""
+@dataclass(frozen=True, kw_only=True)
+class SpecSizes:
+    """Number and limits of a job's processes. A job that plans its size begins with them."""
 
-    name: str
     servers: int = 1
     workers: int = 1
-    sync: SyncMode = "async"
     slots: int = DEFAULT_SLOTS
     """Number of slots of the key space, fixed for the job: a power of two, at least 64."""
-    seed: int = 0
+    worker_cpu: float | None = None
+    """Cores of each worker; None means no limit."""
+    worker_memory: int | None = None
+    """Bytes of each worker; None means no limit."""
+    server_cpu: float | None = None
+    server_memory: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecPatience:
+    """Timeouts, intervals and numbers of tries."""
+
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
     silence_s: float = 30.0
@@ -139,11 +147,6 @@ class JobSpec:
     detected immediately."""
     server_silence_s: float | None = None
     """Timeout for servers, whose loss costs more; None means `silence_s`, but at least 30 s."""
-    recovery: Recovery = "exact"
-    """Handling of a lost server. "exact": the updates that its slots lost are trained again. "partial": its slots
-    return to the checkpoint and nothing is trained again."""
-    gang: bool = False
-    """True if training starts only when all first workers have joined or are known to be unplaceable."""
     join_s: float = 300.0
     """Seconds within which a role must join, or the job fails."""
     relaunches: int = 5
@@ -156,6 +159,21 @@ class JobSpec:
     """Seconds that a worker removed by scaling has to finish its current batch."""
     tries: int = 3
     """Number of tries to read a part of the data set. After the last try the part is given up and the job fails."""
+
+
+@holds_numbers
+@dataclass(frozen=True, kw_only=True)
+class JobSpec(SpecPatience, SpecSizes):
+    """Job as the user requested it, with defaults filled in."""
+
+    name: str
+    sync: SyncMode = "async"
+    seed: int = 0
+    recovery: Recovery = "exact"
+    """Handling of a lost server. "exact": the updates that its slots lost are trained again. "partial": its slots
+    return to the checkpoint and nothing is trained again."""
+    gang: bool = False
+    """True if training starts only when all first workers have joined or are known to be unplaceable."""
     checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
     cache: CacheRules = field(default_factory=CacheRules)
     """Row cache of the workers. A script may override it."""
@@ -166,12 +184,6 @@ class JobSpec:
     feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
     """Number of data workers, and the work they do: reading, and the stateless part of the model."""
     online: OnlineJob = field(default_factory=OnlineJob)
-    worker_cpu: float | None = None
-    """Cores of each worker; None means no limit."""
-    worker_memory: int | None = None
-    """Bytes of each worker; None means no limit."""
-    server_cpu: float | None = None
-    server_memory: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
