@@ -30,6 +30,7 @@ from springtide.worker.epochs.epochs import EpochTracker
 from springtide.worker.epochs.user_objects import NAME as SCHEDULES
 from springtide.worker.epochs.user_objects import Schedules
 from springtide.worker.input import batch_plan, batches, feed_switch, feeds, iterable, lease_prefetch, reader
+from springtide.worker.input.batch_rows import SamplePicker, SourcePicker
 from springtide.worker.input.batches import Repeats
 from springtide.worker.input.feeds import BatchReadahead
 from springtide.worker.input.iterable import IterableRounds
@@ -84,6 +85,7 @@ class PreparedData(NamedTuple):
     """Batches of the loop that form one batch of the card."""
     each: int | None
     """Samples per rank, in a bsp group whose batch grows with it."""
+    picker: SamplePicker
 
 
 class Job:
@@ -180,8 +182,10 @@ class Job:
         shared = self._shared(source, mode, cache, cache_staleness, allocation, reduction)
         card = self._card(source, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
         each = source.batch_size if mode == "bsp" and scaling == "worker_batch" else None
-        data = PreparedData(source, card, accumulate, each)
+        data = PreparedData(source, card, accumulate, each, shared.picker)
         stream = None if source.online is None else self._stream_feed(source.online, data)
+        if isinstance(stream, BspStreamFeed):
+            shared = dataclasses.replace(shared, picker=stream)
         wired = self._wire(model, own, mode, max_staleness, shared, StepListener() if stream is None else stream)
         back: Any = type(given)(wired.step.optimizers) if isinstance(given, list | tuple) else wired.step.optimizers[0]
         if stream is None:
@@ -247,7 +251,9 @@ class Job:
         if mode == "bsp" and staleness is not None:
             raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
         rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.spec.cache)
-        return setup.SharingOptions(source, rules, unit_of(reduction))
+        indexed = source.samples is not None
+        picker = SourcePicker(source) if indexed else IterableRounds(source, rank=self.rank, workers=self.workers)
+        return setup.SharingOptions(picker, rules, indexed, unit_of(reduction))
 
     def _wire(
         self,
@@ -358,7 +364,7 @@ class Job:
         )
 
     def _batches(self, data: PreparedData, mode: setup.Mode, wired: setup.Wired) -> batches.Batches:
-        source, card, parts, _ = data
+        source, card, parts = data.source, data.card, data.parts
         in_step, cutting = mode == "bsp", wired.cutting
         group, unit = self.workers if in_step else 1, 1 if cutting is None else cutting.unit
         if cutting is not None:
@@ -395,14 +401,14 @@ class Job:
         read_from: sources.SampleSource | reader.BatchReader,
         passes: int,
     ) -> Iterator[batch_plan.ReadBatch]:
-        source, card, parts, each = data
+        source, card, parts, each, picker = data
         first, link, in_step = passes * card.epochs, self._link, mode == "bsp"
         if source.samples is None:
             epochs = range(first, first + card.epochs)
             if not in_step:
                 return iterable.leased(source, card, epochs, link, alone=self.alone, parts=parts)
-            rounds = IterableRounds(source, rank=self.rank, workers=self.workers)
-            return rounds.shared(wired.sharing, wired.group, epochs)
+            assert isinstance(picker, IterableRounds)
+            return picker.shared(wired.sharing, wired.group, epochs)
         tracker, direct, plain = link.leases.tracker, in_step or self.alone, wired.cutting is None
         leases = lease_prefetch.open_leases(link.leases, direct=direct)
         group, sharing = wired.group, wired.sharing

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from springtide import _native, config, errors
-from springtide.data.source import SampleSource
 from springtide.domain.core import validation
 from springtide.domain.model.cache_rules import CacheRules, CacheUse
 from springtide.domain.model.tables import SHARED_KEY, DenseOutline, Outline, TableOutline
@@ -35,7 +34,7 @@ from springtide.worker.bsp.group import BspGroup, GroupModel
 from springtide.worker.cache import row_cache
 from springtide.worker.cache.coordinator import CacheCoordinator, open_coordinator
 from springtide.worker.cache.row_cache import StaleRowCache
-from springtide.worker.input.batch_rows import SourcePicker
+from springtide.worker.input.batch_rows import SamplePicker
 from springtide.worker.link import master_link
 from springtide.worker.link.optimizer import JobOptimizer
 from springtide.worker.link.progress import StepMeter
@@ -76,20 +75,22 @@ class Wired:
 class SharingOptions:
     """Options for caching rows and, in a bsp group, for allocating and summing samples."""
 
-    source: SampleSource
+    picker: SamplePicker
     rules: CacheRules
+    indexed: bool
+    """Whether the data set has indices."""
     unit: int = job_spec.BY_RANK
     """Samples per unit, if gradients are summed in batch order."""
 
     def refuse(self, mode: Mode, model: nn.Module) -> None:
         if self.unit:
-            batch_order.refuse_mode(mode, indexed=self.source.samples is not None)
+            batch_order.refuse_mode(mode, indexed=self.indexed)
             batch_order.refuse_model(model)
 
     def in_group(self, mode: Mode) -> bool:
         """Return True if batches may be allocated. A stream or an IterableDataset needs an explicit request."""
         asked = self.rules.at_once or not self.rules.auto
-        return mode == "bsp" and (self.source.samples is not None or asked)
+        return mode == "bsp" and (self.indexed or asked)
 
 
 def wire(
@@ -137,7 +138,7 @@ def wire(
             held = GroupModel(list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = BspGroup(to_master, client, held, reducer)
             if shared.in_group(mode):
-                given = shared.rules, model, shared.source, lookups, served, reducer, group, meter
+                given = shared.rules, model, shared.picker, lookups, served, reducer, group, meter
                 sharing = open_coordinator(*given, to_master.join(), max(1, shared.unit))
     made = outline(model, served, placed, state_tensors(model) if group else ())
     to_master.shared.share(SHARED_KEY, msgspec.msgpack.encode(made))
@@ -148,7 +149,7 @@ def wire(
     units = UnitGradients(client, reducer) if isinstance(reducer, OrderedReducer) else None
     step = BspStep(context, own, group, coordinator=sharing, units=units, named=settings.identities)
     group.form(step)
-    cutting = None if units is None else UnitSplitter(lookups, SourcePicker(shared.source), shared.unit)
+    cutting = None if units is None else UnitSplitter(lookups, shared.picker, shared.unit)
     return Wired(model, step, client, False, group, sharing, cutting=cutting)
 
 

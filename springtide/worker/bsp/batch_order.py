@@ -20,7 +20,7 @@ from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.worker.bsp.allreduce import Reducer, noticing_loss
 from springtide.worker.input.batch_plan import BatchUnit, ReadBatch
-from springtide.worker.input.batch_rows import SourcePicker
+from springtide.worker.input.batch_rows import SamplePicker
 from springtide.worker.link.optimizer import JobOptimizer
 
 Tables = NDArray[np.uint16]
@@ -289,7 +289,7 @@ def exchanged(group: Any, mine: RowGradients) -> RowGradients:
 class UnitSplitter:
     """Splitter of batches into units, one per `job.prepare`."""
 
-    def __init__(self, lookups: Lookups, picker: SourcePicker, unit: int) -> None:
+    def __init__(self, lookups: Lookups, picker: SamplePicker, unit: int) -> None:
         self.unit = unit
         self._lookups, self._picker = lookups, picker
 

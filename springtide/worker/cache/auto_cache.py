@@ -33,17 +33,6 @@ ODD = 8
 TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts arrived
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSurroundings:
-    """State of the job that the lowest rank's decision needs."""
-
-    risk: CrashRisk
-    read_s: float
-    """Seconds to read this rank's part of a batch."""
-    moved: int
-    """Bytes sent so far between this rank and the servers, both ways."""
-
-
 @dataclass(slots=True)
 class CostEstimate:
     """Expected duration of a step with a cache."""
@@ -56,7 +45,9 @@ class CostEstimate:
 class DecisionProbes(NamedTuple):
     """Functions that measure the job for the decision."""
 
-    surroundings: Callable[[], JobSurroundings]
+    risk: Callable[[], CrashRisk]
+    moved: Callable[[], int]
+    """Function that returns the bytes sent so far between this rank and the servers, both ways."""
     open_paper: Callable[[], PaperSchedule]
     round_trip: Callable[[], float]
     """Function that measures a round trip to the servers in seconds."""
@@ -81,6 +72,8 @@ class CacheDecision:
         self._before = StepTimes(0.0, 0.0, 0.0)
         self._moved = 0
         self._cost = CostEstimate()
+        self._read_s = 0.0
+        """Recent average seconds to read this rank's part of a batch."""
         self._rest, self._cold, self._workers = AGAIN, COLD, 0
 
     @property
@@ -95,6 +88,9 @@ class CacheDecision:
         self._paper = self._paper or self._probes.open_paper()
         self._sent.append(self._paper(features, samples))
 
+    def note_read(self, seconds: float) -> None:
+        self._read_s += 0.1 * (seconds - self._read_s) if self._read_s else seconds
+
     def on_request(self, *, asked: bool) -> None:
         if self.asked and not asked:
             self._paper = None
@@ -103,7 +99,7 @@ class CacheDecision:
     def regrouped(self) -> None:
         """Handle a new group, whose members may have missed the last request to start or stop. A new group size
         restarts the measurement."""
-        if self._probes.surroundings().risk.workers != self._workers:
+        if self._probes.risk().workers != self._workers:
             self.why = ""
             self._go_to("watching")
         self.wish = True if self.pays else None
@@ -143,13 +139,13 @@ class CacheDecision:
     def _judge(self) -> None:
         """Decide by the step times during the simulation, and by the bytes that the schedules would have saved."""
         counted = list(self._sent)[TRIED // 2 :]
-        lately, around = self._recent(), self._probes.surroundings()
-        moved = (around.moved - self._moved) / self._seen or statistics.fmean(one.without for one in counted)
+        lately = self._recent()
+        moved = (self._probes.moved() - self._moved) / self._seen or statistics.fmean(one.without for one in counted)
         spared = statistics.fmean(one.without - one.with_caches for one in counted)
         measured = self._measured(
             saved=min(1.0, spared / moved) if moved > 0 else 0.0,
             slower_s=max(0.0, lately.step_s - self._before.step_s),
-            beside_s=around.risk.workers * around.read_s + statistics.fmean(one.seconds for one in counted),
+            beside_s=self._probes.risk().workers * self._read_s + statistics.fmean(one.seconds for one in counted),
         )
         verdict = cache_benefit.decide(measured)
         self._cost.reckoned_s = cache_benefit.reckoned_s(measured) - measured.unseen_s
@@ -163,7 +159,7 @@ class CacheDecision:
         if first:
             self._cost.unseen_s = max(0.0, lately - self._cost.reckoned_s)
         sums = self.why if first else self.why.partition("; ")[2]
-        verdict: CacheVerdict = cache_benefit.keep(self._before.step_s, lately, self._probes.surroundings().risk, sums)
+        verdict: CacheVerdict = cache_benefit.keep(self._before.step_s, lately, self._probes.risk(), sums)
         self.why = verdict.why
         if verdict.on:
             self._rest = AGAIN
@@ -176,7 +172,7 @@ class CacheDecision:
 
     def _go_to(self, stage: str) -> None:
         self._stage, self._seen = stage, 0
-        self._moved = self._probes.surroundings().moved
+        self._moved = self._probes.moved()
 
     def _recent(self) -> "StepTimes":
         last = sorted(list(self._steps)[-WATCHED:], key=lambda one: one.total_s)
@@ -197,7 +193,7 @@ class CacheDecision:
             slower_s=slower_s,
             unseen_s=self._cost.unseen_s,
             beside_s=beside_s,
-            risk=self._probes.surroundings().risk,
+            risk=self._probes.risk(),
         )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from torch import nn
 
 from springtide import _native, errors
-from springtide.data.source import SampleSource
 from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse, capacity, words
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import native_spec
@@ -27,11 +26,11 @@ from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.bsp.batch_order import ACROSS
 from springtide.worker.bsp.group import BspGroup, GroupPlace
-from springtide.worker.cache.auto_cache import CacheDecision, DecisionProbes, JobSurroundings
+from springtide.worker.cache.auto_cache import CacheDecision, DecisionProbes
 from springtide.worker.cache.row_cache import PaperSchedule, Planner, RowCache, paper_schedule
 from springtide.worker.cache.sample_allocation import NOT_YET, SampleAllocator
 from springtide.worker.input.batch_plan import ReadBatch
-from springtide.worker.input.batch_rows import SourcePicker
+from springtide.worker.input.batch_rows import SamplePicker
 from springtide.worker.link.progress import StepMeter
 
 log = logging.getLogger(__name__)
@@ -70,27 +69,22 @@ class CacheCoordinator:
         save_due: Callable[[], bool],
         needed_s: Callable[[], float] = lambda: 0.0,
         why: str = "",
+        deciding: CacheDecision | None = None,
+        at_once: bool = False,
     ) -> None:
-        """Create the coordinator. `needed_s` returns a step's time without waits; `why` is the reason for the cache."""
-        self._why = why
-        self._deciding: CacheDecision | None = None
+        """Create the coordinator. `needed_s` returns a step's time without waits; `why` is the reason for the cache.
+
+        With `deciding`, the job decides at runtime whether to cache: the lowest rank by `deciding`, the other ranks by
+        its request. With a cache, the script cannot read rows in the middle of a pass. Caching therefore starts after
+        one whole pass without such a read; with `at_once`, caching may start immediately.
+        """
+        self._why, self._deciding = why, deciding
         self.allotting, self.cache = allotting, cache
         self._reducer, self._save_due, self._needed_s = reducer, save_due, needed_s
-        self.read_s = 0.0
-        """Recent average seconds to read this rank's part of a batch."""
         self._now: ReadBatch | None = None
         self._following: ReadBatch | None = None
         self._in_pass = self._read_midway = self._split = False
-        self._whole_passes = 0
-
-    def decide_by(self, deciding: CacheDecision, *, at_once: bool) -> None:
-        """Decide at runtime whether to cache: the lowest rank by `deciding`, the other ranks by its request.
-
-        With a cache, the script cannot read rows in the middle of a pass. Caching therefore starts after one whole pass
-        without such a read; with `at_once`, caching may start immediately.
-        """
-        self._deciding, self._whole_passes = deciding, int(at_once)
-        self.allotting.on_paper = lambda: deciding.look if deciding.asked and not self._split else None
+        self._whole_passes = int(at_once)
 
     @property
     def forbids_split(self) -> str:
@@ -135,8 +129,8 @@ class CacheCoordinator:
         return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)
 
     def read(self, seconds: float) -> None:
-        if not self.allotting.wholes:
-            self.read_s += 0.1 * (seconds - self.read_s) if self.read_s else seconds
+        if self._deciding is not None and not self.allotting.wholes:
+            self._deciding.note_read(seconds)
 
     def check_read(self, tables: Sequence[int]) -> None:
         ours = not set(self.allotting.tables).isdisjoint(tables)
@@ -263,7 +257,7 @@ def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
 def open_coordinator(
     rules: CacheRules,
     model: nn.Module,
-    source: SampleSource,
+    picker: SamplePicker,
     lookups: Lookups,
     served: Sequence[ServedTable],
     reducer: Reducer,
@@ -294,28 +288,25 @@ def open_coordinator(
             cache.begin(made, place)
         return made
 
-    allotting = SampleAllocator(lookups, tables, begin, SourcePicker(source), permitted=not rules.auto, unit=unit)
-    sharing = CacheCoordinator(
-        reducer,
-        allotting,
-        cache,
-        save_due=lambda: group.save_due,
-        needed_s=lambda: needed_s(meter),
-        why=f"asked for: {words(rules)}",
-    )
-    if not rules.auto:
-        return sharing
-
     def paper() -> PaperSchedule:
         chosen = [table for table in tables if table not in lookups.computed()]
         made = planner(group.place, chosen)
         return paper_schedule(made, row_sizes(backend, [by_id[table] for table in chosen]))
 
     probes = DecisionProbes(
-        lambda: around(group, lookups, sharing), paper, lambda: group.round_trip_s(lookups.after_step)
+        group.risk, lambda: bytes_moved(lookups), paper, lambda: group.round_trip_s(lookups.after_step)
     )
-    sharing.decide_by(CacheDecision(meter.steps, probes), at_once=rules.at_once)
-    return sharing
+    deciding = CacheDecision(meter.steps, probes) if rules.auto else None
+    return CacheCoordinator(
+        reducer,
+        SampleAllocator(lookups, tables, begin, picker, deciding=deciding, unit=unit),
+        cache,
+        save_due=lambda: group.save_due,
+        needed_s=lambda: needed_s(meter),
+        why=f"asked for: {words(rules)}",
+        deciding=deciding,
+        at_once=rules.at_once,
+    )
 
 
 def schedule_settings(
@@ -331,10 +322,9 @@ def schedule_settings(
     )
 
 
-def around(group: BspGroup, lookups: Lookups, sharing: CacheCoordinator) -> JobSurroundings:
+def bytes_moved(lookups: Lookups) -> int:
     stats = lookups.client.stats()
-    moved = stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
-    return JobSurroundings(risk=group.risk(), read_s=sharing.read_s, moved=moved)
+    return int(stats.get("bytes_in", 0) + stats.get("bytes_out", 0))
 
 
 def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:

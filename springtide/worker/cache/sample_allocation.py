@@ -9,7 +9,7 @@ import logging
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,30 +21,16 @@ from springtide.embedding.schedule import scheduler
 from springtide.embedding.schedule.scheduler import FeatureIds
 from springtide.worker.bsp.allreduce import GroupVerdict
 from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.cache.auto_cache import CacheDecision
 from springtide.worker.cache.row_cache import Planner
 from springtide.worker.input import batch_plan
 from springtide.worker.input.batch_plan import AllottedBatch, ReadBatch
+from springtide.worker.input.batch_rows import SamplePicker
 
 log = logging.getLogger(__name__)
 
-Places = NDArray[np.int64]
 NOT_YET = "where the model finds its ids is not known yet"
 NO_IDS = "the ids of every table are computed inside the model, or by data workers: nobody knows them ahead"
-
-
-class SamplePicker(Protocol):
-    """Picker that extracts samples from whole batches."""
-
-    @property
-    def again(self) -> bool:
-        """Whether samples can be read again; otherwise only rows of a whole batch are available."""
-        ...
-
-    def fetch(self, samples: Places) -> Any: ...
-
-    def pick(self, batch: Any, samples: Places, places: Places, *, jagged: bool) -> Any:
-        """Return the batch of the samples at these positions; `jagged` means not one row per sample."""
-        ...
 
 
 class SampleAllocator:
@@ -57,14 +43,17 @@ class SampleAllocator:
         begin: Callable[[GroupPlace, Sequence[int]], Planner],
         picker: SamplePicker,
         *,
-        permitted: bool = True,
+        deciding: CacheDecision | None = None,
         unit: int = 1,
     ) -> None:
-        """Create the allocator. `begin` opens a schedule for some of `tables`; samples go in groups of `unit`."""
+        """Create the allocator. `begin` opens a schedule for some of `tables`; samples go in groups of `unit`.
+
+        `deciding` decides when to schedule, and sees whole batches on request. Without it, scheduling is permitted.
+        """
         self._unit = unit
         self.lookups, self.tables = lookups, tuple(tables)
         self._begin = begin
-        self.picker = picker
+        self._picker, self._deciding = picker, deciding
         self.place = GroupPlace(0, 1, 0)
         self.why = NOT_YET
         """Reason why nothing is scheduled."""
@@ -73,9 +62,7 @@ class SampleAllocator:
         self._effort = 0
         self._refused = ""
         self._turn = 0
-        self.permitted = permitted
-        self.on_paper: Callable[[], Callable[[Sequence[FeatureIds], int], None] | None] = lambda: None
-        """Function that returns the observer of unscheduled whole batches, or None."""
+        self.permitted = deciding is None
 
     @property
     def wholes(self) -> bool:
@@ -131,31 +118,31 @@ class SampleAllocator:
         calls = self.lookups.announced(whole)
         features = scheduler.features_of(calls, len(order.whole))
         jagged = any(bag[3] for call in calls for bag in call.bags)
-        if features is None or (jagged and not self.picker.again):
+        if features is None:
             return self._in_runs(handed, whole)
         mine = self._in_units([one for one in features if one.table in self._scheduled], len(order.whole))
         made = schedule.schedule(mine, -(-len(order.whole) // self._unit), effort=self._effort)
         rank_of_unit = np.asarray(made.rank_of_sample, dtype=np.int32)
         chosen = np.flatnonzero(np.repeat(rank_of_unit, self._unit)[: len(order.whole)] == self.place.rank)
-        batch = self.picker.pick(whole, order.whole, chosen, jagged=jagged)
+        batch = self._picker.pick(whole, order.whole, chosen, jagged=jagged)
         digest = digest_of(mine, rank_of_unit)
         return ReadBatch(batch_plan.allotted(order, chosen), batch, plan=AllottedBatch(whole, made, digest, turn))
 
     def _show(self, handed: ReadBatch) -> None:
-        look, whole = self.on_paper(), handed.order.whole
-        if look is None or whole is None or not self.lookups.settled:
+        deciding, whole = self._deciding, handed.order.whole
+        if deciding is None or not deciding.asked or self._refused or whole is None or not self.lookups.settled:
             return
         if (batch := self._whole(handed)) is not None:
             features = scheduler.features_of(self.lookups.announced(batch), len(whole))
             mine = [one for one in features or () if one.table in self.tables]
-            look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
+            deciding.look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
 
     def _whole(self, handed: ReadBatch) -> Any:
         """Return the group's batch; None if some samples cannot be read. All ranks come to the same result."""
         if handed.whole or handed.order.whole is None:
             return handed.batch
         try:
-            return self.picker.fetch(handed.order.whole)
+            return self._picker.fetch(handed.order.whole)
         except errors.JobFailed:
             raise
         except Exception as error:  # a user's data set may raise anything; the rank that trains the samples reports it
@@ -175,7 +162,7 @@ class SampleAllocator:
         rank, workers, _ = self.place
         run = shards.rank_part(len(order.whole), rank=rank, workers=workers, unit=self._unit)
         chosen = np.arange(run.start, run.stop)
-        return ReadBatch(batch_plan.allotted(order, chosen), self.picker.pick(whole, order.whole, chosen, jagged=True))
+        return ReadBatch(batch_plan.allotted(order, chosen), self._picker.pick(whole, order.whole, chosen, jagged=True))
 
 
 def digest_of(features: Sequence[FeatureIds], rank_of_sample: NDArray[np.int32]) -> int:

@@ -1,11 +1,11 @@
-"""Take samples out of a whole batch, or join mini-batches: by rows if possible, else by reading samples again.
+"""Take samples out of a whole batch: by rows if possible, else by reading the samples again.
 
-In: the group's batch, or one mini-batch per rank. Out: the batch that this rank trains, or the round as one batch.
+In: the group's batch, and the positions of some of its samples. Out: the batch that this rank trains.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,10 +20,18 @@ class NotRows(Exception):
     """Error for a batch that does not have one row per sample."""
 
 
+class SamplePicker(Protocol):
+    """Picker that extracts samples from whole batches."""
+
+    def fetch(self, samples: Indices) -> Any: ...
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        """Return the batch of the samples at these positions; `jagged` means not one row per sample."""
+        ...
+
+
 class SourcePicker:
     """Picker that reads samples of a data set, or takes them from a batch."""
-
-    again = True
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
@@ -60,33 +68,6 @@ def rows_of(batch: Any, samples: int, places: torch.Tensor) -> Any:
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         names = [field.name for field in dataclasses.fields(batch)]
         return dataclasses.replace(batch, **{name: rows_of(getattr(batch, name), samples, places) for name in names})
-    raise NotRows
-
-
-def joined(parts: Sequence[Any], samples: int) -> Any:
-    one = parts[0]
-    if any(type(other) is not type(one) for other in parts):
-        raise NotRows
-    if isinstance(one, torch.Tensor):
-        if any(part.dim() == 0 or part.shape[0] != samples or part.shape[1:] != one.shape[1:] for part in parts):
-            raise NotRows
-        return torch.cat(list(parts))
-    if isinstance(one, Mapping):
-        if any(part.keys() != one.keys() for part in parts):
-            raise NotRows
-        return {key: joined([part[key] for part in parts], samples) for key in one}
-    if isinstance(one, tuple | list):
-        if any(len(part) != len(one) for part in parts):
-            raise NotRows
-        if len(one) == samples and one and not any(isinstance(value, torch.Tensor) for value in one):
-            return type(one)(value for part in parts for value in part)
-        values = [joined(each, samples) for each in zip(*parts, strict=True)]
-        return type(one)(*values) if hasattr(one, "_fields") else type(one)(values)
-    if dataclasses.is_dataclass(one) and not isinstance(one, type):
-        names = [field.name for field in dataclasses.fields(one)]
-        return dataclasses.replace(
-            one, **{name: joined([getattr(part, name) for part in parts], samples) for name in names}
-        )
     raise NotRows
 
 

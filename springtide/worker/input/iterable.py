@@ -11,19 +11,19 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from torch.utils.data import default_collate
 
 from springtide import errors
 from springtide.data.source import SampleSource, as_batch
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.worker.bsp.group import BspGroup
 from springtide.worker.cache.coordinator import CacheCoordinator
-from springtide.worker.input import batch_plan, batch_rows, lease_prefetch
+from springtide.worker.input import batch_plan, lease_prefetch
 from springtide.worker.input.batch_plan import PAUSE, PAUSED, BatchOrder, Indices, ReadBatch
-from springtide.worker.input.batch_rows import NotRows, joined, samples_in
+from springtide.worker.input.batch_rows import samples_in
 from springtide.worker.input.feeds import BatchReadahead, parts_of
 from springtide.worker.link import master_link
 
@@ -31,10 +31,6 @@ log = logging.getLogger(__name__)
 SHARD_BATCHES = 16  # few, because a worker must read past all shards before its own
 MOST_SHARDS = 2**20  # shard numbers reserved for a pass of unknown length; shard numbers have 32 bits
 KEPT = 4  # number of recent rounds that are kept: the current, the next, the one being read, and one spare
-NOT_BY_ROWS = (
-    "mini-batches of this IterableDataset are not a row a sample (values that are no tensors), and it cannot be asked "
-    "for samples again: each rank trains its own mini-batch of a round"
-)
 
 
 class IterableReader:
@@ -123,137 +119,77 @@ def merged(parts: Sequence[BatchOrder]) -> BatchOrder:
     return dataclasses.replace(parts[0], ranges=(whole,), last=True)
 
 
-class DataRound(Protocol):
-    """One mini-batch per rank, from which any other subset of samples can be taken."""
-
-    def part(self, rank: int) -> Any: ...
-
-    @property
-    def whole(self) -> Any: ...
-
-    def taken(self, places: Indices) -> Any: ...
-
-
-class ByRows:
-    """Round of mini-batches from torch's own collate, joined and split by rows."""
-
-    def __init__(self, parts: Sequence[Any], size: int) -> None:
-        self.parts, self.size, self.whole = parts, size, joined(parts, size)
-
-    def part(self, rank: int) -> Any:
-        return self.parts[rank]
-
-    def taken(self, places: Indices) -> Any:
-        rank, total = int(places[0]) // self.size, self.size * len(self.parts)
-        if np.array_equal(places, np.arange(rank * self.size, (rank + 1) * self.size)):
-            return self.parts[rank]
-        return self.whole if len(places) == total else batch_rows.rows_of(self.whole, total, torch.from_numpy(places))
-
-
-class BySamples:
-    """Round of samples that the user's `collate_fn` turns into batches, in any combination."""
-
-    def __init__(self, parts: Sequence[list[Any]], collate: Callable[[list[Any]], Any]) -> None:
-        self.parts, self._collate = parts, collate
-        self._samples = [sample for part in parts for sample in part]
-
-    def part(self, rank: int) -> Any:
-        return self._collate(self.parts[rank])
-
-    @property
-    def whole(self) -> Any:
-        return self._collate(self._samples)
-
-    def taken(self, places: Indices) -> Any:
-        return self._collate([self._samples[place] for place in places.tolist()])
-
-
 class RecentRound(NamedTuple):
-    """Recent round with the numbers of its samples, which count through the pass."""
+    """Recent round with the number of its first sample. Samples are numbered through all passes."""
 
     first: int
-    samples: int
-    round_: DataRound
+    samples: list[Any]
 
 
 class IterableRounds:
-    """Rounds of one pass."""
+    """Rounds of all passes of one `job.prepare`."""
 
     def __init__(self, source: SampleSource, *, rank: int, workers: int) -> None:
         self._source, self._rank, self._workers = source, rank, workers
-        self.wholes: Callable[[], bool] | None = None
-        """Function that returns whether rounds are needed whole, if a schedule may allocate them; else None."""
+        self._collate: Callable[[list[Any]], Any] = source.collate or default_collate
         self._recent: deque[RecentRound] = deque(maxlen=KEPT)
         self._number = 0
-        self._said = False
-
-    @property
-    def _own(self) -> Callable[[list[Any]], Any] | None:
-        """Return the user's `collate_fn` if samples are read uncollated, in a group that may allocate them."""
-        return None if self.wholes is None else self._source.collate
-
-    @property
-    def again(self) -> bool:
-        return self._own is not None
 
     def shared(self, sharing: CacheCoordinator | None, group: BspGroup | None, epochs: range) -> Iterator[ReadBatch]:
         if sharing is None or group is None:
             return self.read(epochs)
         allotting = sharing.allotting
-        allotting.picker, self.wholes = self, lambda: allotting.wholes
         sharing.restart(group.place)
-        return iter(BatchReadahead(self.read(epochs), allotting.make_ready, allotting.review, sharing.read))
+        rounds = self.read(epochs, wholes=lambda: allotting.wholes)
+        return iter(BatchReadahead(rounds, allotting.make_ready, allotting.review, sharing.read))
 
-    def read(self, epochs: range) -> Iterator[ReadBatch]:
-        """Yield round after round. An incomplete last round is left out, because every rank needs a batch."""
+    def read(self, epochs: range, *, wholes: Callable[[], bool] | None = None) -> Iterator[ReadBatch]:
+        """Yield round after round. An incomplete last round is left out, because every rank needs a batch.
+
+        If a schedule may allocate the samples, `wholes` returns whether rounds are needed whole.
+        """
         for epoch in epochs:
             first = 0
-            round_: list[Any] = []
-            for part in self._source.stream() if self._own is None else self._source.items():
-                round_.append(part)
-                if len(round_) == self._workers:
-                    yield (handed := self._made(tuple(round_), epoch, first))
-                    first += handed.order.samples
-                    round_.clear()
+            parts: list[Any] = []
+            for part in self._source.stream() if wholes is None else self._source.items():
+                parts.append(part)
+                if len(parts) == self._workers:
+                    if wholes is None:
+                        order = self._order(epoch, first, [samples_in(one) for one in parts])
+                        yield ReadBatch(order, as_batch(parts[self._rank]))
+                    else:
+                        order = self._order(epoch, first, [len(one) for one in parts])
+                        yield self._numbered(order, parts, wholes)
+                    first += order.samples
+                    parts = []
 
     def fetch(self, samples: Indices) -> Any:
         for recent in list(self._recent):
             places = samples - recent.first
-            if 0 <= places[0] < recent.samples:
-                return as_batch(recent.round_.taken(places))
+            if 0 <= places[0] < len(recent.samples):
+                return as_batch(self._collate([recent.samples[place] for place in places.tolist()]))
         raise errors.JobFailed(f"sample {samples[0]} of the pass is not at hand any more")
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
         return self.fetch(samples[places])
 
-    def _made(self, parts: tuple[Any, ...], epoch: int, first: int) -> ReadBatch:
-        own, rank = self._own, self._rank
-        counts = [samples_in(one) if own is None else len(one) for one in parts]
-        mine = counts[rank]
-        identity = SampleRange(epoch=epoch, shard=epoch * self._workers + rank, first=first, count=mine)
-        order = BatchOrder(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
-        round_ = None if self.wholes is None else self._round(parts, counts)
-        if round_ is None or self.wholes is None:
-            return ReadBatch(order, as_batch(parts[rank] if own is None else own(parts[rank])))
-        numbers = self._number + np.arange(sum(counts))
-        # append before the yield, because `fetch` may need the round
-        self._recent.append(RecentRound(self._number, sum(counts), round_))
-        self._number += sum(counts)
-        places = np.arange(rank * mine, (rank + 1) * mine)
-        order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)
-        whole = self.wholes()
-        return ReadBatch(order, as_batch(round_.whole if whole else round_.part(rank)), whole=whole)
+    def _order(self, epoch: int, first: int, counts: Sequence[int]) -> BatchOrder:
+        """Return the order of this rank's mini-batch in a round, whose mini-batches have `counts` samples."""
+        mine = counts[self._rank]
+        identity = SampleRange(epoch=epoch, shard=epoch * self._workers + self._rank, first=first, count=mine)
+        return BatchOrder(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
 
-    def _round(self, parts: tuple[Any, ...], counts: Sequence[int]) -> DataRound | None:
-        """Return a round that a schedule may allocate; None, on all ranks, if sizes differ or rows are not samples."""
-        if len(set(counts)) > 1 or not counts[0]:
-            return None
-        if self._own is not None:
-            return BySamples(parts, self._own)
-        try:
-            return ByRows(parts, counts[0])
-        except NotRows:
-            if not self._said:
-                log.warning("samples are not scheduled, and no rows kept: %s", NOT_BY_ROWS)
-            self._said = True
-            return None
+    def _numbered(self, order: BatchOrder, parts: Sequence[list[Any]], wholes: Callable[[], bool]) -> ReadBatch:
+        """Return a round whose samples a schedule may allocate; this rank's mini-batch if they differ in size."""
+        size = len(parts[self._rank])
+        if not size or any(len(part) != size for part in parts):
+            return ReadBatch(order, as_batch(self._collate(parts[self._rank])))
+        samples = [sample for part in parts for sample in part]
+        numbers = self._number + np.arange(len(samples))
+        # append before the batch is handed on, because `fetch` may need the round
+        self._recent.append(RecentRound(self._number, samples))
+        self._number += len(samples)
+        places = np.arange(self._rank * size, (self._rank + 1) * size)
+        order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)
+        whole = wholes()
+        return ReadBatch(order, as_batch(self._collate(samples if whole else parts[self._rank])), whole=whole)

@@ -52,9 +52,6 @@ class RecentBatch(NamedTuple):
 class BspStreamFeed(StepListener):
     """Feed of a stream in a bsp job, one per `job.prepare`; call `batches` once per pass."""
 
-    again = True
-    """Whether recent records can be decoded again."""
-
     def __init__(
         self,
         dataset: StreamDataset,
@@ -82,8 +79,6 @@ class BspStreamFeed(StepListener):
 
     def join_group(self, group: BspGroup, sharing: CacheCoordinator | None) -> None:
         self._group, self._sharing = group, sharing
-        if sharing is not None:
-            sharing.allotting.picker = self
 
     def batches(self) -> Iterator[ReadBatch]:
         feed, sharing = self.read(), self._sharing

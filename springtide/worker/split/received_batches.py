@@ -40,6 +40,8 @@ OF_TYPE = {
     torch.Tensor.bool: torch.bool,
 }
 STAYING = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.contiguous, *OF_TYPE}
+DESCRIBING = torch_functions.DESCRIBING | {"Tensor.stride", "Tensor.is_contiguous"}
+"""Names of the functions that a placeholder answers itself, because its shape and dtype suffice."""
 
 
 class ReceivedBatches:
@@ -183,13 +185,13 @@ class Absent(torch.Tensor):
 
         Once the values are read, the tensor answers everything: its gradient or shape may have changed.
         """
-        kwargs = kwargs or {}
-        if func in KNOWN and args and is_absent(args[0]) and args[0].springtide_here is None:
+        kwargs, name = kwargs or {}, torch_functions.name_of(func)
+        if name in DESCRIBING and args and is_absent(args[0]) and args[0].springtide_here is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if func in STAYING and args and is_absent(args[0]) and _stays(func, *args, **kwargs):
             return args[0]
-        if torch_functions.name_of(func) in torch_functions.EXPOSING:
+        if name in torch_functions.EXPOSING:
             for one in args:
                 if is_absent(one):
                     one.springtide_exposed = True
@@ -241,24 +243,6 @@ def present(tree: Any) -> Any:
 def behind(leaf: Any) -> Any:
     """Return the real tensor but leave the placeholder untouched, so that the next use counts as the first."""
     return leaf.springtide_read() if is_absent(leaf) else leaf
-
-
-_KNOWN_FIELDS = (
-    "shape dtype device ndim layout requires_grad grad grad_fn is_leaf is_cuda is_sparse is_quantized is_meta "
-    "is_nested itemsize nbytes"
-)
-_KNOWN_METHODS = (
-    "size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed element_size "
-    "__len__ get_device"
-)
-KNOWN: set[Any] = {
-    *(getattr(torch.Tensor, name).__get__ for name in _KNOWN_FIELDS.split()),
-    *(getattr(torch.Tensor, name) for name in _KNOWN_METHODS.split()),
-    torch.numel,
-    torch.is_floating_point,
-    torch.is_complex,
-}
-"""Torch functions that the shape and the dtype alone can answer."""
 
 
 def _stays(func: Any, value: Absent, *args: Any, **kwargs: Any) -> bool:

@@ -97,9 +97,11 @@ def test_what_keeps_a_group_whole_is_said(all_fed, tmp_path, rules, options, why
 
 
 def test_a_group_that_keeps_rows_by_its_own_choice_stays_whole():
-    shared = coordinator.CacheCoordinator(None, SimpleNamespace(permitted=False), None, save_due=lambda: False)
-    assert shared.forbids_split == coordinator.ASKED
-    shared.decide_by(SimpleNamespace(), at_once=False)
+    def made(**how):
+        return coordinator.CacheCoordinator(None, SimpleNamespace(permitted=False), None, save_due=lambda: False, **how)
+
+    assert made().forbids_split == coordinator.ASKED
+    shared = made(deciding=SimpleNamespace())
     assert not shared.forbids_split
     shared.allotting.permitted = True
     assert shared.forbids_split == coordinator.KEPT

@@ -8,10 +8,9 @@ import pytest
 from springtide.domain.plan.profile import StepTiming
 from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.worker.cache import auto_cache
-from springtide.worker.cache.auto_cache import CacheDecision, CacheTraffic, DecisionProbes, JobSurroundings
+from springtide.worker.cache.auto_cache import CacheDecision, CacheTraffic, DecisionProbes
 
 RISK = CrashRisk(workers=4, deaths=0, watched_s=100.0, checkpoint_s=30.0, saved_once=True, return_s=5.0)
-AROUND = JobSurroundings(risk=RISK, read_s=0.001, moved=0)
 FIRST = auto_cache.COLD + auto_cache.WATCHED  # steps of the first look
 
 
@@ -45,8 +44,10 @@ def watch(one, times, count, *, on=False):
     return [wish for wish in wishes if wish is not None]
 
 
-def made(times, around=AROUND, paper=None, trip_s=0.0):
-    return CacheDecision(times, DecisionProbes(lambda: around, lambda: paper or Paper(), lambda: trip_s))
+def made(times, paper=None, trip_s=0.0):
+    one = CacheDecision(times, DecisionProbes(lambda: RISK, lambda: 0, lambda: paper or Paper(), lambda: trip_s))
+    one.note_read(0.001)
+    return one
 
 
 def begun(times, **how):
@@ -56,8 +57,8 @@ def begun(times, **how):
     return one
 
 
-def around(one, surroundings):
-    one._probes = one._probes._replace(surroundings=surroundings)
+def probe(one, **probes):
+    one._probes = one._probes._replace(**probes)
 
 
 def test_a_group_that_waits_begins_after_a_schedule_on_paper_and_keeps_a_cache_that_helps():
@@ -122,7 +123,7 @@ def test_round_trips_that_stay_and_bytes_of_tables_that_are_not_cached_are_not_s
     assert "12% round trips that stay" in one.why and "24% of a step gained" in one.why
     times = deque([step()])
     one = made(times)
-    around(one, lambda: dataclasses.replace(AROUND, moved=500 * len(times)))
+    probe(one, moved=lambda: 500 * len(times))
     assert watch(one, times, FIRST + auto_cache.TRIED + 1) == [True]
     assert "spares 20% of the bytes" in one.why, "100 of the 500 that this rank moved a step"
 
@@ -163,6 +164,6 @@ def test_a_new_group_hears_again_what_was_decided_but_one_of_another_size_finds_
     watch(one, times, FIRST + auto_cache.TRIED + 2)
     one.regrouped()
     assert one.wish is True
-    around(one, lambda: dataclasses.replace(AROUND, risk=dataclasses.replace(RISK, workers=5)))
+    probe(one, risk=lambda: dataclasses.replace(RISK, workers=5))
     one.regrouped()
     assert one.wish is None and not one.pays

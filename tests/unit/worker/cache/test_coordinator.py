@@ -278,8 +278,7 @@ class Counting:
 def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_comes_first():
     place, deciding = GroupPlace(0, 1, 0), Counting()
     allotting = SimpleNamespace(place=place, on=False, tables=(0,), restart=lambda place: None)
-    sharing = CacheCoordinator(None, allotting, None, save_due=lambda: False)
-    sharing.decide_by(deciding, at_once=False)
+    sharing = CacheCoordinator(None, allotting, None, save_due=lambda: False, deciding=deciding)
 
     def step(number):
         sharing.hand_out(ReadBatch(None, None), number)
@@ -311,8 +310,8 @@ def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_co
 )
 def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_none(on, pays, in_pass, why, passing):
     allotting = SimpleNamespace(place=GroupPlace(0, 1, 0), on=on, why="" if on else NOT_YET)
-    sharing = CacheCoordinator(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False)
-    sharing.decide_by(SimpleNamespace(pays=pays, why="it spares 30%"), at_once=True)
+    cache, deciding = SimpleNamespace(use=CacheUse), SimpleNamespace(pays=pays, why="it spares 30%")
+    sharing = CacheCoordinator(None, allotting, cache, save_due=lambda: False, deciding=deciding, at_once=True)
     if in_pass:
         sharing.hand_out(ReadBatch(None, None), 1)
     assert sharing.use() == CacheUse(on=on, why=why, passing=passing)

@@ -28,8 +28,6 @@ READY = GroupVerdict(
 class Whole:
     """Batches are lists of their samples."""
 
-    again = True
-
     def pick(self, batch, samples, places, *, jagged):
         return [batch[place] for place in places]
 

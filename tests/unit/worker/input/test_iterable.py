@@ -1,6 +1,5 @@
 """An IterableDataset is shared by leases: readers skip, and whoever finds the end tells."""
 
-import collections
 import itertools
 
 import numpy as np
@@ -16,7 +15,6 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import batches, iterable
 from springtide.worker.input import reader as reader_module
-from springtide.worker.input.batch_rows import NotRows
 from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import LeaseTracker
@@ -144,7 +142,6 @@ def test_what_an_iterable_can_promise_is_said_once(caplog):
 
 
 PART, RANKS = 8, 3
-Pair = collections.namedtuple("Pair", "x y")
 
 
 class RankNumbers(data.IterableDataset):
@@ -178,10 +175,9 @@ def test_every_rank_gets_as_many_batches_and_its_own():
     assert all(handed.order.whole is None for handed in read[0])
 
 
-def whole_rounds(source, **how):
-    one = IterableRounds(source, rank=1, workers=2, **how)
-    one.wholes = lambda: True
-    return one, list(one.read(range(1)))
+def whole_rounds(source):
+    one = IterableRounds(source, rank=1, workers=2)
+    return one, list(one.read(range(1), wholes=lambda: True))
 
 
 def test_a_round_is_one_batch_for_a_schedule_whose_samples_can_be_had_by_number():
@@ -204,33 +200,17 @@ def summed(items):
 def test_of_samples_that_a_collate_fn_makes_batches_of_any_batch_can_be_made(readers):
     one, read = whole_rounds(opened(8, collate_fn=summed, num_workers=readers))
     assert [handed.batch for handed in read] == [{"samples": 4, "sum": 0 + 1 + 2 + 3}, {"samples": 4, "sum": 22}]
-    assert one.again and one.fetch(np.array([5, 7])) == {"samples": 2, "sum": 5 + 7}
+    assert one.fetch(np.array([5, 7])) == {"samples": 2, "sum": 5 + 7}
     assert one.pick(None, read[0].order.whole, np.array([0, 3]), jagged=True) == {"samples": 2, "sum": 0 + 3}
-    one.wholes = lambda: False
-    assert [handed.batch["sum"] for handed in one.read(range(1))] == [2 + 3, 6 + 7]
+    assert [handed.batch["sum"] for handed in one.read(range(1), wholes=lambda: False)] == [2 + 3, 6 + 7]
     alone = IterableRounds(opened(8, collate_fn=summed), rank=1, workers=2)
     assert [handed.batch["sum"] for handed in alone.read(range(1))] == [2 + 3, 6 + 7]
 
 
-def test_a_round_of_unequal_parts_or_of_no_rows_is_trained_a_part_a_rank(caplog, monkeypatch):
-    for how in ({}, {"collate_fn": lambda items: torch.stack([x for x, _ in items])}):
-        _, uneven = whole_rounds(opened(7, **how))
-        assert [handed.whole for handed in uneven] == [True, False] and uneven[1].order.whole is None
-    assert not caplog.records
-    monkeypatch.setattr(iterable, "samples_in", lambda part: 3)
-    _, own = whole_rounds(opened(8))
-    assert [handed.batch.x.tolist() for handed in own] == [[2, 3], [6, 7]]
-    assert caplog.text.count("not a row a sample") == 1
-
-
-def test_parts_are_joined_by_rows_whatever_holds_them():
-    part = lambda k: {"a": torch.full((2, 3), k), "b": [Pair(torch.tensor([k, k]), ("u", "v"))]}  # noqa: E731
-    found = iterable.joined([part(1), part(2)], 2)
-    assert found["a"].shape == (4, 3) and found["a"][2, 0] == 2
-    assert found["b"][0].x.tolist() == [1, 1, 2, 2] and found["b"][0].y == ("u", "v", "u", "v")
-    for bad in ([torch.zeros(2), torch.zeros(3)], [torch.zeros(2), 5], [{"a": 1}, {"b": 1}], [torch.tensor(1)] * 2):
-        with pytest.raises(NotRows):
-            iterable.joined(bad, 2)
+@pytest.mark.parametrize("how", [{}, {"collate_fn": lambda items: torch.stack([x for x, _ in items])}])
+def test_a_round_of_unequal_parts_is_trained_a_part_a_rank(how):
+    _, uneven = whole_rounds(opened(7, **how))
+    assert [handed.whole for handed in uneven] == [True, False] and uneven[1].order.whole is None
 
 
 def train(*, keep, **options):
