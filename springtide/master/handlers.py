@@ -107,7 +107,6 @@ class WorkerRequests:
         self._shufflers = ShufflerList(context.state)
         self._gate = gate = StalenessGate(context.changed)
         agreements = (
-            coordination.BarrierRequest,
             coordination.ShareRequest,
             coordination.ValueRequest,
             coordination.ClaimRequest,

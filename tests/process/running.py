@@ -23,6 +23,7 @@ PATIENCE_S = 180.0  # far more than anything takes; a test that waits so long ha
 LOOP = """
 import sys
 import termios
+import time
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages.messages import DataEnd, MemberReport
 from springtide.worker.link import master_link
@@ -122,6 +123,14 @@ def script(folder, text, name="train.py"):
     """Write a training script."""
     (folder / name).write_text(text)
     return name
+
+
+MEET = """
+here.shared.share(f"trained by {welcome.rank}", str(trained).encode())
+while any(int(here.shared.lookup(f"trained by {rank}")) < trained for rank in range(welcome.spec.workers)):
+    time.sleep(0.01)
+""".strip()
+"""A body of the loop that waits until every worker has trained as much as this one."""
 
 
 def loop(*, body="pass", samples=2000):

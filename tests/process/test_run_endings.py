@@ -37,7 +37,7 @@ def test_ctrl_c_drains(tmp_path):
 
 
 def test_ctrl_c_stops_a_bsp_group_at_one_shard(tmp_path):
-    body = "here.shared.barrier('step')\nif not trained:\n    print('training', flush=True)"
+    body = f"{running.MEET}\nif not trained:\n    print('training', flush=True)"
     running.script(tmp_path, running.loop(body=body, samples=10**12))
     with running.springtide("run", "train.py", "--workers", "2", "--sync", "bsp", folder=tmp_path) as job:
         job.wait_for("training")

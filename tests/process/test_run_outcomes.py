@@ -26,7 +26,7 @@ def test_two_servers_and_two_workers_train_every_shard(tmp_path):
 
 
 def test_bsp_ranks_go_through_the_same_shards(tmp_path):
-    running.script(tmp_path, running.loop(body="here.shared.barrier('step')"))
+    running.script(tmp_path, running.loop(body=running.MEET))
     with running.springtide("run", "train.py", "--workers", "2", "--sync", "bsp", "--json", folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 0, out
@@ -44,7 +44,7 @@ def test_the_script_sees_what_plain_python_would_show_it(tmp_path):
 
 
 def test_the_users_error_is_the_first_line(tmp_path):
-    body = "if welcome.rank == 1:\n    raise ValueError('no such column: age')\nhere.shared.barrier('not alone')"
+    body = f"if welcome.rank == 1:\n    raise ValueError('no such column: age')\n{running.MEET}"
     running.script(tmp_path, running.loop(body=body))
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         code, out = job.finish()

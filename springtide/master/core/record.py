@@ -130,12 +130,11 @@ class ScriptPlaces:
 
 @dataclass(slots=True, kw_only=True)
 class SharedState:
-    """Values, tasks and barriers that the workers of a job share."""
+    """Values and tasks that the workers of a job share."""
 
     values: dict[str, bytes] = field(default_factory=dict)
     claims: dict[str, LeaseHolder] = field(default_factory=dict)
     """Worker that does each task that must be done once, or `DONE`."""
-    gates: dict[str, int] = field(default_factory=dict)
     changes: int = 0
 
     def share(self, key: str, value: bytes) -> None:
@@ -164,12 +163,6 @@ class SharedState:
     def release(self, holder: LeaseHolder) -> None:
         """Release the tasks that a lost worker had claimed, so that another worker does them."""
         self.claims = {key: doer for key, doer in self.claims.items() if doer != holder}
-
-    def open_gate(self, name: str, turn: int) -> None:
-        """Open a barrier that every worker has reached. A worker that repeats its request then passes without
-        waiting."""
-        self.gates[name] = max(turn, self.gates.get(name, 0))
-        self.changes += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -378,7 +371,6 @@ JOURNALED = {
         SharedState.share,
         SharedState.claim,
         SharedState.settle,
-        SharedState.open_gate,
         ScriptPlaces.remember,
         SlotOwners.move,
     )

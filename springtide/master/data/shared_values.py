@@ -1,4 +1,4 @@
-"""Passes values between members: barriers, shared values, tasks to do once, shuffle peers, packages; bounds staleness.
+"""Passes values between members: shared values, tasks to do once, shuffle peers, packages; bounds staleness.
 
 State that must survive is in the record and journaled. If trainer and master share a disk, the package is not sent over
 the network.
@@ -18,7 +18,6 @@ from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.rpc.messages import coordination, messages
 from springtide.rpc.messages.checkpoints import MissingFiles
 from springtide.rpc.messages.coordination import (
-    BarrierRequest,
     ClaimDone,
     ClaimReply,
     ClaimRequest,
@@ -31,23 +30,18 @@ from springtide.rpc.messages.coordination import (
 from springtide.rpc.messages.data_workers import PackageAsk, PackageWritten
 from springtide.rpc.messages.types import FilePart, Reply
 
-Agreement = BarrierRequest | ShareRequest | ValueRequest | ClaimRequest | ClaimDone
+Agreement = ShareRequest | ValueRequest | ClaimRequest | ClaimDone
 
 
 class SharedValues:
-    """Barriers and shared values of one job."""
+    """Shared values and once-only tasks of one job."""
 
     def __init__(self, context: MasterContext) -> None:
         self._record, self._changed, self._journaled = context.record, context.changed, context.journaled
-        self._workers = context.state.spec.workers
-        self._arrived: dict[tuple[str, int], set[int]] = {}
-        """Workers that have reached a closed barrier, by its name and turn."""
 
     async def answer(self, holder: LeaseHolder, request: Agreement) -> Reply:
         record = self._record
         match request:
-            case BarrierRequest():
-                await self._barrier(holder.rank, request.name, request.turn)
             case ShareRequest():
                 self._journaled(record.shared.share, request.key, request.value)
                 self._changed.turn()
@@ -63,17 +57,6 @@ class SharedValues:
     async def look_up(self, request: ValueRequest) -> ValueFound:
         await self._changed.until(lambda: request.key in self._record.shared.values)
         return ValueFound(self._record.shared.values[request.key])
-
-    async def _barrier(self, rank: int, name: str, turn: int) -> None:
-        gates = self._record.shared.gates
-        if gates.get(name, 0) < turn:
-            arrived = self._arrived.setdefault((name, turn), set())
-            arrived.add(rank)
-            if len(arrived) == self._workers:
-                del self._arrived[name, turn]
-                self._journaled(self._record.shared.open_gate, name, turn)
-                self._changed.turn()
-        await self._changed.until(lambda: gates.get(name, 0) >= turn)
 
     async def _claim(self, holder: LeaseHolder, key: str) -> ClaimReply:
         mine: bool | None = None

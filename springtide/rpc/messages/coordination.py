@@ -105,13 +105,6 @@ class Leave(Request, frozen=True):
     """The worker's push after its last `Enter` has been applied."""
 
 
-class BarrierRequest(Request, frozen=True):
-    """Answered when every worker has reached the barrier of this name for the `turn`-th time."""
-
-    name: str
-    turn: int = 0
-
-
 class ShareRequest(Request, frozen=True):
     """Share a small value with the other workers."""
 

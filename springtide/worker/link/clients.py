@@ -141,16 +141,10 @@ class GroupClient:
 
 
 class SharedValues:
-    """Small values, barriers and once-only work, shared by all workers of a job."""
+    """Small values and once-only work, shared by all workers of a job."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._turns: dict[str, int] = {}
-
-    def barrier(self, name: str) -> None:
-        """Wait until all workers have reached the barrier of this name. A name may be used again."""
-        turn = self._turns[name] = self._turns.get(name, 0) + 1
-        self._ask(coordination.BarrierRequest(name, turn))
 
     def share(self, key: str, value: bytes) -> None:
         self._ask(coordination.ShareRequest(key, value))

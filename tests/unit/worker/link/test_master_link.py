@@ -41,7 +41,6 @@ def test_alone_a_worker_gets_all_shards_and_then_the_end():
 
 def test_alone_there_is_no_one_to_wait_for():
     alone = master_link.local_link(config.Settings())
-    alone.shared.barrier("weights")
     alone.shared.share("address", b"here")
     assert alone.shared.lookup("address") == b"here"
     with pytest.raises(errors.UnknownName, match="Did you mean 'address'"):
