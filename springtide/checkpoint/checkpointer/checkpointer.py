@@ -91,12 +91,10 @@ class Checkpointer:
             image = saving.free_image(saver.NAMES, self._newest, supersede=self._supersede)
             assert self._copiers is not None
             self._images[image].fill(plan, self._copiers, self._threads)
-            first, self._newest = not self._newest, image
+            self._newest = image
             self._sequence += 1
             save = Save(step, self._sequence, image, plan.head.image_bytes)
             saving.submit(save)
-        if first:
-            threading.Thread(target=self._touch_other, args=(save,), daemon=True).start()
         return save
 
     @takes_numbers("self")
@@ -194,17 +192,6 @@ class Checkpointer:
         if (head.image_bytes, crc) != (manifest.bytes, manifest.crc):
             raise errors.BadInput(f"{manifest.stem}.state has another checksum than its manifest: torn, or changed")
         return state
-
-    def _touch_other(self, first: Save) -> None:
-        """Prepare the second image, so that only the first save is slowed down by the allocation of pages."""
-        with self._turn:
-            if self._closed or self._sequence != first.sequence:
-                return  # another save has begun meanwhile, so both images may be in use
-            other = next(name for name in saver.NAMES if name != first.image)
-            try:
-                self._images[other].touch(first.bytes)
-            except errors.DiskFull as error:
-                log.warning("%s", error)
 
 
 def _refuse_damaged(sequence: int) -> Any:

@@ -296,7 +296,7 @@ class ImageFile:
 
     def fill(self, plan: ImagePlan, copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
         """Copy the state into the file. The file has no valid image in the meantime."""
-        memory, view = self.make_room(plan.head.image_bytes)
+        memory, view = self._make_room(plan.head.image_bytes)
         memory[: saver.BYTES] = bytes(saver.BYTES)
         memory[saver.BYTES : saver.BYTES + len(plan.index)] = plan.index
         pieces: list[tuple[int, int, int]] = []
@@ -316,7 +316,7 @@ class ImageFile:
                     room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
         memory[: saver.BYTES] = saver.encode_head(plan.head)
 
-    def make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
+    def _make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
         """Return at least this many bytes, as a map and as a tensor. Raise DiskFull if there is no room."""
         if self._map is None or len(self._map) < size:
             self.close()
@@ -324,13 +324,6 @@ class ImageFile:
             self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         assert self._bytes is not None
         return self._map, self._bytes
-
-    def touch(self, size: int) -> None:
-        """Allocate pages in advance, so that a later save is faster. This destroys the image."""
-        memory, view = self.make_room(size)
-        memory[: saver.BYTES] = bytes(saver.BYTES)
-        for at in range(saver.BYTES, len(memory), PIECE):
-            ctypes.memset(view.data_ptr() + at, 0, min(PIECE, len(memory) - at))
 
     def close(self) -> None:
         self._bytes = None

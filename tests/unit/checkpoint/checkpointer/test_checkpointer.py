@@ -200,17 +200,6 @@ def test_the_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Pa
     assert "does not hold this save" in images.save(saver.ImageRequest("a.image", 1)).error
 
 
-def test_memory_is_made_ready_only_while_nothing_else_was_saved(checkpointer: Checkpointer) -> None:
-    first = checkpointer.save(1, {"x": torch.ones(1000)})
-    second = checkpointer.save(2, {"x": torch.full((1000,), 2.0)})
-    checkpointer._touch_other(first)  # as the thread of the first save would, had it been late
-
-    found = checkpointer.load()
-    assert found and found.step == 2 and [first.wait(), second.wait()] == [Outcome.PERSISTED] * 2
-    checkpointer._touch_other(first)
-    assert checkpointer.load(1)
-
-
 def test_a_save_whose_turn_has_not_come_yet_is_not_run_over(tmp_path: pathlib.Path) -> None:
     """As on a busy machine, where the thread that hands images to the saver is slow to wake."""
 

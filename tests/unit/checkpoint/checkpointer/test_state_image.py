@@ -81,7 +81,7 @@ def test_a_save_that_fails_half_way_leaves_nobody_who_still_writes(tmp_path: pat
     with concurrent.futures.ThreadPoolExecutor(2) as copiers:
         with pytest.raises(AttributeError):
             image.fill(plan, copiers, 2)
-        image.touch(plan.head.image_bytes)
+        image.path.write_bytes(bytes(plan.head.image_bytes))
     assert not any(image.path.read_bytes())
     image.close()
 
