@@ -5,6 +5,7 @@ worker/input/batches.py (the batches), worker/link/optimizer.py (the optimizer),
 """
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,12 +44,14 @@ from springtide.worker.setup import LoadGuard
 from springtide.worker.split.controller import Splitting
 from springtide.worker.step.step import StepListener
 
+log = logging.getLogger(__name__)
 One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
 Optimizers = TypeVar("Optimizers", One, list[One], tuple[One, ...])
 # batches per lease of a bsp group; few, because each new lease chooses the partition with the most untrained records
 IN_STEP_BATCHES = 4
 NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
+NOTHING_SKIPPED = "--poison skip does nothing for an IterableDataset: no worker can read past a sample that raises"
 SCALINGS = ("worker_batch", "global_batch")
 IN_ORDER = (
     'reduction="batch-order" trains a batch a few samples at a time; what data workers compute of forward() is for '
@@ -176,7 +179,7 @@ class Job:
         """
         mode = self._mode(sync, accumulate)
         how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
-        source = self._explained(sources.open_source(dataset, collate_fn=collate_fn, **how))
+        source = sources.open_source(dataset, collate_fn=collate_fn, **how)
         given: Any = optimizer
         own: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
         shared = self._shared(source, mode, cache, cache_staleness, allocation, reduction)
@@ -295,10 +298,6 @@ class Job:
                 'Use sync="async", run the job without TLS, or allow it: st.join(plain_groups=True)'
             )
         return mode
-
-    def _explained(self, source: sources.SampleSource) -> sources.SampleSource:
-        skips = self._welcome.spec.feeding.poison == "skip"
-        return reader.explain_errors(source) if skips and source.samples is None and source.online is None else source
 
     def _card(
         self,
@@ -458,6 +457,8 @@ class Job:
             return source
         if source.samples is None:
             feed_switch.refuse(self._link, feed_switch.NO_INDICES)
+            if self._welcome.spec.feeding.poison == "skip":
+                log.warning(NOTHING_SKIPPED)
             return source
         return self._batch_reader(source, wired)
 

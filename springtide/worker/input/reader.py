@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from springtide import errors
 from springtide.data.source import Fetch, Indices, SampleSource, UnreadableBatch, as_batch, on_one_line
 from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.feed.connections import WantedBatch
@@ -80,28 +79,6 @@ def borrow(fetch: Fetch, indices: Indices) -> BatchRest | None:
         except Exception as raised:  # a user's data set may raise anything
             log.debug("sample %d cannot be borrowed: %s", index, on_one_line(raised))
     return None
-
-
-def explain_errors(source: SampleSource) -> SampleSource:
-    """Wrap an iterable source: if the data set raises, the error explains why no sample can be skipped."""
-
-    def runs(run: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
-        def told() -> Iterator[Any]:
-            place = 0
-            try:
-                for batch in run():
-                    yield batch
-                    place += 1
-            except Exception as raised:  # a user's data set may raise anything
-                raise errors.UnreadableSample(
-                    f"{on_one_line(raised)}: of an IterableDataset nothing can be left out (--poison skip), since "
-                    f"nobody can read on behind what it raises, here in mini-batch {place} of an iteration; pass over"
-                    " the sample in its __iter__, or use a data set with indices"
-                ) from raised
-
-        return told
-
-    return replace(source, stream=runs(source.stream), items=runs(source.items))
 
 
 @dataclass(slots=True)

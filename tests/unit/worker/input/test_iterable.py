@@ -14,7 +14,6 @@ from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import batches, iterable
-from springtide.worker.input import reader as reader_module
 from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import LeaseTracker
@@ -100,21 +99,6 @@ def test_a_reader_goes_on_where_it_is_and_begins_again_for_what_lies_behind():
     ]
     assert reader.length == 5
     assert numbers.iterations == 4
-
-
-def test_why_nothing_can_be_left_out_of_an_iterable_is_told_with_its_error():
-    class Torn(Numbers):
-        def __iter__(self):
-            yield from itertools.islice(super().__iter__(), 5)
-            raise ValueError("line 5 is torn")
-
-    reader = iterable.IterableReader(reader_module.explain_errors(source.open_source(Torn(10), batch_size=2)))
-    assert reader.read(1)[1].tolist() == [2, 3]
-    with pytest.raises(
-        errors.UnreadableSample, match=r"^ValueError: line 5 is torn \(test_iterable.py:\d+\): of an I"
-    ) as told:
-        reader.read(2)
-    assert "mini-batch 2" in str(told.value) and isinstance(told.value.__cause__, ValueError)
 
 
 def test_alone_an_iterable_is_read_once():
