@@ -7,6 +7,7 @@ that lists the files with checksums. The card is written last: a folder without 
 import io
 import pathlib
 import re
+import shutil
 import zlib
 from typing import Any, BinaryIO
 
@@ -137,10 +138,11 @@ def remove(url: str, number: int) -> None:
     """Delete an export, its card first, so that no reader sees half of it."""
     place = place_for(url, number)
     place.remove(CARD)
+    if isinstance(place, FolderStore):
+        shutil.rmtree(place.path)
+        return
     for name in place.names():
         place.remove(name)
-    if isinstance(place, FolderStore):
-        place.path.rmdir()
 
 
 def read_card(url: str, number: int) -> ExportCard:

@@ -162,7 +162,7 @@ def make(
     # without its card, an export that is made again stays invisible until it is complete
     there.remove(export_folder.CARD)
     with contextlib.ExitStack() as stack:
-        spool = Spool(stack.enter_context(table_files.folder_for(there)))
+        spool = Spool(stack.enter_context(table_files.spool_folder(there)))
         tables = [TableSpool(spool, str(i), spec.dim) for i, spec in enumerate(specs)]
         dense = DenseParts(outline, manifest)
         with there.create(table_files.NAME) as file:

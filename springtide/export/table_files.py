@@ -6,15 +6,12 @@ need; memory use is bounded for any size of table. Next: `exporter`.
 """
 
 import contextlib
-import fcntl
 import importlib
 import io
 import json
-import os
 import pathlib
 import shutil
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -255,43 +252,25 @@ class TableSpool:
             self._spool.drop(f"{self._name}.{column}")
 
 
-SURELY_LOCKED_S = 60.0
-"""Age in seconds below which an unlocked folder is kept: its owner may be about to lock it."""
-
-
 @contextlib.contextmanager
-def folder_for(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
-    """Yield a locked scratch folder. Remove unlocked scratch folders that killed exports left behind."""
-    prefix = ".export-" if isinstance(there, FolderStore) else "springtide-export-"
+def spool_folder(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
+    """Yield an empty folder for a spool: within a local export, so that both are removed together; else a temporary
+    folder.
+    """
+    if isinstance(there, UrlStore):
+        with tempfile.TemporaryDirectory(prefix="springtide-export-") as folder:
+            yield pathlib.Path(folder)
+        return
+    made = there.path / "spool"
     try:
-        if isinstance(there, FolderStore):
-            there.path.parent.mkdir(parents=True, exist_ok=True)
-        parent = there.path.parent if isinstance(there, FolderStore) else pathlib.Path(tempfile.gettempdir())
-        for left in parent.glob(f"{prefix}*"):
-            take_away(left, now=time.time())
-        made = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        shutil.rmtree(made, ignore_errors=True)  # a killed export left it
+        made.mkdir(parents=True)
     except OSError as error:
         raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error
-    lock = os.open(made, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # the file system has no locks; no export removes folders there
-            fcntl.flock(lock, fcntl.LOCK_EX)
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
-        os.close(lock)
-
-
-def take_away(left: pathlib.Path, *, now: float) -> None:
-    with contextlib.suppress(OSError):
-        if left.is_symlink() or now - left.stat().st_mtime < SURELY_LOCKED_S:
-            return
-        lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
-        finally:
-            os.close(lock)
 
 
 Format = Literal["safetensors", "parquet"]

@@ -1,7 +1,6 @@
 """What changed between two tables, laid over the older one, is the newer one."""
 
 import io
-import os
 import pathlib
 import tempfile
 
@@ -91,30 +90,18 @@ def test_what_is_packed_in_blocks_is_read_as_a_whole(format, parts, dim):
         np.testing.assert_array_equal(got, np.concatenate(wanted))
 
 
-LONG_AGO = 1.0
-
-
-def test_it_goes_with_the_export(tmp_path):
-    with table_files.folder_for(FolderStore(tmp_path / "exports" / "export-000001")) as made:
-        (made / "0-rows").write_bytes(b"rows")
-        assert made.parent == tmp_path / "exports"
-    assert list((tmp_path / "exports").iterdir()) == []
-
-
-def test_the_next_export_takes_away_what_a_killed_one_left_and_nothing_that_is_in_use(tmp_path):
-    left = tmp_path / ".export-left"
-    left.mkdir()
-    (left / "0-rows").write_bytes(b"rows")
-    with table_files.folder_for(FolderStore(tmp_path / "export-000002")) as other:
-        os.utime(other, (LONG_AGO, LONG_AGO))
-        assert left.exists(), "it is young: whoever made it may be about to lock it"
-        os.utime(left, (LONG_AGO, LONG_AGO))
-        with table_files.folder_for(FolderStore(tmp_path / "export-000003")) as third:
-            assert sorted(tmp_path.iterdir()) == sorted([other, third])
+def test_it_is_in_the_export_and_takes_the_place_of_what_a_killed_export_left(tmp_path):
+    there = tmp_path / "exports" / "export-000001"
+    (there / "spool").mkdir(parents=True)
+    (there / "spool" / "left").touch()
+    with table_files.spool_folder(FolderStore(there)) as made:
+        assert made.parent == there and list(made.iterdir()) == []
+        (made / "0.rows").write_bytes(b"rows")
+    assert list(there.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
-    there = table_files.folder_for(FolderStore(tmp_path / "file" / "export-000001"))
+    there = table_files.spool_folder(FolderStore(tmp_path / "file" / "export-000001"))
     with pytest.raises(errors.BadInput, match="cannot export to"), there:
         raise AssertionError("there can be none")
