@@ -187,9 +187,7 @@ class Job:
         each = source.batch_size if mode == "bsp" and scaling == "worker_batch" else None
         data = PreparedData(source, card, accumulate, each, shared.picker)
         stream = None if source.online is None else self._stream_feed(source.online, data)
-        if isinstance(stream, BspStreamFeed):
-            shared = dataclasses.replace(shared, picker=stream)
-        wired = self._wire(model, own, mode, max_staleness, shared, StepListener() if stream is None else stream)
+        wired = self._wire(model, own, mode, max_staleness, shared, stream)
         back: Any = type(given)(wired.step.optimizers) if isinstance(given, list | tuple) else wired.step.optimizers[0]
         if stream is None:
             return wired.model, back, self._batches(data, mode, wired)
@@ -265,9 +263,11 @@ class Job:
         mode: setup.Mode,
         max_staleness: int | None,
         shared: setup.SharingOptions,
-        listener: StepListener,
+        stream: StreamFeed | BspStreamFeed | None,
     ) -> setup.Wired:
-        on_step = self._reports.step
+        on_step, listener = self._reports.step, StepListener() if stream is None else stream
+        if isinstance(stream, BspStreamFeed):
+            shared = dataclasses.replace(shared, picker=stream)
         wired = self._wired = setup.wire(
             model, own, mode, self._link, self._settings, self.meter, on_step, max_staleness, shared, listener
         )

@@ -35,9 +35,12 @@ TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts 
 
 @dataclass(slots=True)
 class CostEstimate:
-    """Expected duration of a step with a cache."""
+    """Parts of the expected duration of a step with a cache."""
 
     reckoned_s: float = 0.0
+    """Expected duration of a step with the last cache."""
+    read_s: float = 0.0
+    """Recent average seconds to read this rank's part of a batch."""
     unseen_s: float = 0.0
     """Seconds by which a step with the last cache exceeded its estimate."""
 
@@ -72,8 +75,6 @@ class CacheDecision:
         self._before = StepTimes(0.0, 0.0, 0.0)
         self._moved = 0
         self._cost = CostEstimate()
-        self._read_s = 0.0
-        """Recent average seconds to read this rank's part of a batch."""
         self._rest, self._cold, self._workers = AGAIN, COLD, 0
 
     @property
@@ -89,7 +90,7 @@ class CacheDecision:
         self._sent.append(self._paper(features, samples))
 
     def note_read(self, seconds: float) -> None:
-        self._read_s += 0.1 * (seconds - self._read_s) if self._read_s else seconds
+        self._cost.read_s += 0.1 * (seconds - self._cost.read_s) if self._cost.read_s else seconds
 
     def on_request(self, *, asked: bool) -> None:
         if self.asked and not asked:
@@ -145,7 +146,7 @@ class CacheDecision:
         measured = self._measured(
             saved=min(1.0, spared / moved) if moved > 0 else 0.0,
             slower_s=max(0.0, lately.step_s - self._before.step_s),
-            beside_s=self._probes.risk().workers * self._read_s + statistics.fmean(one.seconds for one in counted),
+            beside_s=self._probes.risk().workers * self._cost.read_s + statistics.fmean(one.seconds for one in counted),
         )
         verdict = cache_benefit.decide(measured)
         self._cost.reckoned_s = cache_benefit.reckoned_s(measured) - measured.unseen_s
