@@ -4,7 +4,6 @@ Out: an address that `embedding.lookup.table_client` connects to, and counters. 
 server/__main__.py runs the process. docs/design/wire.md describes the protocol.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from springtide import _native, errors
+from springtide import _native
 from springtide.domain.core.roles import Placement
 from springtide.rpc.transport import addresses
 from springtide.server.slot_loads import SlotCount
@@ -61,13 +60,11 @@ class ServerRole:
         workers: int,
         secret: bytes,
         host: str = "127.0.0.1",
-        port: int = 0,
         threads: int | None = None,
-        shared_memory: bool = True,
         certificates: str = "",
         **limits: Any,
     ) -> None:
-        """Create the server. `limits` are fields of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes`."""
+        """Create the server. `limits` are further fields of `_native.ServerOptions`, such as `port` or `stall_s`."""
         self.index = index
         self.hurried = False
         """Whether the checkpoint being written is urgent, because a caller waits for it."""
@@ -80,15 +77,11 @@ class ServerRole:
         threads = threads or min(LOOKUP_THREADS, usage.cores())
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()
-        settings = dict(host=host, port=port, secret=secret, index=index, workers=workers)
-        known = [name for name in dir(options) if not name.startswith("_")]
-        for name, value in {**settings, "shared_memory": shared_memory, "tls": certificates, **limits}.items():
-            if name not in known:
-                raise errors.UnknownName("setting of a server", name, known)
+        settings = {"host": host, "secret": secret, "index": index, "workers": workers, "tls": certificates, **limits}
+        for name, value in settings.items():
             setattr(options, name, value)
         self._server = _native.Server(self.store, options)
         self._placed = False
-        self._stopped = threading.Event()
 
     def start(self) -> str:
         """Listen and return the address; port 0 selects a free port. PortTaken if another process has the port."""
@@ -142,15 +135,15 @@ class ServerRole:
             why=done["why"],
         )
 
-    def take_back(self, slot: int) -> bool:
+    def take_back(self, slot: int) -> None:
         self.in_doubt.pop(slot, None)
-        return bool(self._server.take_back(slot))
+        self._server.take_back(slot)
 
-    def let_go(self, slot: int) -> bool:
+    def let_go(self, slot: int) -> None:
         """Drop a slot that was closed for a transfer without an answer from the target, once it is certain that the
         target owns it."""
         self.in_doubt.pop(slot, None)
-        return bool(self._server.let_go(slot))
+        self._server.let_go(slot)
 
     def take_no_more(self) -> None:
         self._server.take_no_more(True)
@@ -176,12 +169,8 @@ class ServerRole:
             "identity_bytes": float(remembered.bytes),
         }
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        return self._stopped.wait(timeout_s)
-
     def stop(self, drain_s: float = DRAIN_S) -> None:
         self._server.stop(drain_s)
-        self._stopped.set()
 
     def __enter__(self) -> "ServerRole":
         self.start()
@@ -189,6 +178,3 @@ class ServerRole:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def __repr__(self) -> str:
-        return f"ServerRole(index={self.index}, address={self.address!r})"
