@@ -4,7 +4,6 @@ In: the master's WorkerWelcome. Out: a TableClient, this worker's own address, a
 timings.
 """
 
-import dataclasses
 import time
 from typing import Any
 
@@ -18,64 +17,55 @@ from springtide.worker.link import master_link
 from springtide.worker.link.progress import ClientTime
 
 NANO = 1e-9
-ANY_READ: BeforeRead = lambda tables: None  # noqa: E731
 ATTEMPT_S = 5.0  # seconds per attempt; short, because a lost server may return at another address
 
 
 def to_tables(
-    to_master: master_link.MasterLink,
-    settings: config.Settings,
-    *,
-    behind: Behind | None = None,
-    before_read: BeforeRead = ANY_READ,
+    to_master: master_link.MasterLink, settings: config.Settings, *, behind: Behind | None, before_read: BeforeRead
 ) -> TableClient:
-    """Connect to the job's tables, even if servers return at other addresses; `behind` wraps the tables in a row
-    cache."""
-    deadline = time.monotonic() + settings.connect_timeout_s
+    """Connect to the job's tables: on its servers, even if servers return at other addresses, or in this process if
+    there are none. `behind` wraps the tables on servers in a row cache.
+    """
+    welcome, deadline = to_master.join(), time.monotonic() + settings.connect_timeout_s
+    if not welcome.servers:
+        spec, threads = welcome.spec, torch.get_num_threads()
+        return TableClient.local(
+            slots=spec.slots, seed=spec.seed, threads=threads, whole_table_bytes=settings.whole_table_bytes
+        )
+    client = {
+        "behind": behind,
+        "before_read": before_read,
+        "loads": False,  # a separate call assigns the initial values, once per job
+        "whole_table_bytes": settings.whole_table_bytes,
+    }
     while True:
-        welcome = to_master.join()
         try:
-            left = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
-            return tables(
-                welcome, dataclasses.replace(settings, connect_timeout_s=left), behind=behind, before_read=before_read
-            )
+            return _connected(welcome, settings, max(0.1, min(ATTEMPT_S, deadline - time.monotonic())), client)
         except errors.ServerUnreachable:
-            known = to_master.join().lives
-            if known == welcome.lives and time.monotonic() > deadline:
+            before, welcome = welcome, to_master.join()
+            if welcome.lives == before.lives and time.monotonic() > deadline:
                 raise
-            if known != welcome.lives:
+            if welcome.lives != before.lives:
                 deadline = time.monotonic() + settings.connect_timeout_s
 
 
-def tables(
-    welcome: WorkerWelcome,
-    settings: config.Settings,
-    *,
-    behind: Behind | None = None,
-    before_read: BeforeRead = ANY_READ,
+def _connected(
+    welcome: WorkerWelcome, settings: config.Settings, timeout_s: float, client: dict[str, Any]
 ) -> TableClient:
-    """Connect to the job's tables: on its servers, or in this process if there are none."""
-    local: Any = {"whole_table_bytes": settings.whole_table_bytes}
-    if not welcome.servers:
-        return TableClient.local(
-            slots=welcome.spec.slots, seed=welcome.spec.seed, threads=torch.get_num_threads(), **local
-        )
     nowhere = ("", 0)  # address of a server that has left or is down
-    where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
     return TableClient.connect(
-        where,
+        [addresses.parse(address) if address else nowhere for address in welcome.servers],
         secret=welcome.secret,
         placement=welcome.placement.server_of_slot,
         threads=torch.get_num_threads(),
         certificates=welcome.certificates,
-        # loads=False: a separate call assigns the initial values, once per job
-        client={"behind": behind, "before_read": before_read, "loads": False, **local},
+        client=client,
         epoch=welcome.placement.epoch,
         rank=welcome.rank,
         incarnation=welcome.incarnation,
         generation=welcome.generation,
         lives=list(welcome.lives),
-        connect_timeout_s=settings.connect_timeout_s,
+        connect_timeout_s=timeout_s,
         request_timeout_s=settings.request_timeout_s,
         reconnect_s=settings.reconnect_s,
         recovery_s=settings.recovery_s,
