@@ -1,1 +1,1 @@
-"""Pure. Assign slots to servers with the fewest moves."""
+"""Pure. Assign slots to servers with few moves."""

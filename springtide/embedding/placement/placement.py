@@ -1,13 +1,11 @@
-"""Pure. Place slots on servers, and plan the fewest moves when servers or loads change.
+"""Pure. Place slots on servers, and plan few moves when servers or loads change.
 
 In: slots, server capacities, and the load of each slot as servers measured it. Out: a `Placement`, or a `SlotMove` for
-each slot that moves. A heuristic balances first. If the heuristic needs more moves than the lower bound, an integer
-program improves the layout. Next: `master.servers.migration` publishes the moves, `server.migration` carries them out.
+each slot that moves. Next: `master.servers.migration` publishes the moves, `server.migration` carries them out.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +25,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Which = npt.NDArray[np.bool_]
 """Mask over slots: True for each slot that the search may move."""
-OUT_OF_TIME = 1
-CHOICES = (512, 2048)
-"""Limits on the number of binary variables of the two integer programs. The first, small program usually finds the
-minimum quickly."""
-SECONDS = 2.0
-"""Time limit in seconds for each program. Most programs take a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +57,15 @@ def moves(
     """Return the slot moves that bring every server within `tolerance` of its share.
 
     `old` names the server of each slot; a server that is not in `servers` leaves. CPU determines a server's share of
-    requests, memory its share of bytes. Without measurements all slots count alike. The moves are the fewest, or
-    slightly more. If slots are too coarse for balance, the result is as close as moves and exchanges allow.
+    requests, memory its share of bytes. Without measurements all slots count alike. The moves are few, but not always
+    the fewest. If slots are too coarse for balance, the result is as close as moves and exchanges allow.
     """
     if not servers:
         raise errors.BadInput("slots cannot be laid over no servers: one must stay")
     if len(load) != len(old):
         raise errors.BadInput(f"loads of {len(load)} slots for {len(old)} slots")
     problem, ranks = _problem(old, servers, load, tolerance), sorted(servers)
-    now = _chosen(problem)
+    now = settled(problem)
     changed = np.flatnonzero(now != problem.before)
     return tuple(SlotMove(slot=slot, source=old[slot], target=ranks[int(now[slot])]) for slot in changed.tolist())
 
@@ -103,32 +95,11 @@ class PlacementProblem:
         outside: Floats = np.maximum(np.abs(held - 1.0) - self.tolerance, 0.0).sum(axis=-1)
         return outside
 
-    def balanced(self, owners: Ints) -> bool:
-        return bool(self.off(self.held(owners)).sum() <= NOISE)
-
-    def moves(self, owners: Ints) -> int:
-        return int(np.count_nonzero(owners != self.before))
-
-
-def _chosen(problem: PlacementProblem) -> Ints:
-    least = at_least(problem)
-    quick = settled(problem, least=least)
-    if problem.balanced(quick) and problem.moves(quick) <= least:
-        return quick
-    return fewer(problem, quick)
-
 
 def balance(owners: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> dict[int, float]:
     problem = _problem(owners, servers, load, 0.0)
     held = problem.held(problem.before)
     return {rank: float(np.abs(held[i] - 1.0).max()) for i, rank in enumerate(sorted(servers))}
-
-
-def fewest(
-    old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
-) -> int:
-    """Return a lower bound on the moves of any layout within the tolerance; see `embedding.placement.placement`."""
-    return at_least(_problem(old, servers, load, tolerance))
 
 
 def _problem(
@@ -161,7 +132,7 @@ def _parts(loads: Sequence[float]) -> Floats:
     return parts
 
 
-def settled(problem: PlacementProblem, *, least: int) -> Ints:
+def settled(problem: PlacementProblem) -> Ints:
     """Return a server for each slot, as balanced as single moves and exchanges allow."""
     found = []
     for moved_first in (True, False):
@@ -170,8 +141,6 @@ def settled(problem: PlacementProblem, *, least: int) -> Ints:
         layout.settle(moved_first=moved_first)
         layout.take_back()
         found.append(layout)
-        if layout.count <= least:
-            break
     return min(found, key=lambda one: (round(float(problem.off(one.held).sum()), 6), one.count)).now
 
 
@@ -307,76 +276,3 @@ class _Layout:
             self.held[source] -= self.part[slot] / self.share[source]
         self.held[server] += self.part[slot] / self.share[server]
         self.now[slot] = server
-
-
-def at_least(problem: PlacementProblem) -> int:
-    before, held = problem.before, problem.held(problem.before)
-    over, under = held - (1.0 + problem.tolerance), (1.0 - problem.tolerance) - held
-    leave = int(np.count_nonzero(before < 0))
-    arrive = 0
-    for server, share in enumerate(problem.share):
-        mine, others = problem.part[before == server] / share, problem.part[before != server] / share
-        leave += max(_cover(mine[:, kind], over[server, kind]) for kind in (0, 1))
-        arrive += max(_cover(others[:, kind], under[server, kind]) for kind in (0, 1))
-    return max(leave, arrive)
-
-
-def _cover(sizes: np.ndarray[tuple[int], np.dtype[np.float64]], amount: float) -> int:
-    """Return how many of the largest sizes reach the amount; one more than exist if all together do not."""
-    if amount <= NOISE:
-        return 0
-    return int(np.searchsorted(np.cumsum(-np.sort(-sizes)), amount - NOISE)) + 1
-
-
-def fewer(problem: PlacementProblem, quick: Ints, *, seconds: float | None = None) -> Ints:
-    """Return the balanced layout with the fewest moves found within `seconds`, or `quick` if none is better."""
-    best = quick
-    for choices in CHOICES:
-        free = _free(problem, best, choices // len(problem.share))
-        now = best.copy()
-        now[free], done = _solved(problem, best, free, SECONDS if seconds is None else seconds)
-        if problem.balanced(now) and (not problem.balanced(best) or problem.moves(now) < problem.moves(best)):
-            best = now
-        if not done or len(free) == len(best):
-            break
-    return best
-
-
-def _free(problem: PlacementProblem, quick: Ints, most: int) -> Ints:
-    """Return the slots that the program may place: slots that `quick` moved first, then the largest."""
-    moved = (quick != problem.before) & (problem.before >= 0)
-    order = np.lexsort((-problem.part.max(axis=1), ~moved))
-    return np.sort(order[:most])
-
-
-def _solved(problem: PlacementProblem, quick: Ints, free: Ints, seconds: float) -> tuple[Ints, bool]:
-    """Return a server for each free slot, and whether the solver finished. If no balanced layout was found, the servers
-    are those of `quick`."""
-    from scipy import optimize, sparse
-
-    slots, servers = len(free), len(problem.share)
-    each, homes = np.arange(slots), problem.before[free]
-    costs = np.ones((slots, servers))
-    costs[each[homes >= 0], homes[homes >= 0]] = 0.0
-    fixed = quick.copy()
-    fixed[free] = -1
-    held: Floats = problem.held(fixed)
-    once = sparse.kron(sparse.eye_array(slots), np.ones((1, servers)))
-    loads: list[Any] = [
-        sparse.kron(problem.part[free, kind][None, :], sparse.diags_array(1.0 / problem.share[:, kind]))
-        for kind in (0, 1)
-    ]
-    room = problem.tolerance + NOISE
-    limits = [
-        optimize.LinearConstraint(load, 1.0 - room - held[:, kind], 1.0 + room - held[:, kind])
-        for kind, load in enumerate(loads)
-    ]
-    found = optimize.milp(
-        costs.ravel(),
-        integrality=np.ones(costs.size),
-        bounds=optimize.Bounds(0, 1),
-        constraints=[optimize.LinearConstraint(once, 1, 1), *limits],
-        options={"time_limit": seconds},
-    )
-    taken = quick[free] if found.x is None else np.argmax(found.x.reshape(slots, servers), axis=1)
-    return taken, found.status != OUT_OF_TIME
