@@ -4,8 +4,7 @@ This module exports the whole public API of a training script. Each name is impo
 springtide`` stays fast and does not load torch.
 """
 
-import importlib
-from typing import Any
+from springtide import lazy_names
 
 __version__ = "0.1.0.dev0"
 
@@ -22,11 +21,7 @@ _HOME = {
 
 __all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join", "stateless", "stream"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'springtide' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__ = lazy_names.importer(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -4,16 +4,13 @@
 (dataworker/loader/loader.py).
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from springtide import lazy_names
 
 if TYPE_CHECKING:
     from springtide.dataworker.loader.loader import ElasticLoader as ElasticLoader
 
 _HOME = {"ElasticLoader": "springtide.dataworker.loader.loader"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'springtide.data' has no attribute {name!r}; it has {', '.join(_HOME)}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__ = lazy_names.importer(__name__, _HOME)

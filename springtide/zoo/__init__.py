@@ -5,8 +5,7 @@ sets: Criteo, Avazu, MovieLens, Parquet. `metrics` has streaming AUC and log los
 generator and the metrics need no torch.
 """
 
-import importlib
-from typing import Any
+from springtide import lazy_names
 
 _HOME = {
     "MODELS": "springtide.zoo.catalog",
@@ -23,11 +22,7 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'springtide.zoo' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__ = lazy_names.importer(__name__, _HOME)
 
 
 def __dir__() -> list[str]:
