@@ -206,14 +206,16 @@ def _sort_out(
     progress: Callable[[int], None],
 ) -> None:
     """Read each slot once: spool new and changed rows, and write all keys and sums to the index."""
-    index = table_files.IndexWriter(out)
+    counts: list[int] = []
     nothing = np.empty(0, dtype=np.int64)
     for slot in range(slots):
         found = slot_rows.read(slot)
         for spec, table in zip(specs, tables, strict=True):
             keys, rows = found[spec.id]
             sums = table_files.sums_of(rows)
-            index.add(keys, sums)
+            out.write(keys.tobytes())
+            out.write(sums.tobytes())
+            counts.append(len(keys))
             if old is None:
                 table.add(keys, rows, nothing)
             else:
@@ -221,7 +223,7 @@ def _sort_out(
                 table.add(keys[differs], rows[differs], removed)
         dense.add(found)
         progress(slot)
-    index.close()
+    out.write(np.array(counts, dtype=np.uint32).tobytes())
     if old is not None:
         old.close()
 

@@ -89,23 +89,11 @@ def sums_of(rows: Rows) -> Sums:
     return mixed
 
 
-class IndexWriter:
-    """Writes an index in order of slots, and within a slot in order of tables."""
-
-    def __init__(self, out: Any) -> None:
-        self._out, self._counts = out, list[int]()
-
-    def add(self, keys: Keys, sums: Sums) -> None:
-        self._out.write(keys.tobytes())
-        self._out.write(sums.tobytes())
-        self._counts.append(len(keys))
-
-    def close(self) -> None:
-        self._out.write(np.array(self._counts, dtype=np.uint32).tobytes())
-
-
 class IndexReader:
-    """Reads an index in the order of writing. Raises if it is truncated, or at the end if its checksum is wrong."""
+    """Reads an index: keys and sums by slot, and within a slot by table; then the number of keys of each part.
+
+    Raises if the index is truncated, or at the end if its checksum is wrong.
+    """
 
     def __init__(self, place: FileStore, *, parts: int, crc: int) -> None:
         self._place, self._crc, self._seen = place, crc, 0

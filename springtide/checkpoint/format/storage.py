@@ -71,15 +71,9 @@ class FolderStore:
             return None
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        with open(self.path / name, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            left = max(0, size - offset) if length is None else length
-            parts = []
-            while left and (part := os.pread(file.fileno(), left, offset)):
-                parts.append(part)
-                offset += len(part)
-                left -= len(part)
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        with open(self.path / name, "rb") as file:
+            file.seek(offset)
+            return file.read(-1 if length is None else length)
 
     def write(self, name: str, content: bytes) -> None:
         with self.create(name) as file:

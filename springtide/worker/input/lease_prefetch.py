@@ -11,12 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
-from springtide.rpc.messages.coordination import Regroup
-from springtide.worker.link.clients import LeaseClient
+from springtide.worker.link.clients import LeaseAnswer, LeaseClient
 from springtide.worker.link.lease_tracker import LeaseTracker
 
-Answer = messages.LeaseReply | Regroup | messages.WaitReply | messages.DataEnd
-Ask = Callable[[DatasetCard, int], Answer]
+Ask = Callable[[DatasetCard, int], LeaseAnswer]
 PATIENCE_S = 0.02  # seconds to wait for an answer before the reader continues with the leases that it holds
 # seconds of work to hold, at the recent pace: more than the ten seconds that a master may need to restart
 LEAD_S = 12.0
@@ -33,7 +31,7 @@ class DirectLeases:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    def more(self, card: DatasetCard) -> Answer:
+    def more(self, card: DatasetCard) -> LeaseAnswer:
         return self._ask(card, 1)
 
     def keep_up(self, card: DatasetCard, samples: int) -> None:
@@ -62,7 +60,7 @@ class PrefetchedLeases(DirectLeases):
         super().__init__(ask)
         self._tracker, self._patience_s, self._lead_s, self._clock = tracker, patience_s, lead_s, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-leases")
-        self._asked: Future[Answer] | None = None
+        self._asked: Future[LeaseAnswer] | None = None
         self._was_busy = False
         """Whether this worker had untrained leases when it sent the last request."""
         self._over = False
@@ -70,7 +68,7 @@ class PrefetchedLeases(DirectLeases):
         self._looks: deque[tuple[float, int]] = deque()
         self._samples = 0
 
-    def more(self, card: DatasetCard) -> Answer:
+    def more(self, card: DatasetCard) -> LeaseAnswer:
         """Return the master's answer, or WaitReply if it has not arrived yet; the request continues, so call again.
 
         A DataEnd counts only if this worker had trained all its leases when it asked. If it had not, the master may
@@ -106,7 +104,7 @@ class PrefetchedLeases(DirectLeases):
         self._was_busy = self._tracker.is_busy
         self._asked = self._thread.submit(self._ask, card, most)
 
-    def _answered(self, patience_s: float) -> Answer:
+    def _answered(self, patience_s: float) -> LeaseAnswer:
         assert self._asked is not None
         answer = self._asked.result(timeout=patience_s)
         self._asked = None

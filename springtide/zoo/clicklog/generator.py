@@ -167,12 +167,6 @@ def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -
     return float(right / (ones.sum() * zeros.sum() - itself))
 
 
-def best_auc(generator: Generator, start: int, stop: int) -> float:
-    """Return the AUC of the true probabilities over samples start .. stop - 1."""
-    true = generator.between(start, stop).probability
-    return expected_auc(true, true)
-
-
 def auc_vs_lag(
     generator: Generator, lags_s: Sequence[float], *, at_s: float = 0.0, samples: int = 100_000
 ) -> list[LagPoint]:
