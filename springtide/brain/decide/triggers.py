@@ -163,7 +163,7 @@ def parse(pairs: Iterable[str]) -> dict[str, str]:
         event, mark, policy = pair.partition("=")
         kind, _, cause = event.strip().partition("/")
         if not mark or not policy.strip():
-            raise errors.BadInput(f"{pair!r}: use EVENT=POLICY, such as oom=dlrover or 'slow/hot server=dlrover'")
+            raise errors.BadInput(f"{pair!r}: use EVENT=POLICY, such as oom=static or 'slow/hot server=static'")
         if kind not in list(EventKind):
             raise errors.UnknownName("event", kind, [str(known) for known in EventKind])
         found[f"{kind}/{cause}" if cause else kind] = policy.strip()

@@ -38,7 +38,7 @@ MEANING = {
 
 @verb(
     "springtide plan train                    plan of a job, running or past",
-    "springtide plan examples/plan_job.yaml --policy optimus",
+    "springtide plan examples/plan_job.yaml --policy static",
 )
 def plan(
     source: Annotated[

@@ -13,24 +13,6 @@ Feature = str | float
 """Word or number that describes a job: user, model, tables, data source, batch size..."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPolicyConfig:
-    """Step sizes of the policies that scale in fixed steps."""
-
-    workers: int = 4
-    """Workers per step. DLRover's comparison has 4 for Wide & Deep and 1 for xDeepFM."""
-    servers: int = 2
-    """Servers per step. DLRover's comparison has 2 for Wide & Deep and 1 for xDeepFM."""
-    every_s: float = 180.0
-    """Seconds between two steps: 20 s to launch, 100 s to begin, 60 s to sample."""
-    threshold: float = 0.3
-    """Share of the mean gain per worker that a new worker must bring. If it brings less, no more workers are added."""
-
-    def __post_init__(self) -> None:
-        validation.check_range(self, "workers", "servers", least=1, of="planning: steps.")
-        validation.check_range(self, "every_s", "threshold", least=0, of="planning: steps.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class ChangeSettings:
     """What a change of a job must bring, and when it may come."""
@@ -100,7 +82,6 @@ class PlanningConfig(ChangeSettings, SizeSettings, StartSettings):
     exact_options: int = 4_000
     """Total candidates of all jobs above which the exact solver is not tried."""
     prices: Prices = field(default_factory=Prices)
-    steps: StepPolicyConfig = field(default_factory=StepPolicyConfig)
     data_workers: str = "maxtp"
     """Metric that decides which job's data workers get cores first: "maxtp", "srtf", "fair", a plug-in name, or
     `module:function` (`planning.dataworkers.allocation`)."""

@@ -39,18 +39,6 @@ def throughput(shape: Shape, timing: TimingSum) -> float | None:
     return speed if speed < math.inf else None
 
 
-def by_shape(job: JobView) -> tuple[ShapeSpeed, ...]:
-    sums: dict[Shape, TimingSum] = {}
-    for profile in job.profiles:
-        if throughput(profile.shape, profile.timing) is not None:
-            sums[profile.shape] = sums.pop(profile.shape, TimingSum()) + profile.timing
-    return tuple(
-        ShapeSpeed(shape=shape, throughput=speed, steps=timing.steps)
-        for shape, timing in sums.items()
-        if (speed := throughput(shape, timing)) is not None
-    )
-
-
 def shapes(job: JobView) -> set[Shape]:
     found: set[Shape] = set()
     last: Shape | None = None

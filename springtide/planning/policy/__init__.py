@@ -1,1 +1,1 @@
-"""Pure. Policies by name: Springtide's own policy, baselines and plug-ins."""
+"""Pure. Policies by name: Springtide's own policy, the user's own request, and plug-ins."""

@@ -15,19 +15,10 @@ from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import acceptance
 from springtide.planning.policy.acceptance import Policy
-from springtide.planning.policy.baselines import dlrover, es, optimus, optimus_one, static
 from springtide.planning.policy.springtide_policy import springtide
+from springtide.planning.policy.static_policy import static
 
-POLICIES: dict[str, Policy] = {
-    "springtide": springtide,
-    "static": static,
-    "es": es,
-    "optimus": optimus,
-    "optimus_one": optimus_one,
-    "dlrover": dlrover,
-}
-
-
+POLICIES: dict[str, Policy] = {"springtide": springtide, "static": static}
 GROUP = "springtide.policies"
 Plugin = Callable[..., Any]
 

@@ -1,11 +1,11 @@
 """Systems to compare: a policy that decides, and mechanisms that carry out plans and repair faults.
 
 In: a policy and its name. Out: a `System`. The policies are real code. The mechanisms follow the papers: Kubeflow
-cannot change a job, ES and Optimus re-initialize it, and Springtide changes it while it trains.
+cannot change a job, an elastic scheduler re-initializes it, and Springtide changes it while it trains.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
@@ -17,10 +17,9 @@ from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Array, Shapes
+from springtide.planning.policy.acceptance import Policy
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import TrueJob
-
-Policy = Callable[[ClusterView, PlanningConfig], Decision]
 
 
 class ServerChange(StrEnum):
@@ -70,17 +69,11 @@ class System:
 
 
 KUBEFLOW = Mechanisms(elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False)
-SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)
-"""Mechanisms of ES and Optimus: pods come and go, without repair of slow pods and without memory forecasts."""
-
-MECHANISMS = {"static": KUBEFLOW, "es": SCHEDULER, "optimus": SCHEDULER, "optimus_one": SCHEDULER}
 
 
 def system(name: str, policy: Policy) -> System:
-    """Return the system of a policy: with the mechanisms of its paper if known, else with Springtide's mechanisms."""
-    mechanisms = MECHANISMS.get(name, Mechanisms())
-    found = System(name=name, policy=policy, mechanisms=mechanisms)
-    return replace(found, every_s=180.0, again_s=180.0, rarely=0.0) if mechanisms is SCHEDULER else found
+    """Return the system of a policy: `static` on Kubeflow's mechanisms, any other policy on Springtide's."""
+    return System(name=name, policy=policy, mechanisms=KUBEFLOW if name == "static" else Mechanisms())
 
 
 Waits = Callable[[ShapeBounds], Array]

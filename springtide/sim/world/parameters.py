@@ -215,8 +215,6 @@ class PaperModel:
     """Core-seconds per step on a worker: used cores over steps per second, 001 Table 1."""
     server_core_s: float
     """Core-seconds per step on all servers together."""
-    steps: tuple[int, int]
-    """Numbers of workers and servers that ES and Optimus add at a time (001 §6.3)."""
     source: str
 
 
@@ -290,7 +288,6 @@ MODELS = {
         facts=FACTS,
         coefficients=_wide_deep(),
         tuned=TUNED["widedeep"],
-        steps=(4, 2),
         worker_core_s=WIDE_DEEP_CORES[0],
         server_core_s=WIDE_DEEP_CORES[1],
         source="000 §6.2 coefficients; units by 250 steps/s, 39% lookups and the shape of 001 Table 2",
@@ -300,7 +297,6 @@ MODELS = {
         facts=FACTS,
         coefficients=_xdeepfm(),
         tuned=TUNED["xdeepfm"],
-        steps=(1, 1),
         worker_core_s=XDEEPFM_CORES[0],
         server_core_s=XDEEPFM_CORES[1],
         source="001 Table 1 and §4.2: 6.2, 47.8 and 56 steps/s; update and constant of W&D",
@@ -310,7 +306,6 @@ MODELS = {
         facts=FACTS,
         coefficients=_dcn(),
         tuned=TUNED["dcn"],
-        steps=(4, 2),
         worker_core_s=WIDE_DEEP_CORES[0] * DCN_GRADIENT,
         server_core_s=WIDE_DEEP_CORES[1],
         source=f"W&D with {DCN_GRADIENT:g} times its gradient time, measured; the papers have no figure",

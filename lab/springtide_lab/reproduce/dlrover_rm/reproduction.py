@@ -22,7 +22,7 @@ from springtide.sim.world import parameters
 from springtide.sim.world.parameters import MODELS
 from springtide_lab import charts
 from springtide_lab.bench.core import harness
-from springtide_lab.charts import BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, Bar, Curve, Panel
+from springtide_lab.charts import BLUE, GREEN, GREY, LIGHT, ORANGE, Bar, Curve, Panel
 from springtide_lab.reproduce.dlrover_rm import cluster_days, testbed, trouble
 from springtide_lab.reproduce.dlrover_rm.cluster_days import ClusterDay
 from springtide_lab.reproduce.report import Row
@@ -34,7 +34,6 @@ POLICIES = {
     "springtide": ("Springtide", BLUE),
     "es": ("ES", ORANGE),
     "optimus": ("Optimus", GREEN),
-    "optimus_one": ("Optimus, a node at a time", PURPLE),
 }
 BEFORE, OURS = "as users asked", "Springtide"
 

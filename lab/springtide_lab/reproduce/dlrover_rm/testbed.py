@@ -28,6 +28,7 @@ from springtide.sim.world import workload
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import MODELS, ClusterWorld, PaperModel
 from springtide.sim.world.world import JobFaults, TrueJob
+from springtide_lab.reproduce.dlrover_rm import step_policies
 from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published, row
 
 WORLD = ClusterWorld().changed(
@@ -65,11 +66,14 @@ def tell(
     cores: float | None = None,
 ) -> Story:
     """One job under one policy; `cores`: all that it may have, if not the usual."""
-    model = MODELS[job.model]
-    steps = replace(PlanningConfig().steps, workers=model.steps[0], servers=model.steps[1])
-    config = PlanningConfig(exact_seconds=0.0, steps=steps, total_cpu=cores or PlanningConfig().total_cpu)
+    config = PlanningConfig(exact_seconds=0.0, total_cpu=cores or PlanningConfig().total_cpu)
     world = WORLD if cores is None else WORLD.changed(job_cpu=cores)
-    system = systems.oracle([job]) if name == "oracle" else systems.system(name, registry.load(name))
+    if name == "oracle":
+        system = systems.oracle([job])
+    elif name in ("es", "optimus"):
+        system = step_policies.system(name, job.model)
+    else:
+        system = systems.system(name, registry.load(name))
     if mechanisms is not None:
         system = replace(system, mechanisms=mechanisms)
     return Simulation(world, [job], system, config=config, history=history, record=[job.name]).run()
@@ -264,7 +268,7 @@ def measured(job: TrueJob, shape: Shape, random: np.random.Generator, at: float 
 def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
     """000 Fig. 10: minutes and steps a second, by policy, for a plot."""
     found = {}
-    for name in ("springtide", "es", "optimus", "optimus_one"):
+    for name in ("springtide", "es", "optimus"):
         story = tell(job_of(MODELS["widedeep"], seed), name)
         points = sorted(dict(story.speeds.get("job", [])).items())  # the last speed of each moment
         points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # as it was to the end

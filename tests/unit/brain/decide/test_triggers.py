@@ -105,20 +105,20 @@ def test_each_event_has_a_cause(kind, view, cause):
 
 
 def test_the_algorithm_is_looked_for_by_cause_then_by_event():
-    chosen = triggers.parse(["slow=es", "slow/hot server=dlrover", "oom = static"])
+    chosen = triggers.parse(["slow=static", "slow/hot server=half", "oom = static"])
     hot, other = views.running(findings=(finding(FindingKind.HOT_SERVER),)), views.running()
 
     def policy(kind, view):
         return triggers.request(event(kind), view, chosen, otherwise="springtide").policy
 
-    assert policy(EventKind.SLOW, hot) == "dlrover"
-    assert policy(EventKind.SLOW, other) == "es"
+    assert policy(EventKind.SLOW, hot) == "half"
+    assert policy(EventKind.SLOW, other) == "static"
     assert policy(EventKind.OOM, other) == "static"
     assert policy(EventKind.PERIODIC, other) == "springtide"
 
 
 def test_a_choice_that_cannot_be_read_is_refused():
     with pytest.raises(errors.UnknownName, match="Did you mean 'slow'"):
-        triggers.parse(["slwo=es"])
+        triggers.parse(["slwo=static"])
     with pytest.raises(errors.BadInput, match="EVENT=POLICY"):
         triggers.parse(["slow"])

@@ -28,7 +28,7 @@ MISTAKES = [
     (("status",), "no brain has served from"),
     (("serve", "--policy", "sprintide"), "Did you mean 'springtide'?"),
     (("serve", "--on", "slow"), "use EVENT=POLICY"),
-    (("serve", "--on", "slwo=es"), "Did you mean 'slow'?"),
+    (("serve", "--on", "slwo=static"), "Did you mean 'slow'?"),
     (("serve", "--capacity", "many"), "expected CORES or CORES,SIZE"),
     (("serve", "--capacity", "-1"), "neither may be below 0"),
     (("serve", "--capacity", "0"), "no job can begin with that; expected more than 0 of each"),
@@ -65,12 +65,12 @@ def test_a_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_planning_is_set_by_name():
-    found = brain.parse_planning(["rho=1", "prices.cpu=2", "similar=5", "steps.workers=1"], "es")
-    assert (found.policy, found.rho, found.prices.cpu, found.similar, found.steps.workers) == ("es", 1.0, 2.0, 5, 1)
+    found = brain.parse_planning(["rho=1", "prices.cpu=2", "similar=5"], "static")
+    assert (found.policy, found.rho, found.prices.cpu, found.similar) == ("static", 1.0, 2.0, 5)
     assert brain.parse_planning([], "springtide").extra_workers == 0
-    assert brain.parse_planning(["between_changes=5"], "es").between_changes_s == 5.0
+    assert brain.parse_planning(["between_changes=5"], "static").between_changes_s == 5.0
     with pytest.raises(errors.UnknownName, match="policy"):  # it has an option of its own
-        brain.parse_planning(["policy=es"], "springtide")
+        brain.parse_planning(["policy=static"], "springtide")
 
 
 def test_capacity_is_cores_and_perhaps_memory():
@@ -102,7 +102,7 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
         executors=messages.ExecutorCount(wanted=2, pids=(8, 9)),
         jobs=(job,),
         past=1234,
-        policies={"otherwise": "springtide", "oom": "dlrover"},
+        policies={"otherwise": "springtide", "oom": "static"},
         unreadable=2,
         trouble="the disk is full",
     )
@@ -113,7 +113,7 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
         "1 live jobs, 1,234 past ones",
         "40 of 64 cores, memory 8G works",
         "2 of 2 executors",
-        "oom: dlrover",
+        "oom: static",
         "2 past jobs that make no sense",
         "the disk is full",
         "slow (hot server), asked springtide",

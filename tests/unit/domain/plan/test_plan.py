@@ -10,7 +10,7 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan import plan, view
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity, StepPolicyConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity
 
 SMALL = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
@@ -99,9 +99,3 @@ def test_what_the_papers_name_a_number_for_is_that_unless_it_is_set():
     usual = PlanningConfig()
     assert (usual.total_cpu, usual.node_cpu, usual.server_cpu, usual.busy_server) == (200, 32, 16, 0.9)
     assert (usual.sample_steps, usual.sample_s, usual.between_changes_s, usual.rho) == (100, 60, 60, 2.5)
-    assert (usual.steps.workers, usual.steps.servers, usual.steps.every_s, usual.steps.threshold) == (4, 2, 180, 0.3)
-
-
-def test_steps_are_at_least_one():
-    with pytest.raises(errors.BadInput, match=r"steps\.workers 0"):
-        StepPolicyConfig(workers=0)

@@ -70,7 +70,7 @@ def test_where_cores_cannot_be_held_only_numbers_are_planned_and_that_is_said():
 def test_settings_go_where_they_belong():
     begun = start(
         planning={
-            "policy": "es",
+            "policy": "static",
             "sample_s": "5",
             "between_changes": "7",
             "cpu_step": "0.25",
@@ -79,7 +79,7 @@ def test_settings_go_where_they_belong():
         }
     )
     rules = begun.planning
-    assert (rules.config.policy, rules.config.sample_s, rules.config.between_changes_s) == ("es", 5.0, 7.0)
+    assert (rules.config.policy, rules.config.sample_s, rules.config.between_changes_s) == ("static", 5.0, 7.0)
     assert (rules.bounds.cpu_step, rules.window_s, rules.config.sample_steps) == (0.25, 2.0, 9)
 
 

@@ -1,0 +1,17 @@
+"""The policy that leaves every job as its user asked for it."""
+
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.policy import registry
+from tests.unit.planning import views
+
+
+def next_shape(job):
+    plan = registry.load("static")(views.cluster(job), PlanningConfig()).plan_for(job.name)
+    return plan.shape if plan else None
+
+
+def test_static_starts_as_the_user_asked_for_and_never_changes():
+    asked = views.shape(workers=7)
+    assert next_shape(views.waiting(requested=asked)) == asked
+    assert next_shape(views.running(asked)) is None
+    assert next_shape(views.waiting()).workers == 1
