@@ -27,18 +27,18 @@ NEARLY = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorizonPrices:
-    """Prices by job, in workers, so that a cost is in worker-steps."""
+    """Prices in workers, so that a cost is in worker-steps."""
 
     slo_s: float
-    lag: Array
+    lag: float
     """Price of a lag of `slo_s`; other lags in proportion."""
-    late: Array
+    late: float
     """Additional price of a lag above `slo_s`."""
-    change: Array
+    change: float
     """Price of one change, in worker-steps."""
-    again: Array | None = None
-    """Limit on the extra cost of a plan over the best plan for a scenario, in worker-steps; None for no limit. The
-    limit exists because the job switches to that best plan once it recognizes the scenario."""
+    again: float = np.inf
+    """Limit on the extra cost of a plan over the best plan for a scenario, in worker-steps. The limit exists because
+    the job switches to that best plan once it recognizes the scenario."""
     known: int = 0
     """Steps after which the real scenario is known."""
 
@@ -52,98 +52,87 @@ class ChangeEffect(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HorizonJobs:
-    """Jobs to plan, in equal time steps."""
+class Horizon:
+    """Expected traffic of a job in equal time steps, and its state before the first step."""
 
     step_s: float
     traffic: Array
-    """[jobs, scenarios, steps]: samples per second that may arrive."""
+    """[scenarios, steps]: samples per second that may arrive."""
     shares: Array
     """[scenarios]: probability of each scenario; the sum is 1."""
-    workers: Counts
-    """[jobs]: current workers."""
-    backlog: Array
-    """[jobs]: samples that wait."""
+    workers: int
+    backlog: float
+    """Samples that wait."""
     capacity: Array
-    """[jobs, most + 1]: samples per second by number of workers."""
+    """[most + 1]: samples per second by number of workers."""
 
 
 class WorkerPlan(NamedTuple):
-    """Planned workers of one job, with the expected cost."""
+    """Planned workers of each step, with the expected cost."""
 
     workers: Counts
     cost: float
 
 
-def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: ChangeEffect) -> list[WorkerPlan]:
-    """Return the cheapest chain of stretches for each job, from its current workers and backlog."""
-    each = np.arange(len(jobs.workers))
-    counts, rates = np.arange(fewest, jobs.capacity.shape[1]), jobs.capacity[:, None, fewest:]
-    usable = _usable(doing, jobs.step_s)
-    young, numbers = len(usable), len(counts)
-    seconds = (1 / np.maximum(jobs.traffic, 1e-9))[..., None, None]  # seconds of lag per waiting sample
-    arrive = (jobs.traffic * jobs.step_s)[..., None, None]
-    share = jobs.shares[None, :, None, None]
-    by_lag, late = (one[:, None, None, None] for one in (prices.lag / (2 * prices.slo_s), prices.late))
-    ahead = by_lag / (DRAINS * jobs.step_s)
+def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEffect) -> WorkerPlan:
+    """Return the cheapest chain of stretches from the current workers and backlog."""
+    counts, rates = np.arange(fewest, len(ahead.capacity)), ahead.capacity[fewest:]
+    usable = _usable(doing, ahead.step_s)
+    young, numbers, begin = len(usable), len(counts), ahead.workers - fewest
+    seconds = (1 / np.maximum(ahead.traffic, 1e-9))[..., None, None]  # seconds of lag per waiting sample
+    arrive = (ahead.traffic * ahead.step_s)[..., None, None]
+    share = ahead.shares[:, None, None]
+    by_lag = prices.lag / (2 * prices.slo_s)
+    later = by_lag / (DRAINS * ahead.step_s)
 
     # Row 0 holds the cheapest settled stretch of each number of workers. The other rows hold stretches begun in the
     # last steps.
-    waits = np.zeros((len(each), jobs.traffic.shape[1], young + 1, numbers))
+    waits = np.zeros((len(ahead.traffic), young + 1, numbers))
     cost = np.full(waits.shape, np.inf)
-    begun = np.full((len(each), young + 1, numbers), -1)
-    waits[each, :, 0, jobs.workers - fewest] = jobs.backlog[:, None]
-    cost[each, :, 0, jobs.workers - fewest] = 0.0
-    takes = np.repeat(rates * jobs.step_s, young + 1, axis=1)
-    came_from: list[
-        tuple[Counts, Counts]
-    ] = []  # for each step: start and worker count of the stretch before each new stretch
-    lag = waits * seconds[:, :, 0]
-    for step in range(arrive.shape[2]):
-        seen = (share * (cost + lag**2 * ahead)).sum(axis=1)
-        row, place = np.divmod(seen.reshape(len(each), -1).argmin(axis=1), numbers)
-        came_from.append((begun[each, row, place], place))
-        so_far, waiting = cost[each, :, row, place], waits[each, :, row, place]
+    begun = np.full((young + 1, numbers), -1)
+    waits[:, 0, begin] = ahead.backlog
+    cost[:, 0, begin] = 0.0
+    takes = np.tile(rates * ahead.step_s, (young + 1, 1))
+    came_from: list[tuple[int, int]] = []  # for each step: start and place of the stretch before each new stretch
+    lag = waits * seconds[:, 0]
+    for step in range(arrive.shape[1]):
+        seen = (share * (cost + lag**2 * later)).sum(axis=0)
+        row, place = divmod(int(seen.argmin()), numbers)
+        came_from.append((int(begun[row, place]), place))
+        so_far, waiting = cost[:, row, place], waits[:, row, place]
         newest = step % young + 1  # row of the oldest of the recent stretches, which now counts as settled
-        settled = seen[:, newest] < seen[:, 0]
-        begun[:, 0] = np.where(settled, begun[:, newest], begun[:, 0])
+        settled = seen[newest] < seen[0]
+        begun[0] = np.where(settled, begun[newest], begun[0])
         for one in (cost, waits):
-            one[:, :, 0] = np.where(settled[:, None], one[:, :, newest], one[:, :, 0])
-        waits[:, :, newest] = waiting[..., None]
-        cost[:, :, newest], begun[:, newest] = (so_far + prices.change[:, None])[..., None], step
-        cost[each, :, newest, place] = np.inf
-        takes[:, 1:] = rates * usable[(step - np.arange(young)) % young, None]
+            one[:, 0] = np.where(settled, one[:, newest], one[:, 0])
+        waits[:, newest] = waiting[:, None]
+        cost[:, newest], begun[newest] = (so_far + prices.change)[:, None], step
+        cost[:, newest, place] = np.inf
+        takes[1:] = rates * usable[(step - np.arange(young)) % young, None]
         if doing.pause_s == 0:
-            slower = np.minimum(rates[:, 0], rates[each, 0, place][:, None])
-            takes[:, newest] += slower * (jobs.step_s - usable[0])
-        lag = waits * seconds[:, :, step]
-        waits = np.maximum(waits + arrive[:, :, step] - takes[:, None], 0)
-        lag_after = waits * seconds[:, :, step]
-        cost += counts + (lag + lag_after) * by_lag + (lag_after > NEARLY * prices.slo_s) * late
-        lag = waits * seconds[:, :, min(step + 1, arrive.shape[2] - 1)]
-        if prices.again is not None and step + 1 >= prices.known:
-            _bound(cost, waits, lag, ahead, prices.again)
-    seen = (share * (cost + lag**2 * ahead)).sum(axis=1).reshape(len(each), -1)
-    last = seen.argmin(axis=1)
-    return [
-        WorkerPlan(
-            _chain(job, int(begun[job].ravel()[last[job]]), int(last[job]) % numbers, came_from, counts),
-            float(seen[job, last[job]]),
-        )
-        for job in range(len(each))
-    ]
+            takes[newest] += np.minimum(rates, rates[place]) * (ahead.step_s - usable[0])
+        lag = waits * seconds[:, step]
+        waits = np.maximum(waits + arrive[:, step] - takes, 0)
+        lag_after = waits * seconds[:, step]
+        cost += counts + (lag + lag_after) * by_lag + (lag_after > NEARLY * prices.slo_s) * prices.late
+        lag = waits * seconds[:, min(step + 1, arrive.shape[1] - 1)]
+        if step + 1 >= prices.known:
+            _bound(cost, waits, lag, later, prices.again)
+    seen = (share * (cost + lag**2 * later)).sum(axis=0)
+    row, place = divmod(int(seen.argmin()), numbers)
+    return WorkerPlan(_chain(int(begun[row, place]), place, came_from, counts), float(seen[row, place]))
 
 
-def _bound(cost: Array, waits: Array, lag: Array, ahead: Array, again: Array) -> None:
+def _bound(cost: Array, waits: Array, lag: Array, later: float, again: float) -> None:
     """Limit the cost in every scenario except the first to the cost of the best chain plus a change."""
-    whole = (cost + lag**2 * ahead)[:, 1:]
+    whole = (cost + lag**2 * later)[1:]
     if not whole.size:
         return
-    most = whole.min(axis=(2, 3), keepdims=True) + again[:, None, None, None]
+    most = whole.min(axis=(1, 2), keepdims=True) + again
     dear = (whole > most) & np.isfinite(whole)
-    cost[:, 1:] = np.where(dear, most, cost[:, 1:])
+    cost[1:] = np.where(dear, most, cost[1:])
     for one in (waits, lag):
-        one[:, 1:][dear] = 0.0
+        one[1:][dear] = 0.0
 
 
 def _usable(doing: ChangeEffect, step_s: float) -> Array:
@@ -153,7 +142,7 @@ def _usable(doing: ChangeEffect, step_s: float) -> Array:
     return np.clip((np.arange(young) + 1) * step_s - lost, 0, step_s)
 
 
-def _chain(job: int, start: int, place: int, came_from: list[tuple[Counts, Counts]], counts: Counts) -> Counts:
+def _chain(start: int, place: int, came_from: list[tuple[int, int]], counts: Counts) -> Counts:
     end = len(came_from)
     workers = np.zeros(end, dtype=np.int64)
     while True:
@@ -161,8 +150,7 @@ def _chain(job: int, start: int, place: int, came_from: list[tuple[Counts, Count
         if start < 0:
             return workers
         end = start
-        starts, places = came_from[start]
-        start, place = int(starts[job]), int(places[job])
+        start, place = came_from[start]
 
 
 BELIEVED = (0.85, 0.15)  # weights of the mean and the high end of an outlook in the expected cost
@@ -187,29 +175,15 @@ def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
 
 
 def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
-    return decide_all([view], rules)[0]
-
-
-def decide_all(views: Sequence[OnlineView], rules: OnlineRules) -> list[Scaling]:
-    said = [_at_once(view, rules) for view in views]
-    believed = [_as_it_is(view) if _surprised(view, rules) else view.outlook for view in views]
-    for place, (view, outlook) in enumerate(zip(views, believed, strict=True)):
-        if said[place] is None and (alert := _alert(view, outlook, rules)):
-            most = max(rules.fewest, int(np.asarray(view.capacity[: rules.most + 1]).argmax()))
-            said[place] = Scaling(workers=most, why=alert, plan=(most,), alert=alert)
-    alike: dict[tuple[float, int], list[int]] = {}
-    for place, one in enumerate(said):
-        if one is None:
-            outlook = believed[place]
-            steps = max(1, min(len(outlook.mean), round(rules.horizon_s / outlook.step_s)))
-            alike.setdefault((outlook.step_s, steps), []).append(place)
-    for (step_s, steps), places in alike.items():
-        found = _best([views[place] for place in places], [believed[place] for place in places], step_s, steps, rules)
-        for place, best in zip(places, found, strict=True):
-            plan = tuple(map(int, best.workers))
-            why = _why(views[place], believed[place], plan, believed[place] is not views[place].outlook)
-            said[place] = Scaling(workers=plan[0], why=why, plan=plan)
-    return [one for one in said if one is not None]
+    if (said := _at_once(view, rules)) is not None:
+        return said
+    surprised = _surprised(view, rules)
+    outlook = _as_it_is(view) if surprised else view.outlook
+    if alert := _alert(view, outlook, rules):
+        most = max(rules.fewest, int(np.asarray(view.capacity[: rules.most + 1]).argmax()))
+        return Scaling(workers=most, why=alert, plan=(most,), alert=alert)
+    wanted = tuple(map(int, _best(view, outlook, rules).workers))
+    return Scaling(workers=wanted[0], why=_why(view, outlook, wanted, surprised), plan=wanted)
 
 
 def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
@@ -253,38 +227,30 @@ def lag_worth(mean: float, peak: float, above: float) -> float:
     return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
 
 
-def _best(
-    views: Sequence[OnlineView], outlooks: Sequence[TrafficOutlook], step_s: float, steps: int, rules: OnlineRules
-) -> list[WorkerPlan]:
-    capacity = np.asarray([view.capacity[: rules.most + 1] for view in views])
-    needed = [needs(here, outlook.mean) for here, outlook in zip(capacity, outlooks, strict=True)]
-    usual = np.maximum([one.mean() for one in needed], rules.fewest)
-    hour = usual * (3600.0 / step_s)
-    above = _above(outlooks)
-    worth = [lag_worth(here.mean(), here.max(), one) for here, one in zip(needed, above, strict=True)]
+def _best(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> WorkerPlan:
+    capacity = np.asarray(view.capacity[: rules.most + 1])
+    steps = max(1, min(len(outlook.mean), round(rules.horizon_s / outlook.step_s)))
+    needed = needs(capacity, outlook.mean)
+    usual = max(float(needed.mean()), rules.fewest)
+    hour = usual * (3600.0 / outlook.step_s)
+    above = max(float(np.max(np.divide(outlook.high, np.maximum(outlook.mean, 1e-9)))) - 1, 1e-9)
     prices = HorizonPrices(
         slo_s=rules.slo_lag_s,
-        lag=rules.lag_price * usual * worth,
+        lag=rules.lag_price * usual * lag_worth(needed.mean(), needed.max(), above),
         late=rules.late_price * usual,
         change=rules.change_price * hour,
         again=SURPRISE_H * hour * PLAIN / above,
-        known=round(KNOWN_S / step_s),
+        known=round(KNOWN_S / outlook.step_s),
     )
-    jobs = HorizonJobs(
-        step_s=step_s,
-        traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),
+    ahead = Horizon(
+        step_s=outlook.step_s,
+        traffic=np.asarray((outlook.mean[:steps], outlook.high[:steps])),
         shares=np.asarray(BELIEVED),
-        workers=np.asarray([view.workers for view in views]),
-        backlog=np.asarray([view.backlog for view in views]),
+        workers=view.workers,
+        backlog=view.backlog,
         capacity=capacity,
     )
-    return plan(jobs, fewest=rules.fewest, prices=prices, doing=ChangeEffect(rules.pause_s, rules.start_s))
-
-
-def _above(outlooks: Sequence[TrafficOutlook]) -> NDArray[np.float64]:
-    return np.asarray(
-        [max(float(np.max(np.divide(one.high, np.maximum(one.mean, 1e-9)))) - 1, 1e-9) for one in outlooks]
-    )
+    return plan(ahead, fewest=rules.fewest, prices=prices, doing=ChangeEffect(rules.pause_s, rules.start_s))
 
 
 def _alert(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> str:

@@ -86,15 +86,11 @@ class Ours:
         lag_s = seen.backlog / np.maximum(seen.arrivals, 1e-9)
         late = lag_s >= decision.WAITS * self._rules.slo_lag_s
         since = seen.at - self._planned_at
-        asked: dict[int, OnlineView] = {}
         for lane in np.flatnonzero(seen.free & (late | (since >= self._rules.period_s))).tolist():
             view = self._view(seen, lane, float(lag_s[lane]))
             if decision.due(view, self._rules, planned_at=float(self._planned_at[lane])):
-                asked[lane] = view
-        if asked:
-            for lane, said in zip(asked, decision.decide_all(list(asked.values()), self._rules), strict=True):
                 self._planned_at[lane] = seen.at
-                wanted[lane] = said.workers
+                wanted[lane] = decision.decide(view, self._rules).workers
         return wanted
 
     def _view(self, seen: Seen, lane: int, lag_s: float) -> OnlineView:

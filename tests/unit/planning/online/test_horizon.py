@@ -9,7 +9,7 @@ from springtide.planning.online.decision import (
     DRAINS,
     NEARLY,
     ChangeEffect,
-    HorizonJobs,
+    Horizon,
     HorizonPrices,
     WorkerPlan,
     plan,
@@ -21,25 +21,15 @@ SLO_S, LAG, LATE, CHANGE = 1200.0, 8.0, 24.0, 1.0
 PAUSING, LIVE = ChangeEffect(600.0, 60.0), ChangeEffect(0.0, 60.0)
 
 
-def prices(lag=8.0, change=1.0, again=None, known=0):
-    bound = None if again is None else np.array([again])
-    return HorizonPrices(
-        slo_s=1200.0, lag=np.array([lag]), late=np.array([24.0]), change=np.array([change]), again=bound, known=known
-    )
+def prices(lag=8.0, change=1.0, again=np.inf, known=0):
+    return HorizonPrices(slo_s=1200.0, lag=lag, late=24.0, change=change, again=again, known=known)
 
 
 def planned(traffic, *, workers, backlog=0.0, doing=PAUSING, at=None) -> WorkerPlan:
     versions = np.atleast_2d(np.asarray(traffic, dtype=float))
     shares = np.full(len(versions), 1 / len(versions))
-    jobs = HorizonJobs(
-        step_s=STEP_S,
-        traffic=versions[None],
-        shares=shares,
-        workers=np.array([workers]),
-        backlog=np.array([backlog]),
-        capacity=CAPACITY[None],
-    )
-    return plan(jobs, fewest=1, prices=at or prices(), doing=doing)[0]
+    ahead = Horizon(step_s=STEP_S, traffic=versions, shares=shares, workers=workers, backlog=backlog, capacity=CAPACITY)
+    return plan(ahead, fewest=1, prices=at or prices(), doing=doing)
 
 
 def cost_of(chosen, traffic, *, workers, backlog, doing):
@@ -99,24 +89,6 @@ def test_where_changing_costs_next_to_nothing_workers_follow_the_traffic():
 def test_a_short_peak_is_left_to_the_queue_and_a_backlog_is_worked_off():
     assert set(planned([250.0] * 6 + [330.0] + [250.0] * 17, workers=3).workers.tolist()) == {3}
     assert planned([290.0] * 24, workers=3, backlog=400_000.0).workers[0] > 3
-
-
-def test_many_jobs_are_planned_as_one_by_one():
-    chance = np.random.default_rng(1)
-    traffic, workers = chance.uniform(50, 750, (5, 2, 20)), chance.integers(1, 9, 5)
-    many = HorizonPrices(slo_s=SLO_S, lag=np.full(5, LAG), late=np.full(5, LATE), change=np.full(5, CHANGE))
-    jobs = HorizonJobs(
-        step_s=STEP_S,
-        traffic=traffic,
-        shares=np.full(2, 0.5),
-        workers=workers,
-        backlog=np.arange(5) * 1e5,
-        capacity=np.tile(CAPACITY, (5, 1)),
-    )
-    found = plan(jobs, fewest=1, prices=many, doing=PAUSING)
-    for job, one in enumerate(found):
-        alone = planned(traffic[job], workers=int(workers[job]), backlog=job * 1e5)
-        assert one.workers.tolist() == alone.workers.tolist() and one.cost == pytest.approx(alone.cost)
 
 
 def test_a_high_version_that_is_seen_in_time_is_not_provided_for_all_day():
