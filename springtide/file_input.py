@@ -1,11 +1,25 @@
-"""Reads hand-written YAML, JSON and text files, and reports errors with line and field. JSON needs no PyYAML."""
+"""Reads hand-written YAML, JSON and text files, and reports errors with line and field. JSON needs no PyYAML.
 
+`InputFile.build` converts the content to dataclasses. Numbers may be written as 16G (memory), inf or 4e9.
+"""
+
+import dataclasses
 import json
 import pathlib
-from typing import Any
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
 
 from springtide import errors
+from springtide.domain.core import resources
 
+Noun = TypeVar("Noun")
+LeftOut = Mapping[type, Mapping[str, Any]]
+"""Values for fields that have no default and are missing in a file, by class."""
 Trail = tuple[str | int, ...]
 """Path to a field inside a file: mapping keys and list indices."""
 
@@ -21,6 +35,69 @@ class InputFile:
         where = f"{self.path}:{line}" if line else f"{self.path}"
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in trail).lstrip(".")
         return errors.BadInput(f"{where}: {name or 'the file'}: {message}")
+
+    def build(self, kind: type[Noun], content: Any, *, left_out: LeftOut | None = None) -> Noun:
+        """Convert the parsed content of the file to a dataclass. Raise BadInput for an unknown, missing or wrong
+        field."""
+        made: Noun = self._convert((), content, kind, left_out or {})
+        return made
+
+    def _convert(self, trail: Trail, value: Any, wanted: Any, left_out: LeftOut) -> Any:
+        """Convert a value to the wanted type: a dataclass, a tuple of dataclasses, or a plain type."""
+        if isinstance(wanted, types.UnionType) or typing.get_origin(wanted) is typing.Union:
+            if value is None and types.NoneType in typing.get_args(wanted):
+                return None
+            nouns = [each for each in typing.get_args(wanted) if dataclasses.is_dataclass(each)]
+            wanted = nouns[0] if nouns else wanted
+        if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
+            return self._fields(trail, value, wanted, left_out)
+        if typing.get_origin(wanted) is tuple and typing.get_args(wanted)[-1] is Ellipsis:
+            if not isinstance(value, list):
+                raise self.fail(trail, f"expected a list, got {kind(value)}")
+            item = typing.get_args(wanted)[0]
+            return tuple(self._convert((*trail, index), each, item, left_out) for index, each in enumerate(value))
+        if isinstance(wanted, type) and issubclass(wanted, StrEnum) and value not in list(wanted):
+            raise self.fail(trail, f"{value!r}; expected one of {', '.join(wanted)}")
+        try:
+            return msgspec.convert(_number(trail, value, wanted), wanted)
+        except (msgspec.ValidationError, ValueError, errors.BadInput) as error:
+            raise self.fail(trail, f"{error}") from None
+
+    def _fields(self, trail: Trail, value: Any, wanted: type, left_out: LeftOut) -> Any:
+        name = f"a {wanted.__name__}" if trail else "the file"
+        if not isinstance(value, Mapping):
+            raise self.fail(trail, f"expected the fields of {name}, got {kind(value)}")
+        known = {each.name: each for each in dataclasses.fields(wanted)}
+        for key in value:
+            if key not in known:
+                raise self.fail((*trail, str(key)), str(errors.UnknownName("field", str(key), known)))
+        hints = typing.get_type_hints(wanted)
+        made: dict[str, Any] = dict(left_out.get(wanted, {}))
+        made |= {key: self._convert((*trail, key), each, hints[key], left_out) for key, each in value.items()}
+        lacking = [
+            each.name
+            for each in known.values()
+            if each.name not in made
+            and each.default is dataclasses.MISSING
+            and each.default_factory is dataclasses.MISSING
+        ]
+        if lacking:
+            raise self.fail(trail, f"{name} needs {', '.join(lacking)} too")
+        try:
+            return wanted(**made)
+        except errors.BadInput as error:
+            first = str(error).partition(" ")[0].rstrip(":")  # many messages begin with the name of the wrong field
+            raise self.fail((*trail, first) if first in value else trail, str(error)) from None
+
+
+def _number(trail: Trail, value: Any, wanted: Any) -> Any:
+    """Parse numbers as people write them: 16G, inf, 4e9."""
+    takes = {wanted, *typing.get_args(wanted)}
+    if not isinstance(value, str) or str in takes or not takes & {int, float}:
+        return value
+    if str(trail[-1]).endswith(("memory", "memory_used")) and not value.lstrip("-+").lower().startswith(("inf", "nan")):
+        return resources.parse_memory(value)
+    return float(value)
 
 
 def read(path: pathlib.Path, *, what: str, hint: str = "", most_bytes: int | None = None) -> str:

@@ -7,25 +7,21 @@ unbounded numbers as inf. An error names the line and the field. Next: `springti
 import dataclasses
 import math
 import pathlib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from springtide import errors, file_input, private_files
-from springtide.domain.core import resources
 from springtide.domain.core.shape import UNBOUNDED, ResourceBudget
 from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.file_input import InputFile, Trail
+from springtide.file_input import InputFile
 from springtide.telemetry import events
 
-LEFT_OUT: Mapping[type, Mapping[str, float]] = {
+LEFT_OUT: Mapping[type, Mapping[str, Any]] = {
     ResourceBudget: {"cpu": math.inf, "memory": math.inf},
     Profile: {"at": 0.0},
 }
@@ -79,7 +75,7 @@ def _plain(value: Any) -> Any:
 def read(path: pathlib.Path) -> PlannerView:
     text = file_input.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
     place = InputFile(path, text)
-    found = _made(place, (), file_input.parse(path, text, what="a job"), _File)
+    found = place.build(_File, file_input.parse(path, text, what="a job"), left_out=LEFT_OUT)
     now = found.now if found.now is not None else max((_last(job) for job in found.jobs), default=0.0)
     try:
         view = ClusterView(
@@ -94,62 +90,3 @@ def _last(job: JobView) -> float:
     progress = job.progress
     known = [progress.submitted_at, progress.started_at, progress.last_change_at, *(one.at for one in job.profiles)]
     return max(at for at in known if at is not None)
-
-
-def _made(place: InputFile, trail: Trail, value: Any, wanted: Any) -> Any:
-    """Convert a value to the wanted type: a dataclass, a tuple of dataclasses, or a plain type."""
-    if isinstance(wanted, types.UnionType) or typing.get_origin(wanted) is typing.Union:
-        if value is None and types.NoneType in typing.get_args(wanted):
-            return None
-        nouns = [each for each in typing.get_args(wanted) if dataclasses.is_dataclass(each)]
-        wanted = nouns[0] if nouns else wanted
-    if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
-        return _noun(place, trail, value, wanted)
-    if typing.get_origin(wanted) is tuple and typing.get_args(wanted)[-1] is Ellipsis:
-        if not isinstance(value, list):
-            raise place.fail(trail, f"expected a list, got {file_input.kind(value)}")
-        item = typing.get_args(wanted)[0]
-        return tuple(_made(place, (*trail, index), each, item) for index, each in enumerate(value))
-    if isinstance(wanted, type) and issubclass(wanted, StrEnum) and value not in list(wanted):
-        raise place.fail(trail, f"{value!r}; expected one of {', '.join(wanted)}")
-    try:
-        return msgspec.convert(_number(trail, value, wanted), wanted)
-    except (msgspec.ValidationError, ValueError, errors.BadInput) as error:
-        raise place.fail(trail, f"{error}") from None
-
-
-def _number(trail: Trail, value: Any, wanted: Any) -> Any:
-    """Parse numbers as people write them: 16G, inf, 4e9."""
-    takes = {wanted, *typing.get_args(wanted)}
-    if not isinstance(value, str) or str in takes or not takes & {int, float}:
-        return value
-    if str(trail[-1]).endswith(("memory", "memory_used")) and not value.lstrip("-+").lower().startswith(("inf", "nan")):
-        return resources.parse_memory(value)
-    return float(value)
-
-
-def _noun(place: InputFile, trail: Trail, value: Any, wanted: type) -> Any:
-    if not isinstance(value, Mapping):
-        raise place.fail(trail, f"expected the fields of {_name(wanted)}, got {file_input.kind(value)}")
-    known = {each.name: each for each in dataclasses.fields(wanted)}
-    for name in value:
-        if name not in known:
-            raise place.fail((*trail, str(name)), str(errors.UnknownName("field", str(name), known)))
-    hints = typing.get_type_hints(wanted)
-    made: dict[str, Any] = dict(LEFT_OUT.get(wanted, {}))
-    made |= {name: _made(place, (*trail, name), each, hints[name]) for name, each in value.items()}
-    lacking = [
-        name
-        for name, each in known.items()
-        if name not in made and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
-    ]
-    if lacking:
-        raise place.fail(trail, f"{_name(wanted)} needs {', '.join(lacking)} too")
-    try:
-        return wanted(**made)
-    except errors.BadInput as error:
-        raise place.fail(trail, str(error)) from None
-
-
-def _name(wanted: type) -> str:
-    return "the file" if wanted is _File else f"a {wanted.__name__}"

@@ -15,10 +15,10 @@ def write(tmp_path, text, name="trace.yaml"):
 
 
 def test_the_example_can_be_read_back(tmp_path):
-    read = workload.read(write(tmp_path, workload.example(), "trace.json"))
-    assert [job.name for job in read.jobs] == ["ads", "feed", "search"]
-    assert read.world.size.nodes == 20 and read.jobs[2].faults.hot == 1.5
-    assert read.jobs[2].samples == 100_000 * 512
+    world, jobs = workload.read(write(tmp_path, workload.example(), "trace.json"))
+    assert [job.name for job in jobs] == ["ads", "feed", "search"]
+    assert world.size.nodes == 20 and jobs[2].faults.hot == 1.5
+    assert jobs[2].samples == 100_000 * 512
 
 
 def test_json_and_yaml_say_the_same(tmp_path):
@@ -32,7 +32,7 @@ def test_json_and_yaml_say_the_same(tmp_path):
     [
         (
             "jobs:\n  - model: widedeap\n",
-            "trace.yaml:2: jobs[0].model: no model named 'widedeap'. Did you mean 'widedeep'",
+            "trace.yaml:2: jobs[0]: no model named 'widedeap'. Did you mean 'widedeep'",
         ),
         (
             "jobs:\n  - model: dcn\n    wokers: 3\n",
@@ -40,35 +40,36 @@ def test_json_and_yaml_say_the_same(tmp_path):
         ),
         (
             "jobs:\n  - model: dcn\n    workers: 0\n",
-            "trace.yaml:3: jobs[0].workers: expected a whole number from 1, up to 500 (number), got 0",
+            "trace.yaml:3: jobs[0].workers: workers 0: must be 1 or more",
         ),
-        ("jobs:\n  - model: dcn\n    workers: many\n", "expected a whole number"),
+        ("jobs:\n  - model: dcn\n    workers: many\n", "trace.yaml:3: jobs[0].workers"),
+        ("jobs:\n  - model: dcn\n    workers: 501\n", "workers 501: must be at most 500"),
         ("jobs:\n  - model: dcn\n    steps: .nan\n", "trace.yaml:3: jobs[0].steps"),
         ("jobs:\n  - model: dcn\n    at: .inf\n", "trace.yaml:3: jobs[0].at"),
-        ("jobs:\n  - model: dcn\n    worker_cpu: 0\n", "expected a number above 0 (cores), got 0"),
-        ("jobs:\n  - at: 3\n", "trace.yaml:2: jobs[0]: no model; expected one of widedeep, xdeepfm, dcn"),
-        ("jobs: []\n", "trace.yaml:1: jobs: expected a list of jobs"),
-        ("jobs:\n  - 5\n", "trace.yaml:2: jobs[0]: expected a job's fields, got int"),
-        ("job:\n  - model: dcn\n", "trace.yaml:1: job: no section named 'job'. Did you mean 'jobs'"),
+        ("jobs:\n  - model: dcn\n    worker_cpu: 0\n", "worker_cpu 0: must be cores, above 0"),
+        ("jobs:\n  - at: 3\n", "trace.yaml:2: jobs[0]: a TracedJob needs model too"),
+        ("jobs: []\n", "trace.yaml:1: jobs: 0 jobs of 0 names; expected one or more"),
+        ("jobs:\n  - 5\n", "trace.yaml:2: jobs[0]: expected the fields of a TracedJob, got int"),
+        ("job:\n  - model: dcn\n", "trace.yaml:1: job: no field named 'job'. Did you mean 'jobs'"),
         (
             "world: {nods: 3}\njobs: [{model: dcn}]\n",
             "trace.yaml:1: world.nods: no parameter named 'nods'. Did you mean 'nodes'",
         ),
         (
             "world:\n  nodes: -3\njobs: [{model: dcn}]\n",
-            "trace.yaml:2: world.nodes: expected a number, 0 or more, got -3",
+            "trace.yaml:2: world.nodes: -3: must be above 0",
         ),
         (
             "world: {nodes: 0}\njobs: [{model: dcn}]\n",
-            "trace.yaml:1: world.nodes: no job can begin with 0; expected more",
+            "trace.yaml:1: world.nodes: 0: must be above 0",
         ),
         (
             "jobs:\n  - {model: dcn, name: a}\n  - {model: dcn, name: a}\n",
-            "trace.yaml:3: jobs[1]: a second job is named 'a'",
+            "trace.yaml:1: jobs: 2 jobs of 1 names; expected one or more, each named once",
         ),
         ("jobs: [\n  {model: dcn\n", "not YAML"),
-        ("", "expected the sections world and jobs, got nothing"),
-        ("- 1\n", "expected the sections"),
+        ("", "the file: expected the fields of the file, got nothing"),
+        ("- 1\n", "expected the fields of the file"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_field(tmp_path, text, said):

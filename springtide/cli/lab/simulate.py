@@ -52,8 +52,8 @@ def simulate(
         report.check(picture)
     chosen = list(dict.fromkeys(policy or DEFAULTS))
     if trace is not None:
-        read = workload.read(pathlib.Path(trace))
-        world, work, what = read.world, read.jobs, f"{len(read.jobs)} jobs of {trace}"
+        world, work = workload.read(pathlib.Path(trace))
+        what = f"{len(work)} jobs of {trace}"
     else:
         world = ClusterWorld()
         work, what = workload.jobs(world, jobs, seed), f"{jobs} jobs drawn from seed {seed}"

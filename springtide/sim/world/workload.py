@@ -8,14 +8,14 @@ import json
 import math
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from springtide import errors, file_input
+from springtide.domain.core import validation
 from springtide.domain.core.shape import GIB, Shape
-from springtide.file_input import InputFile, kind
+from springtide.file_input import InputFile
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.sim.world import parameters
 from springtide.sim.world import world as physics
@@ -28,16 +28,14 @@ MOST_WORKERS = 60
 COMMON = "widedeep"
 
 
-def jobs(
-    world: ClusterWorld, count: int, seed: int, *, days: float | None = None, earlier: bool = False
-) -> tuple[TrueJob, ...]:
-    """Draw jobs with Poisson arrivals and recurring users, over one day or as many days as `count` jobs need.
+def jobs(world: ClusterWorld, count: int, seed: int, *, earlier: bool = False) -> tuple[TrueJob, ...]:
+    """Draw jobs with Poisson arrivals and recurring users, over as many days as `count` jobs need.
 
     `earlier` draws other jobs of the same users, from the days before.
     """
     when, which = (4, 5) if earlier else (1, 3)
     random = np.random.default_rng([seed, when])
-    length = (days if days is not None else count / world.jobs.jobs_a_day) * DAY_S
+    length = count / world.jobs.jobs_a_day * DAY_S
     arrivals = np.sort(random.uniform(0.0, length, size=count))
     kinds = _kinds(world, np.random.default_rng([seed, 2]))
     drawn = (np.random.default_rng([seed, which, index]) for index in range(count))
@@ -172,131 +170,97 @@ def _bytes(wanted: float, world: ClusterWorld) -> int:
     return int(min(wanted, world.size.node_memory * GIB))
 
 
-NUMBERS = {
-    "at": "seconds after the start",
-    "steps": "steps of a batch",
-    "workers": "number",
-    "servers": "number",
-    "worker_cpu": "cores",
-    "server_cpu": "cores",
-    "worker_gib": "GiB",
-    "server_gib": "GiB",
-    "table_gib": "GiB of tables at the end",
-    "hot": "load of the hottest server, in mean loads",
-    "straggles_at": "share of the job",
-    "seed": "number",
-}
-WORDS = {"name": "text", "user": "text", "kind": "text", "model": "one of the models"}
-FIELDS = {**WORDS, **NUMBERS}
-WHOLE = {"steps", "workers", "servers", "seed"}
-MOST = {"workers": 500, "servers": 500, "straggles_at": 1.0}
-SECTIONS = ("world", "jobs")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedJob:
+    """Job in a trace file. Missing fields are those of the model's tuned shape, or of drawn jobs."""
+
+    model: str
+    name: str = ""
+    user: str = "user"
+    kind: str = ""
+    at: float = 0.0
+    """Seconds after the start."""
+    steps: int | None = None
+    workers: int | None = None
+    servers: int | None = None
+    worker_cpu: float | None = None
+    server_cpu: float | None = None
+    worker_gib: float | None = None
+    server_gib: float | None = None
+    table_gib: float = 8.0
+    """GiB of tables at the end."""
+    hot: float = 1.0
+    """Load of the hottest server, in mean loads."""
+    straggles_at: float | None = None
+    """Share of the job after which a worker becomes a straggler."""
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        validation.choice(self.model, "model", tuple(MODELS))
+        validation.check_range(self, "steps", "workers", "servers", "hot", least=1)
+        validation.check_range(self, "worker_cpu", "server_cpu", above=0, unit="cores")
+        validation.check_range(self, "at", "worker_gib", "server_gib", "table_gib", "straggles_at", "seed", least=0)
+        for name, most in (("workers", 500), ("servers", 500), ("straggles_at", 1.0)):
+            if (getattr(self, name) or 0) > most:
+                raise errors.BadInput(f"{name} {getattr(self, name):g}: must be at most {most:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadTrace:
     """Contents of a trace file."""
 
-    world: ClusterWorld
-    jobs: tuple[TrueJob, ...]
-
-
-def read(path: pathlib.Path) -> WorkloadTrace:
-    text = file_input.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
-    place = InputFile(path, text)
-    data = file_input.parse(path, text, what="a trace")
-    if not isinstance(data, dict):
-        raise place.fail((), f"expected the sections {' and '.join(SECTIONS)}, got {kind(data)}")
-    for section in data:
-        if section not in SECTIONS:
-            raise place.fail((section,), str(errors.UnknownName("section", str(section), SECTIONS)))
-    world = _world(place, data.get("world") or {})
-    listed = data.get("jobs")
-    if not isinstance(listed, list) or not listed:
-        raise place.fail(("jobs",) if "jobs" in data else (), f"expected a list of jobs, got {kind(listed)}")
-    jobs = tuple(_traced_job(place, world, index, entry) for index, entry in enumerate(listed))
-    seen: set[str] = set()
-    for index, job in enumerate(jobs):
-        if job.name in seen:
-            raise place.fail(("jobs", index), f"a second job is named {job.name!r}; expected each name once")
-        seen.add(job.name)
-    return WorkloadTrace(world=world, jobs=tuple(sorted(jobs, key=lambda job: job.arrives_at)))
+    world: Mapping[str, float] = field(default_factory=dict)
+    """Changed constants of the world, by name."""
+    jobs: tuple[TracedJob, ...]
 
 
 ROOMS = ("nodes", "node_cpu", "node_memory", "job_cpu")
+"""Constants of the world that must not be 0, because no job could begin."""
 
 
-def _world(place: InputFile, changes: Any) -> ClusterWorld:
-    if not isinstance(changes, Mapping):
-        raise place.fail(("world",), f"expected names and numbers, got {kind(changes)}")
-    for name, value in changes.items():
+def read(path: pathlib.Path) -> tuple[ClusterWorld, tuple[TrueJob, ...]]:
+    """Read a trace file: the world and its jobs in order of arrival."""
+    text = file_input.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
+    place = InputFile(path, text)
+    trace = place.build(WorkloadTrace, file_input.parse(path, text, what="a trace"))
+    for name, value in trace.world.items():
         if name not in parameters.CONSTANTS:
-            unknown = errors.UnknownName("parameter", str(name), parameters.CONSTANTS)
-            raise place.fail(("world", str(name)), str(unknown))
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise place.fail(("world", str(name)), f"expected a number, 0 or more, got {value!r}")
-        if name in ROOMS and not value:
-            raise place.fail(("world", str(name)), "no job can begin with 0; expected more")
-    return ClusterWorld().changed(**changes)
+            raise place.fail(("world", name), str(errors.UnknownName("parameter", name, parameters.CONSTANTS)))
+        if not 0 <= value < math.inf or (name in ROOMS and not value):
+            raise place.fail(("world", name), f"{value:g}: must be {'above 0' if name in ROOMS else '0 or more'}")
+    world = ClusterWorld().changed(**trace.world)
+    jobs = {job.name: job for job in (_filled(world, index, job) for index, job in enumerate(trace.jobs))}
+    if not jobs or len(jobs) < len(trace.jobs):
+        raise place.fail(
+            ("jobs",), f"{len(trace.jobs)} jobs of {len(jobs)} names; expected one or more, each named once"
+        )
+    return world, tuple(sorted(jobs.values(), key=lambda job: job.arrives_at))
 
 
-def _traced_job(place: InputFile, world: ClusterWorld, index: int, entry: Any) -> TrueJob:
-    trail = ("jobs", index)
-    if not isinstance(entry, Mapping):
-        raise place.fail(trail, f"expected a job's fields, got {kind(entry)}")
-    for name, value in entry.items():
-        if name not in FIELDS:
-            raise place.fail((*trail, str(name)), str(errors.UnknownName("field", str(name), FIELDS)))
-        _check(place, (*trail, str(name)), value)
-    if "model" not in entry:
-        raise place.fail(trail, f"no model; expected one of {', '.join(parameters.MODELS)}")
-    if entry["model"] not in parameters.MODELS:
-        unknown = str(errors.UnknownName("model", entry["model"], parameters.MODELS))
-        raise place.fail((*trail, "model"), unknown)
-    return _filled(world, parameters.model(entry["model"]), index, entry)
-
-
-def _check(place: InputFile, trail: tuple[str | int, ...], value: Any) -> None:
-    name = str(trail[-1])
-    if name in WORDS:
-        if not isinstance(value, str) or not value:
-            raise place.fail(trail, f"expected {WORDS[name]}, got {value!r}")
-        return
-    most = MOST.get(name, float("inf"))
-    number = isinstance(value, int if name in WHOLE else int | float) and not isinstance(value, bool)
-    least = 1 if name in {"steps", "workers", "servers", "hot"} else 0
-    above_zero = name in {"worker_cpu", "server_cpu"}
-    if not number or not least <= value <= most or value == float("inf") or (above_zero and value <= 0):
-        bound = f", up to {most:g}" if name in MOST else ""
-        whole = "a whole number" if name in WHOLE else "a number"
-        from_ = "above 0" if above_zero else f"from {least}"
-        raise place.fail(trail, f"expected {whole} {from_}{bound} ({NUMBERS[name]}), got {value!r}")
-
-
-def _filled(world: ClusterWorld, model: parameters.PaperModel, index: int, entry: Mapping[str, Any]) -> TrueJob:
-    """Fill missing fields from the tuned shape and from the defaults of drawn jobs."""
-    tuned = model.tuned
-    shape = Shape(
-        workers=entry.get("workers", tuned.workers),
-        servers=entry.get("servers", tuned.servers),
-        worker_cpu=float(entry.get("worker_cpu", tuned.worker_cpu)),
-        server_cpu=float(entry.get("server_cpu", tuned.server_cpu)),
-        worker_memory=int(entry.get("worker_gib", tuned.worker_memory / GIB) * GIB),
-        server_memory=int(entry.get("server_gib", tuned.server_memory / GIB) * GIB),
+def _filled(world: ClusterWorld, index: int, job: TracedJob) -> TrueJob:
+    model = parameters.model(job.model)
+    shape = model.tuned
+    asked = Shape(
+        workers=job.workers or shape.workers,
+        servers=job.servers or shape.servers,
+        worker_cpu=job.worker_cpu or shape.worker_cpu,
+        server_cpu=job.server_cpu or shape.server_cpu,
+        worker_memory=shape.worker_memory if job.worker_gib is None else int(job.worker_gib * GIB),
+        server_memory=shape.server_memory if job.server_gib is None else int(job.server_gib * GIB),
     )
-    job = one(world, model, requested=shape, name=entry.get("name", f"job-{index}"), steps=entry.get("steps"))
+    true = one(world, model, requested=asked, name=job.name or f"job-{index}", steps=job.steps)
     return replace(
-        job,
-        user=entry.get("user", "user"),
-        kind=entry.get("kind", f"{entry.get('user', 'user')}/{model.name}"),
-        arrives_at=float(entry.get("at", 0.0)),
-        memory=replace(job.memory, table_bytes=float(entry.get("table_gib", 8.0)) * GIB),
+        true,
+        user=job.user,
+        kind=job.kind or f"{job.user}/{model.name}",
+        arrives_at=job.at,
+        memory=replace(true.memory, table_bytes=job.table_gib * GIB),
         faults=JobFaults(
-            hot=float(entry.get("hot", 1.0)),
-            straggles_at=float(entry.get("straggles_at", float("inf"))),
+            hot=job.hot,
+            straggles_at=math.inf if job.straggles_at is None else job.straggles_at,
             straggler_speed=world.faults.straggler_speed,
         ),
-        seed=int(entry.get("seed", index)) * 8,
+        seed=8 * (index if job.seed is None else job.seed),
     )
 
 
