@@ -101,14 +101,14 @@ def summary(story: Story) -> Summary:
             jct_p99_s=percentile(times, 99),
             pending_p50_s=percentile([outcome.pending_s for outcome in finished], 50),
         ),
-        used=utilization(outcome.used for outcome in outcomes),
+        used=utilization(outcome.tally.used for outcome in outcomes),
         trouble=TroubleShares(
-            oom=sum(outcome.ooms > 0 for outcome in outcomes) / count,
+            oom=sum(outcome.tally.ooms > 0 for outcome in outcomes) / count,
             scheduling=sum(outcome.end is JobEnd.SCHEDULING for outcome in outcomes) / count,
             slow_hot=sum(_held_up(outcome) and outcome.job.faults.hot > 1 for outcome in outcomes) / count,
             slow_straggler=sum(_held_up(outcome) and outcome.job.faults.hot <= 1 for outcome in outcomes) / count,
         ),
-        changes=sum(outcome.changes for outcome in outcomes) / count,
+        changes=sum(outcome.tally.changes for outcome in outcomes) / count,
         scaling_s=float(np.mean([outcome.scaling_s for outcome in finished])) if finished else None,
         failures={
             str(end): number
@@ -119,7 +119,7 @@ def summary(story: Story) -> Summary:
 
 
 def _held_up(outcome: JobOutcome) -> bool:
-    return outcome.started_at is not None and outcome.slow_s > 0.1 * (outcome.ended_at - outcome.started_at)
+    return outcome.started_at is not None and outcome.tally.slow_s > 0.1 * (outcome.ended_at - outcome.started_at)
 
 
 def completion(outcomes: Sequence[JobOutcome], which: Callable[[JobOutcome], bool]) -> float | None:

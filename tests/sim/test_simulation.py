@@ -121,7 +121,7 @@ def test_jobs_that_fill_a_small_cluster_get_their_sizes_though_there_is_no_room_
     story = Audited(world, jobs, ours).run()
     assert [one.end for one in story.outcomes] == [JobEnd.FINISHED] * 2
     assert max(one.jct_s for one in story.outcomes) < 7200, "as samples both would take a day"
-    assert max(one.changes for one in story.outcomes) <= 6, "and nobody goes to and fro"
+    assert max(one.tally.changes for one in story.outcomes) <= 6, "and nobody goes to and fro"
 
 
 def seen_cores(use_noise):
@@ -176,7 +176,7 @@ def test_memory_that_is_too_small_ends_a_static_job_and_costs_an_elastic_one_a_r
     job = tuned(table_bytes=float(100 << 30))  # 8 servers of 8 GiB
     assert finish(job, STATIC).end is JobEnd.OOM
     survivor = finish(job)
-    assert survivor.end is JobEnd.FINISHED and survivor.ooms == 1
+    assert survivor.end is JobEnd.FINISHED and survivor.tally.ooms == 1
     assert survivor.final.server_memory == 2 * job.requested.server_memory
 
 
@@ -188,7 +188,7 @@ def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
         told.extend((one.shape.server_memory, found.trouble) for one in view.jobs for found in one.findings)
         return as_asked(view, config)
 
-    assert finish(job, replace(ELASTIC, policy=watching)).ooms == 1
+    assert finish(job, replace(ELASTIC, policy=watching)).tally.ooms == 1
     assert (2 * job.requested.server_memory, FindingKind.OOM) not in told
     running = SimulatedJob(job)
     running.shape = running.tally.ran_out = job.requested
@@ -264,7 +264,7 @@ def test_twice_the_jobs_are_shown_to_the_policy_about_twice_as_often():
             return restless(view, config)
 
         story = Simulation(WORLD, workload.jobs(WORLD, count, 5), replace(RESTLESS, policy=counting)).run()
-        return sum(views_made), story.events
+        return sum(views_made), story.decisions
 
     few, many = shown(30), shown(60)
     assert many[0] < 3 * few[0] and many[1] < 3 * few[1]

@@ -34,6 +34,6 @@ def test_the_size_of_a_steady_job_settles_within_its_quota(noise, seed):
     story = Simulation(world, [job], system, config=PlanningConfig(exact_seconds=0.0)).run()
     (outcome,) = story.outcomes
     assert story.decisions > 40  # it was asked all the time
-    assert outcome.changes <= MOST_CHANGES
+    assert outcome.tally.changes <= MOST_CHANGES
     assert story.reasons[-1][0] < 0.5 * outcome.jct_s, story.reasons
     assert all(shape.cpu <= testbed.WORLD.size.job_cpu * (1 + 1e-9) for shape in asked)

@@ -68,6 +68,20 @@ class Used:
     server_memory_of: float = 0.0
 
 
+@dataclass(slots=True)
+class JobTally:
+    """Statistics of a job."""
+
+    used: Used = field(default_factory=Used)
+    changes: int = 0
+    ooms: int = 0
+    slow_s: float = 0.0
+    """Seconds lost to a hot server or a straggler."""
+    ran_out: Shape | None = None
+    """Shape in which a server last ran out of memory."""
+    initial: Shape | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
     """Result and statistics of one job."""
@@ -76,15 +90,10 @@ class JobOutcome:
     end: JobEnd
     ended_at: float
     started_at: float | None
-    initial: Shape | None
     final: Shape | None
-    used: Used
-    changes: int
+    tally: JobTally
     scaling_s: float
     """Seconds from the job's start to its last change of shape."""
-    ooms: int
-    slow_s: float
-    """Seconds lost to a hot server or a straggler."""
     samples: float
 
     @property
@@ -121,18 +130,6 @@ class JobRate:
 
 
 @dataclass(slots=True)
-class JobTally:
-    """Statistics of a job for its outcome."""
-
-    used: Used = field(default_factory=Used)
-    changes: int = 0
-    ooms: int = 0
-    slow_s: float = 0.0
-    ran_out: Shape | None = None
-    initial: Shape | None = None
-
-
-@dataclass(slots=True)
 class JobObservations:
     """Measurements of a job that its policy sees."""
 
@@ -166,10 +163,6 @@ class SimulatedJob:
         self.launching = False
         self.paused_until = 0.0
         self.ended = False
-
-    @property
-    def running(self) -> bool:
-        return self.shape is not None and not self.ended
 
     @property
     def changed_at(self) -> float:
@@ -231,13 +224,9 @@ class SimulatedJob:
             end=end,
             ended_at=now,
             started_at=self.started_at,
-            initial=self.tally.initial,
             final=self.shape,
-            used=self.tally.used,
-            changes=self.tally.changes,
+            tally=self.tally,
             scaling_s=scaling,
-            ooms=self.tally.ooms,
-            slow_s=self.tally.slow_s,
             samples=self.progress.done,
         )
 

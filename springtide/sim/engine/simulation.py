@@ -45,7 +45,6 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.events = 0
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Act]] = []
 
@@ -60,7 +59,6 @@ class Clock:
         """Advance the time to `until`, or until no action is left."""
         while self._heap and self._heap[0][0] <= until:
             self.now, _, act = heapq.heappop(self._heap)
-            self.events += 1
             act()
 
 
@@ -75,7 +73,6 @@ class Story:
     """Error messages of a failed policy, with their counts."""
     refused: int = 0
     """Number of plans that did not fit the cluster, a node or the job's state."""
-    events: int = 0
     ended_at: float = 0.0
     reasons: list[tuple[float, str, str]] = field(default_factory=list)
     """Time, job and reason of each plan that was carried out."""
@@ -117,7 +114,7 @@ class Simulation:
         self.clock.run(until)
         for running in [*self.jobs.values()]:
             self.end(running, JobEnd.UNFINISHED)
-        self.story.events, self.story.ended_at = self.clock.events, self.clock.now
+        self.story.ended_at = self.clock.now
         return self.story
 
     def submit(self, job: TrueJob) -> None:
@@ -427,7 +424,7 @@ def _servers_change(old: Shape, new: Shape) -> bool:
 
 def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None:
     """Schedule the next faults at a new rate: full memory, stragglers and the next pod loss."""
-    generation = running.rate.generation
+    generation, faults = running.rate.generation, running.job.faults
     shape = running.shape
     assert shape is not None
     pods = running.at_work.workers + shape.servers
@@ -443,37 +440,28 @@ def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None
     full = physics.full_at(running.job, shape, running.rate.condition.hot)
     if math.isfinite(full):
         sim.clock.after(max(0.0, (full - running.progress.done) / rate), lambda: _overflow(sim, running, generation))
-    for share, act in ((running.job.faults.straggles_at, _straggle), (running.job.faults.slow_server_at, _slow_server)):
-        at = share * running.job.samples
-        if running.progress.done <= at < running.job.samples:
-            sim.clock.after((at - running.progress.done) / rate, partial(act, sim, running, generation))
+    for at, kind in ((faults.straggles_at, RoleKind.WORKER), (faults.slow_server_at, RoleKind.SERVER)):
+        samples = at * running.job.samples
+        if running.progress.done <= samples < running.job.samples:
+            slow_down = partial(_slow_down, sim, running, generation, kind, samples)
+            sim.clock.after((samples - running.progress.done) / rate, slow_down)
 
 
 def _current(running: SimulatedJob, generation: int) -> bool:
     return running.rate.generation == generation and not running.ended
 
 
-def _straggle(sim: Simulation, running: SimulatedJob, generation: int) -> None:
+def _slow_down(sim: Simulation, running: SimulatedJob, generation: int, kind: RoleKind, samples: float) -> None:
+    """Make a worker or a server slow, after so many samples of the job."""
     if not _current(running, generation):
         return
-    _passed(sim, running, running.job.faults.straggles_at)
-    running.rate.condition = replace(running.rate.condition, worker_speed=running.job.faults.straggler_speed)
-    sim.refresh(running)
-    _mend(sim, running, _one_pod_s(sim, running))
-
-
-def _slow_server(sim: Simulation, running: SimulatedJob, generation: int) -> None:
-    if not _current(running, generation):
-        return
-    _passed(sim, running, running.job.faults.slow_server_at)
-    running.rate.condition = replace(running.rate.condition, server_speed=running.job.faults.server_speed)
-    sim.refresh(running)
-    _mend(sim, running, 0.0)
-
-
-def _passed(sim: Simulation, running: SimulatedJob, share: float) -> None:
     sim.touch(running)
-    running.progress.done = max(running.progress.done, math.nextafter(share * running.job.samples, math.inf))
+    running.progress.done = max(running.progress.done, math.nextafter(samples, math.inf))
+    faults, worker = running.job.faults, kind is RoleKind.WORKER
+    slow = {"worker_speed": faults.straggler_speed} if worker else {"server_speed": faults.server_speed}
+    running.rate.condition = replace(running.rate.condition, **slow)
+    sim.refresh(running)
+    _mend(sim, running, _one_pod_s(sim, running) if worker else 0.0)
 
 
 def _mend(sim: Simulation, running: SimulatedJob, seconds: float) -> None:

@@ -175,7 +175,7 @@ def first_and_last(story: Story, role: str) -> list[tuple[int, int]]:
     for outcome in story.outcomes:
         first_end.setdefault(outcome.job.kind, outcome.ended_at)
     return [
-        (getattr(one.initial, role), getattr(one.final, role))
+        (getattr(one.tally.initial, role), getattr(one.final, role))
         for one in story.outcomes
         if one.end is JobEnd.FINISHED and first_end[one.job.kind] < one.job.arrives_at
     ]

@@ -94,7 +94,7 @@ def history_of(job: TrueJob) -> list[PastJob]:
             name=f"earlier-{number}",
             user=job.user,
             features=running_job.features(job),
-            initial=outcome.initial,
+            initial=outcome.tally.initial,
             shape=outcome.final,
             ended_at=float(number),
             facts=job.facts,
