@@ -120,7 +120,6 @@ class PlanTaken(JobEvent, frozen=True):
     shape: Shape
     stage: PlanningStage
     why: str
-    servers_first: bool = False
     cpus: tuple[tuple[int, float], ...] = ()
     """CPU limits of servers that differ from the shape, by rank."""
     extra_workers: int = 0

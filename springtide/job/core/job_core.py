@@ -81,7 +81,6 @@ class PlanState:
     """Number of low-priority workers that the plan adds to its shape."""
     extra: int = 0
     """Present number of low-priority workers. The job's number of workers includes them, its shape does not."""
-    servers_first: bool = False
     asked: tuple[str, ...] = ()
     why: str = ""
     changed_at: float | None = None
@@ -106,7 +105,7 @@ class PlanState:
         self.changed_at = at
         self.target, self.cpus, self.asked = event.shape, event.cpus, ()
         self.extra_target = event.extra_workers
-        self.stage, self.servers_first, self.why = event.stage, event.servers_first, event.why
+        self.stage, self.why = event.stage, event.why
         low = f", {event.extra_workers} more workers of low priority" if event.extra_workers else ""
         return f"plan: {event.shape}{low}"
 

@@ -148,7 +148,7 @@ def next_move(state: JobCore) -> events.JobEvent | None:
     extra, extra_target = planned.extra, planned.extra_target
     if extra > extra_target:
         return _lend_workers(state, now, extra_target)
-    fields = next_fields(now, target, _room(state, now, target), servers_first=planned.servers_first)
+    fields = next_fields(now, target, _room(state, now, target))
     if fields is None and extra < extra_target and "extra_workers" not in planned.asked:
         return _lend_workers(state, now, extra_target)
     if fields is None:
@@ -159,11 +159,9 @@ def next_move(state: JobCore) -> events.JobEvent | None:
     return _event(state, fields, target)
 
 
-def next_fields(now: Shape, target: Shape, quota: ResourceBudget, *, servers_first: bool) -> Fields | None:
+def next_fields(now: Shape, target: Shape, quota: ResourceBudget) -> Fields | None:
     """Return the fields to change next on the way to the target; None if nothing is left."""
-    order = [WORKERS, WORKER_SIZE, SERVERS, SERVER_SIZE]
-    if servers_first:
-        order = [SERVERS, SERVER_SIZE, WORKERS, WORKER_SIZE]
+    order = (WORKERS, WORKER_SIZE, SERVERS, SERVER_SIZE)
     left = [fields for fields in order if changed(now, target, fields) != now]
     thens = {fields: changed(now, target, fields) for fields in left}
     growing = [fields for fields, then in thens.items() if then.cpu > now.cpu or then.memory > now.memory]

@@ -207,7 +207,7 @@ class Autoscaler:
         if advice.plan is None:
             self._leave(advice, asked)
         else:
-            self._take(advice, asked)
+            self._take(advice.plan, advice.notes)
 
     def _leave(self, advice: Advice, asked: JobView) -> None:
         """Leave the job unchanged. If the job was measured for long enough, it counts as having reached its final
@@ -220,22 +220,13 @@ class Autoscaler:
         if self._content and stage is not PlanningStage.ADJUSTING:
             self._happen(events.PlanEnded(PlanningStage.ADJUSTING))
 
-    def _take(self, advice: Advice, asked: JobView) -> None:
-        plan, stage = advice.plan, self._context.state.planned.stage
-        assert plan is not None
+    def _take(self, plan: ShapePlan, notes: tuple[str, ...]) -> None:
+        stage = self._context.state.planned.stage
         ranks = [node.role.rank for node in job_view.servers(self._context.state)]
         cpus = tuple((ranks[place], cpu) for place, cpu in plan.server_cpus if place < len(ranks))
-        first = acceptance.servers_first(asked, plan.shape, self._rules.config)
-        self._tell("taken", plan, plan.reason, notes=advice.notes)
+        self._tell("taken", plan, plan.reason, notes=notes)
         self._happen(
-            events.PlanTaken(
-                plan.shape,
-                plan.stage or stage,
-                plan.reason,
-                servers_first=first,
-                cpus=cpus,
-                extra_workers=plan.extra_workers,
-            )
+            events.PlanTaken(plan.shape, plan.stage or stage, plan.reason, cpus=cpus, extra_workers=plan.extra_workers)
         )
 
     def _happen(self, event: events.JobEvent) -> None:

@@ -2,19 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import FIELDS, Shape, resources_of
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
-from springtide.planning.candidates import switch_cost
-from springtide.planning.perf_model import fit, measurements
-from springtide.planning.perf_model.shape_columns import columns
 
 SPARE = 1.1
 """Minimum memory of a role as a multiple of its usage."""
@@ -87,37 +81,6 @@ def _too_little_memory(shape: Shape, job: JobView) -> str:
         if given and given < SPARE * used:
             return f"a {kind} uses {used} bytes and would get {given}"
     return ""
-
-
-WORTH_S = 600.0
-"""Seconds of training over which a change is evaluated, unless the job ends earlier."""
-
-
-def servers_first(job: JobView, to: Shape, config: PlanningConfig) -> bool:
-    """Return True if changing servers first gains more than changing workers first. Without a model, return True if
-    servers lack CPU."""
-    now, here = job.shape, measurements.now(job)
-    if now is None or here is None:
-        return False
-    with np.errstate(all="ignore"):  # measurements may hold any value; NaN compares as not greater
-        return _pays_more(job, now, to, here.throughput, config)
-
-
-def _pays_more(job: JobView, now: Shape, to: Shape, throughput: float, config: PlanningConfig) -> bool:
-    pace = measurements.pace_of(job, throughput)
-    model = fit.fit(job.profiles, job.facts, pace)
-    if not isinstance(model, fit.FittedModel):
-        busy = measurements.use(job, RoleKind.SERVER)
-        return busy is not None and busy.share > config.busy_server
-    steps = (
-        replace(now, workers=to.workers, worker_cpu=to.worker_cpu, worker_memory=to.worker_memory),
-        replace(now, servers=to.servers, server_cpu=to.server_cpu, server_memory=to.server_memory),
-    )
-    speeds = np.array([min(model.predict(step), measurements.ceiling_of(pace, step)) for step in steps])
-    samples = min(job.progress.remaining, WORTH_S * throughput)
-    starts = switch_cost.starts(job.launches)
-    by_workers, by_servers = switch_cost.mean_throughput(now, columns(steps), starts, throughput, speeds, samples)
-    return bool(by_servers > by_workers)
 
 
 Policy = Callable[[ClusterView, PlanningConfig], Decision]

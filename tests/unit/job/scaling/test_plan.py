@@ -76,11 +76,11 @@ def carry_out(state, target, **more):
     raise AssertionError("a plan never ends")
 
 
-@given(now=CORES, target=CORES, servers_first=st.booleans())
-def test_no_shape_on_the_way_takes_more_than_the_quota(now, target, servers_first):
+@given(now=CORES, target=CORES)
+def test_no_shape_on_the_way_takes_more_than_the_quota(now, target):
     quota = ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
     for _ in range(5):
-        some = plan.next_fields(now, target, quota, servers_first=servers_first)
+        some = plan.next_fields(now, target, quota)
         if some is None:
             break
         now = plan.changed(now, target, some)
@@ -150,10 +150,9 @@ def test_one_of_low_priority_that_is_lost_is_so_in_its_next_life():
     job_invariants.check(state)
 
 
-def test_workers_come_before_servers_unless_servers_hold_the_job_up():
+def test_workers_come_before_servers():
     target = Shape(workers=2, servers=2, worker_cpu=0.5, server_cpu=0.5)
     assert [s.servers for s in carry_out(running(), target)] == [1, 2, 2]
-    assert [s.workers for s in carry_out(running(), target, servers_first=True)] == [1, 2, 2]
 
 
 def test_a_server_may_have_more_than_the_others():
