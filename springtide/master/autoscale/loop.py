@@ -193,7 +193,7 @@ class Autoscaler:
 
     # ---- answering ----
 
-    def _answer(self, advice: Any, asked: JobView) -> None:
+    def _answer(self, advice: Advice, asked: JobView) -> None:
         now = self._context.clock()
         by_now = job_view.view(self._sources, now=now)
         if by_now is None or plan.unsettled(self._context.state, moving=self._migration.moving):
@@ -202,7 +202,7 @@ class Autoscaler:
         rules = replace(self._rules.config, extra_workers=0) if self._context.state.bsp.in_step else self._rules.config
         wrong = acceptance.refused(advice, by_now, rules, epoch=self._context.state.planned.epoch, now=now)
         if wrong:
-            return self._tell("refused", getattr(advice, "plan", None), wrong)
+            return self._tell("refused", advice.plan, wrong)
         self.data_cores = advice.data_cores
         if advice.plan is None:
             self._leave(advice, asked)

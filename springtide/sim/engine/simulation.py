@@ -457,9 +457,12 @@ def _slow_down(sim: Simulation, running: SimulatedJob, generation: int, kind: Ro
         return
     sim.touch(running)
     running.progress.done = max(running.progress.done, math.nextafter(samples, math.inf))
-    faults, worker = running.job.faults, kind is RoleKind.WORKER
-    slow = {"worker_speed": faults.straggler_speed} if worker else {"server_speed": faults.server_speed}
-    running.rate.condition = replace(running.rate.condition, **slow)
+    faults, before = running.job.faults, running.rate.condition
+    worker = kind is RoleKind.WORKER
+    if worker:
+        running.rate.condition = replace(before, worker_speed=faults.straggler_speed)
+    else:
+        running.rate.condition = replace(before, server_speed=faults.server_speed)
     sim.refresh(running)
     _mend(sim, running, _one_pod_s(sim, running) if worker else 0.0)
 
