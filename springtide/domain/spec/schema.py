@@ -37,8 +37,6 @@ class Field:
     name: str
     key: str
     kind: Any
-    optional: bool
-    """True if the value may be None."""
     required: bool
     default: Any
     words: str
@@ -72,12 +70,20 @@ def fields_of(kind: type) -> tuple[Field, ...]:
     hints, words = typing.get_type_hints(kind), _words(kind)
     found = []
     for each in fields(kind):
-        inner, optional = _without_none(hints[each.name])
         required = each.default is MISSING and each.default_factory is MISSING
         default = each.default if each.default is not MISSING else None
         if each.default_factory is not MISSING:
             default = each.default_factory()
-        found.append(Field(each.name, camel(each.name), inner, optional, required, default, words.get(each.name, "")))
+        found.append(
+            Field(
+                each.name,
+                camel(each.name),
+                _without_none(hints[each.name]),
+                required,
+                default,
+                words.get(each.name, ""),
+            )
+        )
     return tuple(found)
 
 
@@ -358,11 +364,10 @@ def plain_of(value: Any) -> Any:
     return value
 
 
-def _without_none(kind: Any) -> tuple[Any, bool]:
+def _without_none(kind: Any) -> Any:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        (inner,) = (each for each in typing.get_args(kind) if each is not type(None))
-        return inner, True
-    return kind, False
+        (kind,) = (each for each in typing.get_args(kind) if each is not type(None))
+    return kind
 
 
 def _words(kind: type) -> dict[str, str]:

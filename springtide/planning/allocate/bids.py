@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.allocate.choose import UNENDING_S, Bid, Standing
+from springtide.planning.allocate.choose import UNENDING_S, Bid
 from springtide.planning.candidates import clamp, pareto
 from springtide.planning.candidates.pareto import FrontQuery
 from springtide.planning.lifecycle import stages
@@ -137,12 +137,9 @@ def _bid(one: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView) ->
         throughput_now=here,
         shapes=shapes,
         throughput=speed,
-        standing=Standing(
-            samples_left=left,
-            throughput=here,
-            waited_s=max(0.0, view.now - job.progress.submitted_at),
-            given=job.identity.priority,
-        ),
+        samples_left=left,
+        waited_s=max(0.0, view.now - job.progress.submitted_at),
+        given=job.identity.priority,
         launches=view.launches or job.launches,
     )
 

@@ -34,44 +34,50 @@ LEAST_RATE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """State of one job that a priority function may use."""
+class Bid:
+    """Current shape and candidate shapes of one job, with their throughput, and what its priority depends on."""
 
+    job: str
+    now: Shape
+    throughput_now: float
+    """Current samples per second, by the same model as the candidates; 0 if nothing runs."""
+    shapes: ShapeColumns
+    throughput: Floats
     samples_left: float
-    throughput: float
-    """Current samples per second; 0 if nothing runs."""
     waited_s: float = 0.0
     given: float = 1.0
+    """Priority of the job for its user."""
+    launches: tuple[LaunchTime, ...] = ()
 
 
-Priority = Callable[[Standing, Floats, float, float], Floats]
+Priority = Callable[[Bid, Floats, float, float], Floats]
 """Function of a job, the throughput of its candidates, rho and epsilon. The function returns the log weight of each
 candidate."""
 
 
-def remaining(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
+def remaining(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
     """Weigh by the remaining time of the job with each candidate (Eqn 14). rho > 0 favours jobs that end soon, rho < 0
     jobs that end late."""
     left_s = job.samples_left / np.maximum(throughput, LEAST_RATE)
     return -rho * np.log(np.maximum(left_s + epsilon, LEAST_RATE))
 
 
-def remaining_now(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
+def remaining_now(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
     """Weigh by the remaining time of the job at its current speed (Eqn 14). All candidates of a job have the same
     weight, so diminishing gains distribute the capacity over several jobs."""
-    now = job.throughput if job.throughput > 0 else float(np.min(throughput, initial=LEAST_RATE))
+    now = job.throughput_now if job.throughput_now > 0 else float(np.min(throughput, initial=LEAST_RATE))
     return np.broadcast_to(remaining(job, np.array([now]), rho, epsilon), throughput.shape)
 
 
-def equal(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
+def equal(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
     return np.zeros(throughput.shape)
 
 
-def given(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
+def given(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
     return np.full(throughput.shape, math.log(max(job.given, LEAST_RATE)))
 
 
-def waiting(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
+def waiting(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
     """Weigh by waiting time: jobs that were submitted earlier weigh more. A larger rho makes the effect stronger."""
     return np.full(throughput.shape, rho * math.log(max(job.waited_s, 0.0) + 1.0))
 
@@ -93,20 +99,6 @@ def priority(name: str) -> Priority:
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bid:
-    """Current shape and candidate shapes of one job, with their throughput."""
-
-    job: str
-    now: Shape
-    throughput_now: float
-    """Current samples per second, by the same model as the candidates."""
-    shapes: ShapeColumns
-    throughput: Floats
-    standing: Standing
-    launches: tuple[LaunchTime, ...] = ()
 
 
 class Considered(NamedTuple):
@@ -133,7 +125,7 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
     shapes = ShapeColumns(*(_table(rows, first, rest) for first, rest in zip(now, listed, strict=True)))
     throughput = _table(rows, here, np.concatenate([bid.throughput for bid in bids]))
     cost = np.where(there, shapes.cost(config.prices), np.inf)
-    soon = np.maximum(config.payback * np.array([bid.standing.samples_left for bid in bids]), here)
+    soon = np.maximum(config.payback * np.array([bid.samples_left for bid in bids]), here)
     effective = switch_cost.mean_throughput(
         ShapeColumns(*(column[:, None] for column in now)),
         shapes,
@@ -218,7 +210,7 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
     weigh = priority(config.priority)
     logs = np.full(table.cost.shape, -np.inf)
     for at, (bid, count) in enumerate(zip(bids, table.there.sum(axis=1).tolist(), strict=True)):
-        logs[at, :count] = weigh(bid.standing, table.throughput[at, :count], config.rho, config.epsilon)
+        logs[at, :count] = weigh(bid, table.throughput[at, :count], config.rho, config.epsilon)
     scale = logs.max(axis=1)
     weight = np.exp(np.maximum(logs - scale[:, None], LEAST_LOG_WEIGHT))
     options = knapsack.KnapsackOptions(

@@ -53,37 +53,32 @@ def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
     return kept
 
 
-class CodedFeature(NamedTuple):
-    """One feature of several jobs: word codes (-1 without a word) and numbers (NaN without a number)."""
+class FeatureColumn(NamedTuple):
+    """One feature of several jobs: words (empty without a word) and numbers (NaN without a number)."""
 
-    words: NDArray[np.int64]
+    words: NDArray[np.str_]
     numbers: Floats
 
-    def part(self, some: slice) -> "CodedFeature":
-        return CodedFeature(self.words[some], self.numbers[some])
+    def part(self, some: slice) -> "FeatureColumn":
+        return FeatureColumn(self.words[some], self.numbers[some])
 
     @property
     def known(self) -> bool:
-        return bool((self.words >= 0).any() or not np.isnan(self.numbers).all())
+        return bool((self.words != "").any() or not np.isnan(self.numbers).all())
 
 
-Codes = dict[str, dict[str, int]]
-"""Codes of words, by feature."""
-
-
-def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, CodedFeature]:
-    """Return every feature as arrays. New words get new codes."""
+def feature_columns(jobs: Sequence[Mapping[str, Feature]]) -> dict[str, FeatureColumn]:
     found = {}
     for name in sorted({name for each in jobs for name in each}):
-        known, values = codes.setdefault(name, {}), [each.get(name) for each in jobs]
-        words = [known.setdefault(value, len(known)) if isinstance(value, str) else -1 for value in values]
-        numbers = [math.nan if value is None or isinstance(value, str) else float(value) for value in values]
-        found[name] = CodedFeature(np.array(words, dtype=np.int64), np.array(numbers))
+        values = [each.get(name, math.nan) for each in jobs]
+        words = np.array([value if isinstance(value, str) else "" for value in values])
+        numbers = np.array([math.nan if isinstance(value, str) else float(value) for value in values])
+        found[name] = FeatureColumn(words, numbers)
     return found
 
 
 def between(
-    ones: Mapping[str, CodedFeature], others: Mapping[str, CodedFeature], count: tuple[int, int]
+    ones: Mapping[str, FeatureColumn], others: Mapping[str, FeatureColumn], count: tuple[int, int]
 ) -> dict[str, Floats]:
     """Return the similarity of each job of `ones` to each job of `others`, per feature; `count` has both sizes.
 
@@ -96,8 +91,8 @@ def between(
     }
 
 
-def _alike(one: CodedFeature, other: CodedFeature) -> Floats:
-    same = (one.words[:, None] == other.words) & (one.words[:, None] >= 0)
+def _alike(one: FeatureColumn, other: FeatureColumn) -> Floats:
+    same = (one.words[:, None] == other.words) & (one.words[:, None] != "")
     left, right = one.numbers[:, None], other.numbers[None, :]
     larger = np.maximum(np.abs(left), np.abs(right))
     near = 1.0 - np.divide(np.abs(left - right), larger, out=np.zeros_like(larger), where=larger > 0)
@@ -167,8 +162,7 @@ class KnownHistory(NamedTuple):
 
     past: list[PastJob]
     notes: tuple[str, ...]
-    features: dict[str, CodedFeature]
-    codes: Codes
+    features: dict[str, FeatureColumn]
     lesson: Lesson
     needs: DistanceModel | None
 
@@ -184,31 +178,26 @@ class SameHistory:
         return hash(self._ids)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, SameHistory) and self._ids == other._ids
-        )  # both objects keep their jobs alive, so ids are not reused
+        # both objects keep their jobs alive, so ids are not reused
+        return isinstance(other, SameHistory) and self._ids == other._ids
 
 
 @functools.lru_cache(maxsize=4)
 def known(history: SameHistory, similar: int | None, smoothing: float | None) -> KnownHistory:
     """Learn from a history once for all jobs that start before it changes."""
     past, notes = sound(history.jobs)
-    codes: Codes = {}
-    features = coded([usable({USER: one.user, **one.features}) for one in past], codes)
+    features = feature_columns([usable({USER: one.user, **one.features}) for one in past])
     lesson = learn(past, features, similar, smoothing)
-    return KnownHistory(past, notes, features, codes, lesson, learn_needs(past, lesson.among))
+    return KnownHistory(past, notes, features, lesson, learn_needs(past, lesson.among))
 
 
 def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> WarmStart:
-    past, notes, features, codes, lesson, needs = known(
-        SameHistory(history[-NEWEST:]), config.similar, config.smoothing
-    )
+    past, notes, features, lesson, needs = known(SameHistory(history[-NEWEST:]), config.similar, config.smoothing)
     if not past:
         return cold(job, config, "there is no history", notes)
     if not features:
         return cold(job, config, "no past job has a feature to be known by", notes)
-    own = usable({USER: job.identity.user, **job.identity.features})
-    mine = coded([own], {name: dict(words) for name, words in codes.items()})
+    mine = feature_columns([usable({USER: job.identity.user, **job.identity.features})])
     if not mine:
         return cold(job, config, "it has no feature to be known by", notes)
     # features missing from the new job are unknown before it runs
@@ -280,7 +269,7 @@ def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
 
 
 def learn(
-    past: Sequence[PastJob], features: Mapping[str, CodedFeature], similar: int | None, smoothing: float | None
+    past: Sequence[PastJob], features: Mapping[str, FeatureColumn], similar: int | None, smoothing: float | None
 ) -> Lesson:
     """Choose the feature weights, k and mu that predict the newest jobs best from earlier jobs."""
     recent = past[-BACKTESTED:]

@@ -12,7 +12,7 @@ from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import choose
-from springtide.planning.allocate.choose import Bid, Standing
+from springtide.planning.allocate.choose import Bid
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.shape_columns import columns
 
@@ -38,7 +38,7 @@ def bid(name="a", now=None, samples_left=1e8, job=JOB, workers=range(1, 17), ser
         throughput_now=speed,
         shapes=shapes,
         throughput=equations.throughput(job, FACTS, many),
-        standing=Standing(samples_left=samples_left, throughput=speed),
+        samples_left=samples_left,
         launches=launches,
     )
 

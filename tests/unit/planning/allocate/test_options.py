@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from springtide.domain.core.shape import Shape
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import choose
-from springtide.planning.allocate.choose import Bid, Standing
+from springtide.planning.allocate.choose import Bid
 from springtide.planning.perf_model.shape_columns import columns
 
 points = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=12)
@@ -70,7 +70,7 @@ def bid(name, drawn):
         throughput_now=here,
         shapes=shapes,
         throughput=drawn.uniform(10, 3000, count),
-        standing=Standing(samples_left=float(drawn.uniform(1e3, 1e6)), throughput=here),
+        samples_left=float(drawn.uniform(1e3, 1e6)),
     )
 
 

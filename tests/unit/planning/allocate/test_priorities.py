@@ -1,14 +1,16 @@
 """Whose gain counts for how much."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from springtide import errors
 from springtide.planning.allocate import choose
-from springtide.planning.allocate.choose import Standing
+from tests.unit.planning.allocate.test_choose import bid
 
-SHORT = Standing(samples_left=1_000.0, throughput=10.0, waited_s=10.0, given=1.0)
-LONG = Standing(samples_left=50_000.0, throughput=10.0, waited_s=900.0, given=4.0)
+SHORT = replace(bid(samples_left=1_000.0), throughput_now=10.0, waited_s=10.0, given=1.0)
+LONG = replace(bid(samples_left=50_000.0), throughput_now=10.0, waited_s=900.0, given=4.0)
 SPEEDS = np.array([10.0, 20.0])
 
 
@@ -45,7 +47,7 @@ def test_the_weight_is_that_of_eqn_14():
 
 
 def test_epsilon_keeps_a_job_at_its_very_end_from_weighing_without_bounds():
-    done = Standing(samples_left=0.0, throughput=10.0)
+    done = replace(SHORT, samples_left=0.0)
     assert np.isfinite(choose.remaining(done, SPEEDS, 2.5, 1.0)).all()
     assert np.isfinite(choose.remaining(done, SPEEDS, 2.5, 0.0)).all()
     assert np.isfinite(choose.remaining(SHORT, np.zeros(2), 2.5, 1.0)).all()

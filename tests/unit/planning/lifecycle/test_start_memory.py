@@ -21,8 +21,8 @@ def kinds(count=60, seed=0):
 
 
 def alike(ones, others):
-    codes = {}
-    return warm_start.between(warm_start.coded(ones, codes), warm_start.coded(others, codes), (len(ones), len(others)))
+    columns = map(warm_start.feature_columns, (ones, others))
+    return warm_start.between(*columns, (len(ones), len(others)))
 
 
 def foretold(features, history):
