@@ -158,7 +158,7 @@ def _worth_having(
         )
         for one, need in zip(bidders, needs, strict=True)
     ]
-    parts = [front.shapes for front in pareto.fronts(asks)]
+    parts = [pareto.front(ask).shapes for ask in asks]
     rows = shape_columns.of_lengths([len(part.workers) for part in parts])
     return _with_memory(joined(*parts), _held(bidders, needs, rows)), rows
 

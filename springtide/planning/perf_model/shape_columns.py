@@ -80,12 +80,6 @@ class RaggedRows(NamedTuple):
         place: Index = np.arange(len(self.owner)) - np.repeat(self.starts, self.lengths)
         return place
 
-    def padded(self, values: NDArray[Any], fill: float) -> NDArray[Any]:
-        width = int(self.lengths.max(initial=0))
-        whole = np.full((len(self.lengths), width), fill, dtype=values.dtype)
-        whole[self.owner, self.place] = values
-        return whole
-
     def only(self, which: Index) -> "RaggedRows":
         """Return some of the elements, selected by mask or by ascending index."""
         return of_owners(self.owner[which], len(self.lengths))

@@ -327,7 +327,8 @@ def one(view: ClusterView) -> Took:
         if isinstance(model, fit.FittedModel)
     ]
     listed = time.process_time()
-    pareto.fronts(asks)
+    for ask in asks:
+        pareto.front(ask)
     return Took(
         jobs=len(view.jobs),
         decision_s=decided - began,
