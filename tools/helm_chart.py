@@ -3,8 +3,8 @@
 What differs from one release to another is put in as marks, which become Helm's templates once the YAML is written.
 """
 
+import difflib
 import pathlib
-import re
 import sys
 from typing import Any
 
@@ -70,17 +70,36 @@ def brain() -> str:
 
 def operator() -> str:
     """The operator, which knows of the brain if there is one, and of the namespace that it is held to."""
-    with_brain, alone = (template(install_manifests.operator_deployment(plan(brain=each))) for each in (True, False))
-    text = "{{- if .Values.brain.database }}\n" + with_brain + "{{- else }}\n" + alone + "{{- end }}\n"
-    held = re.compile(rf"( *- --namespace\n *- '{re.escape(ONLY)}'\n)")
-    return held.sub(r"{{- if .Values.only }}\n\1{{- end }}\n", text)
+    variants = {
+        (with_brain, only): template(install_manifests.operator_deployment(plan(brain=with_brain, only=only)))
+        for with_brain in (True, False)
+        for only in (ONLY, "")
+    }
+    with_brain, alone = (branches("only", variants[each, ONLY], variants[each, ""]) for each in (True, False))
+    return branches("brain.database", with_brain, alone)
 
 
 def rights() -> str:
     """Of one namespace, or of the cluster."""
-    held, free = (install_manifests.operator_rights(plan(brain=False, only=only)) for only in (ONLY, ""))
+    held, free = (template(*install_manifests.operator_rights(plan(brain=False, only=only))) for only in (ONLY, ""))
     first = template(*install_manifests.user_roles(), install_manifests.account(plan(brain=False)))
-    return first + "{{- if .Values.only }}\n" + template(*held) + "{{- else }}\n" + template(*free) + "{{- end }}\n"
+    return first + branches("only", held, free)
+
+
+def branches(value: str, given: str, missing: str) -> str:
+    """One template of two texts: where they differ, the first if the value is given."""
+    ours, others = given.splitlines(keepends=True), missing.splitlines(keepends=True)
+    found = []
+    for what, begin, end, other_begin, other_end in difflib.SequenceMatcher(None, ours, others, False).get_opcodes():
+        some, rest = "".join(ours[begin:end]), "".join(others[other_begin:other_end])
+        if what == "equal":
+            found.append(some)
+        elif not some:
+            found.append(f"{{{{- if not .Values.{value} }}}}\n{rest}{{{{- end }}}}\n")
+        else:
+            otherwise = f"{{{{- else }}}}\n{rest}" if rest else ""
+            found.append(f"{{{{- if .Values.{value} }}}}\n{some}{otherwise}{{{{- end }}}}\n")
+    return "".join(found)
 
 
 def files() -> dict[str, str]:

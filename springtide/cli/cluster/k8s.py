@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Annotated, Any
 
+import msgspec
 import typer
 import yaml
 
@@ -35,6 +36,9 @@ Examples:
 """,
 )
 verbs.add_typer(group)
+
+SHORT = 100
+"""Most characters, as JSON, of a list or mapping that a manifest has on one line."""
 
 Kubeconfig = Annotated[str, typer.Option(help="Kubeconfig to use.  [default: as kubectl]", metavar="FILE")]
 Context = Annotated[str, typer.Option(help="Context of the kubeconfig.  [default: the current]", metavar="NAME")]
@@ -195,10 +199,21 @@ def default_image() -> str:
 
 
 def as_yaml(objects: list[Any]) -> str:
-    class FullDumper(yaml.SafeDumper):  # type: ignore[misc]
-        """YAML dumper without aliases, which repeats equal objects in full."""
+    return "".join(f"---\n{yaml.dump(each, Dumper=ManifestDumper, sort_keys=False, width=1 << 20)}" for each in objects)
 
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
 
-    return "".join(f"---\n{yaml.dump(each, Dumper=FullDumper, sort_keys=False, width=1 << 20)}" for each in objects)
+class ManifestDumper(yaml.SafeDumper):  # type: ignore[misc]
+    """YAML dumper that writes a short list or mapping on one line, and repeats equal objects in full."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:
+        return super().represent_sequence(tag, sequence, flow_style=is_short(sequence))
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> Any:
+        return super().represent_mapping(tag, mapping, flow_style=is_short(mapping))
+
+
+def is_short(value: Any) -> bool:
+    return len(msgspec.json.encode(value)) <= SHORT

@@ -21,14 +21,15 @@ def generated():
 
 
 BRANCH = re.compile(
-    r"\{\{- if \.Values\.([a-z.]+) \}\}\n((?:(?!\{\{- (?:if|else|end)).)*)"
+    r"\{\{- if (not )?\.Values\.([a-z.]+) \}\}\n((?:(?!\{\{- (?:if|else|end)).)*)"
     r"(?:\{\{- else \}\}\n((?:(?!\{\{- (?:if|end)).)*))?\{\{- end \}\}\n",
     re.DOTALL,
 )
 
 
 def branch_of(found, values):
-    return (found[2] if values[found[1].rpartition(".")[2]] else found[3]) or ""
+    given = bool(values[found[2].rpartition(".")[2]])
+    return (found[3] if given is not bool(found[1]) else found[4]) or ""
 
 
 def rendered(values):
