@@ -19,7 +19,7 @@ from springtide.brain.service import messages as counsel
 from springtide.brain.service import serve as service
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.brain.store import store
-from springtide.cli.common.options import Debug, Json, command, taking, verbs
+from springtide.cli.common.options import Debug, Json, command, verb_group
 from springtide.cli.common.render import print_json, wrap
 from springtide.cli.show.status import short_time
 from springtide.domain.core.resources import parse_memory, show_memory
@@ -35,19 +35,13 @@ T = TypeVar("T")
 FOLDER = ".springtide/brain"
 LISTEN = "127.0.0.1:7790"
 
-group = typer.Typer(
-    name="brain",
-    help="Serve a brain, which plans for many jobs, or inspect one.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    epilog="""\b
-Examples:
-  springtide brain serve --capacity 64,256G
-  springtide brain status
-  springtide brain executors 4
-""",
+group = verb_group(
+    "brain",
+    "Serve a brain, which plans for many jobs, or inspect one.",
+    "springtide brain serve --capacity 64,256G",
+    "springtide brain status",
+    "springtide brain executors 4",
 )
-verbs.add_typer(group)
 
 Folder = Annotated[str, typer.Option("--folder", help="Folder of the brain's files.", metavar="DIR")]
 SecretFile = Annotated[
@@ -91,7 +85,6 @@ class BrainAddress:
 
 @command(
     group,
-    "Serve a brain.",
     "springtide brain serve --listen 0.0.0.0:7790 --capacity 64,256G \\\n"
     "    --database postgresql://brain@db/brain --executors 2",
 )
@@ -147,10 +140,9 @@ def serve(
     return 0
 
 
-@command(group, "Show jobs, decisions and executors.", "springtide brain status --json")
-@taking(at=BrainAddress)
-def status(*, at: BrainAddress, as_json: Json = False, debug: Debug = False) -> int:
-    """Show what the brain knows: jobs, its last decision on each and the reason, executors, past jobs."""
+@command(group, "springtide brain status --json")
+def status(*, at: BrainAddress, as_json: Json = False) -> int:
+    """Show jobs, decisions and executors. For each job, show the last decision and its reason."""
     found = ask(counsel.Inspect(), counsel.BrainStatus, at)
     print("\n".join(status_lines(found)))
     print_json(without_type(found), as_json)
@@ -159,37 +151,30 @@ def status(*, at: BrainAddress, as_json: Json = False, debug: Debug = False) -> 
 
 @command(
     group,
-    "List past jobs.",
     "springtide brain history --newest 50",
     "springtide brain history --database .springtide/history.db",
 )
-@taking(at=BrainAddress)
 def history(
+    at: BrainAddress,
     newest: Annotated[int, typer.Option(min=1, max=1000, help="Number of jobs to list.")] = 20,
     database: Annotated[
         str, typer.Option(help="Read this database without a brain: a file or a URL.", metavar="FILE_OR_URL")
     ] = "",
-    *,
-    at: BrainAddress,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
-    """List past jobs of a brain, or of a database of jobs that planned by themselves, oldest first."""
+    """List past jobs, oldest first. They are those of a brain, or of a database of jobs that planned by themselves."""
     found = read_history(database, newest) if database else ask(counsel.Recall(newest), counsel.Recalled, at)
     print("\n".join(history_lines(found)))
     print_json(without_type(found), as_json)
     return 0
 
 
-@command(group, "Change the number of executors.", "springtide brain executors 4")
-@taking(at=BrainAddress)
+@command(group, "springtide brain executors 4")
 def executors(
-    number: Annotated[int, typer.Argument(min=1, help="Number of processes that compute plans.", metavar="N")],
-    *,
     at: BrainAddress,
-    debug: Debug = False,
+    number: Annotated[int, typer.Argument(min=1, help="Number of processes that compute plans.", metavar="N")],
 ) -> int:
-    """Change the number of executors; surplus ones finish their current plan."""
+    """Change the number of executors. Surplus ones finish their current plan."""
     ask(counsel.ResizeExecutors(number), messages.Ok, at)
     print(f"{number} executor{'s' if number > 1 else ''} from now on")
     return 0

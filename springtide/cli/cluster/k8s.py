@@ -5,6 +5,7 @@ import pathlib
 import secrets
 import signal
 import sys
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -13,7 +14,7 @@ import yaml
 
 from springtide import __version__, errors, file_input
 from springtide.brain.service import serve
-from springtide.cli.common.options import Debug, Json, command, verbs
+from springtide.cli.common.options import Debug, Json, command, verb_group
 from springtide.cli.common.render import print_json
 from springtide.platforms.k8s.api.client import with_client
 from springtide.platforms.k8s.client import install as installation
@@ -23,36 +24,38 @@ from springtide.platforms.k8s.operator import process
 from springtide.rpc.transport import tls
 from springtide.telemetry import logs
 
-group = typer.Typer(
-    name="k8s",
-    help="Install Springtide in a Kubernetes cluster, check it or remove it.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    epilog="""\b
-Examples:
-  springtide k8s install --dry-run > springtide.yaml
-  springtide k8s install --image registry/springtide:0.1
-  springtide k8s status
-""",
+group = verb_group(
+    "k8s",
+    "Install Springtide in a Kubernetes cluster, check it or remove it.",
+    "springtide k8s install --dry-run > springtide.yaml",
+    "springtide k8s install --image registry/springtide:0.1",
+    "springtide k8s status",
 )
-verbs.add_typer(group)
 
 SHORT = 100
 """Most characters, as JSON, of a list or mapping that a manifest has on one line."""
 
-Kubeconfig = Annotated[str, typer.Option(help="Kubeconfig to use.  [default: as kubectl]", metavar="FILE")]
-Context = Annotated[str, typer.Option(help="Context of the kubeconfig.  [default: the current]", metavar="NAME")]
 Space = Annotated[str, typer.Option("--namespace", help="Namespace of the operator.", metavar="NAME")]
 Only = Annotated[str, typer.Option(help="Watch jobs of this namespace only.", metavar="NAMESPACE")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """A cluster, as kubectl finds it."""
+
+    kubeconfig: Annotated[str, typer.Option(help="Kubeconfig to use.  [default: as kubectl]", metavar="FILE")] = ""
+    context: Annotated[str, typer.Option(help="Context of the kubeconfig.  [default: the current]", metavar="NAME")] = (
+        ""
+    )
+
+
 @command(
     group,
-    "Install or upgrade Springtide.",
     "springtide k8s install --image registry/springtide:0.1 \\\n"
     "    --brain postgresql://brain:pw@db/brain --capacity 640,2560G",
 )
 def install(
+    cluster: ClusterOptions,
     image: Annotated[str, typer.Option(help="Image to install.  [default: springtide:VERSION]")] = "",
     namespace: Space = "springtide",
     only: Only = "",
@@ -62,11 +65,8 @@ def install(
     ] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Number of brains.")] = 2,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the objects as YAML and change nothing.")] = False,
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
-    debug: Debug = False,
 ) -> int:
-    """Install custom resources, operator, rights and optionally a brain. Run it again to upgrade."""
+    """Install or upgrade Springtide. That is custom resources, operator, rights and optionally a brain."""
     if brain and not capacity:
         raise errors.BadInput("--brain without --capacity: say what all jobs together may take, such as 640,2560G")
     plan = install_manifests.InstallPlan(
@@ -89,47 +89,33 @@ def install(
     if dry_run:
         print(as_yaml(objects), end="")
         return 0
-    where = {"kubeconfig": kubeconfig, "context": context}
-    with_client(where, lambda client: installation.apply(client, objects, print))
+    with_client(asdict(cluster), lambda client: installation.apply(client, objects, print))
     print(f"Springtide is installed in {namespace}; springtide k8s status tells when its operator is ready")
     return 0
 
 
-@command(group, "Remove Springtide.", "springtide k8s uninstall")
+@command(group, "springtide k8s uninstall")
 def uninstall(
+    cluster: ClusterOptions,
     namespace: Space = "springtide",
     only: Only = "",
     definitions: Annotated[
         bool, typer.Option("--definitions", help="Also delete all ElasticJobs and ScalePlans of the cluster.")
     ] = False,
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
-    debug: Debug = False,
 ) -> int:
-    """Remove operator, rights and brain. Running jobs go on, but nothing creates pods for them."""
+    """Remove Springtide: operator, rights and brain. Running jobs go on, but nothing creates pods for them."""
     plan = install_manifests.InstallPlan(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )
     objects = install_manifests.everything(plan)
-    where = {"kubeconfig": kubeconfig, "context": context}
-    with_client(
-        where,
-        lambda client: installation.remove(client, objects, print, definitions=definitions),
-    )
+    with_client(asdict(cluster), lambda client: installation.remove(client, objects, print, definitions=definitions))
     return 0
 
 
-@command(group, "Check the installation.", "springtide k8s status --json")
-def status(
-    namespace: Space = "springtide",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
-    as_json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """Check that the cluster knows our resources and that operator and brain are ready."""
-    where = {"kubeconfig": kubeconfig, "context": context}
-    found = with_client(where, lambda client: installation.examine(client, namespace))
+@command(group, "springtide k8s status --json")
+def status(cluster: ClusterOptions, namespace: Space = "springtide", as_json: Json = False) -> int:
+    """Check the installation: custom resources, operator and brain."""
+    found = with_client(asdict(cluster), lambda client: installation.examine(client, namespace))
     for each in found:
         print(f"{'ok' if each.well else 'NO':<3} {each.what:<24} {each.said}")
     well = all(each.well for each in found)
@@ -137,8 +123,9 @@ def status(
     return 0 if well else 3
 
 
-@command(group, "Run the operator.", "springtide k8s operator --image registry/springtide:0.1")
+@command(group, "springtide k8s operator --image registry/springtide:0.1")
 def operator(
+    cluster: ClusterOptions,
     image: Annotated[str, typer.Option(help="Image of jobs that name none.  [default: springtide:VERSION]")] = "",
     namespace: Annotated[
         list[str] | None, typer.Option(help="Watch jobs of this namespace; repeatable.  [default: all]", metavar="NAME")
@@ -150,11 +137,9 @@ def operator(
     ] = "",
     scheduler: Annotated[str, typer.Option(help="Scheduler of pods whose job names none.", metavar="NAME")] = "",
     health: Annotated[str, typer.Option(help="Serve a liveness probe here.", metavar="URL")] = "",
-    kubeconfig: Kubeconfig = "",
-    context: Context = "",
     debug: Debug = False,
 ) -> int:
-    """Run the operator until stopped: it creates a master for every ElasticJob, and the pods that masters want."""
+    """Run the operator. It creates a master for every ElasticJob, and the pods that masters want, until stopped."""
     logs.log_to_stderr(debug=debug)
     secret = (
         file_input.read(pathlib.Path(brain_secret_file), what="a brain's secret").strip() if brain_secret_file else ""
@@ -167,8 +152,7 @@ def operator(
     options = process.OperatorOptions(
         site=Site(image=image or default_image(), brain=brain, brain_tls=bool(brain_tls), scheduler=scheduler),
         namespaces=tuple(namespace or ()),
-        kubeconfig=kubeconfig,
-        context=context,
+        **asdict(cluster),
         brain_secret=secret,
         brain_files=files,
         health=health,

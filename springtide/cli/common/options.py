@@ -1,15 +1,16 @@
-"""Options of commands, each declared once. The options of `run` are a table that names the spec fields that each option
-sets.
+"""Options of commands, each declared once, and the decorators that declare commands.
 
-`taking` turns the fields of a dataclass into options. Imported for `--help`, so nothing heavy is imported here.
+A command that takes a dataclass has an option for each of its fields. Imported for `--help`, so nothing heavy is
+imported here.
 """
 
 import functools
 import inspect
+import math
 import pathlib
 import typing
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,13 +33,33 @@ verbs = typer.Typer(rich_markup_mode=None)
 """Verbs of the modules that are imported so far: `cli.app` imports the module of the verb that is called."""
 
 
-def verb(*examples: str, name: str | None = None) -> Callable[[Command], Command]:
-    """Declare a verb; its summary is in the table of `cli.app`."""
-    return verbs.command(name, epilog=_epilog(examples))
+def verb(
+    *examples: str, name: str | None = None, parameters: Sequence[inspect.Parameter] = ()
+) -> Callable[[Command], Command]:
+    """Declare a verb; its summary is in the table of `cli.app`. `parameters` declares what a command takes as `**`."""
+
+    def declare(function: Command) -> Command:
+        verbs.command(name, epilog=_epilog(examples))(_with_options(function, parameters))
+        return function
+
+    return declare
 
 
-def command(group: typer.Typer, summary: str, *examples: str) -> Callable[[Command], Command]:
-    return group.command(short_help=summary, epilog=_epilog(examples))
+def verb_group(name: str, help: str, *examples: str) -> typer.Typer:
+    """Declare a verb that has commands of its own."""
+    group = typer.Typer(name=name, help=help, rich_markup_mode=None, no_args_is_help=True, epilog=_epilog(examples))
+    verbs.add_typer(group)
+    return group
+
+
+def command(group: typer.Typer, *examples: str) -> Callable[[Command], Command]:
+    """Declare a command of a group. The first sentence of its docstring is its summary."""
+
+    def declare(function: Command) -> Command:
+        group.command(epilog=_epilog(examples))(_with_options(function))
+        return function
+
+    return declare
 
 
 def _epilog(examples: Sequence[str]) -> str:
@@ -46,45 +67,39 @@ def _epilog(examples: Sequence[str]) -> str:
     return f"\b\nExample{'s' * (len(examples) > 1)}:\n{lines}\n"
 
 
-def declared(parameters: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
-    def decorate(function: Command) -> Command:
-        @functools.wraps(function)
-        def called(**given: Any) -> int:
-            return function(**given)
+def _with_options(function: Command, parameters: Iterable[inspect.Parameter] = ()) -> Command:
+    """Return a command as Typer reads it: with an option for each field of a dataclass that it takes, and `--debug`.
 
-        setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010 - mypy knows of none
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        del called.__wrapped__  # otherwise Typer would use the command's own signature
-        return called
+    `cli.app` reads `--debug`, so only a command that logs takes it.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    own = {
+        name: each for name, each in inspect.signature(function).parameters.items() if each.kind is not each.VAR_KEYWORD
+    }
+    groups = {name: hints[name] for name in own if is_dataclass(hints[name])}
+    known = [parameter(name, hints[name], each.default) for name, each in own.items() if name not in groups]
+    for group in groups.values():
+        of_fields = typing.get_type_hints(group, include_extras=True)
+        known += [parameter(option.name, of_fields[option.name], option.default) for option in fields(group)]
+    known += parameters
+    logs = any(each.name == "debug" for each in known)
+    known += [] if logs else [parameter("debug", Debug, False)]
 
-    return decorate
+    @functools.wraps(function)
+    def called(**given: Any) -> int:
+        for name, value in given.items():
+            if isinstance(value, float) and math.isnan(value):  # which passes every comparison with a bound
+                raise errors.BadInput(f"--{name.replace('_', '-')} nan: expected a number")
+        if not logs:
+            del given["debug"]
+        for name, group in groups.items():
+            given[name] = group(**{option.name: given.pop(option.name) for option in fields(group)})
+        return function(**given)
 
-
-def taking(**groups: type) -> Callable[[Command], Command]:
-    """Turn each field of the given dataclasses into an option; pass one dataclass per group to the command."""
-
-    def decorate(function: Command) -> Command:
-        hints = typing.get_type_hints(function, include_extras=True)
-        parameters = [
-            each.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, each in inspect.signature(function).parameters.items()
-            if name not in groups
-        ]
-        for group in groups.values():
-            hints = typing.get_type_hints(group, include_extras=True)
-            parameters += [parameter(option.name, hints[option.name], option.default) for option in fields(group)]
-
-        @functools.wraps(function)
-        def grouped(**given: Any) -> int:
-            made = {
-                name: group(**{option.name: given.pop(option.name) for option in fields(group)})
-                for name, group in groups.items()
-            }
-            return function(**given, **made)
-
-        return declared(parameters)(grouped)
-
-    return decorate
+    setattr(called, "__signature__", inspect.Signature(known))  # noqa: B010 - mypy knows of none
+    called.__annotations__ = {each.name: each.annotation for each in known}
+    del called.__wrapped__  # otherwise Typer would use the command's own signature
+    return called
 
 
 def made_folder(option: str, text: str) -> pathlib.Path:

@@ -14,7 +14,7 @@ from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest, name_of
 from springtide.checkpoint.format.storage import FileStore, FolderStore, open_store
-from springtide.cli.common.options import RUNS, Debug, Job, Json, Runs, verb
+from springtide.cli.common.options import RUNS, Job, Json, Runs, verb
 from springtide.cli.common.render import print_json, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.launch import job_lookup
@@ -41,7 +41,6 @@ def checkpoints(
     ] = False,
     folder: Runs = RUNS,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """List the checkpoints of a job, of a folder or of a URL: time, size, outcome and place."""
     if job is not None and is_place(job):

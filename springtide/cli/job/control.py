@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from springtide import errors
-from springtide.cli.common.options import Debug, Job, Json, WhereOptions, taking, verb
+from springtide.cli.common.options import Job, Json, WhereOptions, verb
 from springtide.cli.common.render import print_json
 from springtide.launch import job_lookup
 from springtide.platforms.agent.job_handle import JobHandle
@@ -21,17 +21,14 @@ WORKERS_A_CORE = 8  # a larger number of workers is probably a typing mistake
 @verb(
     "springtide scale train --workers 4 --servers 2 --data-workers 3",
 )
-@taking(at=WhereOptions)
 def scale(
+    at: WhereOptions,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of workers.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Number of servers; slots move while they serve.")] = None,
     data_workers: Annotated[int | None, typer.Option(min=0, help="Number of data workers; 0 for none.")] = None,
     job: Job = None,
     sure: Annotated[bool, typer.Option("--yes", help="Accept far more roles than there are cores.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
-    *,
-    at: WhereOptions,
 ) -> int:
     """Scale a running job. New roles join and surplus ones drain while the others train on.
 
@@ -62,14 +59,11 @@ def count_of(kind: str, count: int) -> str:
 
 
 @verb("springtide stop train --wait")
-@taking(at=WhereOptions)
 def stop(
+    at: WhereOptions,
     job: Job = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is over.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
-    *,
-    at: WhereOptions,
 ) -> int:
     """Drain a running job, as Ctrl-C does: workers finish their batch and stop."""
     reach = job_lookup.find(job, at.where())
@@ -85,16 +79,13 @@ def stop(
 
 
 @verb("springtide logs train worker-1 -f")
-@taking(at=WhereOptions)
 def logs(
+    at: WhereOptions,
     job: Job = None,
     role: Annotated[str | None, typer.Argument(help="Role, such as worker-1.  [default: all]", metavar="ROLE")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the logs until the job is over.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="Number of last lines to print of each log.")] = 20,
     as_json: Json = False,
-    debug: Debug = False,
-    *,
-    at: WhereOptions,
 ) -> int:
     """Print the last lines of each role's log; with -f, follow them."""
     reach = job_lookup.find(job, at.where())

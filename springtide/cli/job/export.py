@@ -11,7 +11,7 @@ from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore, open_store
-from springtide.cli.common.options import RUNS, Debug, Json, Runs, verb
+from springtide.cli.common.options import RUNS, Json, Runs, verb
 from springtide.cli.common.render import print_json
 from springtide.cli.job import checkpoints
 from springtide.domain.core import validation
@@ -40,7 +40,6 @@ def export(
     format: Annotated[str, typer.Option(help="Format of the tables: safetensors or parquet.")] = "safetensors",
     folder: Runs = RUNS,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Export the newest checkpoint of a job, running or over: keys and rows of every table, and a dense state dict."""
     from springtide.export import exporter, table_files

@@ -12,7 +12,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import declared, verb
+from springtide.cli.common.options import verb
 from springtide.cli.common.render import wrap
 from springtide.cli.job.run_options import RUN_OPTIONS, RUN_PARAMETERS, RunOption
 from springtide.cli.show import live_view
@@ -34,8 +34,7 @@ PARTS: dict[str, Any] = {
 }
 
 
-@verb("springtide run train.py --servers 2 --workers 2 -- --epochs 3")
-@declared(RUN_PARAMETERS)
+@verb("springtide run train.py --servers 2 --workers 2 -- --epochs 3", parameters=RUN_PARAMETERS)
 def run(**given: Any) -> int:
     """Run a training script on this machine: one master, parameter servers and workers.
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from springtide.cli.common import render
-from springtide.cli.common.options import Debug, Json, WhereOptions, taking, verb
+from springtide.cli.common.options import Debug, Json, WhereOptions, verb
 from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.cli.job.run import said
 from springtide.cli.show import status as shown_status
@@ -37,8 +37,8 @@ ELSEWHERE = (KubernetesWish, RayWish)
     "springtide submit job.yaml --platform ray --address 10.0.0.5:6379",
     "springtide submit job.yaml --dry-run         check it only",
 )
-@taking(at=WhereOptions)
 def submit(
+    at: WhereOptions,
     spec: Annotated[str, typer.Argument(help="Spec of the job.", metavar="JOB.YAML")],
     name: Annotated[str, typer.Option(help="Name of the job.  [default: the spec's]")] = "",
     follow: Annotated[
@@ -49,8 +49,6 @@ def submit(
     ] = False,
     as_json: Json = False,
     debug: Debug = False,
-    *,
-    at: WhereOptions,
 ) -> int:
     """Submit a job to this machine, a Ray cluster or a Kubernetes cluster. The spec is the same for all.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from springtide import errors
-from springtide.cli.common.options import Debug, Json, made_folder, verb
+from springtide.cli.common.options import Json, made_folder, verb
 
 
 @verb("springtide bench store --json")
@@ -24,7 +24,6 @@ def bench(
         typer.Option(help="allocate: ids of real data, samples by tables.", metavar="FILE.npy|FILE.parquet"),
     ] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
     benches = _of_lab("bench")
@@ -68,7 +67,6 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Use few jobs: shows that it runs, proves nothing.")] = False,
     out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Reproduce a paper's figures in simulation, beside the paper's own and the goals."""
     runner = _of_lab("reproduce.runner")

@@ -14,7 +14,7 @@ from rich import box as rich_box
 from rich import console, table
 
 from springtide import errors
-from springtide.cli.common.options import RUNS, Debug, Json, Runs, verb
+from springtide.cli.common.options import RUNS, Json, Runs, verb
 from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Decision
@@ -47,7 +47,6 @@ def plan(
     policy: Annotated[str | None, typer.Option(help="Policy to ask.  [default: the job's own]", metavar="NAME")] = None,
     folder: Runs = RUNS,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Show what a policy would do with a job now: its model, the candidates, the choice and the reason.
 

@@ -12,7 +12,7 @@ from rich import console as rich_console
 from rich import progress as rich_progress
 
 from springtide import errors
-from springtide.cli.common.options import Debug, Json, verb
+from springtide.cli.common.options import Json, verb
 from springtide.cli.common.render import print_json
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry
@@ -41,7 +41,6 @@ def simulate(
     plot: Annotated[str | None, typer.Option(help="Write a plot to this file.", metavar="FILE.png")] = None,
     example: Annotated[bool, typer.Option("--example", help="Print an example trace and exit.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Compare policies on a virtual cluster: the same jobs and faults for each, in virtual time."""
     if example:

@@ -19,7 +19,7 @@ import typer
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import RUNS, Debug, Job, Runs, verb
+from springtide.cli.common.options import RUNS, Job, Runs, verb
 from springtide.cli.show import events as story
 from springtide.domain.spec.online_job import OnlinePoint
 from springtide.launch import job_lookup
@@ -39,7 +39,6 @@ def dashboard(
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets everyone look.", metavar="ADDRESS")
     ] = "127.0.0.1",
     folder: Runs = RUNS,
-    debug: Debug = False,
 ) -> int:
     """Serve a page about a job, live or past: traffic, forecast, workers, lag, and decisions with reasons.
 

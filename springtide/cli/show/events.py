@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from springtide.cli.common.options import Debug, Job, Json, WhereOptions, taking, verb
+from springtide.cli.common.options import Job, Json, WhereOptions, verb
 from springtide.cli.common.render import print_json, wrap
 from springtide.domain.plan.plan import WITHOUT_BRAIN
 from springtide.launch import job_lookup
@@ -30,8 +30,7 @@ SENTENCES = {
 
 
 @verb("springtide events train")
-@taking(at=WhereOptions)
-def events(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
+def events(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
     """List all events of a job, in order."""
     reach = job_lookup.find(job, at.where())
     story, began_at = reach.story(), reach.card.began_at
@@ -42,8 +41,7 @@ def events(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: 
 
 
 @verb("springtide explain train")
-@taking(at=WhereOptions)
-def explain(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
+def explain(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
     """Explain what was decided about a job, and why: phases, losses, relaunches, scaling."""
     reach = job_lookup.find(job, at.where())
     card = reach.card

@@ -9,7 +9,7 @@ from rich.live import Live
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import Debug, Job, Json, WhereOptions, taking, verb
+from springtide.cli.common.options import Job, Json, WhereOptions, verb
 from springtide.cli.common.render import WIDTH, alive_text, decision_of, line_of, picture, print_json, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
@@ -24,14 +24,11 @@ LINE_EVERY_S = 2.0
 
 
 @verb("springtide status train --json")
-@taking(at=WhereOptions)
 def status(
+    at: WhereOptions,
     job: Job = None,
     every: Annotated[bool, typer.Option("--all", help="List all jobs, running and past.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
-    *,
-    at: WhereOptions,
 ) -> int:
     """Show a job: progress, roles with CPU and memory, the last decision and its reason; or how it ended."""
     if every:
@@ -167,8 +164,7 @@ def short_time(seconds: float) -> str:
     "springtide metrics train",
     "springtide run train.py --metrics-port 9464    metrics served by the job",
 )
-@taking(at=WhereOptions)
-def metrics(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
+def metrics(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
     """Print a job's metrics in Prometheus format: progress, roles and stream lag."""
     reach = job_lookup.find(job, at.where())
     status = reach.status()
@@ -182,13 +178,10 @@ def metrics(job: Job = None, as_json: Json = False, debug: Debug = False, *, at:
 
 
 @verb("springtide top train")
-@taking(at=WhereOptions)
 def top(
+    at: WhereOptions,
     job: Job = None,
     once: Annotated[bool, typer.Option("--once", help="Print one line and exit.")] = False,
-    debug: Debug = False,
-    *,
-    at: WhereOptions,
 ) -> int:
     """Watch a job from another terminal, as `springtide run` shows it; in a pipe, print a line every two seconds."""
     reach = job_lookup.find(job, at.where())

@@ -11,7 +11,7 @@ from rich import console, table
 
 from springtide import errors, file_input
 from springtide.brain.forecasting import registry as models
-from springtide.cli.common.options import Debug, Json, verb
+from springtide.cli.common.options import Json, verb
 from springtide.cli.common.render import print_json
 from springtide.data.stream import producer as traces
 from springtide.planning.online import forecasters
@@ -36,7 +36,6 @@ def forecast(
     step: Annotated[float | None, typer.Option(min=1, help="Seconds per step.  [default: 600, or the file's]")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Forecast only the last days.  [default: all]")] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
     """Forecast each day of a trace from the days before it, compare models, and forecast the next day."""
     history = read(pathlib.Path(trace), step)

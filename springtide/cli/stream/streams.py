@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from springtide import errors, file_input
-from springtide.cli.common.options import Debug, Json, command, taking, verb, verbs
+from springtide.cli.common.options import Json, command, verb, verb_group
 from springtide.cli.common.render import duration, print_json
 from springtide.data.stream import producer
 from springtide.data.stream.log import layout
@@ -33,19 +33,12 @@ DAY_S = 86400.0
 OLDEST_S = 2.0  # seconds to wait for the oldest record of a partition
 
 
-group = typer.Typer(
-    name="stream",
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Inspect a stream; grow, seal or trim a log on disk.",
-    short_help="Inspect a stream; grow, seal or trim a log.",
-    epilog="""\b
-Examples:
-  springtide stream info log:///tmp/clicks
-  springtide stream grow log:///tmp/clicks 8
-""",
+group = verb_group(
+    "stream",
+    "Inspect a stream; grow, seal or trim a log on disk.",
+    "springtide stream info log:///tmp/clicks",
+    "springtide stream grow log:///tmp/clicks 8",
 )
-verbs.add_typer(group)
 
 Url = Annotated[str, typer.Argument(help="log:///path/to/folder or kafka://host:9092/topic", metavar="URL")]
 
@@ -111,15 +104,7 @@ class TargetOptions:
     "    --day 7 --speedup 288 --peak 30000",
     "springtide produce kafka://localhost:9092/clicks --from clicks.jsonl",
 )
-@taking(which=RecordOptions, flow=PaceOptions, into=TargetOptions)
-def produce(
-    url: Url,
-    which: RecordOptions = RecordOptions(),  # noqa: B008 - frozen
-    flow: PaceOptions = PaceOptions(),  # noqa: B008 - frozen
-    into: TargetOptions = TargetOptions(),  # noqa: B008 - frozen
-    as_json: Json = False,
-    debug: Debug = False,
-) -> int:
+def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptions, as_json: Json = False) -> int:
     """Append records of a file or a generator to a stream, at a rate or along a traffic trace.
 
     Creates a missing log. Ctrl-C ends the command, which then reports exactly what it appended.
@@ -274,14 +259,13 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
             print(file=sys.stderr)
 
 
-@command(group, "Show partitions, offsets, bytes and ages.", "springtide stream info log:///tmp/clicks")
+@command(group, "springtide stream info log:///tmp/clicks")
 def info(
     url: Url,
     rows: Annotated[int, typer.Option(min=1, help="Show at most this many partitions.")] = 40,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
-    """Show each partition of a stream: first and next offset, size and age."""
+    """Show partitions, offsets, bytes and ages of a stream."""
     stream = open_stream(url)
     try:
         found = inspect(stream)
@@ -292,31 +276,30 @@ def info(
     return 0
 
 
-@command(group, "Add partitions to a log.", "springtide stream grow log:///tmp/clicks 8")
+@command(group, "springtide stream grow log:///tmp/clicks 8")
 def grow(
     url: Url,
     partitions: Annotated[int, typer.Argument(min=1, help="New number of partitions.")],
     as_json: Json = False,
-    debug: Debug = False,
 ) -> int:
-    """Add partitions to a log while producers and jobs run."""
+    """Add partitions to a log. Producers and jobs may run meanwhile."""
     log = _log(url)
     before = log.partitions()
     log.grow(partitions)
     return _say(f"{log.url}: {before} partitions before, {partitions} now", as_json, partitions=partitions)
 
 
-@command(group, "Mark a log as complete.", "springtide stream seal log:///tmp/clicks")
-def seal(url: Url, as_json: Json = False, debug: Debug = False) -> int:
-    """Seal a log: it refuses producers, and jobs end when they have trained all of it."""
+@command(group, "springtide stream seal log:///tmp/clicks")
+def seal(url: Url, as_json: Json = False) -> int:
+    """Mark a log as complete. It refuses producers, and jobs end when they have trained all of it."""
     log = _log(url)
     log.seal()
     records = sum(seen.end - seen.start for seen in log.bounds())
     return _say(f"{log.url}: sealed with {records:,} records", as_json, records=records)
 
 
-@command(group, "Delete segments past their retention.", "springtide stream trim log:///tmp/clicks")
-def trim(url: Url, as_json: Json = False, debug: Debug = False) -> int:
+@command(group, "springtide stream trim log:///tmp/clicks")
+def trim(url: Url, as_json: Json = False) -> int:
     """Delete segments past their retention. Producers do so too, with each new segment."""
     log = _log(url)
     writer = log.writer()

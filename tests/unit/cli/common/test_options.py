@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from springtide.cli.common.options import taking
+from springtide.cli.common.options import command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +18,8 @@ class Colours:
 app = typer.Typer()
 
 
-@app.command()
-@taking(colours=Colours)
-def paint(wall: str, coats: Annotated[int, typer.Option(help="How often.")] = 1, *, colours: Colours) -> int:
+@command(app, "north --red 9")
+def paint(wall: str, colours: Colours, coats: Annotated[float, typer.Option(help="How often.")] = 1.0) -> int:
     """Paint a wall."""
     print(wall, coats, colours)
     return 0
@@ -31,11 +30,16 @@ def run(*words):
 
 
 def test_the_command_gets_them_as_one_value():
-    assert run("north", "--coats", "2", "--red", "9").output.strip() == "north 2 Colours(red=9, blue=None)"
-    assert run("north").output.strip() == "north 1 Colours(red=7, blue=None)"
+    assert run("north", "--coats", "2", "--red", "9").output.strip() == "north 2.0 Colours(red=9, blue=None)"
+    assert run("north").output.strip() == "north 1.0 Colours(red=7, blue=None)"
 
 
 def test_they_are_checked_and_shown_like_its_own():
     shown = run("--help").output
     assert "Paint a wall." in shown and all(word in shown for word in ("--coats", "--red", "How blue."))
     assert run("north", "--red", "300").exit_code == 2
+
+
+def test_every_command_has_debug_and_refuses_what_is_no_number():
+    assert "--debug" in run("--help").output and run("north", "--debug").exit_code == 0
+    assert "--coats nan: expected a number" in str(run("north", "--coats", "nan").exception)
