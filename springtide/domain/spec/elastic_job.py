@@ -83,7 +83,7 @@ class TableWish:
     min_count: int | None = None
     """Number of gradients after which a row is created."""
     ttl: int | None = None
-    """Evict a row that is unused for so many pushes, or seconds on a stream; 0 means never."""
+    """Evict a row that is unused for this many pushes, or seconds on a stream; 0 means never."""
     capacity_rows: int | None = None
     """Maximum number of rows in the whole job; 0 means no limit."""
 
@@ -101,7 +101,7 @@ class CheckpointWish:
     every_s: float | None = None
     """Seconds between two checkpoints; 0 means never. Default: 30."""
     folder: str = ""
-    """Folder that all hosts of the job can access. Default: the run folder."""
+    """Folder for checkpoints, which all hosts of the job can access. Default: the run folder."""
     url: str = ""
     """Upload checkpoints to this URL, of any kind that fsspec supports."""
     upload_every_s: float = UPLOAD_EVERY_S
@@ -152,7 +152,7 @@ class PatienceWish:
     join_s: float = 300.0
     """Seconds within which all first roles must join."""
     silence_s: float = 30.0
-    """Declare a role lost after so many seconds without a heartbeat."""
+    """Declare a role lost after this many seconds without a heartbeat."""
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
     grace_s: float = 30.0
@@ -241,15 +241,15 @@ class KubernetesWish(PodOptions):
     start: StartMode = "one-by-one"
     """gang: training starts when all first pods run; one-by-one: each worker starts when its pod runs."""
     pending_s: float = 300.0
-    """Give up a pod that is pending for so many seconds. The job continues smaller, and reports it."""
+    """Give up a pod that is pending for this many seconds. The job continues smaller, and reports it."""
     resize_s: float = 60.0
-    """Replace a pod whose node defers its resize for so many seconds."""
+    """Replace a pod whose node defers its resize for this many seconds."""
     grace_s: int = 30
     """Seconds that an evicted pod has to end: workers finish a batch, servers hand over their slots."""
     tls: bool = True
     """Mutual TLS between all roles, with certificates of a CA of the job."""
     keep_s: int | None = None
-    """Delete the job so many seconds after its end. Default: never."""
+    """Delete the job this many seconds after its end. Default: never."""
 
     def __post_init__(self) -> None:
         validation.choice(self.start, "way to start", START_MODES)
@@ -269,7 +269,7 @@ class RayWish:
     run_folder: str = ""
     """Folder for journal, events and checkpoints. If all nodes can access it, the job survives the loss of a node."""
     pending_s: float = 120.0
-    """Give up a role that no node takes for so many seconds. The job continues smaller, and reports it."""
+    """Give up a role that no node takes for this many seconds. The job continues smaller, and reports it."""
     tls: bool = False
     """Mutual TLS between all roles, with certificates of a CA of the job."""
 
