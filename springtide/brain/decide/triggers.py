@@ -6,7 +6,7 @@ Next: `brain.decide.cluster_state`.
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -157,14 +157,10 @@ def _cause_of_slowness(view: JobView) -> str:
     return "unknown"
 
 
-def parse(pairs: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        event, mark, policy = pair.partition("=")
-        kind, _, cause = event.strip().partition("/")
-        if not mark or not policy.strip():
-            raise errors.BadInput(f"{pair!r}: use EVENT=POLICY, such as oom=static or 'slow/hot server=static'")
+def checked(policies: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the policies by event, or by event and cause, if all events are known."""
+    for name in policies:
+        kind = name.partition("/")[0]
         if kind not in list(EventKind):
             raise errors.UnknownName("event", kind, [str(known) for known in EventKind])
-        found[f"{kind}/{cause}" if cause else kind] = policy.strip()
-    return found
+    return policies

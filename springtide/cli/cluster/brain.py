@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -19,7 +20,7 @@ from springtide.brain.service import messages as counsel
 from springtide.brain.service import serve as service
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.brain.store import store
-from springtide.cli.common.options import Debug, Json, command, verb_group
+from springtide.cli.common.options import Debug, Json, command, pairs, verb_group
 from springtide.cli.common.render import print_json, wrap
 from springtide.cli.show.status import short_time
 from springtide.domain.core.resources import parse_memory, show_memory
@@ -111,10 +112,10 @@ def serve(
 ) -> int:
     """Serve a brain until Ctrl-C. It keeps jobs and promises in its database, so a restart loses nothing."""
     logs.log_to_stderr(debug=debug)
-    algorithms = triggers.parse(on or [])
+    algorithms = triggers.checked(pairs("--on", on, "oom=dlrover or 'slow/hot server=dlrover'"))
     for name in {policy, *algorithms.values()}:
         registry.load(name)  # report a wrong name now
-    config = parse_planning(planning or [], policy)
+    config = planning_config(pairs("--planning", planning, "rho=1"), policy)
     rules = BrainRules(
         capacity=parse_capacity(capacity), config=config, algorithms=algorithms, period_s=period, forget_s=forget
     )
@@ -196,10 +197,10 @@ def parse_capacity(text: str) -> ResourceBudget:
     return found
 
 
-def parse_planning(pairs: list[str], policy: str) -> PlanningConfig:
+def planning_config(given: Mapping[str, str], policy: str) -> PlanningConfig:
     own = PlanningConfig(policy=policy, extra_workers=0)  # workers beyond a quota only if the settings ask for them
     found: PlanningConfig
-    (found,) = field_overrides.changed(pairs, (own, field_overrides.planning_fields(policy=False)))
+    (found,) = field_overrides.changed(given, (own, field_overrides.planning_fields(policy=False)))
     return found
 
 

@@ -102,6 +102,17 @@ def _with_options(function: Command, parameters: Iterable[inspect.Parameter] = (
     return called
 
 
+def pairs(flag: str, texts: Iterable[str] | None, example: str) -> dict[str, str]:
+    """Parse a NAME=VALUE option that may be given several times."""
+    found = {}
+    for text in texts or ():
+        name, mark, value = text.partition("=")
+        if not mark:
+            raise errors.BadInput(f"{flag} {text}: expected NAME=VALUE, such as {example}")
+        found[name.strip()] = value.strip()
+    return found
+
+
 def made_folder(option: str, text: str) -> pathlib.Path:
     """Create the folder that an option names, so that a bad path fails before any work."""
     folder = pathlib.Path(text)

@@ -6,15 +6,15 @@ The options become an `ElasticJob`. Next: `launch.local_job` runs the job, `cli.
 import asyncio
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from springtide import errors
 from springtide.cli.common import render
-from springtide.cli.common.options import verb
+from springtide.cli.common.options import pairs, verb
 from springtide.cli.common.render import wrap
-from springtide.cli.job.run_options import RUN_OPTIONS, RUN_PARAMETERS, RunOption
+from springtide.cli.job.run_options import RUN_OPTIONS, RUN_PARAMETERS
 from springtide.cli.show import live_view
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, FollowingWish, PatienceWish, Quota, RoleWish
 from springtide.launch import local_job
@@ -76,7 +76,9 @@ def job_of(given: Mapping[str, Any]) -> ElasticJob:
     """Set the fields of the spec that each option names (`RUN_OPTIONS`)."""
     spec: dict[str, Any] = {part: {} for part in PARTS}
     for option in RUN_OPTIONS:
-        value = pairs(option, given[option.name]) if option.example else given[option.name]
+        value = given[option.name]
+        if option.example:
+            value = pairs(option.flag, value, option.example)  # `resolve` converts the values
         for path in option.fields:
             part, _, name = path.rpartition(".")
             (spec[part] if part else spec)[name] = value
@@ -101,16 +103,3 @@ def resumed_from(named: str, runs: str) -> str:
     run = pathlib.Path(runs, named)
     plain = pathlib.Path(named).name == named and not pathlib.Path(named).exists()
     return str(run) if named and plain and run.is_dir() else named
-
-
-def pairs(option: RunOption, given: Iterable[str] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        try:
-            found[name] = float(value) if option.name == "straggler" else value
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise errors.BadInput(f"{option.flag} {text}: expected NAME=VALUE, such as {option.example}")
-    return found

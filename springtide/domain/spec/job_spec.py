@@ -4,7 +4,6 @@ In: `cli.job.run` builds a `JobSpec`. Next: `job.state` moves a job through its 
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Literal
@@ -110,14 +109,6 @@ class StragglerRules:
 
     def __post_init__(self) -> None:
         validation.check_range(self, *(each.name for each in fields(self)), above=0, of="straggler rule ")
-
-    def changed(self, given: Mapping[str, float]) -> "StragglerRules":
-        """Return these rules with some values replaced, by name. The suffix `_s` may be omitted."""
-        known = {each.name.removesuffix("_s"): each.name for each in fields(self)}
-        for name in given:
-            if name.removesuffix("_s") not in known:
-                raise errors.UnknownName("straggler rule", name, known)
-        return replace(self, **{known[name.removesuffix("_s")]: value for name, value in given.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
-"""Applies NAME=VALUE overrides to frozen dataclasses: `--planning` of a run, a spec and a brain.
+"""Applies overrides by name to frozen dataclasses, such as those of `--planning` and of a spec's `planning`.
 
 A dot names a field of a nested object, and names of seconds may omit `_s`.
 """
 
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -27,12 +27,11 @@ def planning_fields(*, policy: bool) -> tuple[str, ...]:
     return tuple(each.name for each in fields(PlanningConfig) if policy or each.name != POLICY)
 
 
-def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", example: str = "sample_s=20") -> list[Any]:
-    """Set fields of the nouns from NAME=VALUE texts; raise on an unknown name or a bad value."""
+def changed(given: Mapping[str, Any], *nouns: Noun, option: str = "--planning") -> list[Any]:
+    """Set fields of the nouns by name; raise on an unknown name or a bad value."""
     known = {name: place for which, noun in enumerate(nouns) for name, place in _places(which, *noun)}
     new: list[dict[str, Any]] = [{} for _ in nouns]
-    for text in given:
-        name, equals, value = text.partition("=")
+    for name, value in given.items():
         name = name if name in known else f"{name}_s" if f"{name}_s" in known else name
         if name not in known:
             raise errors.UnknownName(f"{option.removeprefix('--').removesuffix('-setting')} setting", name, known)
@@ -40,13 +39,11 @@ def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", exam
         owner = nouns[which][0]
         inner = new[which].get(field, getattr(owner, field)) if part else owner
         kind = typing.get_type_hints(type(inner))[part or field]
-        if not equals:
-            raise errors.BadInput(f"{option} {text}: expected NAME=VALUE, such as {example}")
         try:
             fits = msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError as error:
-            expected = VALUES.get(kind, f"{kind}, NAME=VALUE as in {example}")
-            raise errors.BadInput(f"{option} {text}: {value!r} is no value of {name}; expected {expected}") from error
+            expected = VALUES.get(kind, str(kind))
+            raise errors.BadInput(f"{option} {name}: got {value!r}, expected {expected}") from error
         new[which][field] = replace(inner, **{part: fits}) if part else fits
     made = [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
     for one in made:

@@ -163,7 +163,7 @@ def user() -> str:
 
 def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
     config, others, bounds = field_overrides.changed(
-        [f"{name}={value}" for name, value in given.items()],
+        given,
         (rules.config, field_overrides.planning_fields(policy=True)),
         (rules, TIMES),
         (rules.bounds, BOUNDS),

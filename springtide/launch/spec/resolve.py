@@ -10,7 +10,7 @@ import pathlib
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
@@ -51,9 +51,8 @@ def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
         servers_follow=job.servers.count is None and job.servers.max is None,
         history=past_traffic(job.resume),
     )
-    given = [f"{name}={value}" for name, value in following.settings.items()]
     found, rules = field_overrides.changed(
-        given, (found, SETTINGS), (rules, RULES), option="--online-setting", example="every=30"
+        following.settings, (found, SETTINGS), (rules, RULES), option="--online-setting"
     )
     if found.history and not pathlib.Path(found.history).is_file():
         raise errors.MissingFile(
@@ -167,7 +166,7 @@ def resolve(
             job.checkpoints, sizes.servers, resume=job.resume, resumed=resumed, exports=job.following.export_every
         ),
         cache=cache_rules.rules(job.cache, allocation=job.allocation or None, staleness=job.cache_staleness),
-        stragglers=StragglerRules().changed(job.stragglers),
+        stragglers=straggler_rules(job),
         guards=guards(job, sizes),
         feeding=feeds(job, capacity),
         online=online_of(job, cores=cores),
@@ -206,6 +205,13 @@ def feeds(job: ElasticJob, capacity: PlatformCapacity) -> FeedRules:
     return FeedRules(
         workers=data_workers.number_of(job.data_workers), cpu=cpu, poison=job.poison, cores=cores, split=job.split
     )
+
+
+def straggler_rules(job: ElasticJob) -> StragglerRules:
+    names = [each.name for each in fields(StragglerRules)]
+    rules: StragglerRules
+    (rules,) = field_overrides.changed(job.stragglers, (StragglerRules(), names), option="--straggler")
+    return rules
 
 
 def guards(job: ElasticJob, sizes: initial_resources.InitialSizes) -> GuardRules:

@@ -27,7 +27,7 @@ def _own_logging():
 MISTAKES = [
     (("status",), "no brain has served from"),
     (("serve", "--policy", "sprintide"), "Did you mean 'springtide'?"),
-    (("serve", "--on", "slow"), "use EVENT=POLICY"),
+    (("serve", "--on", "slow"), "--on slow: expected NAME=VALUE, such as oom=dlrover"),
     (("serve", "--on", "slwo=static"), "Did you mean 'slow'?"),
     (("serve", "--capacity", "many"), "expected CORES or CORES,SIZE"),
     (("serve", "--capacity", "-1"), "neither may be below 0"),
@@ -35,7 +35,7 @@ MISTAKES = [
     (("serve", "--period", "0"), "expected seconds, more than 0"),
     (("serve", "--planning", "roh=1"), "Did you mean 'rho'?"),
     (("serve", "--planning", "rho"), "expected NAME=VALUE"),
-    (("serve", "--planning", "rho=much"), "'much' is no value of rho; expected a number"),
+    (("serve", "--planning", "rho=much"), "--planning rho: got 'much', expected a number"),
     (("serve", "--planning", "prices.cpu=-1"), "neither may be below 0"),
     (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
     (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "Did you mean 'prices.cpu'?"),
@@ -65,12 +65,12 @@ def test_a_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_planning_is_set_by_name():
-    found = brain.parse_planning(["rho=1", "prices.cpu=2", "similar=5"], "static")
+    found = brain.planning_config({"rho": "1", "prices.cpu": "2", "similar": "5"}, "static")
     assert (found.policy, found.rho, found.prices.cpu, found.similar) == ("static", 1.0, 2.0, 5)
-    assert brain.parse_planning([], "springtide").extra_workers == 0
-    assert brain.parse_planning(["between_changes=5"], "static").between_changes_s == 5.0
+    assert brain.planning_config({}, "springtide").extra_workers == 0
+    assert brain.planning_config({"between_changes": "5"}, "static").between_changes_s == 5.0
     with pytest.raises(errors.UnknownName, match="policy"):  # it has an option of its own
-        brain.parse_planning(["policy=static"], "springtide")
+        brain.planning_config({"policy": "static"}, "springtide")
 
 
 def test_capacity_is_cores_and_perhaps_memory():

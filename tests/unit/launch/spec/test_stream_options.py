@@ -41,7 +41,7 @@ def test_times_are_read_as_people_write_them():
         ({"slo_lag": "soon"}, "slo_lag soon: expected a time above 0, such as 90s"),
         ({"slo_lag": "0"}, "expected a time above 0"),
         ({"settings": {"evry": "3"}}, "no online setting named 'evry'"),
-        ({"settings": {"every": "often"}}, "--online-setting every=often"),
+        ({"settings": {"every": "often"}}, "--online-setting every_s: got 'often', expected a number"),
         ({"settings": {"lag_price": "-1"}}, "lag_price -1: must be 0 or more"),
         ({"settings": {"late_price": "nan"}}, "late_price nan: must be 0 or more"),
         ({"settings": {"history": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
