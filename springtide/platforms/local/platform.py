@@ -59,7 +59,7 @@ class LocalPlatform:
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         path = self._files.log_of(launch.life.role)
-        group = self._watched.make_group(str(launch.life), launch.limits)
+        group = self._watched.groups.make(str(launch.life), launch.limits)
         with events.disk_errors(path), logs.open_log(path) as log:
             began = log.tell()
             process = self._fork(launch, group, log) or self._spawn(launch, group, log)

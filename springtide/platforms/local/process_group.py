@@ -1,11 +1,11 @@
-"""Process group and control groups of one agent: both die with this process, however it ends.
+"""Process group and control groups of one agent.
 
-`GuardedProcessGroup` starts `platforms.local.watchdog`, which kills the group. Folders of control groups are named
-`springtide-PID-START-NUMBER/ROLE`, so that the next agent can remove those of a killed agent.
+The processes die with this process, however it ends: `GuardedProcessGroup` starts `platforms.local.watchdog`, which
+kills their group. Folders of control groups are named `springtide-PID-START-NUMBER/ROLE`, so that the next agent can
+remove those of a killed agent.
 """
 
 import asyncio
-import contextlib
 import errno
 import itertools
 import os
@@ -52,17 +52,11 @@ class GuardedProcessGroup:
         self._stop_looking = stop
         loop.add_reader(pidfd, self._replace)
 
-    def make_group(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
-        known = set(self.groups.folders())
-        group = self.groups.make(name, limits)
-        self._hand_over(str(folder) for folder in self.groups.folders() if folder not in known)
-        return group
-
     def kill(self) -> None:
         self._stop_looking()
         # the number cannot be reused: the unreaped watchdog belongs to the group
         os.killpg(self.number, signal.SIGKILL)
-        _wait_for(self._watchdog)
+        self._watchdog.communicate()
 
     def remove_groups(self) -> None:
         deadline = time.monotonic() + DYING_S
@@ -94,25 +88,9 @@ class GuardedProcessGroup:
             )
             self._stop_looking = asyncio.get_running_loop().call_later(RETRY_S, self._replace).cancel
             return
-        self._hand_over(map(str, self.groups.folders()))
-        _wait_for(dead)
+        dead.communicate()
         self._say(f"the watchdog of this job (pid {dead.pid}) has died; another takes its place")
         self.replace_dead_watchdogs()
-
-    def _hand_over(self, folders: Iterable[str]) -> None:
-        assert self._watchdog.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            for folder in folders:
-                self._watchdog.stdin.write(f"{folder}\n".encode())
-            self._watchdog.stdin.flush()
-
-
-def _wait_for(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdin is not None and process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
-    process.wait()
-    process.stdout.close()
 
 
 class Groups:

@@ -126,7 +126,7 @@ class Machine:
         self._number += 1
         root = self._roots / str(self._number)
         root.mkdir()
-        group = self._watched.make_group(f"{wish.name}-{self._number}", wish.limits)
+        group = self._watched.groups.make(f"{wish.name}-{self._number}", wish.limits)
         process, begun = self._spawn(words_of(wish, root, group), wish.log)
         loop = asyncio.get_running_loop()
         container = Container(process, group, wish.log, time.time(), begun, loop.create_future(), wish, wish.limits)
