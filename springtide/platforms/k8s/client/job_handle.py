@@ -6,12 +6,10 @@ an edit of its spec stops it. The handle needs no connection to the job itself.
 
 import asyncio
 import contextlib
-import queue
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from springtide import errors
@@ -181,94 +179,84 @@ def newest_lives(pods: Sequence[Object]) -> dict[str, Object]:
 def read_logs(
     where: Mapping[str, str], job: str, wanted: Sequence[str], *, lines: int, follow: bool
 ) -> Iterator[LogLine]:
-    """Yield log lines, read in a thread. Following includes later pods and next lives, until the job is over."""
-    came: queue.Queue[LogLine | Exception | None] = queue.Queue()
-    reader = PodLogReader(job=job, wanted=wanted, lines=lines, follow=follow, give=came.put)
-    loop = asyncio.new_event_loop()
+    """Yield log lines. Following includes later pods and next lives, until the job is over."""
+    found = pod_logs(where, PodLogReader(job=job, wanted=wanted, lines=lines), follow=follow)
 
-    async def read() -> None:
-        async with Client.at(where) as client:
-            await reader.run(client)
+    async def next_line() -> LogLine | None:
+        return await anext(found, None)
 
-    def work() -> None:
+    with asyncio.Runner() as runner:
         try:
-            loop.run_until_complete(read())
-            came.put(None)
-        except errors.SpringtideError as error:
-            came.put(error)
+            while (line := runner.run(next_line())) is not None:
+                yield line
         finally:
-            loop.close()
-
-    thread = threading.Thread(target=work, name="pod-logs", daemon=True)
-    thread.start()
-    try:
-        while (line := came.get()) is not None:
-            if isinstance(line, Exception):
-                raise line
-            yield line
-    finally:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(reader.over.set)
-        thread.join()
+            runner.run(found.aclose())
 
 
-@dataclass(slots=True, kw_only=True)
+async def pod_logs(where: Mapping[str, str], reader: "PodLogReader", *, follow: bool) -> AsyncGenerator[LogLine, None]:
+    came: asyncio.Queue[LogLine | None] = asyncio.Queue()
+    async with Client.at(where) as client:
+        work = reader.follow(client, came.put_nowait) if follow else reader.read(client, came.put_nowait)
+        reading = asyncio.create_task(work)
+        reading.add_done_callback(lambda _: came.put_nowait(None))
+        try:
+            while (line := await came.get()) is not None:
+                yield line
+            reading.result()  # raises the reason if the reader failed
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodLogReader:
     """Reader of the logs of one job's pods."""
 
     job: str
     wanted: Sequence[str]
     lines: int
-    follow: bool
-    give: Callable[[LogLine], object]
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set from outside when the reader is no longer needed."""
 
-    async def run(self, client: Client) -> None:
-        if self.follow:
-            await self._follow_all(client)
-            return
+    async def read(self, client: Client, give: Callable[[LogLine], object]) -> None:
         for role, pod in (await self._pods(client)).items():
             with contextlib.suppress(errors.NotFound, errors.ClusterRefused):  # no container has started
                 own = called.container_of(pod)
                 async for line in client.logs(pod["metadata"]["name"], container=own, lines=self.lines):
-                    self.give(LogLine(role, line))
+                    give(LogLine(role, line))
 
-    async def _pods(self, client: Client) -> dict[str, Object]:
-        found = newest_lives((await client.list(PODS, labels=f"{called.JOB}={self.job}")).items)
-        return {role: pod for role, pod in found.items() if not self.wanted or role in self.wanted}
-
-    async def _follow_all(self, client: Client) -> None:
+    async def follow(self, client: Client, give: Callable[[LogLine], object]) -> None:
         following: dict[str, asyncio.Task[None]] = {}
-        first = True
+        lines: int | None = self.lines
         try:
-            while not self.over.is_set():
+            while True:
                 job = job_objects.read(await client.get(ELASTIC_JOBS, self.job))
                 for role, pod in (await self._pods(client)).items():
                     uid = pod["metadata"]["uid"]
                     if uid not in following:
-                        lines = self.lines if first else None
-                        following[uid] = asyncio.create_task(self._tail(client, role, pod, lines=lines))
+                        following[uid] = asyncio.create_task(tail(client, role, pod, give, lines=lines))
                 if job.over:
                     await asyncio.wait(following.values(), timeout=LOOK_S)
                     return
-                first = False
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.over.wait(), LOOK_S)
+                lines = None  # all lines of pods that start later
+                await asyncio.sleep(LOOK_S)
         finally:
             for task in following.values():
                 task.cancel()
             await asyncio.gather(*following.values(), return_exceptions=True)
 
-    async def _tail(self, client: Client, role: str, pod: Object, *, lines: int | None) -> None:
-        """Follow one pod's log to its end; wait for a pod that has not started."""
-        name = pod["metadata"]["name"]
-        while True:
-            try:
-                async for line in client.logs(name, container=called.container_of(pod), lines=lines, follow=True):
-                    self.give(LogLine(role, line))
-                return
-            except errors.NotFound:
-                return
-            except (errors.ClusterRefused, errors.ClusterUnreachable):
-                await asyncio.sleep(LOOK_S)
+    async def _pods(self, client: Client) -> dict[str, Object]:
+        found = newest_lives((await client.list(PODS, labels=f"{called.JOB}={self.job}")).items)
+        return {role: pod for role, pod in found.items() if not self.wanted or role in self.wanted}
+
+
+async def tail(client: Client, role: str, pod: Object, give: Callable[[LogLine], object], *, lines: int | None) -> None:
+    """Follow one pod's log to its end; wait for a pod that has not started."""
+    while True:
+        try:
+            name, own = pod["metadata"]["name"], called.container_of(pod)
+            async for line in client.logs(name, container=own, lines=lines, follow=True):
+                give(LogLine(role, line))
+            return
+        except errors.NotFound:
+            return
+        except (errors.ClusterRefused, errors.ClusterUnreachable):
+            await asyncio.sleep(LOOK_S)
