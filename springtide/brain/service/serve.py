@@ -186,16 +186,39 @@ async def _first(*events: asyncio.Event) -> None:
 @contextlib.asynccontextmanager
 async def serving(options: ServeOptions, over: asyncio.Event | None = None) -> AsyncIterator[BrainService | None]:
     """Yield a listening service, or None if `over` is set before this brain gets the database."""
-    host, port = addresses.parse(options.listen)
+    at = addresses.parse(options.listen)
     with alone(options.folder):
-        secret, tls_root = own_secret(options), pathlib.Path(options.tls).absolute()
-        certificates = certificate_folders(tls_root) if options.tls else ("", "")
+        secret, own, asking = own_secret(options), "", ""
+        if options.tls:
+            own, asking = certificate_folders(pathlib.Path(options.tls).absolute())
         database = await _its_turn(options, over or asyncio.Event())
         if database is None:
             yield None
             return
-        async with _serving(options, (host, port), secret, certificates, database) as service:
+        pool = ExecutorPool()
+        service = BrainService(options.rules, database, pool, strict=options.standby)
+        handle = cast("Handle", service.handle)
+        listener = RpcListener(secret, handle, lambda _: None, calls=messages.CALLS, who="brain", certificates=own)
+        loops: list[asyncio.Task[None]] = []
+        try:
+            await pool.resize(options.executors)
+            await service.restore()
+            service.address = await listener.start(*at)
+            works = [service.rounds(options.gather_s), service.tidy(options.keep_s)]
+            if options.standby:
+                works.append(service.watch())
+            loops += map(asyncio.create_task, works)
+            said = addresses.MasterLocation(pid=os.getpid(), address=service.address, tls=asking)
+            addresses.write_master(where_file(options.folder), said)
             yield service
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await listener.close()
+            await service.write_down()
+            await pool.close()
+            await asyncio.to_thread(database.close)
 
 
 async def _its_turn(options: ServeOptions, over: asyncio.Event) -> store.BrainStore | None:
@@ -241,45 +264,3 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
                 f"another brain{other} serves from {folder}; stop that one, or give --folder"
             ) from None
         yield
-
-
-@contextlib.asynccontextmanager
-async def _serving(
-    options: ServeOptions,
-    at: tuple[str, int],
-    secret: bytes,
-    certificates: tuple[str, str],
-    database: store.BrainStore,
-) -> AsyncIterator[BrainService]:
-    """Serve. `certificates` are the folders of the brain and of its clients, empty without TLS."""
-    own, asking = certificates
-    pool = ExecutorPool()
-    service = BrainService(options.rules, database, pool, strict=options.standby)
-    listener = RpcListener(
-        secret,
-        cast("Handle", service.handle),
-        lambda _: None,
-        calls=messages.CALLS,
-        who="brain",
-        certificates=own,
-    )
-    loops: list[asyncio.Task[None]] = []
-    try:
-        await pool.resize(options.executors)
-        await service.restore()
-        service.address = await listener.start(*at)
-        works = [service.rounds(options.gather_s), service.tidy(options.keep_s)]
-        if options.standby:
-            works.append(service.watch())
-        loops += map(asyncio.create_task, works)
-        said = addresses.MasterLocation(pid=os.getpid(), address=service.address, tls=asking)
-        addresses.write_master(where_file(options.folder), said)
-        yield service
-    finally:
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
-        await listener.close()
-        await service.write_down()
-        await pool.close()
-        await asyncio.to_thread(database.close)
