@@ -17,6 +17,7 @@ from springtide.data.ledger.job_ledger import JobLedger
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress
 from springtide.domain.data.samples import DatasetCard
+from tests.oracles import ledger_invariants
 
 RULES = {
     "revoke": "when a server is lost and the ledger goes back, all leases are taken back",
@@ -339,7 +340,7 @@ class World:
             self.keep_leases()
         else:
             self.book.restore(self.saved.note)
-        self.book.check()
+        ledger_invariants.check(self.book)
 
     def keep_leases(self) -> None:
         """A return that revokes only what nobody could hold any more."""

@@ -11,6 +11,7 @@ from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, StreamCard
+from tests.oracles import ledger_invariants
 
 WORKERS, BATCH = 3, 5
 RANKS = st.integers(0, WORKERS - 1)
@@ -237,7 +238,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def nothing_is_lost_or_doubled(self):
         if hasattr(self, "book"):
-            self.book.check()
+            ledger_invariants.check(self.book)
             assert self.book.totals().samples_done == len(self.trained)
 
     def teardown(self):
@@ -274,7 +275,7 @@ class FlowHistory(stateful.RuleBasedStateMachine):
                         hand.claimed = upto
                 hand.offset = hand.end
             self.say(last)
-        self.book.check()
+        ledger_invariants.check(self.book)
         given_up = {(each.shard, n) for each in self.book.poisoned() for n in range(each.first, each.end)}
         starts = {number: partition.start for number, partition in self.book.flows()[0].partitions.items()}
         assert starts.keys() == self.ends.keys()

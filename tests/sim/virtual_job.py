@@ -11,6 +11,7 @@ from springtide.domain.data.leases import LeaseHolder, LeaseKey, NoLease
 from springtide.domain.data.samples import DatasetCard
 from springtide.master.data.leases import LeaseBalancer
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+from tests.oracles import ledger_invariants
 
 STEP_S = 0.05
 LEAD_S = 12.0
@@ -92,7 +93,7 @@ class VirtualJob:
                 self.apply(balance.look(self.book, range(len(self.workers)), now), now)
             tick += 1
             assert now < 1e5, "never ends"
-        self.book.check()
+        ledger_invariants.check(self.book)
         trained = sum(worker.batches for worker in self.workers)
         assert trained == self.card.batches or self.book.era, "a batch was trained twice"
         return now

@@ -27,7 +27,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import JobStatus
 from springtide.server import recovery
 from springtide.sim.world.world import TrueJob
-from tests.oracles import job_invariants
+from tests.oracles import job_invariants, ledger_invariants
 from tests.virtual_jobs import counting_oracle
 from tests.virtual_jobs.machines import Machines, Program
 from tests.virtual_jobs.master import Masters, MemoryEventLog
@@ -215,7 +215,7 @@ class VirtualJob:
 
     def _check(self, record: JobRecord) -> None:
         job_invariants.check(record.state)
-        record.book.check()
+        ledger_invariants.check(record.book)
         alive = [server for server in self._servers if server.alive]
         for slot in range(SLOTS):
             owner_of(slot, alive)

@@ -7,7 +7,6 @@ of any size.
 """
 
 import abc
-import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass, field, replace
@@ -226,13 +225,6 @@ class SharedLedger(abc.ABC):
         del self.leases[key]
         del self.held[lease.holder.rank][key]
 
-    def _check_leases(self) -> None:
-        for key, lease in self.leases.items():
-            assert key == (self.base + lease.running, lease.first), "a lease has the wrong key"
-            assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
-            assert self.held[lease.holder.rank][key] is lease, "a lease is not listed under its holder"
-        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a rank lists an unknown lease"
-
 
 @dataclass(slots=True)
 class AsyncLedger(SharedLedger):
@@ -393,32 +385,6 @@ class AsyncLedger(SharedLedger):
             samples=0 if endless else self.length,
             samples_done=self.samples_done,
         )
-
-    def check(self) -> None:
-        """Assert every invariant. Tests call this method after each step."""
-        spans: dict[int, list[tuple[int, int]]] = {}
-        for running, first, end in (*self.todo.returned, *self.todo.failed):
-            spans.setdefault(running, []).append((first, end))
-        self._check_leases()
-        for lease in self.leases.values():
-            spans.setdefault(lease.running, []).append((lease.offset, lease.end))
-        for poisoned in self.poisoned:
-            spans.setdefault(poisoned.shard - self.base, []).append((poisoned.first, poisoned.end))
-        if self.todo.cut:
-            spans.setdefault(self.todo.running, []).append((self.todo.cut, self.todo.size_of(self.todo.running)))
-        for running, parts in spans.items():
-            parts.sort()
-            assert all(a[1] <= b[0] for a, b in itertools.pairwise(parts)), "samples are listed twice"
-            assert sum(end - first for first, end in parts) == self.left[running], "samples are lost"
-        assert spans.keys() == self.left.keys(), "a begun shard is neither done nor listed"
-        assert self.done + len(self.left) == self.todo.running + bool(self.todo.cut), "shards are lost"
-        todo = self.todo
-        waiting = PendingQueue(self.card, todo.running, todo.cut, todo.returned, todo.failed, todo.length).samples
-        assert self.todo.samples == waiting, "the queue's count is wrong"
-        elsewhere = sum(part.end - part.offset for part in self.leases.values()) + sum(
-            part.end - part.first for part in self.poisoned
-        )
-        assert self.samples_done + waiting + elsewhere == self.length, "samples are miscounted"
 
     def to_state(self) -> AsyncLedgerState:
         todo = self.todo

@@ -185,11 +185,6 @@ class BspLedger:
             card=self.card, base=self.base, workers=1, total=self.total, leased_to=(done,), done_by=(done,)
         )
 
-    def check(self) -> None:
-        """Assert every invariant. Tests call this method after each step."""
-        for done, leased in zip(self.done_by, self.leased_to, strict=True):
-            assert 0 <= done <= leased <= self.total, "a rank has done what it was not given"
-
     def to_state(self) -> BspLedgerState:
         return BspLedgerState(
             card=self.card,
@@ -406,18 +401,6 @@ class BspStreamLedger(BspLedger):
     def reopen(self) -> None:
         """Forget the ends of partitions, because another run finds them again."""
         self.ends.clear()
-
-    def check(self) -> None:
-        """Assert every invariant. Tests call this method after each step."""
-        BspLedger.check(self)
-        assert all(self.starts[partition] <= place for partition, place in self.places.items()), "before its beginning"
-        assert all(self.places[partition] <= end for partition, end in self.ends.items()), "beyond its end"
-        for running in range(min(self.done_by), self.total):
-            assert running in self.stretches, "a range is lost"
-        ends = dict(self.places)
-        for _, (partition, first, end) in sorted(self.stretches.items(), reverse=True):
-            assert ends[partition] == end and first < end, "ranges of a partition do not join"
-            ends[partition] = first
 
     def to_state(self) -> BspLedgerState:
         stream = self._stream(dict(self.places), dict(self.stretches))

@@ -359,18 +359,6 @@ class JobLedger(Passes):
         ]
         return known[-1].news(seen) if known else tuple(seen)
 
-    def check(self) -> None:
-        """Assert every invariant. Tests call this method after each step."""
-        for ledger in self.passes:
-            ledger.check()
-        for shared in self.shared():
-            for lease in shared.leases.values():
-                rank, incarnation = lease.holder
-                assert self.holders.living[rank] == incarnation, (
-                    f"{lease.holder} holds a lease, but is not the living one"
-                )
-                assert incarnation > self.holders.fenced.get(rank, -1), f"{lease.holder} is fenced and holds a lease"
-
     def to_state(self) -> JobLedgerState:
         return JobLedgerState(
             lease_s=self.lease_s,

@@ -325,25 +325,6 @@ class StreamLedger(SharedLedger):
             samples=sum(partition.end - partition.start for partition in self.partitions.values()) if ends else 0,
         )
 
-    def check(self) -> None:
-        """Assert every invariant. Tests call this method after each step."""
-        left = 0
-        for number, partition in self.partitions.items():
-            spans = sorted(untrained_spans(self.leases.values(), self.poisoned, self.base, number, partition))
-            assert all(first < end for first, end in spans), "a part is empty"
-            assert sum(end - first for first, end in join_spans(spans)) == sum(end - first for first, end in spans), (
-                "offsets are listed twice"
-            )
-            assert all(partition.start <= first and end <= partition.end for first, end in spans), "beyond the end"
-            assert partition.final or spans[-1].end == FAR, "coming offsets are not listed"
-            assert partition.waiting == join_spans(partition.waiting), "the queue is not in order"
-            assert partition.cuts == sorted(set(partition.cuts)), "cuts are not in order"
-            assert (number in self.waiting) == bool(partition.waiting), "`waiting` misses a partition"
-            left += partition.end - partition.start - sum(end - first for first, end in spans)
-        assert left == self.samples_done, "offsets are miscounted"
-        assert 0 <= self.void <= self.samples_done, "more offsets held nothing to train than are done"
-        self._check_leases()
-
     def to_state(self) -> StreamLedgerState:
         return StreamLedgerState(
             card=self.card,

@@ -24,6 +24,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.coordination import ClaimDone, ClaimRequest, ShareRequest
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
+from tests.oracles import ledger_invariants
 
 SPEC = JobSpec(name="job", workers=3, relaunches=1000, silence_s=1e9, join_s=1e9, worker_memory=2**30)
 CARD = DatasetCard(samples=5000, batch_size=10, shard_batches=4)
@@ -150,7 +151,7 @@ def settled(record):
         node.heard_at = 0.0
     copy.book.renew(0.0)
     copy.span.last_at = 0.0
-    copy.book.check()
+    ledger_invariants.check(copy.book)
     return copy.to_bytes()
 
 

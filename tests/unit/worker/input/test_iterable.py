@@ -17,6 +17,7 @@ from springtide.worker.input import batches, iterable
 from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import LeaseTracker
+from tests.oracles import ledger_invariants
 from tests.unit.worker import clicks, ranks
 
 CARD = DatasetCard(samples=0, batch_size=2)
@@ -68,7 +69,7 @@ def share(count, workers, epochs=1):
                 trained += [(handed.order.epoch, int(n)) for n in handed.batch.y]
                 names += [(part.shard, part.first) for part in handed.order.ranges]
                 one.tracker.acknowledge([handed.order.claim])
-        book.check()
+        ledger_invariants.check(book)
     return trained, names, book
 
 
