@@ -14,6 +14,7 @@ CIRCLES = 0
 REPEATED_CLASS_NAMES = 4
 FORMAT_SKIPS = 0
 GERUNDS = 0
+LATE_CALLBACKS = 3
 
 SKIP = "# fmt: " + "skip"
 PLAIN_NOUNS = {"planning", "testing", "sampling", "batching"}
@@ -60,6 +61,94 @@ def test_a_class_name_is_defined_once():
     names = collections.Counter(node.name for _, node in classes("springtide"))
     repeated = sorted(name for name, count in names.items() if count > 1)
     assert len(repeated) <= REPEATED_CLASS_NAMES, f"{len(repeated)} class names are defined twice or more: {repeated}"
+
+
+def late_callbacks(tree: ast.AST, declared: set[str]) -> list[str]:
+    """Assignments of a function, or of `self`, to an attribute of another object of ours, by their source.
+
+    `declared` are the attributes of our classes. Attributes of modules and hooks of torch do not count.
+    """
+    found = []
+    modules = {
+        alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+    skipped = modules | {"self", "cls"}
+    methods = {
+        method.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and not method.decorator_list
+    }
+    for scope in ast.walk(tree):
+        if not isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        inner = [node for node in ast.walk(scope) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        functions = {node.name for node in inner if node is not scope} | {"self"} | {f"self.{name}" for name in methods}
+        for statement in scope.body:
+            for node in ast.walk(statement) if not isinstance(statement, _SCOPES) else ():
+                found += [
+                    f"{ast.unparse(target)} = {ast.unparse(value)}"
+                    for target, value in _assigned(node)
+                    if isinstance(target, ast.Attribute)
+                    and target.attr in declared
+                    and ast.unparse(target.value) not in skipped
+                    and (isinstance(value, ast.Lambda) or ast.unparse(value) in functions)
+                ]
+    return found
+
+
+_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """Targets of an assignment, each with its value."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs += zip(target.elts, node.value.elts, strict=False)
+        else:
+            pairs.append((target, node.value))
+    return pairs
+
+
+def test_callbacks_are_given_to_constructors():
+    own = set().union(*(attributes(node) for _, node in classes("springtide", "lab")))
+    declared = {name for name in own if not name.startswith("springtide_")}  # marks on tensors of users
+    found = [
+        f"{sources.short(path)}: {line}"
+        for path in sources.python("springtide", "lab")
+        for line in late_callbacks(sources.tree(path), declared)
+    ]
+    assert len(found) <= LATE_CALLBACKS, f"callbacks that are set from outside: {found}"
+
+
+def test_late_callbacks_are_found():
+    tree = ast.parse(
+        """
+import sys
+
+def wire(part, model):
+    def heard(): ...
+    part.on_report = heard
+    part.clock, part.size = lambda: 0.0, 3
+    part.size = size
+    model.forward = sys.clock = heard
+
+class Feed:
+    def join(self, sharing):
+        sharing.picker = self
+        sharing.clock = self.join
+        self.picker = self
+"""
+    )
+    found = late_callbacks(tree, {"on_report", "clock", "size", "picker"})
+    assert found == [
+        "part.on_report = heard",
+        "part.clock = lambda: 0.0",
+        "sharing.picker = self",
+        "sharing.clock = self.join",
+    ]
 
 
 def module_graph() -> dict[str, set[str]]:

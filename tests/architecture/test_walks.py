@@ -10,6 +10,7 @@ from tests.architecture.test_house import module_graph
 
 TOOL = runpy.run_path(str(sources.ROOT / "tools" / "walk_pictures.py"))
 MOST = {"sample": 24, "decision": 30}
+THREADS = re.compile(r"\b(Thread|ThreadPoolExecutor|to_thread|run_in_executor)\(")
 
 
 def text(module: str) -> str:
@@ -38,3 +39,8 @@ def test_the_picture_is_what_its_tool_draws(name):
     path = TOOL["FOLDER"] / f"walk-{name}.svg"
     assert path.read_text() == TOOL["picture"](name), "run tools/walk_pictures.py"
     assert f"({path.name})" in (TOOL["FOLDER"] / "index.md").read_text()
+
+
+def test_a_decision_leaves_the_event_loops_once():
+    starting = [stop.module for stop in TOOL["DECISION"] if THREADS.search(text(stop.module))]
+    assert starting == ["brain.service.advisers"]
