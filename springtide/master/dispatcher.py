@@ -178,7 +178,7 @@ class MasterService:
         parts.guards.look(context.tally, usage, now)
         parts.online.tick(now, moving=parts.migration.moving)
         if not parts.online.on or self.state.phase.over:  # an online job has its own autoscaler
-            parts.autoscaler.tick(usage)
+            parts.autoscaler.tick(usage, parts.data_workers.share)
         parts.data_workers.tick(usage)
         self._save_snapshot()
 

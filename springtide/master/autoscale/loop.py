@@ -71,8 +71,7 @@ class Autoscaler:
         self._concluding: asyncio.Task[None] | None = None
         self._adviser: Adviser | None = None
         self._pace: float | None = None
-        self.fed: FeedShare | None = None
-        """Feed share from `master.data.data_workers`, for a planner that divides cores among jobs."""
+        self._fed: FeedShare | None = None
         self.data_cores: float | None = None
         """Cores for data workers in the last advice of a shared brain; None if it gave none."""
         self._content = False
@@ -91,11 +90,12 @@ class Autoscaler:
         if self._rules.on and self._advised is not None:
             self._tell("started", None, f"{plan.shape_of(self._context.state)}: {self._rules.why}")
 
-    def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
+    def tick(self, usage: Mapping[Role, RoleUsage], fed: FeedShare | None = None) -> None:
+        """Take the next step. `fed` is for a planner that divides cores among jobs: what data workers contribute."""
         if not self._rules.on or self._advised is None:
             return
         now, state = self._context.clock(), self._context.state
-        self._sources = replace(self._sources, usage=usage)
+        self._sources, self._fed = replace(self._sources, usage=usage), fed
         why = plan.unsettled(state, moving=self._migration.moving)
         nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
         shape = None if why or state.planned.target is not None else plan.shape_of(state)
@@ -138,7 +138,7 @@ class Autoscaler:
         view = job_view.view(self._sources, now=now)
         if view is None or self._advised is None:
             return
-        view = replace(view, fed=self.fed)
+        view = replace(view, fed=self._fed)
         window = self.watching.window(view.facts.batch)
         epoch, seen = self._context.state.planned.epoch, view
 

@@ -71,9 +71,8 @@ class FeedStats:
         self._told: dict[Life, deque[TrainerReport]] = {}
         self._used: dict[Life, deque[tuple[float, float]]] = {}
 
-    def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
-        if state is not None:
-            self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(TrainerReport(at, state))
+    def heard(self, life: Life, state: FeedState, *, at: float) -> None:
+        self._told.setdefault(life, deque(maxlen=KEPT)).append(TrainerReport(at, state))
 
     def measure(self, usage: Mapping[Role, RoleUsage], *, at: float) -> None:
         for role, one in usage.items():
@@ -90,12 +89,6 @@ class FeedStats:
                 used.popleft()
         self._told = {life: told for life, told in self._told.items() if told[-1].at >= before}
         self._used = {life: used for life, used in self._used.items() if used[-1][0] >= before}
-
-    def together(self, state: JobState) -> FeedState | None:
-        said = [told[-1].state for told in self._living(state).values() if told]
-        if not said:
-            return None
-        return FeedState(**{each.name: sum(getattr(one, each.name) for one in said) for each in fields(FeedState)})
 
     def seen(
         self,
@@ -209,7 +202,9 @@ class DataWorkerManager:
         self._state, self._rules = context.record.state, context.record.state.spec.feeding
         self._context, self._agreeing, self._clock, self._autoscale = context, agreeing, clock, autoscale
         self.package = str(RunFiles(context.folder).package.absolute())
-        self.watch = FeedStats()
+        self._stats = FeedStats()
+        self.share: FeedShare | None = None
+        """Feed share of this job, for a planner that divides cores among jobs; None without tuned data workers."""
         self._why = ""
         self._shape: tuple[Any, ...] = ()
         self._changed_at = self._decided_at = self._wanted_at = clock()
@@ -263,11 +258,17 @@ class DataWorkerManager:
             self._context.apply(events.DecisionMade(said.what, f"{role}: {said.why}"))
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
-        self.watch.heard(role, incarnation, state, at=self._clock())
+        if state is not None and self._rules.workers is None:
+            self._stats.heard(Life(role, incarnation), state, at=self._clock())
 
     @property
     def together(self) -> FeedState | None:
-        return self.watch.together(self._state)
+        """Return the sums of the feed statistics that the present workers reported last; None if none reported any."""
+        workers = [node.role for node in self._state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        reports = [self._context.tally.reports.get(role) for role in workers]
+        feeds = [report.feed for report in reports if report is not None and report.feed is not None]
+        sums = {each.name: sum(getattr(feed, each.name) for feed in feeds) for each in fields(FeedState)}
+        return FeedState(**sums) if feeds else None
 
     @property
     def why(self) -> str:
@@ -276,16 +277,20 @@ class DataWorkerManager:
     # ---- how many ----
 
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
-        state, rules, now = self._state, self._rules, self._clock()
-        self.watch.measure(usage, at=now)
-        self._notice(now)
-        if state.phase is not JobPhase.RUNNING or state.feeding.given_up or state.feeding.pinned or rules.off:
-            self._autoscale.fed = None
+        if self._rules.off:
             return
-        if rules.workers is None:
+        state, rules, now = self._state, self._rules, self._clock()
+        may_scale = state.phase is JobPhase.RUNNING and not state.feeding.given_up and not state.feeding.pinned
+        if rules.workers is not None:
+            if may_scale and not state.feeding.epoch and self._context.record.span.leased_at is not None:
+                self._want(rules.workers, rules.cpu, "asked for with the job")
+            return
+        self._stats.measure(usage, at=now)
+        self._notice(now)
+        if may_scale:
             self._tune(now)
-        elif not state.feeding.epoch and self._context.record.span.leased_at is not None:
-            self._want(rules.workers, rules.cpu, "asked for with the job")
+        else:
+            self.share = None
 
     def scale(self, count: int, why: str) -> None:
         own = self._state.feeding
@@ -314,9 +319,9 @@ class DataWorkerManager:
         if now < self._decided_at + every_s or self._awaits_package(now):
             return
         since, self._decided_at = max(self._decided_at, observation.settled_at(self._changed_at, every_s)), now
-        self.watch.forget(since)
+        self._stats.forget(since)
         hold = not self._state.spec.planning.on and self._state.planned.sizes[RoleKind.WORKER].cpu is not None
-        seen = self.watch.seen(
+        seen = self._stats.seen(
             self._state,
             at=now,
             since=since,
@@ -331,7 +336,7 @@ class DataWorkerManager:
         tuning, target = tuner.decide(before, seen)
         if tuning != before:
             self._context.store(TUNING_KEY, tuning)
-        self._autoscale.fed = self._share(seen, target)
+        self.share = self._share(seen, target)
         self._act(target, hold=hold)
 
     def _share(self, seen: FeedSeen, target: FeedTarget) -> FeedShare | None:
@@ -342,8 +347,8 @@ class DataWorkerManager:
         """
         if not target.data_workers:
             return None
-        if self._autoscale.fed is not None and not all_feed(self._state):
-            return self._autoscale.fed
+        if self.share is not None and not all_feed(self._state):
+            return self.share
         return FeedShare(
             trainers=seen.trainers,
             speed=seen.steps_per_s,

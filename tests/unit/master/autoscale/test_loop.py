@@ -381,7 +381,7 @@ def test_the_brain_hears_of_data_workers_and_what_it_gives_them_holds_until_it_i
         return Advice(epoch=epoch, why="all is well", data_cores=given[0])
 
     async def test(world):
-        world.desk.parts.autoscaler.fed = fed
+        world.desk.parts.data_workers.share = fed
         await world.train(12)
         assert world.adviser.seen[-1].fed == fed and world.desk.parts.autoscaler.data_cores == 2.5
         given[0] = float("nan")

@@ -226,17 +226,19 @@ def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(
         master.parts.autoscaler.data_cores = 0.0
         await train(master, clock, peers, 13, read_share=0.6)
         assert await wanted(master, peers) == [] and "no cores are free (0)" in master.status().roles.data_workers_why
-        assert master.parts.autoscaler.fed is None
+        assert master.parts.data_workers.share is None
         master.parts.autoscaler.data_cores = 2.0
         await train(master, clock, peers, 10, read_share=0.6)
         assert await wanted(master, peers) == ["data-worker-0"]
-        told = master.parts.autoscaler.fed
+        told = master.parts.data_workers.share
         assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
         await train(master, clock, peers, 10, read_share=0.3)
-        assert master.parts.autoscaler.fed is told, "cores of one that does not feed yet say nothing of what they bring"
+        assert master.parts.data_workers.share is told, (
+            "cores of one that does not feed yet say nothing of what they bring"
+        )
         await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=3))
         master.tick()
-        assert master.parts.autoscaler.fed is None, "what the user has fixed is nobody's to share out"
+        assert master.parts.data_workers.share is None, "what the user has fixed is nobody's to share out"
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
