@@ -189,7 +189,6 @@ class MasterService:
                 journal.save(self.record.to_bytes())
             except errors.SpringtideError as error:
                 log.warning("no snapshot of the journal: %s", error)
-                journal.since_snapshot = 0  # after a failure, retry only after `SNAPSHOT_ENTRIES` further entries
 
     def status(self) -> JobStatus:
         return status_of(self.context, self.parts, self._agent.usage, lag_s=self.lag.longest_s)

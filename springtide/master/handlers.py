@@ -12,7 +12,6 @@ from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import EpochPlace
-from springtide.domain.model.cache_rules import decided
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import NodeState
@@ -53,9 +52,8 @@ def take_report(context: MasterContext, parts: MasterParts, life: Life, report: 
     parts.data_workers.heard(role, incarnation, report.feed)
     parts.partitions.heard(report.stream)
     parts.online.heard(life, report, at=now)
-    if (use := tally.cache) is not None and (news := decided(tally.cache_on, use)) is not None:
-        tally.cache_on = use.on
-        context.apply(events.DecisionMade(*news))
+    if (decision := tally.cache_decision()) is not None:
+        context.apply(events.DecisionMade(*decision))
     tally.note(context.samples, at=now)
 
 
@@ -148,7 +146,7 @@ class WorkerRequests:
         take_report(context, parts, Life(role, holder.incarnation), request.report)
         self._remember(holder.rank, request.objects, request.place)
         if parts.migration.worker_goes_by(holder.rank, holder.incarnation, request.epoch):
-            parts.rendezvous.on_placement_known()
+            parts.rendezvous.gather()
         return messages.HeartbeatReply(
             drain=state.draining(role),
             stop=state.phase.over,

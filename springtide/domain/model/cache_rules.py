@@ -215,14 +215,6 @@ class CacheUse:
         )
 
 
-def decided(on: bool | None, now: CacheUse | None) -> tuple[str, str] | None:
-    """Return what was decided about the cache, and the reason; None if the state equals the last reported state `on`
-    (None if none was reported)."""
-    if now is None or not now.why or now.passing or now.on == on:
-        return None
-    return "keep rows in the workers" if now.on else "keep no rows in the workers", now.why
-
-
 def together(uses: Iterable[CacheUse]) -> CacheUse | None:
     """Return the summed counters of all caches; None without reports.
 

@@ -130,10 +130,10 @@ class Journal:
 
     def save(self, snapshot: bytes) -> None:
         """Store a snapshot and delete the entries before it. Call it only when nothing waits to be written."""
+        self.since_snapshot = 0  # also after a failure, so that the next attempt comes after as many entries
         with self._sqlite(), self._turn():
             self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
             self._file.execute("delete from turns where number < ?", (self._next,))
-        self.since_snapshot = 0
 
     @property
     def idle(self) -> bool:

@@ -19,7 +19,7 @@ class ProgressTally:
     def __init__(self) -> None:
         self.reports: dict[Role, MemberReport] = {}
         self.grew_at: float | None = None
-        self.cache_on: bool | None = None
+        self._cache_on: bool | None = None
         """Last logged state of the cache: on or off; None if nothing was logged."""
         self._lives: dict[Role, int] = {}
         self._gone = 0
@@ -89,6 +89,14 @@ class ProgressTally:
     def cache(self) -> CacheUse | None:
         ranked = sorted((role.rank, report.cache) for role, report in self.reports.items() if report.cache is not None)
         return together(use for _, use in ranked)
+
+    def cache_decision(self) -> tuple[str, str] | None:
+        """Return what was decided about the cache, and the reason; None if that was returned before."""
+        use = self.cache
+        if use is None or not use.why or use.passing or use.on == self._cache_on:
+            return None
+        self._cache_on = use.on
+        return "keep rows in the workers" if use.on else "keep no rows in the workers", use.why
 
     def samples_per_s(self, *, at: float) -> float:
         """Return the rate over the recent window. While no reports arrive, the rate falls."""

@@ -104,9 +104,7 @@ class BspRendezvous:
             self._answer(formed, state.bsp.generation)
             self._changed.turn()
         elif formed.at_rest and not self._migration.settled_for(formed.members):
-            if not self._migration.group_rests:
-                self._migration.group_rests = True
-                self._migration.release()
+            self._migration.rest_group()
         else:
             self._answer(formed, state.bsp.generation + 1)
             self._context.apply(events.GroupFormed(formed.members, "all its members are here"))
@@ -118,10 +116,6 @@ class BspRendezvous:
         changes = bool(state.bsp.members) and chosen != set(state.bsp.members)
         changes = changes or (bool(state.bsp.members) and self._migration.moving > 0)
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
-
-    def on_placement_known(self) -> None:
-        if self._migration.group_rests:
-            self.gather()
 
     def _answer(self, formed: GroupFormation, generation: int) -> None:
         """Reply to all waiting workers. Workers outside the group learn that the group continues without them."""
@@ -150,7 +144,7 @@ class BspRendezvous:
                 saved=state.safety.known,
             )
         self._arrived.clear()
-        self._migration.group_rests = False
+        self._migration.wake_group()
 
 
 def _active(state: JobState) -> list[LeaseHolder]:

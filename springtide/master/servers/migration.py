@@ -111,8 +111,8 @@ class SlotMigration:
         """Incarnation of each server that accepts no more slots and has none."""
         self._leaving: frozenset[int] = frozenset()
         self._news = GoalNews(context.record)
-        self.group_rests = False
-        """True if all ranks of a bsp group wait between two steps (`master.servers.bsp_group` sets it)."""
+        self._group_rests = False
+        """True if all ranks of a bsp group wait between two steps."""
 
     @property
     def moving(self) -> int:
@@ -141,9 +141,6 @@ class SlotMigration:
             epochs.get(LeaseHolder(node.role.rank, node.incarnation), 0) >= self._record.slots.epoch for node in alive
         )
 
-    def release(self) -> None:
-        self._news.announce()
-
     def rebalance(self) -> None:
         self._again = True
 
@@ -151,7 +148,16 @@ class SlotMigration:
     def _blocked(self) -> bool:
         """Return True if ranks of a bsp group may be in the middle of a step, when no slot may move."""
         bsp = self._record.state.bsp
-        return bsp.in_step and bool(bsp.members) and not self.group_rests
+        return bsp.in_step and bool(bsp.members) and not self._group_rests
+
+    def rest_group(self) -> None:
+        """Let slots move, because all ranks of the bsp group wait between two steps."""
+        if not self._group_rests:
+            self._group_rests = True
+            self._news.announce()
+
+    def wake_group(self) -> None:
+        self._group_rests = False
 
     # ---- reports of servers and workers ----
 
@@ -270,7 +276,7 @@ class SlotMigration:
         goal = {slot: target for slot, target in self._goal.items() if target in stay}
         if leaving != self._leaving or goal != self._goal:
             self._leaving, self._goal = leaving, goal
-            self.release()
+            self._news.announce()
 
     async def _plan(self, stay: tuple[int, ...]) -> None:
         owners = self._record.slots.owners
@@ -302,7 +308,7 @@ class SlotMigration:
     ) -> None:
         self._goal = {move.slot: move.target for move in moves if self._record.slots.owners[move.slot] != move.target}
         self.calling.moves = True
-        self.release()
+        self._news.announce()
         names = ", ".join(f"server-{rank}" for rank in sorted(servers))
         leaving = sorted(set(owners) - set(servers))
         worst = max(placement.balance(owners, servers, load).values())
