@@ -6,7 +6,6 @@ columns without a Python object per record, and without the GIL, which the train
 
 import ctypes
 import ctypes.util
-import difflib
 import functools
 import pathlib
 import re
@@ -20,36 +19,7 @@ from springtide import _native, errors
 from springtide.data.stream.records import Records
 
 _UNKNOWN = re.compile(r'No such configuration property: "([^"]+)"')
-
-
-def library_file() -> str:
-    """Return the path of confluent-kafka's or the system's librdkafka; empty if there is none."""
-    package = pathlib.Path(confluent_kafka.__file__).parent
-    files = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
-    return str(files[0]) if files else ctypes.util.find_library("rdkafka") or ""  # built from source
-
-
-@functools.cache
-def known_options() -> tuple[str, ...]:
-    """Return all option names, from the table that the library prints; empty if it prints none."""
-    libc, text, size = ctypes.CDLL(None), ctypes.c_void_p(), ctypes.c_size_t()
-    try:
-        show = ctypes.CDLL(library_file()).rd_kafka_conf_properties_show
-        open_memory, close, free = libc.open_memstream, libc.fclose, libc.free
-    except (AttributeError, OSError):
-        return ()
-    open_memory.restype = ctypes.c_void_p
-    show.restype, show.argtypes = None, [ctypes.c_void_p]
-    close.argtypes, free.argtypes = [ctypes.c_void_p], [ctypes.c_void_p]
-    file = open_memory(ctypes.byref(text), ctypes.byref(size))
-    if not file:
-        return ()
-    show(file)
-    close(file)
-    table = ctypes.string_at(text.value or 0, size.value).decode(errors="replace")
-    free(text)
-    rows = (line.split("|") for line in table.splitlines())
-    return tuple(sorted({row[0].strip() for row in rows if len(row) > 3 and row[1].strip() in ("*", "C", "P")}))
+OPTIONS = "options are those of librdkafka's CONFIGURATION page"
 
 
 def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
@@ -57,16 +27,11 @@ def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
     own message would show.
     """
     if (unknown := _UNKNOWN.search(text)) is not None:
-        name = unknown.group(1)
-        near = difflib.get_close_matches(name, known_options(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "options are those of librdkafka's CONFIGURATION page"
-        return errors.BadInput(f"the Kafka client knows no option {name!r}; {hint}")
+        return errors.BadInput(f"the Kafka client knows no option {unknown.group(1)!r}; {OPTIONS}")
     for name, value in settings.items():
         if isinstance(value, str) and len(value) > 2 and name not in ("bootstrap.servers", "client.id"):
             text = text.replace(value, "...")
-    return errors.BadInput(
-        f"the Kafka client does not take such an option: {text}; options are those of librdkafka's CONFIGURATION page"
-    )
+    return errors.BadInput(f"the Kafka client does not take such an option: {text}; {OPTIONS}")
 
 
 CONSUMER = 1
@@ -139,7 +104,10 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    name = library_file()
+    """Load confluent-kafka's librdkafka, or the system's if confluent-kafka was built from source."""
+    package = pathlib.Path(confluent_kafka.__file__).parent
+    shipped = next(package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), None)
+    name = str(shipped) if shipped is not None else ctypes.util.find_library("rdkafka")
     if not name:
         raise errors.MissingExtra("reading kafka:// streams: no librdkafka beside confluent-kafka, so it", "kafka")
     return Library(name)

@@ -146,13 +146,13 @@ def test_an_option_that_librdkafka_does_not_know_is_named_but_its_value_is_not(s
         assert "tidehigh" not in str(told.value)
 
 
-def test_an_option_whose_name_is_misspelt_is_told_with_the_one_that_was_probably_meant(servers):
+def test_every_client_refuses_an_option_whose_name_is_misspelt_and_hides_its_value(servers):
     from springtide.data.stream.kafka.stream import open_url
 
-    for option, meant in (("sasl.passwrd", "sasl.password"), ("security.protocoll", "security.protocol")):
+    for option in ("sasl.passwrd", "security.protocoll"):
         made = open_url(f"kafka://{servers}/clicks?{option}=tidehigh")
         for asks in (made.partitions, made.open, made.writer):
-            with pytest.raises(errors.BadInput, match=f"no option '{option}'; did you mean '{meant}'") as told:
+            with pytest.raises(errors.BadInput, match=f"no option '{option}'; options are those of") as told:
                 asks()
             assert "tidehigh" not in str(told.value)
         made.close()
