@@ -5,12 +5,13 @@ In: indices (sampler.py). Out: a `CollatedBatch` in the trainer's process; a dat
 
 import contextlib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils import data
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from springtide.data import source
 from springtide.dataworker.loader.sampler import Indices
@@ -99,16 +100,4 @@ def _trace(error: Exception) -> str:
 
 
 def pinned(batch: Any) -> Any:
-    return _pin(batch) if torch.cuda.is_available() else batch
-
-
-def _pin(item: Any) -> Any:
-    if hasattr(item, "pin_memory"):  # tensors, and user types with such a method
-        return item.pin_memory()
-    if isinstance(item, Mapping):
-        return type(item)({key: _pin(value) for key, value in item.items()})  # type: ignore[call-arg]
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*(_pin(part) for part in item))
-    if isinstance(item, list | tuple):
-        return type(item)(_pin(part) for part in item)
-    return item
+    return pin_memory(batch) if torch.cuda.is_available() else batch
