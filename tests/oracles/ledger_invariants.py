@@ -78,11 +78,12 @@ def _check_bsp(ledger: BspLedger) -> None:
         assert 0 <= done <= leased <= ledger.total, "a rank has done what it was not given"
     if not isinstance(ledger, BspStreamLedger):
         return
-    assert all(ledger.starts[partition] <= place for partition, place in ledger.places.items()), "before its beginning"
-    assert all(ledger.places[partition] <= end for partition, end in ledger.ends.items()), "beyond its end"
+    plan = ledger.stream
+    assert all(plan.starts[partition] <= place for partition, place in plan.places.items()), "before its beginning"
+    assert all(plan.places[partition] <= end for partition, end in plan.ends.items()), "beyond its end"
     for running in range(min(ledger.done_by), ledger.total):
-        assert running in ledger.stretches, "a range is lost"
-    ends = dict(ledger.places)
-    for _, (partition, first, end) in sorted(ledger.stretches.items(), reverse=True):
+        assert running in plan.stretches, "a range is lost"
+    ends = dict(plan.places)
+    for _, (partition, first, end) in sorted(plan.stretches.items(), reverse=True):
         assert ends[partition] == end and first < end, "ranges of a partition do not join"
         ends[partition] = first

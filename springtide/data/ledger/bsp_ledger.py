@@ -6,8 +6,9 @@ first unfinished shard, and learns its position in that shard from the other ran
 pass after one step (`note`). The group rolls back to this step, or continues from it, as a whole.
 """
 
+import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from springtide import errors
@@ -25,53 +26,48 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BspStreamState:
-    """Additional state of a bsp pass over a stream; see data/ledger/bsp_ledger.py."""
+@dataclass(slots=True, kw_only=True)
+class BspStreamPlan:
+    """The sequence of ranges of a bsp pass over a stream."""
 
-    starts: dict[int, int]
-    ends: dict[int, int]
-    places: dict[int, int]
-    stretches: dict[int, OffsetRange]
+    starts: dict[int, int] = field(default_factory=dict)
+    """First offset of the job in each partition."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Final ends of the partitions that have ended."""
+    places: dict[int, int] = field(default_factory=dict)
+    """End of the planned offsets in each partition."""
+    stretches: dict[int, OffsetRange] = field(default_factory=dict)
+    """Planned ranges by number, without the oldest."""
     closed: bool = False
     void: int = 0
+    """Number of offsets without a record to train, in ranges that are no longer kept."""
     void_of: dict[int, int] = field(default_factory=dict)
+    """The same count by finished range. All ranks find the same number.
+
+    After a rollback to the middle of a range, offsets before that point are not counted again.
+    """
+
+    def trained(self, left: Iterable[OffsetRange]) -> int:
+        """Return the number of planned offsets, without the ranges that are left to train."""
+        planned = sum(place - self.starts[partition] for partition, place in self.places.items())
+        return planned - sum(span.end - span.first for span in left)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BspLedgerState:
-    """A `BspLedger` as plain data."""
+@dataclass(slots=True, kw_only=True)
+class BspLedger:
+    """Progress of each rank of the group. Snapshots and checkpoints contain the ledger as it is."""
 
     card: DatasetCard
     base: int
     workers: int
     total: int
-    leased_to: tuple[int, ...]
-    done_by: tuple[int, ...]
-    boundary: int | None = None
-    first: int = 0
-    stream: BspStreamState | None = None
-
-
-@dataclass(slots=True)
-class BspLedger:
-    """Progress of each rank of the group."""
-
-    card: DatasetCard
-    base: int
-    workers: int
-    total: int = field(init=False)
-    leased_to: list[int] = field(init=False)
-    done_by: list[int] = field(init=False)
+    leased_to: list[int]
+    done_by: list[int]
     boundary: int | None = None
     """First shard that is not leased before the group is formed again."""
     first: int = 0
     """Samples that were trained when the group resumed from a checkpoint, including a partial shard."""
-
-    def __post_init__(self) -> None:
-        self.total = self.card.epochs * self.card.shards
-        self.leased_to = [0] * self.workers
-        self.done_by = [0] * self.workers
+    stream: BspStreamPlan | None = None
 
     @property
     def numbers(self) -> int:
@@ -170,7 +166,7 @@ class BspLedger:
         """Samples of shards that all ranks have finished."""
         return max(self.first, self._samples(min(self.done_by)))
 
-    def note(self, shard: int, first: int) -> BspLedgerState:
+    def note(self, shard: int, first: int) -> "BspLedger":
         """Return the state of the pass after all samples before this sample of this shard are trained."""
         done = min(max(0, shard - self.base), self.numbers)
         trained = self._samples(done)
@@ -179,23 +175,9 @@ class BspLedger:
             done += first >= shards.size(self.card, done % self.card.shards)
         return replace(self._noted(done), total=self.numbers, first=trained)
 
-    def _noted(self, done: int) -> BspLedgerState:
+    def _noted(self, done: int) -> "BspLedger":
         """Return the state of a group that has finished this many shards or ranges; `resume_bsp_ledger` seats it."""
-        return BspLedgerState(
-            card=self.card, base=self.base, workers=1, total=self.total, leased_to=(done,), done_by=(done,)
-        )
-
-    def to_state(self) -> BspLedgerState:
-        return BspLedgerState(
-            card=self.card,
-            base=self.base,
-            workers=self.workers,
-            total=self.total,
-            leased_to=tuple(self.leased_to),
-            done_by=tuple(self.done_by),
-            boundary=self.boundary,
-            first=self.first,
-        )
+        return BspLedger(card=self.card, base=self.base, workers=1, total=self.total, leased_to=[done], done_by=[done])
 
     @property
     def _may_grow(self) -> bool:
@@ -219,26 +201,11 @@ NUMBERS = 2**30  # shard numbers of a pass: ten ranges a second for three years
 KEPT = 4  # finished ranges that are kept behind the slowest rank, because a checkpoint may still refer to them
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BspStreamLedger(BspLedger):
-    """Progress of each rank, and the planned sequence of ranges."""
+    """Progress of each rank over the planned sequence of ranges."""
 
-    starts: dict[int, int] = field(default_factory=dict)
-    """First offset of the job in each partition."""
-    ends: dict[int, int] = field(default_factory=dict)
-    """Final ends of the partitions that have ended."""
-    places: dict[int, int] = field(default_factory=dict)
-    """End of the planned offsets in each partition."""
-    stretches: dict[int, OffsetRange] = field(default_factory=dict)
-    """Planned ranges by number, without the oldest."""
-    void_of: dict[int, int] = field(default_factory=dict)
-    """Number of offsets without a record to train, by finished range. All ranks find the same number.
-
-    After a rollback to the middle of a range, offsets before that point are not counted again.
-    """
-    void_before: int = 0
-    """The same count for ranges that are no longer kept."""
-    closed: bool = False
+    stream: BspStreamPlan = field(default_factory=BspStreamPlan)
 
     @property
     def numbers(self) -> int:
@@ -247,17 +214,18 @@ class BspStreamLedger(BspLedger):
     @property
     def over(self) -> bool:
         """True if all partitions have ended and are completely planned."""
-        return bool(self.starts) and all(
-            self.places[partition] >= self.ends.get(partition, NUMBERS**2) for partition in self.starts
+        return bool(self.stream.starts) and all(
+            self.stream.places[partition] >= self.stream.ends.get(partition, NUMBERS**2)
+            for partition in self.stream.starts
         )
 
     def close(self) -> None:
         """Plan no further range. Slower ranks still get ranges that another rank has begun."""
-        self.total, self.closed = max(self.leased_to), True
-        for running in sorted(self.stretches, reverse=True):
+        self.total, self.stream.closed = max(self.leased_to), True
+        for running in sorted(self.stream.stretches, reverse=True):
             if running >= self.total:  # drop ranges that no rank has begun; another run plans them again
-                stretch = self.stretches.pop(running)
-                self.places[stretch.partition] = stretch.first
+                stretch = self.stream.stretches.pop(running)
+                self.stream.places[stretch.partition] = stretch.first
 
     # ---- the stream ----
 
@@ -265,30 +233,31 @@ class BspStreamLedger(BspLedger):
         """Return the partitions that are not known yet, or whose end is new. Changes nothing."""
         if self.over:
             return ()
+        starts, ends = self.stream.starts, self.stream.ends
         return tuple(
             partition
             for partition in seen
             if 0 <= partition.partition < MOST_PARTITIONS
-            and (partition.partition not in self.starts or (partition.final and partition.partition not in self.ends))
+            and (partition.partition not in starts or (partition.final and partition.partition not in ends))
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
         """Add partitions from a reader's report; the first report on each partition counts. Return True if a partition
         or an end is new."""
-        news, first = self.news(seen), not self.starts
+        plan, news, first = self.stream, self.news(seen), not self.stream.starts
         for partition in news:
-            if partition.partition not in self.starts:
+            if partition.partition not in plan.starts:
                 earliest = self.card.stream is None or self.card.stream.start == "earliest"
-                self.starts[partition.partition] = max(0, partition.start) if first or earliest else 0
-                self.places[partition.partition] = self.starts[partition.partition]
+                plan.starts[partition.partition] = max(0, partition.start) if first or earliest else 0
+                plan.places[partition.partition] = plan.starts[partition.partition]
             if partition.final:
-                self.ends[partition.partition] = max(partition.end, self.places[partition.partition])
+                plan.ends[partition.partition] = max(partition.end, plan.places[partition.partition])
         return bool(news)
 
     def wants(self, seat: int | None) -> bool:
         """Return True if the rank in this seat has leased all planned ranges, and more may follow."""
         there = seat is not None and seat < self.workers and self.leased_to[seat] == self.total
-        return there and self.boundary is None and not self.closed
+        return there and self.boundary is None and not self.stream.closed
 
     def choose(self, seen: Iterable[PartitionRange], *, lingered: bool) -> tuple[OffsetRange | None, bool]:
         """Choose the next range: batches of the partition with the most records. Changes nothing.
@@ -296,27 +265,28 @@ class BspStreamLedger(BspLedger):
         Also return True if records wait to fill a batch. A partial batch is chosen only after records have `lingered`,
         or if the partition has ended.
         """
+        places, ends = self.stream.places, self.stream.ends
         left = [
-            (min(partition.end, self.ends.get(partition.partition, partition.end)) - place, partition.partition)
+            (min(partition.end, ends.get(partition.partition, partition.end)) - place, partition.partition)
             for partition in seen
-            if (place := self.places.get(partition.partition)) is not None
+            if (place := places.get(partition.partition)) is not None
         ]
         most, partition = max(left, default=(0, 0), key=lambda partition: (partition[0], -partition[1]))
         if most <= 0:
             return None, False
-        batch, first = self.card.batch_size, self.places[partition]
+        batch, first = self.card.batch_size, places[partition]
         full = min(most // batch, self.card.shard_batches)
-        if not full and not lingered and partition not in self.ends:
+        if not full and not lingered and partition not in ends:
             return None, True
         return OffsetRange(partition, first, first + (full * batch or most)), False
 
     def plan(self, seat: int | None, stretch: OffsetRange) -> bool:
         """Append a range. Return False if none is needed, or if it does not continue its partition."""
-        place = self.places.get(stretch.partition)
+        place = self.stream.places.get(stretch.partition)
         if not self.wants(seat) or stretch.first != place or stretch.first >= stretch.end:
             return False
-        self.stretches[self.total] = stretch
-        self.places[stretch.partition] = stretch.end
+        self.stream.stretches[self.total] = stretch
+        self.stream.places[stretch.partition] = stretch.end
         self.total += 1
         return True
 
@@ -330,25 +300,24 @@ class BspStreamLedger(BspLedger):
     def report(self, seat: int | None, report: Progress) -> bool:
         if not BspLedger.report(self, seat, report):
             return False
-        running = report.shard - self.base
-        known = self.void_of.get(running, 0)
+        plan, running = self.stream, report.shard - self.base
         # take the largest count: a rank that joined in the middle of the range counts fewer
-        self.void_of[running] = max(report.void, known)
-        for old in [old for old in self.stretches if old < min(self.done_by) - KEPT]:
-            del self.stretches[old]
-            self.void_before += self.void_of.pop(old, 0)
+        plan.void_of[running] = max(report.void, plan.void_of.get(running, 0))
+        for old in [old for old in plan.stretches if old < min(self.done_by) - KEPT]:
+            del plan.stretches[old]
+            plan.void += plan.void_of.pop(old, 0)
         return True
 
     @property
     def _may_grow(self) -> bool:
-        return not (self.closed or self.over)
+        return not (self.stream.closed or self.over)
 
     def _grant(self, running: int) -> Grant:
-        partition, first, end = self.stretches[running]
+        partition, first, end = self.stream.stretches[running]
         return Grant(self.base + running, 0, partition, first, end)
 
     def _end_of(self, running: int) -> int:
-        return self.stretches[running].end if running in self.stretches else FAR
+        return self.stream.stretches[running].end if running in self.stream.stretches else FAR
 
     # ---- queries ----
 
@@ -356,8 +325,7 @@ class BspStreamLedger(BspLedger):
     def samples_done(self) -> int:
         """Offsets that all ranks have finished."""
         done = min(self.done_by)
-        planned = sum(place - self.starts[partition] for partition, place in self.places.items())
-        return planned - sum(span.end - span.first for running, span in self.stretches.items() if running >= done)
+        return self.stream.trained(span for running, span in self.stream.stretches.items() if running >= done)
 
     @property
     def void(self) -> int:
@@ -365,75 +333,72 @@ class BspStreamLedger(BspLedger):
 
     def totals(self) -> Totals:
         """Return the partitions by state."""
-        done, ended = min(self.done_by), len(self.ends) == len(self.starts)
-        unfinished = {span.partition for running, span in self.stretches.items() if running >= done}
+        plan, done = self.stream, min(self.done_by)
+        unfinished = {span.partition for running, span in plan.stretches.items() if running >= done}
         through = [
             partition
-            for partition, end in self.ends.items()
-            if self.places[partition] >= end and partition not in unfinished
+            for partition, end in plan.ends.items()
+            if plan.places[partition] >= end and partition not in unfinished
         ]
-        samples = sum(end - self.starts[partition] for partition, end in self.ends.items()) if ended else 0
+        ended = len(plan.ends) == len(plan.starts)
         return Totals(
-            total=len(self.starts),
+            total=len(plan.starts),
             leased=len(unfinished),
             done=len(through),
-            samples=samples,
+            samples=sum(end - plan.starts[partition] for partition, end in plan.ends.items()) if ended else 0,
             samples_done=self.samples_done,
             void=self.void,
         )
 
-    def note(self, shard: int, first: int) -> BspLedgerState:
+    def note(self, shard: int, first: int) -> BspLedger:
         """Return the state of the pass after all offsets before this offset of this range are trained."""
-        running = min(shard - self.base, self.total)
+        running, plan = (
+            min(shard - self.base, self.total),
+            replace(copy.deepcopy(self.stream), closed=False, void_of={}),
+        )
         if running < 0 or (shard, first) == (self.base, 0):
-            stream = replace(self._stream(dict(self.starts), {}), void=0, void_of={})
-            return replace(self._noted(0), total=0, stream=stream)
-        stretch = self.stretches.get(running)
+            plan.places, plan.stretches, plan.void = dict(plan.starts), {}, 0
+            return replace(self._noted(0), total=0, stream=plan)
+        stretch = plan.stretches.get(running)
         running = max(running + (stretch is not None and first >= stretch.end), min(self.done_by))
-        left = {number: span for number, span in self.stretches.items() if number >= running}
-        if stretch is not None and running in left and stretch.first < first < stretch.end:
-            left[running] = stretch._replace(first=first)
-        untrained = sum(span.end - span.first for span in left.values())
-        trained = sum(place - self.starts[partition] for partition, place in self.places.items()) - untrained
-        stream = replace(self._stream(dict(self.places), left), void=self._void(running), void_of={})
-        return replace(self._noted(running), first=trained, stream=stream)
+        plan.stretches = {number: span for number, span in plan.stretches.items() if number >= running}
+        if stretch is not None and running in plan.stretches and stretch.first < first < stretch.end:
+            plan.stretches[running] = stretch._replace(first=first)
+        plan.void = self._void(running)
+        return replace(self._noted(running), first=plan.trained(plan.stretches.values()), stream=plan)
 
     def reopen(self) -> None:
         """Forget the ends of partitions, because another run finds them again."""
-        self.ends.clear()
-
-    def to_state(self) -> BspLedgerState:
-        stream = self._stream(dict(self.places), dict(self.stretches))
-        return replace(BspLedger.to_state(self), stream=replace(stream, closed=self.closed))
-
-    def _stream(self, places: dict[int, int], stretches: dict[int, OffsetRange]) -> BspStreamState:
-        return BspStreamState(
-            starts=dict(self.starts),
-            ends=dict(self.ends),
-            places=places,
-            stretches=stretches,
-            void=self.void_before,
-            void_of=dict(self.void_of),
-        )
+        self.stream.ends.clear()
 
     def _void(self, running: int) -> int:
         """Return the number of void offsets before this range, as far as ranks have reported."""
-        return self.void_before + sum(void for number, void in self.void_of.items() if number < running)
+        return self.stream.void + sum(void for number, void in self.stream.void_of.items() if number < running)
 
 
-def resume_bsp_ledger(noted: BspLedgerState, workers: int) -> BspLedger:
-    """Return the bsp pass, over shards or a stream, for a group of this size, as a checkpoint recorded it."""
-    done = (min(noted.done_by),) * workers
-    return load_bsp_ledger(replace(noted, workers=workers, leased_to=done, done_by=done))
+def open_bsp_ledger(card: DatasetCard, base: int, workers: int) -> BspLedger:
+    """Begin a bsp pass, over shards or a stream."""
+    kind = BspLedger if card.stream is None else BspStreamLedger
+    none = [0] * workers
+    total = card.epochs * card.shards
+    return kind(card=card, base=base, workers=workers, total=total, leased_to=none, done_by=list(none))
 
 
-def load_bsp_ledger(state: BspLedgerState) -> BspLedger:
-    ledger = (BspLedger if state.stream is None else BspStreamLedger)(state.card, state.base, state.workers)
-    ledger.total, ledger.boundary, ledger.first = state.total, state.boundary, state.first
-    ledger.leased_to, ledger.done_by = list(state.leased_to), list(state.done_by)
-    if state.stream is not None and isinstance(ledger, BspStreamLedger):
-        kept = state.stream
-        ledger.starts, ledger.ends, ledger.places = dict(kept.starts), dict(kept.ends), dict(kept.places)
-        ledger.stretches, ledger.closed = dict(kept.stretches), kept.closed
-        ledger.void_before, ledger.void_of = kept.void, dict(kept.void_of)
-    return ledger
+def resume_bsp_ledger(noted: BspLedger, workers: int) -> BspLedger:
+    """Return a bsp pass as a checkpoint recorded it, for a group of this size."""
+    done = min(noted.done_by)
+    return load_bsp_ledger(replace(noted, workers=workers, leased_to=[done] * workers, done_by=[done] * workers))
+
+
+def load_bsp_ledger(kept: BspLedger) -> BspLedger:
+    """Return a copy of a pass that was read from a checkpoint or snapshot."""
+    return _copied(kept, BspLedger if kept.stream is None else BspStreamLedger)
+
+
+def plain_data(ledger: BspLedger) -> BspLedger:
+    """Return a copy of a pass for a checkpoint or snapshot."""
+    return _copied(ledger, BspLedger)
+
+
+def _copied(ledger: BspLedger, kind: type[BspLedger]) -> BspLedger:
+    return kind(**{each.name: copy.deepcopy(getattr(ledger, each.name)) for each in fields(ledger)})

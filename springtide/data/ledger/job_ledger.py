@@ -10,9 +10,9 @@ import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from springtide.data.ledger import passes, stream_ledger
+from springtide.data.ledger import bsp_ledger, passes, stream_ledger
 from springtide.data.ledger.async_ledger import NOT_HELD, AsyncLedger, AsyncLedgerState
-from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, BspStreamLedger, OffsetRange, load_bsp_ledger
+from springtide.data.ledger.bsp_ledger import BspLedger, BspStreamLedger, OffsetRange
 from springtide.data.ledger.passes import GroupSeats, HolderRegistry, JobProgress, Passes, PassLedger
 from springtide.data.ledger.stream_ledger import StreamLedger, StreamLedgerState
 from springtide.domain.data.leases import (
@@ -42,7 +42,7 @@ class JobLedgerState:
     lease_s: float
     closed: bool
     ledgers: tuple[AsyncLedgerState, ...]
-    locksteps: tuple[BspLedgerState, ...]
+    locksteps: tuple[BspLedger, ...]
     flows: tuple[StreamLedgerState, ...]
     opened: dict[int, int]
     holders: HolderRegistry
@@ -364,7 +364,7 @@ class JobLedger(Passes):
             lease_s=self.lease_s,
             closed=self.closed,
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
-            locksteps=tuple(ledger.to_state() for ledger in self.locksteps()),
+            locksteps=tuple(map(bsp_ledger.plain_data, self.locksteps())),
             flows=tuple(ledger.to_state() for ledger in self.flows()),
             opened=dict(self.opened),
             holders=copy.deepcopy(self.holders),
@@ -382,7 +382,7 @@ class JobLedger(Passes):
         ledger = JobLedger(holders.expected, lease_s=state.lease_s, max_failures=most, saves=state.saves)
         passes: list[PassLedger] = [AsyncLedger.from_state(noted, most) for noted in state.ledgers]
         passes += [StreamLedger.from_state(noted, most) for noted in state.flows]
-        passes += [load_bsp_ledger(noted) for noted in state.locksteps]
+        passes += [bsp_ledger.load_bsp_ledger(noted) for noted in state.locksteps]
         ledger.passes = sorted(passes, key=lambda opened: opened.base)
         ledger.holders, ledger.group, ledger.opened = holders, copy.copy(state.group), dict(state.opened)
         ledger.keeps, ledger.kept, ledger.closed, ledger.era = state.keeps, set(state.kept), state.closed, state.era
@@ -450,9 +450,7 @@ class JobLedger(Passes):
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
         opened: PassLedger
         if card.in_step:
-            opened = (BspLedger if card.stream is None else BspStreamLedger)(
-                card, base, len(self.group.ranks) or self.holders.expected
-            )
+            opened = bsp_ledger.open_bsp_ledger(card, base, len(self.group.ranks) or self.holders.expected)
         elif card.stream is not None:
             opened = StreamLedger(card, base, self.holders.max_failures, returns=self.saves)
         else:

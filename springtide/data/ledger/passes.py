@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from springtide.data.ledger.async_ledger import AsyncLedger, AsyncLedgerState, PendingQueue, ShardLease, ShardRange
-from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, BspStreamLedger, resume_bsp_ledger
+from springtide.data.ledger.bsp_ledger import BspLedger, BspStreamLedger, resume_bsp_ledger
 from springtide.data.ledger.stream_ledger import (
     Partition,
     Span,
@@ -31,7 +31,7 @@ class JobProgress:
     """Progress of a job when a checkpoint began. Every slot of the checkpoint contains all batches of this progress."""
 
     ledgers: tuple[AsyncLedgerState, ...] = ()
-    locksteps: tuple[BspLedgerState, ...] = ()
+    locksteps: tuple[BspLedger, ...] = ()
     """Passes of a bsp group, all at the same step."""
     flows: tuple[StreamLedgerState, ...] = ()
     """Passes over streams."""

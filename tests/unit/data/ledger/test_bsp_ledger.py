@@ -145,9 +145,9 @@ def test_more_ranks_than_records_of_a_batch_are_refused():
 def assert_all_once(convoy, trained):
     """What rank 0 has trained, and what is to come for it, is all of the sequence."""
     offsets = [(one.nth, n) for one in trained for n in range(one.first, one.end)]
-    to_come = [one for number, one in convoy.stretches.items() if number >= convoy.leased_to[0]]
+    to_come = [one for number, one in convoy.stream.stretches.items() if number >= convoy.leased_to[0]]
     offsets += [(one.partition, n) for one in to_come for n in range(one.first, one.end)]
-    assert sorted(offsets) == [(one, n) for one, place in sorted(convoy.places.items()) for n in range(place)]
+    assert sorted(offsets) == [(one, n) for one, place in sorted(convoy.stream.places.items()) for n in range(place)]
 
 
 @pytest.mark.parametrize("seed", range(12))
