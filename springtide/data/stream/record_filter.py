@@ -5,16 +5,14 @@ record, in a folder or a stream. A record is late if it was appended long after 
 record, and no clock is read, so every reader of a batch removes the same records.
 """
 
-import base64
-import json
-import math
 import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,8 +36,8 @@ class FilterRules:
     """Most seconds from the event to the append."""
 
 
-class DeadLetter(NamedTuple):
-    """A record that is not trained."""
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that is not trained. Its JSON object is a line of the dead letters."""
 
     partition: int
     offset: int
@@ -49,9 +47,10 @@ class DeadLetter(NamedTuple):
     appended_at: float
     event_at: float
     """Event time; NaN if unknown."""
+    size: int = msgspec.field(name="bytes")
+    """Bytes of the record, including the envelope."""
     body: bytes
-    """Received bytes, including the envelope; only the beginning of a large record."""
-    size: int
+    """Received bytes; only the beginning of a large record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ def _letters(
         body = records.payload[records.starts[i] : records.starts[i] + min(size, KEPT_BYTES)].tobytes()
         happened = float(event_at[i])
         appended = float(records.appended_at[i])
-        letters.append(DeadLetter(partition, int(records.offsets[i]), reason, detail, appended, happened, body, size))
+        letters.append(DeadLetter(partition, int(records.offsets[i]), reason, detail, appended, happened, size, body))
     return letters
 
 
@@ -216,14 +215,4 @@ class DeadLetters:
 
 
 def line_of(letter: DeadLetter) -> bytes:
-    fields = {
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "why": letter.why,
-        "detail": letter.detail,
-        "appended_at": letter.appended_at,
-        "event_at": None if math.isnan(letter.event_at) else letter.event_at,
-        "bytes": letter.size,
-        "body": base64.b64encode(letter.body).decode(),
-    }
-    return json.dumps(fields).encode() + b"\n"
+    return msgspec.json.encode(letter) + b"\n"

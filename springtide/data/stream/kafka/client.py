@@ -10,14 +10,14 @@ import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from springtide import errors, file_input
 from springtide.data.stream.kafka.librdkafka import unfit
-from springtide.domain.core.redaction import HIDDEN, is_secret
+from springtide.domain.core.redaction import redact
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,12 @@ def parse(url: str) -> Address:
     topic = unquote(parts.path.strip("/"))
     hosts = parts.netloc.rpartition("@")[2]
     if parts.scheme != "kafka" or not hosts or not topic or "/" in topic:
-        raise errors.BadInput(f"{hide(url)!r} is no Kafka topic: write kafka://host:{PORT}[,host:{PORT}]/topic")
+        raise errors.BadInput(f"{redact(url)!r} is no Kafka topic: write kafka://host:{PORT}[,host:{PORT}]/topic")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in [name for name, value in options.items() if not value]:
-        raise errors.BadInput(f"the option {name!r} of {hide(url)!r} has no value; write {name}=VALUE, or leave it out")
+        raise errors.BadInput(
+            f"the option {name!r} of {redact(url)!r} has no value; write {name}=VALUE, or leave it out"
+        )
     if file := options.pop("config", None):
         options = {**read_options(pathlib.Path(file)), **options}
     if "@" in parts.netloc:
@@ -63,24 +65,12 @@ def parse(url: str) -> Address:
         options |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
     if "sasl.username" in options and not options.get("security.protocol", "").lower().startswith("sasl"):
         raise errors.BadInput(
-            f"{hide(url)!r} has a user, but does not say how to tell the broker: add security.protocol=SASL_SSL (or "
+            f"{redact(url)!r} has a user, but does not say how to tell the broker: add security.protocol=SASL_SSL (or "
             "SASL_PLAINTEXT, where nobody listens) and sasl.mechanism, such as SCRAM-SHA-512 or PLAIN"
         )
     for name in options.keys() & OURS.keys():
         raise errors.BadInput(f"{name!r} cannot be set for a stream: {OURS[name]}")
-    return Address(servers=_servers(hosts, url), topic=topic, shown=hide(url), options=options)
-
-
-def hide(url: str) -> str:
-    """Return the URL with every secret replaced."""
-    parts = urlsplit(url)
-    at = parts.netloc.rpartition("@")
-    hosts = f"{at[0].partition(':')[0]}:{HIDDEN}@{at[2]}" if ":" in at[0] else parts.netloc
-    pairs = [
-        (name, HIDDEN if is_secret(name) else value) for name, value in parse_qsl(parts.query, keep_blank_values=True)
-    ]
-    query = "&".join(f"{quote(name)}={quote(value, safe='/:,')}" for name, value in pairs)
-    return f"{parts.scheme}://{hosts}{parts.path}" + (f"?{query}" if query else "")
+    return Address(servers=_servers(hosts, url), topic=topic, shown=redact(url), options=options)
 
 
 def read_options(file: pathlib.Path) -> dict[str, str]:
@@ -103,7 +93,7 @@ def _servers(hosts: str, url: str) -> str:
         if not sign:
             name, port = host, str(PORT)
         if not name or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise errors.BadInput(f"{host!r} in {hide(url)!r} is no broker: write host:port, such as broker-1:{PORT}")
+            raise errors.BadInput(f"{host!r} in {redact(url)!r} is no broker: write host:port, such as broker-1:{PORT}")
         servers.append(f"{name}:{port}")
     return ",".join(servers)
 

@@ -102,7 +102,7 @@ def test_a_record_has_the_same_fate_whatever_others_are_with_it(kinds: list[str]
 
 
 def letters(count: int, size: int = 10) -> list[DeadLetter]:
-    return [DeadLetter(1, i, "late", "why", 5.0, float("nan"), b"\xff" * size, size) for i in range(count)]
+    return [DeadLetter(1, i, "late", "why", 5.0, float("nan"), size, b"\xff" * size) for i in range(count)]
 
 
 def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
