@@ -3,8 +3,6 @@
 Each class has a table of handlers. A request that is missing from the table of its sender's kind is rejected.
 """
 
-import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -139,9 +137,7 @@ class WorkerRequests:
         role, context, parts, state = _worker(holder), self._context, self._parts, self._context.state
         context.apply(events.RoleAlive(role, holder.incarnation))
         if state.healing:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HOLD_HEARTBEAT_S):
-                    await context.changed.until(lambda: not state.healing)
+            await context.changed.until(lambda: not state.healing, at_most_s=HOLD_HEARTBEAT_S)
         verdict = parts.leases.words(holder, request.progress, request.failures, request.era)
         take_report(context, parts, Life(role, holder.incarnation), request.report)
         self._remember(holder.rank, request.objects, request.place)

@@ -4,7 +4,6 @@ In: ticks and servers' reports. Out: events, journal entries and event-log lines
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -199,9 +198,7 @@ class CheckpointSchedule:
             kept = [*saving.kept, *([saving.pinned] if saving.pinned else [])]
             return self.buddies.named(order, role, self._lives(), kept)
 
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                await self._context.changed.until(lambda: state.phase.over or order() is not None)
+        await self._context.changed.until(lambda: state.phase.over or order() is not None, at_most_s=HOLD_S)
         if state.phase.over:
             elsewhere = saving.last is not None and self.uploading.done >= saving.last.number
             return messages.HeartbeatReply(stop=True, tidy=elsewhere)

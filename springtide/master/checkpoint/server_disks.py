@@ -6,7 +6,6 @@ with each request for orders, so a new master knows it after one request of each
 """
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -133,9 +132,7 @@ class ServerCopies:
         def new() -> bool:
             return server in self._orders and self._orders[server].id != request.after
 
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                await self._changed.until(new)
+        await self._changed.until(new, at_most_s=HOLD_S)
         return self._orders[server] if new() else messages.WaitReply()
 
     def heard(self, server: str, said: checkpoints.CopyReport) -> None:

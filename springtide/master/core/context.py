@@ -6,6 +6,7 @@ does.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Callable
@@ -39,10 +40,12 @@ class ChangeSignal:
         self._turned.set()
         self._turned = asyncio.Event()
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until `true()` returns True. The function is called now and after every change."""
-        while not true():
-            await self._turned.wait()
+    async def until(self, true: Callable[[], bool], *, at_most_s: float | None = None) -> None:
+        """Wait until `true()` returns True, or for this long. The function is called now and after every change."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most_s):
+                while not true():
+                    await self._turned.wait()
 
 
 def without_numbers(text: str) -> str:

@@ -3,8 +3,6 @@
 Every change of the ledger is journaled. `data.ledger.job_ledger`, `data.partition_assign` and `job.stragglers` decide.
 """
 
-import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -72,9 +70,7 @@ class LeaseService:
             return lease() or (self._plan(holder, request) and lease())
 
         self._checkpoints.look()  # begin a checkpoint if one is due, because the end of the pass may wait only for it
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
-                await context.changed.until(answered)
+        await context.changed.until(answered, at_most_s=HOLD_GROUP_S if card.in_step and card.stream else HOLD_S)
         if answer is NoLease.WAIT:
             return messages.WaitReply()
         if answer is NoLease.FENCED:

@@ -77,9 +77,7 @@ class GoalNews:
         def news() -> bool:
             return self._known.get(rank, 0) < self._goals or state.healing or state.phase is not JobPhase.RUNNING
 
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.until(news)
+        await self._changed.until(news, at_most_s=seconds)
         self._known[rank] = self._goals
 
     def rouse(self) -> None:
@@ -401,9 +399,7 @@ class ServerRollCall:
         number = self.number
         if holding is None or not self.open or holding.call < number:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                await self._changed.until(lambda: self.number != number or not self.open)
+        await self._changed.until(lambda: self.number != number or not self.open, at_most_s=HOLD_S)
 
     def known(self) -> bool:
         """Return True if all servers have answered, so that a lost server can be told its slots."""
