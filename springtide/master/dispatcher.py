@@ -137,6 +137,8 @@ class MasterService:
             self._agent.note_own_usage(peer.role, peer.incarnation, request.usage)
         if isinstance(request, PACKAGES):
             return await self._packages.answer(request)
+        if peer.role.kind is not RoleKind.AGENT and self.state.fenced(peer.role, peer.incarnation):
+            raise errors.Fenced(f"{peer.role} of incarnation {peer.incarnation} was given up; it should leave")
         return await self._by_kind[peer.role.kind](peer.role, peer.incarnation, request)
 
     def lost(self, peer: Peer) -> None:

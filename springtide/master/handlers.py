@@ -69,8 +69,6 @@ class ServerRequests:
         }
 
     async def handle(self, role: Role, incarnation: int, request: Request) -> Reply:
-        if self._context.state.fenced(role, incarnation):
-            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up: its slots are with its next life")
         if type(request) not in self._handlers:
             return await self._parts.checkpoints.storing.answer(role, request)
         return await call(self._handlers, "a server", request, role, incarnation)
@@ -126,12 +124,7 @@ class WorkerRequests:
         context.subscribe(self._on_actions)
 
     async def handle(self, role: Role, incarnation: int, request: Request) -> Reply:
-        holder = LeaseHolder(role.rank, incarnation)
-        if self._context.state.fenced(role, incarnation):
-            if isinstance(request, messages.Heartbeat):
-                return messages.HeartbeatReply(fenced=True)
-            raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
-        return await call(self._handlers, "a worker", request, holder)
+        return await call(self._handlers, "a worker", request, LeaseHolder(role.rank, incarnation))
 
     async def _heartbeat(self, holder: LeaseHolder, request: messages.Heartbeat) -> messages.HeartbeatReply:
         role, context, parts, state = _worker(holder), self._context, self._parts, self._context.state

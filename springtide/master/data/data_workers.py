@@ -215,10 +215,6 @@ class DataWorkerManager:
         return DataWorkerWelcome(self._state.spec.for_members(), self.package)
 
     async def answer(self, role: Role, incarnation: int, request: Request) -> Reply:
-        if self._state.fenced(role, incarnation):
-            if isinstance(request, messages.Heartbeat):
-                return messages.HeartbeatReply(fenced=True)
-            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up, and should leave")
         match request:
             case messages.Heartbeat():
                 self._context.apply(events.RoleAlive(role, incarnation))
