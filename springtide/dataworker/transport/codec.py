@@ -129,8 +129,6 @@ def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None,
     there = memoryview(payload).nbytes
     if not 0 <= read.size <= there:
         raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
-    if read.outline is not None:
-        return layout.put_together(read.outline, layout.views(read, payload))
     known = {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN
     return _Unpacking(payload, read, known, arrived).make(read.tree)
 

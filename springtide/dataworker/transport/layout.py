@@ -8,9 +8,8 @@ handles dense CPU tensors in dicts with string keys, lists, tuples, named tuples
 import array
 import dataclasses
 import functools
-import itertools
 import operator
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -141,7 +140,6 @@ MOST_TENSORS = 1 << 12
 Outline = Any  # structure around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
 Laid = tuple[torch.dtype, int, int, tuple[int, ...]]
 
-_SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple}
 _ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
 _CACHED = frozenset(dtype for dtype in DTYPE_NAMES if not dtype.is_complex)  # complex tensors may be conjugates
 _read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
@@ -180,8 +178,6 @@ class CachedHeader(NamedTuple):
     """Tensors in the order of the tree: dtype, elements, offset, shape."""
     native: _native.TensorPlan | None = None
     """Native plan that creates all tensors at once, if torch supports it."""
-    outline: Outline = None
-    """Outline to rebuild the tree, if it has only lists, tuples and dicts with string keys."""
 
 
 def signature(tree: Any) -> TreeSignature | None:
@@ -272,39 +268,12 @@ def _plan(header: bytes) -> CachedHeader:
         read = _decode(header)
         tensors: list[Tensor] = []
         _tensors_of(read.tree, tensors)
-        outline = _plain_outline(read.tree)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"not the header of a batch: {error}") from error
     if read.version != VERSION:
         raise BadFrame(f"a batch of format {read.version}, this side reads {VERSION}")
     checked = [_checked(tensor, read.size) for tensor in tensors]
-    native = _natively(checked, read.size)
-    return CachedHeader(read.size, read.tree, checked, native, None if native is None else outline)
-
-
-def _plain_outline(node: Node) -> Outline:
-    """Return the outline of a tree for `put_together`; None if the tree has other nodes."""
-    names: tuple[str, ...] = ()
-    match node:
-        case SequenceNode(kind, items) if kind in _SEQUENCES:
-            made: type = _SEQUENCES[kind]
-        case Dict(keys, items) if len(keys) == len(items) and _ONLY_STRINGS.issuperset(map(type, keys)):
-            made, names = dict, tuple(str(key) for key in keys)
-        case _:
-            return None
-    if all(type(item) is Tensor for item in items):
-        return made, names, len(items)
-    parts = [_plain_outline(item) for item in items]
-    return None if None in parts else (made, names, tuple(parts))
-
-
-def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
-    kind, names, inner = outline
-    if isinstance(inner, int):
-        parts: Iterable[Any] = itertools.islice(tensors, inner)
-    else:
-        parts = [put_together(part, tensors) for part in inner]
-    return dict(zip(names, parts, strict=True)) if kind is dict else kind(parts)
+    return CachedHeader(read.size, read.tree, checked, _natively(checked, read.size))
 
 
 def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:
