@@ -39,8 +39,8 @@ SHARED_BYTES = 1 << 30
 ASK_AFTER_S = 10  # keepalive: probe a peer's host after this long without traffic
 DEAD_AFTER_MS = 30_000
 
-EARLY_FROM = 1 << 16  # a payload of this size takes long enough to arrive that its views can be made meanwhile
-EARLY_TO = 1 << 26  # memory for a larger payload is not allocated before the payload arrives
+AWAIT_FROM = 1 << 16  # a payload of this size takes long enough to arrive that its views can be made meanwhile
+AWAIT_TO = 1 << 26  # memory for a larger payload is not allocated before the payload arrives
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
@@ -210,10 +210,10 @@ class BatchChannel:
         """Return the next message. Raise EOFError if the peer has closed or is gone, and BadFrame for an invalid
         message.
 
-        With `types`, a batch from the socket may be unpacked while it arrives, or even before (`await_like`).
+        With `types`, a batch like the last from the socket is unpacked before it arrives (`await_like`).
         """
         if not self._plain:
-            return self._rest(self._read_head() if self.local else self._take(HEAD.size), types)
+            return self._rest(self._read_head() if self.local else self._take(HEAD.size))
         self.await_like(types)
         awaited, self._awaited = self._awaited, None
         header, into, room = (awaited.header, awaited.address, awaited.size) if awaited is not None else (b"", 0, 0)
@@ -227,7 +227,7 @@ class BatchChannel:
             raise EOFError("closed by the other side" if error < 0 else f"the connection is gone: {os.strerror(error)}")
         if not whole or awaited is None:
             self._awaited = awaited
-            return self._rest(head, types, (fields, says))
+            return self._rest(head, (fields, says))
         kind, size = HEAD.unpack(head)[2], HEAD.unpack(head)[6]
         return ReceivedMessage(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
 
@@ -251,9 +251,7 @@ class BatchChannel:
             return
         self._awaited = _Awaited(header, buffer, ctypes.addressof(buffer), size, made, types)
 
-    def _rest(
-        self, head: bytes, types: Mapping[str, type] | None, text: tuple[bytes, bytes] | None = None
-    ) -> ReceivedMessage:
+    def _rest(self, head: bytes, text: tuple[bytes, bytes] | None = None) -> ReceivedMessage:
         """Receive the rest of a message after its head, and after its text if the text was read with the head."""
         magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
         if magic != MAGIC or version != VERSION:
@@ -267,20 +265,15 @@ class BatchChannel:
         if text is None:
             whole = self._take(fields + header)
             text = whole[:fields], whole[fields:]
-        told, says, made = _read(text[0]), text[1], _NOT_MADE
+        told, says = _read(text[0]), text[1]
         if not header:
             return ReceivedMessage(kind, told, None)
         if flags & SHARED:
             return ReceivedMessage(kind, told, Payload(says, self._incoming.view(number, size), size))
         buffer = self._blocks.take(size) if size else bytearray()
-        if types is not None and size >= EARLY_FROM:
-            try:
-                made = codec.unpack(says, buffer, types, arrived=False)
-                self._last = (says, size) if size <= EARLY_TO else None
-            except (codec.PayloadMissing, errors.SpringtideError):
-                made = _NOT_MADE  # leave the error to tree(), which raises it again
+        self._last = (says, size) if AWAIT_FROM <= size <= AWAIT_TO else None
         self._fill(buffer, size)
-        return ReceivedMessage(kind, told, Payload(says, buffer, size, made))
+        return ReceivedMessage(kind, told, Payload(says, buffer, size))
 
     def fileno(self) -> int:
         """Return the descriptor for select and poll, readable when a message begins, because nothing is read ahead."""

@@ -71,15 +71,6 @@ def test_batches_of_any_size_arrive_whole(shared: bool) -> None:
             assert equal(pass_on(caller, accepted, tree), tree)
 
 
-def test_a_batch_may_be_put_together_while_it_is_under_way() -> None:
-    with sides(shared=False) as (caller, accepted), ThreadPoolExecutor(1) as pool:
-        for tree in (batch(3), ["a" * 100] * 1000, {"x": torch.arange(9999), "t": ["b" * 100] * 99}):
-            sending = pool.submit(caller.send, 1, None, codec.pack(tree))
-            received = accepted.recv({})
-            sending.result()
-            assert equal(received.payload.tree(), tree)  # type: ignore[union-attr]
-
-
 def test_batches_that_look_alike_come_into_memory_that_awaits_them() -> None:
     trees = [
         batch(0),
