@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import NO_NEED, MemoryNeed, Shape, ShapeBounds
@@ -111,7 +109,7 @@ def first_shape(state: JobState) -> Shape:
 def facts(record: JobRecord) -> ModelFacts:
     """Return the fixed inputs of the performance model. Unknown inputs are set to 1, because they only scale a fitted
     coefficient."""
-    made = outlined(record)
+    made = outline_of(record)
     dense = sum(FLOAT_BYTES * math.prod(one.shape) for one in made.dense)
     dim = sum(max(1, table.dim) * max(1, len(table.paths)) for table in made.tables)
     card = record.book.passes[-1].card
@@ -137,19 +135,15 @@ def batch_of(record: JobRecord) -> int:
     return max(1, -(-card.batch_size // record.state.workers) if card.in_step else card.batch_size)
 
 
-def outlined(record: JobRecord) -> tables.Outline:
-    told = record.shared.values.get(tables.SHARED_KEY)
-    try:
-        return msgspec.msgpack.decode(told, type=tables.Outline) if told else tables.Outline()
-    except msgspec.MsgspecError:  # a user's script shared another value under the same key
-        return tables.Outline()
+def outline_of(record: JobRecord) -> tables.Outline:
+    return record.shared.load(tables.SHARED_KEY, tables.Outline, tables.Outline())
 
 
 def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
     spec = record.state.spec
     known: dict[str, Feature] = {**spec.planning.identity.features, "sync": spec.sync}
     if found is not None:
-        made = outlined(record)
+        made = outline_of(record)
         known |= {
             "tables": float(len(made.tables)),
             "dim": found.dim,

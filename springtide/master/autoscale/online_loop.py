@@ -115,7 +115,7 @@ class OnlineAutoscaler:
     ) -> None:
         self._context, self._streams, self._foresight, self._points = context, streams, foresight, points
         self._job = context.state.spec.online
-        self._notes = context.load(NOTES_KEY, OnlineNotes, OnlineNotes())
+        self._notes = context.record.shared.load(NOTES_KEY, OnlineNotes, OnlineNotes())
         self._looks: deque[StreamSample] = deque(maxlen=4096)
         self._last = LastTimes()
         self._awaited: dict[Life, float] = {}

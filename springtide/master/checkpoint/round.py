@@ -95,8 +95,6 @@ class CheckpointStore:
         self.trouble = ""
         self.unmirrored = ""
         """Why the last complete checkpoint has only one copy, in a job with mirrors."""
-        self.pinned: Manifest | None = None
-        """Checkpoint whose files must stay, because it is being copied elsewhere."""
         self.stored = 0
         self._void: set[int] = set()
         """Numbers of checkpoints that a rollback made invalid: their notes count samples as trained that slots lack."""
@@ -321,23 +319,24 @@ class CheckpointStore:
             now.lives -= lives
         return waited
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: Manifest, copied: Manifest | None) -> None:
         """Write the manifest and delete files that are no longer needed. Blocks on the disk, so call it in a thread.
 
-        Raises BadInput if another run has taken over the folder.
+        The files of the checkpoint that is being copied elsewhere stay. Raises BadInput if another run has taken over
+        the folder.
         """
         self._claim_folder()
         checkpoint_io.publish(self.place, manifest)
         keep = [*self.kept, manifest][-self.rules.keep :]
-        checkpoint_io.drop_unneeded(self.place, [*keep, *([self.pinned] if self.pinned else [])])
+        checkpoint_io.drop_unneeded(self.place, [*keep, *([copied] if copied else [])])
 
-    def drop(self, number: int) -> None:
+    def drop(self, number: int, kept: list[Manifest]) -> None:
+        """Delete what is left of an abandoned checkpoint. Blocks on the disk."""
         try:
             self._claim_folder()
             only_run = ""
         except errors.BadInput:  # another run has taken over the folder
             only_run = self.lineage.run
-        kept = [*self.kept, *([self.pinned] if self.pinned else [])]
         checkpoint_io.drop_unneeded(self.place, kept, given_up=number, only_run=only_run)
 
     def complete(self, manifest: Manifest) -> JobProgress | None:

@@ -126,7 +126,6 @@ class CheckpointSchedule:
         waits = record.book.waits_to_end and saving.unsure and saving.covers(record)
         first = saving.unsure and not self.uploading.done
         on_its_way = self.uploading.look(saving.last, now, hurry=final or waits or first)
-        saving.pinned = self.uploading.running
         if waits and not on_its_way:
             assert saving.last is not None
             self._end_without(saving.last.number, f"it could not be copied to {saving.rules.url}")
@@ -195,8 +194,7 @@ class CheckpointSchedule:
             new = order is not None and (order.term, order.number, order.part) != known
             if not new or order is None:
                 return None
-            kept = [*saving.kept, *([saving.pinned] if saving.pinned else [])]
-            return self.buddies.named(order, role, self._lives(), kept)
+            return self.buddies.named(order, role, self._lives(), self._kept())
 
         await self._context.changed.until(lambda: state.phase.over or order() is not None, at_most_s=HOLD_S)
         if state.phase.over:
@@ -210,6 +208,10 @@ class CheckpointSchedule:
         self._go_on(answer, "failed" if said.error else "abandoned")
 
     # ---- inside ----
+
+    def _kept(self) -> list[Manifest]:
+        """Return the checkpoints whose files must stay."""
+        return [*self.saving.kept, *([self.uploading.running] if self.uploading.running else [])]
 
     def _owners(self, lives: Mapping[int, str]) -> dict[int, str]:
         placed = self._context.record.slots.placement
@@ -228,7 +230,7 @@ class CheckpointSchedule:
 
     async def _publish(self, manifest: Manifest) -> None:
         try:
-            await asyncio.to_thread(self.saving.publish, manifest)
+            await asyncio.to_thread(self.saving.publish, manifest, self.uploading.running)
         except errors.BadInput as error:  # another run has taken over the folder for good
             self._give_up(str(error), "failed", again=False)
             return
@@ -270,7 +272,7 @@ class CheckpointSchedule:
 
     async def _drop(self, number: int) -> None:
         try:
-            await asyncio.to_thread(self.saving.drop, number)
+            await asyncio.to_thread(self.saving.drop, number, self._kept())
         except OSError as error:
             log.warning("what is left of checkpoint %d cannot be removed: %s", number, error)
 

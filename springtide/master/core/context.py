@@ -117,14 +117,6 @@ class MasterContext:
     def disk_trouble(self) -> str:
         return self.stuck or str(self._story.trouble or "")
 
-    def load(self, key: str, kind: type[R], default: R) -> R:
-        """Return a value that a part of a master, or a worker, shared under this key; else the default."""
-        stored = self.record.shared.values.get(key)
-        try:
-            return msgspec.msgpack.decode(stored, type=kind) if stored else default
-        except msgspec.MsgspecError:  # another version, or a user's script, wrote it
-            return default
-
     def store(self, key: str, value: object) -> None:
         """Keep a value in the record, so that a master that takes over has it."""
         self.journaled(self.record.shared.share, key, msgspec.msgpack.encode(value))

@@ -10,7 +10,7 @@ import operator
 import typing
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ from springtide.job.state import JobState
 MAX_SHARED_BYTES = 2**20  # most bytes of one shared value, which may be an address but not a tensor
 MAX_SHARED_KEYS = 10_000
 DONE = LeaseHolder(-1, -1)
+Loaded = TypeVar("Loaded")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,6 +137,14 @@ class SharedState:
     claims: dict[str, LeaseHolder] = field(default_factory=dict)
     """Worker that does each task that must be done once, or `DONE`."""
     changes: int = 0
+
+    def load(self, key: str, kind: type[Loaded], default: Loaded) -> Loaded:
+        """Return a value that a part of a master, or a worker, shared under this key; else the default."""
+        stored = self.values.get(key)
+        try:
+            return msgspec.msgpack.decode(stored, type=kind) if stored else default
+        except msgspec.MsgspecError:  # another version, or a user's script, wrote it
+            return default
 
     def share(self, key: str, value: bytes) -> None:
         if len(value) > MAX_SHARED_BYTES or (len(self.values) >= MAX_SHARED_KEYS and key not in self.values):

@@ -328,7 +328,7 @@ class DataWorkerManager:
         )
         if seen is None:
             return
-        before = self._context.load(TUNING_KEY, Tuning, tuner.begin(self._rules, unit=self._unit))
+        before = self._context.record.shared.load(TUNING_KEY, Tuning, tuner.begin(self._rules, unit=self._unit))
         tuning, target = tuner.decide(before, seen)
         if tuning != before:
             self._context.store(TUNING_KEY, tuning)
@@ -373,7 +373,7 @@ class DataWorkerManager:
 
     @property
     def stages(self) -> StageLayout:
-        found = self._context.load(PACKAGE_KEY, Package, Package(""))
+        found = self._context.record.shared.load(PACKAGE_KEY, Package, Package(""))
         own = sum(target.workers for at, target in enumerate(self._state.feeding.stages) if at in found.gpu_stages)
         return StageLayout(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
 

@@ -68,7 +68,7 @@ class World:
             log_event=lambda kind, **fields: self.told.append((kind, fields)),
             _last_news={},
         )
-        for own in (MasterContext.load, MasterContext.store, MasterContext.is_news):
+        for own in (MasterContext.store, MasterContext.is_news):
             setattr(doors, own.__name__, types.MethodType(own, doors))
         self.forecasts = Says()
         foresight = TrafficForecast(job, self.forecasts, self.files, wall=WALL + at, at=at)
