@@ -20,19 +20,14 @@ from springtide.rpc.messages import coordination
 
 
 class BspRendezvous:
-    """Workers that wait for a group, and replies that workers have not fetched yet."""
+    """Workers that wait for a group, and the last reply to each worker."""
 
     def __init__(self, context: MasterContext, migration: SlotMigration, checkpoints: CheckpointSchedule) -> None:
-        self._context, self._record, self._changed, self._clock = (
-            context,
-            context.record,
-            context.changed,
-            context.clock,
-        )
+        self._context, self._record, self._changed = context, context.record, context.changed
         self._migration, self._checkpoints = migration, checkpoints
         self._arrived: dict[LeaseHolder, GroupArrival] = {}
-        self._answers: dict[LeaseHolder, coordination.GroupReply] = {}
         self._last: dict[LeaseHolder, coordination.GroupReply] = {}
+        """Last reply to each worker."""
         self._met: dict[str, bytes] = {}
         """Values that members of the newest group have shared."""
         self._met_in = self._failed = 0
@@ -51,15 +46,14 @@ class BspRendezvous:
         if state.bsp.members.get(holder.rank) == holder.incarnation:
             self._failed = state.bsp.generation
             self._changed.turn()
-        self._answers.pop(holder, None)
         self._arrived[holder] = GroupArrival(request.fresh, request.idle, request.resting)
         self.gather()
         try:
-            await self._changed.until(lambda: holder in self._answers)
+            await self._changed.until(lambda: self._last.get(holder) is not last)
         except asyncio.CancelledError:
             self.leave(holder)
             raise
-        return self._answers.pop(holder)
+        return self._last[holder]
 
     async def meet(self, holder: LeaseHolder, request: coordination.MeetRequest) -> coordination.MeetReply:
         """Exchange addresses between the members of a group. Raises GroupChanged if a member will not come."""
@@ -82,7 +76,6 @@ class BspRendezvous:
 
     def leave(self, holder: LeaseHolder) -> None:
         self._arrived.pop(holder, None)
-        self._answers.pop(holder, None)
 
     def gather(self) -> None:
         """Form the group once all required workers have arrived. Halt its shards if the group must change."""
@@ -119,7 +112,7 @@ class BspRendezvous:
 
     def _answer(self, formed: GroupFormation, generation: int) -> None:
         """Reply to all waiting workers. Workers outside the group learn that the group continues without them."""
-        state, at = self._record.state, self._clock()
+        state, at = self._record.state, self._context.clock()
         breaks = dataclasses.replace(state.safety.breaks)
         # a copy that already counts this group, because the replies carry its figures
         bsp_group.note_formed(breaks, state, formed.members, at=at)
@@ -128,7 +121,7 @@ class BspRendezvous:
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):
             member = holder in formed.members
-            self._answers[holder] = self._last[holder] = coordination.GroupReply(
+            self._last[holder] = coordination.GroupReply(
                 generation,
                 ranks,
                 formed.leader.rank,
