@@ -56,6 +56,27 @@ class FaultyCluster(ray_cluster.RayTestCluster):
     def add(self) -> str:
         return str(self._cluster.add_node(**self._small).node_id)
 
+    def nodes(self) -> list[str]:
+        return [str(node.node_id) for node in self._cluster.worker_nodes]
+
+    def remove(self, node_id: str) -> None:
+        """Remove a node, which kills all its processes."""
+        node = next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def holders(self, name: str) -> dict[str, tuple[str, int]]:
+        """Return node and process id of each running role."""
+        import ray
+
+        from springtide.platforms.ray_cluster import cluster
+
+        found = {}
+        for life, actor in cluster.holders(name).items():
+            with contextlib.suppress(ray.exceptions.RayError, TypeError):  # the actor is not placed yet, or gone
+                _, started = ray.get(actor.who.remote(), timeout=30)
+                found[str(life.role)] = (started.node, started.pid)
+        return found
+
     def until(
         self, name: str, *, samples: int = 0, workers: int | None = None, servers: int | None = None, life: int = 0
     ) -> JobStatus:

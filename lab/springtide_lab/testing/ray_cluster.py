@@ -1,10 +1,9 @@
 """Runs a Ray cluster of several nodes in a child process, which contains the threads, files and warnings of Ray.
 
 In: `RayWorld.do("submit", plan)` and so on call methods of `RayTestCluster`, one at a time, over a pipe. Out: their
-results or errors. Nodes are real raylets: removing one kills all its processes.
+results or errors. Nodes are real raylets.
 """
 
-import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -76,7 +75,7 @@ class RayWorld:
 
 
 class RayTestCluster:
-    """The cluster in the child process: a head, and nodes that can be removed."""
+    """The cluster in the child process: a head and nodes."""
 
     def __init__(self, nodes: int, **head: Any) -> None:
         """`head`: options of the head node."""
@@ -105,13 +104,6 @@ class RayTestCluster:
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def nodes(self) -> list[str]:
-        return [str(node.node_id) for node in self._cluster.worker_nodes]
-
-    def remove(self, node_id: str) -> None:
-        node = next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
-        self._cluster.remove_node(node, allow_graceful=False)
-
     def submit(self, plan: RunPlan, **others: Any) -> str:
         """Submit a job to the cluster and return its name."""
         from springtide.platforms.ray_cluster import submit
@@ -132,19 +124,6 @@ class RayTestCluster:
 
     def logs(self, name: str, role: str, lines: int = 1000) -> list[str]:
         return [line.text for line in self._reach(name).logs([role], lines=lines, follow=False)]
-
-    def holders(self, name: str) -> dict[str, tuple[str, int]]:
-        """Return node and process id of each running role."""
-        import ray
-
-        from springtide.platforms.ray_cluster import cluster
-
-        found = {}
-        for life, actor in cluster.holders(name).items():
-            with contextlib.suppress(ray.exceptions.RayError, TypeError):  # the actor is not placed yet, or gone
-                _, started = ray.get(actor.who.remote(), timeout=30)
-                found[str(life.role)] = (started.node, started.pid)
-        return found
 
     def _reach(self, name: str) -> job_handle.JobHandle:
         from springtide.platforms.ray_cluster.job_handle import RayJobHandle

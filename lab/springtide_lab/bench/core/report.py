@@ -60,13 +60,13 @@ def goal(
     better: Literal["higher", "lower"] = "higher",
     why: str = "",
 ) -> Goal:
-    """A goal with its verdict. A ratio brings its spread along; None needs a `why`."""
+    """A goal with its verdict. A ratio brings its spread along; `why` says why there is no value."""
     spread = (round(value.low, 4), round(value.high, 4)) if isinstance(value, harness.Ratio) else None
     number = value.value if isinstance(value, harness.Ratio) else value
     if number is None or not math.isfinite(number):
         return Goal(id=id, value=None, target=target, better=better, met=False, why=why or "not measured")
     met = number >= target if better == "higher" else number <= target
-    return Goal(id=id, value=round(number, 4), target=target, better=better, met=met, spread=spread, why=why)
+    return Goal(id=id, value=round(number, 4), target=target, better=better, met=met, spread=spread)
 
 
 def not_measured(goals: Iterable[tuple[str, float, Better]], why: str) -> Result:
