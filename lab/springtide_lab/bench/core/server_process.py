@@ -1,11 +1,10 @@
 """A parameter server without a master, in a process of its own: it serves, saves itself and hands its slots over.
 
-Options: index, servers, host, slots, workers of a bsp group; for saves folder and megabytes of ballast. A round without
-more -> address, rows, CPU seconds, what its slots remember; `answer` has the others, by "what".
+Options: index, servers, host, slots, workers of a bsp group; for saves folder and megabytes of rows. A round without
+"what" -> address, rows, CPU seconds, what its slots remember; `answer` has the other rounds, by "what".
 """
 
 import pathlib
-import shutil
 import socket
 import threading
 import time
@@ -14,23 +13,8 @@ from typing import Any
 import line
 import numpy as np
 
-BALLAST, DIM = 16_000, 64
-CHUNK = 1 << 18
+SAVED_TABLE, SAVED_DIM = 16_000, 64
 PIECE = 4 << 20
-
-
-def fill_ballast(store: Any, megabytes: float) -> None:
-    from springtide.domain.model.tables import TableSpec
-    from springtide.embedding.lookup.table_client import native_spec
-
-    store.declare(native_spec(TableSpec(id=BALLAST, name="ballast", dim=DIM)))
-    rows, first = int(megabytes * 2**20 / (4 * DIM)), 0
-    values = np.random.default_rng(0).standard_normal(CHUNK * DIM).astype(np.float32)
-    while first < rows:
-        count = min(CHUNK, rows - first)
-        tables = np.full(count, BALLAST, dtype=np.uint16)
-        store.assign(tables, np.arange(first, first + count, dtype=np.int64), values[: count * DIM])
-        first += count
 
 
 class Saves:
@@ -39,7 +23,6 @@ class Saves:
     def __init__(self, role: Any, folder: pathlib.Path) -> None:
         from springtide.server import checkpoints
 
-        self._role, self._folder, self._make = role, folder, checkpoints.SlotSaver
         self._saver = checkpoints.SlotSaver(role, folder, "server-0.0", run="bench")
         self._number, self._thread, self._done = 0, threading.Thread(), dict[str, Any]()
 
@@ -57,16 +40,11 @@ class Saves:
     def _save(self, request: dict[str, Any]) -> None:
         from springtide.rpc.messages.checkpoints import SaveOrder
 
-        time.sleep(request.get("after_s", 0.0))
-        saver, base = self._saver, self._number
-        if request.get("full"):
-            folder = pathlib.Path(request.get("folder") or self._folder)
-            saver, base = self._make(self._role, folder, "full-0.0", run="bench"), 0
-        else:
-            self._number += 1
-        order = SaveOrder(1, base + 1, base, bool(request.get("hurry")))
+        time.sleep(request["after_s"])
+        order = SaveOrder(1, self._number + 1, self._number)
+        self._number += 1
         began = time.perf_counter()
-        said = saver.save(order)
+        said = self._saver.save(order)
         ended = time.perf_counter()
         assert said.written is not None, said.error
         self._done = {
@@ -75,26 +53,22 @@ class Saves:
             "ended": ended,
             "bytes": said.written.size,
             "cpu_s": said.cpu_s,
-            "full": all(not piece.since for piece in said.written.pieces),
         }
-        if request.get("full"):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
-def fill_rows(store: Any, rows: int, dim: int) -> None:
-    import numpy as np
-
+def fill_rows(store: Any, rows: int, dim: int, *, table: int = 0) -> None:
+    """Push a gradient to this many rows of a table of its own, with Adagrad."""
     from springtide import _native
     from springtide.domain.model.tables import OptimSpec, TableSpec
     from springtide.embedding.lookup.table_client import native_spec
 
-    store.declare(native_spec(TableSpec(id=0, name="rows", dim=dim, optim=OptimSpec(kind="adagrad"))))
+    store.declare(native_spec(TableSpec(id=table, name=f"rows {table}", dim=dim, optim=OptimSpec(kind="adagrad"))))
     step = 1 << 16
     for first in range(0, rows, step):
         keys = np.arange(first, min(rows, first + step), dtype=np.int64)
-        tables = np.zeros(len(keys), dtype=np.uint16)
+        tables = np.full(len(keys), table, dtype=np.uint16)
         grads = np.full(len(keys) * dim, 0.5, dtype=np.float32)
-        store.push(tables, keys, grads, hyper=[(0, _native.Hyper(0.1, 0.0, 1))], clock=0, unique=True)
+        store.push(tables, keys, grads, hyper=[(table, _native.Hyper(0.1, 0.0, 1))], clock=0, unique=True)
 
 
 def sink() -> int:
@@ -139,7 +113,8 @@ def start(options: dict[str, Any]) -> line.Round:
     )
     role.set_owners(1, [slot % servers for slot in range(slots)])
     if "megabytes" in options:
-        fill_ballast(role.store, options["megabytes"])
+        rows = (options["megabytes"] << 20) // (2 * 4 * SAVED_DIM)  # a row has a state as large as its floats
+        fill_rows(role.store, rows, SAVED_DIM, table=SAVED_TABLE)
     address = role.start()
     saves = Saves(role, pathlib.Path(options["folder"])) if "folder" in options else None
 

@@ -1,7 +1,6 @@
 """What checkpoints cost: a job that saves itself while it trains, and the caller of `Checkpointer.save`.
 
-In: nothing but the options. Out: the goals and rows of all parts, each measured by itself. Next:
-checkpoint_blocking.py.
+Out: the goals and rows of both parts, each measured by itself. Next: checkpoint_blocking.py.
 """
 
 import contextlib
@@ -10,7 +9,6 @@ import itertools
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +76,6 @@ def dlrover(stack: contextlib.ExitStack, python: pathlib.Path, gigabytes: float)
 EVERY_S = 30.0
 SIZES_MB = (1024, 4096, 8192)
 LEAST_MB = 256
-PAPERS_MB = 20480
-"""DLRover-RM saves 20 GB in under a second: with room for so many, the speed of a save is told for them."""
-SHARED = "/dev/shm/springtide-bench"
 BLOCKED = ("pull_wait_s", "push_wait_s")
 
 
@@ -88,24 +83,16 @@ BLOCKED = ("pull_wait_s", "push_wait_s")
 class Stall:
     """Steps beside one full save."""
 
-    megabytes: int
     p99_s: float
     longest_without_s: float
     longest_s: float
     save_s: float
     cpu_s: float
     gigabytes: float
-    hurried_gb_s: float
-    memory_gb_s: float | None
 
     @property
     def ratio(self) -> float:
         return self.longest_s / self.p99_s
-
-    @property
-    def best_gb_s(self) -> float:
-        """Of a save that is waited for: to memory where there was room, or to files whose pages stay there."""
-        return max(self.hurried_gb_s, self.memory_gb_s or 0.0)
 
 
 def saving(options: Options) -> report.Result:
@@ -116,7 +103,7 @@ def saving(options: Options) -> report.Result:
     for size in sizes:
         with started(options, size) as (server, worker):
             harness.say(f"a full save of {size} MB of tables beside the loop")
-            stalls.append(stall(options, server, worker, size))
+            stalls.append(stall(options, server, worker))
             if size == sizes[0]:
                 harness.say("checkpoints every 30 s, and none, in turn")
                 share, rows = cost_share(options, server, worker)
@@ -128,50 +115,20 @@ def saving(options: Options) -> report.Result:
             (f"{of}: longest gap while saving", one.longest_s, None),
             (f"{of}: the save", one.save_s, one.gigabytes / one.save_s),
             (f"{of}: its CPU", one.cpu_s, None),
-            (f"{of}: in a hurry, to disk", one.gigabytes / one.hurried_gb_s, one.hurried_gb_s),
         ]
-        if one.memory_gb_s:
-            rows.append((f"{of}: in a hurry, to memory", one.gigabytes / one.memory_gb_s, one.memory_gb_s))
-    speed = largest(options, stalls)
-    rows.append((f"the largest save that fits: {speed['gigabytes']:.2f} GB", speed["seconds"], speed["gb_s"]))
-    worst = max((one.ratio for one in stalls), default=None)
     missing = [size for size in SIZES_MB if not options.quick and size not in sizes]
     return report.Result(
         goals=(
             report.goal("cost_share", share, target=0.03, better="lower"),
-            report.goal("stall_vs_p99_step", worst, target=1.5, better="lower"),
+            report.goal("stall_vs_p99_step", max(one.ratio for one in stalls), target=1.5, better="lower"),
         ),
         rounds=len(stalls),
         columns=("a job that saves itself", "seconds", "GB/s"),
         rows=tuple(rows),
-        notes=(
-            "the paper saves a model of 20 GB in under 1 s (its servers together); ours is one thread of one server",
-            *(
-                [f"no room for {missing} MB of tables beside their copy: the largest is {sizes[-1]} MB"]
-                if missing
-                else []
-            ),
-        ),
-        details={
-            "stalls": [
-                {"megabytes": one.megabytes, "ratio": round(one.ratio, 3), "gb_s": round(one.best_gb_s, 3)}
-                for one in stalls
-            ],
-            "largest_save": speed,
-        },
+        notes=(f"no room for {missing} MB of tables beside their copy: the largest is {sizes[-1]} MB",)
+        if missing
+        else (),
     )
-
-
-def largest(options: Options, stalls: Sequence[Stall]) -> dict[str, float]:
-    """Size, seconds and GB/s of the largest full save that fits here, of one server, while somebody waits for it."""
-    if not options.quick and fits(PAPERS_MB, harness.available_bytes()):
-        with started(options, PAPERS_MB) as (server, _):
-            harness.say(f"a full save of {PAPERS_MB} MB of tables, waited for")
-            speeds = [hurry(server), *([hurry(server, folder=SHARED)] if roomy(PAPERS_MB) else [])]
-        gigabytes, best = PAPERS_MB * 2**20 / 1e9, max(speeds)
-    else:
-        gigabytes, best = stalls[-1].gigabytes, stalls[-1].best_gb_s
-    return {"gigabytes": round(gigabytes, 3), "seconds": round(gigabytes / best, 3), "gb_s": round(best, 3)}
 
 
 @contextlib.contextmanager
@@ -195,8 +152,8 @@ def started(options: Options, megabytes: int) -> Any:
         yield server, worker
 
 
-def stall(options: Options, server: peers.Worker, worker: peers.Worker, megabytes: int) -> Stall:
-    """Steps of a while without a save, then beside one; then one in a hurry, for its speed."""
+def stall(options: Options, server: peers.Worker, worker: peers.Worker) -> Stall:
+    """Steps of a while without a save, then beside one."""
     quiet_s = 0.5 if options.quick else 10.0
     steps = sorted(length for _, length in gaps(worker.ask("round", seconds=quiet_s, times=True)["times"]))
     server.ask("round", what="save", after_s=0.1)
@@ -207,25 +164,14 @@ def stall(options: Options, server: peers.Worker, worker: peers.Worker, megabyte
         runs = server.figure(what="saving")
     saved = server.ask("round", what="saved")
     during = [length for at, length in beside if at >= saved["began"] and at - length <= saved["ended"]]
-    hurried = hurry(server)
-    in_memory = hurry(server, folder=SHARED) if roomy(megabytes) else None
     return Stall(
-        megabytes=megabytes,
         p99_s=steps[int(0.99 * len(steps))],
         longest_without_s=steps[-1],
         longest_s=max(during or [length for _, length in beside]),
         save_s=saved["figure"],
         cpu_s=saved["cpu_s"],
         gigabytes=saved["bytes"] / 1e9,
-        hurried_gb_s=hurried,
-        memory_gb_s=in_memory,
     )
-
-
-def hurry(server: peers.Worker, folder: str = "") -> float:
-    server.ask("round", what="save", hurry=True, full=True, folder=folder)
-    saved = server.ask("round", what="saved")
-    return float(saved["bytes"] / saved["figure"] / 1e9)
 
 
 def gaps(times: list[float]) -> list[tuple[float, float]]:
@@ -269,23 +215,13 @@ def cost_share(options: Options, server: peers.Worker, worker: peers.Worker) -> 
 
 
 def sizes_for(available: int) -> tuple[int, ...]:
-    """Sizes of tables to measure: those that fit, and where the largest does not, the most whole GB that do."""
-    fitting = [size for size in SIZES_MB if fits(size, available)]
-    if fitting != list(SIZES_MB):
-        between = range(max(fitting, default=0) + 1024, SIZES_MB[-1], 1024)
-        fitting += [size for size in between if fits(size, available)][-1:]
-    return tuple(fitting) or (LEAST_MB,)
+    """Sizes of tables to measure: those that fit."""
+    return tuple(size for size in SIZES_MB if fits(size, available)) or (LEAST_MB,)
 
 
 def fits(megabytes: int, available: int) -> bool:
     """Whether there is room for tables of this size and the pages of their copy."""
     return available > 2.3 * megabytes * 2**20 + 2**31
-
-
-def roomy(megabytes: int) -> bool:
-    """Whether a second copy fits into memory that nothing can be written out of."""
-    shm = pathlib.Path("/dev/shm")
-    return shm.is_dir() and harness.available_bytes() > 1.3 * megabytes * 2**20 + 2**31
 
 
 def bench(options: Options) -> report.Result:
@@ -296,5 +232,4 @@ def bench(options: Options) -> report.Result:
         columns=("what", "seconds", "GB/s"),
         rows=tuple(row for part in parts for row in part.rows),
         notes=tuple(note for part in parts for note in part.notes),
-        details={name: value for part in parts for name, value in part.details.items()},
     )

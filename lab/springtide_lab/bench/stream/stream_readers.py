@@ -33,18 +33,15 @@ def dtype_of(kind: str) -> np.dtype[np.void]:
 
 
 def draw(kind: str, count: int, seed: int) -> NDArray[np.void]:
-    """Records; what is in them does not matter but for their size."""
+    """Records of random bytes: only their size matters."""
     rng = np.random.default_rng(seed)
-    size = dtype_of(kind).itemsize
-    rows = np.frombuffer(rng.bytes(count * size), dtype_of(kind)).copy()
-    rows["at"] = time.time()
-    return rows
+    return np.frombuffer(rng.bytes(count * dtype_of(kind).itemsize), dtype_of(kind))
 
 
-def fill(stream: Stream, rows: NDArray[np.void], partitions: int, at_once: int = CHUNK) -> None:
+def fill(stream: Stream, rows: NDArray[np.void], partitions: int) -> None:
     writer = stream.writer()
-    for number, begin in enumerate(range(0, len(rows), at_once)):
-        run = rows[begin : begin + at_once]
+    for number, begin in enumerate(range(0, len(rows), CHUNK)):
+        run = rows[begin : begin + CHUNK]
         ends = np.arange(1, len(run) + 1, dtype=np.int64) * run.dtype.itemsize
         writer.append(number % partitions, run.tobytes(), ends)
     writer.close()

@@ -8,7 +8,6 @@ from springtide.data.stream.log.stream import create
 from springtide_lab.bench.core import harness
 from springtide_lab.bench.stream import stream, stream_readers
 
-LAGS = {stream.LOG: (20.0, 60.0, 1000)}
 
 
 def rounds(**figures):
@@ -23,14 +22,14 @@ def test_ours_is_held_to_the_faster_bare_loop_for_the_kind_of_record_that_does_w
         "click": rounds(ours=[90.0] * 3, bare0=[100.0] * 3, bare1=[120.0] * 3, log=[300.0] * 3, numpy=[600.0] * 3),
         "small": rounds(ours=[95.0] * 3, bare0=[100.0] * 3, bare1=[80.0] * 3, log=[300.0] * 3, numpy=[600.0] * 3),
     }
-    result = stream.judge(measured, {"click": 10, "small": 10}, LAGS, "")
+    result = stream.judge(measured, {"click": 10, "small": 10}, "")
     assert [(goal.id, goal.value, goal.met) for goal in result.goals] == [("kafka_vs_bare", 0.75, True)]
     assert result.details["log_vs_numpy"] == {"click": 0.5, "small": 0.5}
 
 
 def test_without_a_broker_the_goal_is_not_measured_and_says_why():
     measured = {"click": rounds(log=[300.0] * 3, numpy=[600.0] * 3)}
-    goal = stream.judge(measured, {"click": 10}, LAGS, "no java").goals[0]
+    goal = stream.judge(measured, {"click": 10}, "no java").goals[0]
     assert goal.value is None and not goal.met and goal.why == "no java"
 
 
