@@ -26,6 +26,8 @@ FOLDER = ".venv-peers"
 SCRIPTS = pathlib.Path(__file__).parent.parent
 PROTOCOL = pathlib.Path(__file__).parent / "worker_side" / "line.py"
 """Runs a script; alone in its folder, since a peer's environment has neither Springtide nor its lab."""
+PEER_VERSIONS: dict[str, str] = {}
+"""Versions of the packages that workers have reported so far; part of a benchmark's result."""
 
 
 class PeerFailed(errors.TemporaryError):
@@ -101,7 +103,7 @@ class Worker:
         self._reader = threading.Thread(target=self._listen, name=f"stderr of {script}", daemon=True)
         self._reader.start()
         try:
-            self.versions: Mapping[str, str] = self.ask("start", **options).get("versions", {})
+            PEER_VERSIONS.update(self.ask("start", **options)["versions"])
         except BaseException:
             self.close()
             raise

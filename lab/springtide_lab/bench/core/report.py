@@ -14,7 +14,7 @@ from rich import box as rich_box
 from rich import console, table
 
 from springtide import __version__
-from springtide_lab.bench.core import harness
+from springtide_lab.bench.core import harness, peers
 from springtide_lab.bench.core.harness import Box
 from springtide_lab.bench.core.worker_side import line
 
@@ -88,7 +88,7 @@ def complete(result: Result, *, name: str, quick: bool, box: Box) -> Result:
         quick=quick,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         machine=box,
-        versions={**versions(), **result.versions},
+        versions={**versions(), **peers.PEER_VERSIONS},
     )
 
 

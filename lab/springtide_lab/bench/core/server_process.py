@@ -1,7 +1,7 @@
 """A parameter server without a master, in a process of its own: it serves, saves itself and hands its slots over.
 
-Options: index, servers, host, slots, workers of a bsp group; for saves folder and megabytes of rows. A round without
-"what" -> address, rows, CPU seconds, what its slots remember; `answer` has the other rounds, by "what".
+Options: index, servers, host, workers of a bsp group; for saves folder and megabytes of rows. A round without
+"what" -> address, CPU seconds; `answer` has the other rounds, by "what".
 """
 
 import pathlib
@@ -102,16 +102,15 @@ def start(options: dict[str, Any]) -> line.Round:
     from springtide.server import server
     from springtide_lab.bench.core import jobs
 
-    slots, servers = options.get("slots", jobs.SLOTS), options.get("servers", 1)
     role = server.ServerRole(
         index=options["index"],
-        slots=slots,
+        slots=jobs.SLOTS,
         seed=0,
         secret=jobs.SECRET,
         workers=options.get("workers", 1),
         host=options.get("host", "127.0.0.1"),
     )
-    role.set_owners(1, [slot % servers for slot in range(slots)])
+    role.set_owners(1, jobs.placement(options.get("servers", 1)).server_of_slot)
     if "megabytes" in options:
         rows = (options["megabytes"] << 20) // (2 * 4 * SAVED_DIM)  # a row has a state as large as its floats
         fill_rows(role.store, rows, SAVED_DIM, table=SAVED_TABLE)
@@ -134,15 +133,7 @@ def start(options: dict[str, Any]) -> line.Round:
                 return {"figure": int(saves.runs())}
             case "saved", Saves():
                 return saves.wait()
-        remembered = role.store.identity_stats()
-        return {
-            "address": address,
-            "figure": role.store.rows(),
-            "cpu_s": line.cpu_s(),
-            "sets": remembered.sets,
-            "ranges": remembered.runs,
-            "bytes": remembered.bytes,
-        }
+        return {"address": address, "cpu_s": line.cpu_s()}
 
     return answer
 
@@ -151,8 +142,4 @@ def give(role: Any, server: int, address: str) -> dict[str, Any]:
     handed = role.hand_over(role.owned(), server, address)
     if handed.why or role.owned():
         raise RuntimeError(handed.why or "slots were left")
-    return {
-        "figure": handed.bytes / handed.seconds,
-        "bytes": handed.bytes,
-        "longest_freeze_s": handed.longest_freeze_s,
-    }
+    return {"figure": handed.bytes / handed.seconds, "longest_freeze_s": handed.longest_freeze_s}

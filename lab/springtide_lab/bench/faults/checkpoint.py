@@ -6,7 +6,6 @@ Out: the goals and rows of both parts, each measured by itself. Next: checkpoint
 import contextlib
 import functools
 import itertools
-import pathlib
 import statistics
 import tempfile
 from dataclasses import dataclass
@@ -51,26 +50,12 @@ def saved(gigabytes: float, rounds: int, options: Options, notes: list[str]) -> 
                 python = peers.environment_of(
                     "dlrover with torch", ".venv-dlrover-torch", versions.DLROVER, first=(versions.TORCH,)
                 )
-                sides.append(("dlrover", dlrover(stack, python, gigabytes)))
+                given = {"kind": "dlrover", "gigabytes": gigabytes}
+                theirs = stack.enter_context(peers.Worker("faults/checkpoint_blocking", python=python, options=given))
+                theirs.figure(way="dlrover")  # fails where the process of its saver has not come up
+                sides.append(("dlrover", theirs))
         ways = {way: functools.partial(worker.figure, way=way) for way, worker in sides}
         return harness.alternate(ways, rounds=rounds, warmup=2, label=f"saves of {gigabytes:g} GB")
-
-
-def dlrover(stack: contextlib.ExitStack, python: pathlib.Path, gigabytes: float) -> peers.Worker:
-    """DLRover with its first save made; it is tried twice, since its saver's process now and then does not come up."""
-    for last in (False, True):
-        options = {"kind": "dlrover", "gigabytes": gigabytes}
-        try:
-            with contextlib.ExitStack() as own:
-                worker = own.enter_context(peers.Worker("faults/checkpoint_blocking", python=python, options=options))
-                worker.figure(way="dlrover")
-                stack.push(own.pop_all())
-                return worker
-        except peers.PeerFailed as error:
-            if last:
-                raise
-            harness.say(f"dlrover is tried once more: {error}")
-    raise AssertionError("one of two tries returns or raises")
 
 
 EVERY_S = 30.0
@@ -134,20 +119,13 @@ def saving(options: Options) -> report.Result:
 @contextlib.contextmanager
 def started(options: Options, megabytes: int) -> Any:
     """A server with so many rows and a loop that has warmed up."""
-    sizes = train.SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
+    sizes = train.sizes_of(options)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder.absolute()))
         server = stack.enter_context(
             peers.Worker("core/server_process", options={"index": 0, "folder": folder, "megabytes": megabytes})
         )
-        loop = {
-            **sizes,
-            "kind": "springtide",
-            "model": "widedeep",
-            "threads": 1,
-            "addresses": [server.ask("round")["address"]],
-        }
-        worker = stack.enter_context(peers.Worker("train/train_loop", options=loop))
+        worker = train.trainer(stack, server, sizes)
         worker.ask("round", seconds=0.3 if options.quick else 3.0)
         yield server, worker
 

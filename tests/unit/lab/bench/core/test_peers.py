@@ -25,7 +25,7 @@ def echo(tmp_path, monkeypatch):
 @pytest.mark.process
 def test_a_worker_answers_rounds_until_it_is_closed(echo):
     with peers.Worker("echo", options={"base": 5}) as worker:
-        assert worker.versions == {"pytest": pytest.__version__}
+        assert peers.PEER_VERSIONS["pytest"] == pytest.__version__
         assert worker.figure() == 5
         assert worker.figure(add=2) == 7
         worker.close()
