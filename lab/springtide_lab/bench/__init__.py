@@ -8,8 +8,8 @@ import ast
 import importlib.util
 import pathlib
 import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from springtide import errors
 
@@ -70,8 +70,8 @@ class Options:
 
     quick: bool = False
     """Small sizes and few rounds: shows that it runs, proves nothing."""
-    delays: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that a baseline is taken to need for something that is not run here, by name."""
+    restart_s: float = 0.0
+    """Seconds that a cluster adds to the stop and restart of a job, which is a baseline of some benchmarks."""
     ids: pathlib.Path | None = None
     """A file of ids, samples by tables, to take instead of generated ones, where a benchmark is on ids."""
     out: pathlib.Path | None = None
@@ -93,12 +93,18 @@ def listing() -> str:
     return "\n".join([*lines, "Goals and the last figures: docs/benchmarks.md"])
 
 
-def delay(text: str) -> tuple[str, float]:
-    name, _, seconds = text.partition("=")
-    try:
-        return name, float(seconds)
-    except ValueError:
-        raise errors.BadInput(f"--delay {text}: expected NAME=SECONDS, such as pull=60") from None
+def restart_delay(delays: Iterable[str]) -> float:
+    """Seconds of `stop-restart=SECONDS`, the last of them; no other baseline can be made to take longer."""
+    found = 0.0
+    for text in delays:
+        name, _, seconds = text.partition("=")
+        if name != "stop-restart":
+            raise errors.UnknownName("delay", name, ["stop-restart"])
+        try:
+            found = float(seconds)
+        except ValueError:
+            raise errors.BadInput(f"--delay {text}: expected NAME=SECONDS, such as stop-restart=60") from None
+    return found
 
 
 def run(
@@ -116,7 +122,7 @@ def run(
     from springtide_lab.bench.core import harness, report
 
     options = Options(
-        quick=quick, out=out, delays=dict(map(delay, delays)), ids=pathlib.Path(ids) if ids is not None else None
+        quick=quick, out=out, restart_s=restart_delay(delays), ids=pathlib.Path(ids) if ids is not None else None
     )
     with harness.Watch(settle_s=0.2 if quick else 3.0) as watch:
         module, _, function = BENCHES[name].partition(":")

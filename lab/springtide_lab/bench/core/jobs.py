@@ -1,7 +1,7 @@
 """Ways to start what a benchmark measures: a real job on this machine, or a worker with servers but without a master.
 
 `prepared` makes a job of a script; `SCRIPT` is one that writes down when each step was done. `job` is what `st.join()`
-would give, connected to servers (core/server_process.py). `delays_of`: times that a cluster adds to a restart.
+would give, connected to servers (core/server_process.py).
 """
 
 import contextlib
@@ -128,18 +128,6 @@ def warmed_up() -> Iterator[ForkServerClient]:
         while not warm.suits(environment) and time.monotonic() < deadline:
             time.sleep(0.05)
         yield warm
-
-
-def delays_of(given: Mapping[str, float], usual: Mapping[str, float]) -> dict[str, float]:
-    """Seconds that a cluster adds to a restart: what the user gave (`--delay`) over what is usual."""
-    for name in given:
-        if name not in usual:
-            raise errors.UnknownName("delay", name, usual)
-    return {**usual, **given}
-
-
-def delays_text(delays: Mapping[str, float]) -> str:
-    return "delays: " + ", ".join(f"{name} {seconds:g} s" for name, seconds in delays.items())
 
 
 EVERY_S = 3600.0

@@ -1,7 +1,7 @@
 """One of four workers is throttled by a real CPU quota: how much longer than ideal does the job take?
 
 In: real jobs; at 3% a worker is throttled midway, at 25% WideDeep and xDeepFM have a slow worker from the start. Out:
-`jct_vs_ideal` (work left over capacity left), beside equal parts fixed beforehand, and stop and restart.
+`jct_vs_ideal` (work left over capacity left), beside jobs whose workers have equal parts of the data.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from springtide.data.source import Indices
-from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.modules.modules import EmbeddingBag
 from springtide.testing.cluster import LocalCluster
@@ -124,12 +123,10 @@ for batch in batches:
 """
 
 
-def started(
-    folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS, rules: CheckpointRules | None = None
-) -> LocalCluster:
+def started(folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS) -> LocalCluster:
     """A job of so many batches, to be entered. It notes what it trained in `folder`; data lies beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0, checkpoints=rules or CheckpointRules())
+    spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0)
     return jobs.prepared(folder, SCRIPT, [folder, folder.parent, kind, batches], spec)
 
 
@@ -143,11 +140,9 @@ def go(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def under_way(
-    folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS, rules: CheckpointRules | None = None
-) -> Iterator[LocalCluster]:
+def under_way(folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS) -> Iterator[LocalCluster]:
     """A job whose workers have their full quota, and have all trained a batch."""
-    with started(folder, kind, batches, workers=workers, rules=rules) as job:
+    with started(folder, kind, batches, workers=workers) as job:
         until_ready(job, folder, workers=workers)
         jobs.hold(job, dict.fromkeys(ROLES[:workers], CPU))
         go(folder)
@@ -178,66 +173,8 @@ def tried_pace(kind: str) -> float:
             return measured_pace(trained(folder, workers=1)[0], since, since + TRY_S)
 
 
-PATIENCE_S = 1800.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """One job, or one in four parts."""
-
-    slow: float
-    took_s: float
-    ideal_s: float
-
-    @property
-    def ratio(self) -> float:
-        return self.took_s / self.ideal_s
-
-
-def equal_parts(kind: str, slow: float, batches: int) -> Baseline:
-    part = batches // WORKERS
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as entered:
-        folders = [pathlib.Path(name) / f"part-{rank}" for rank in range(WORKERS)]
-        parts = [entered.enter_context(started(folder, kind, part, workers=1)) for folder in folders]
-        for rank, (job, folder) in enumerate(zip(parts, folders, strict=True)):
-            until_ready(job, folder, workers=1)
-            jobs.hold(job, {ROLES[0]: CPU * (slow if rank == SLOW else 1.0)})
-        began = time.monotonic()
-        for folder in folders:
-            go(folder)
-        for job in parts:
-            jobs.finished(job, PATIENCE_S)
-        times = [trained(folder, workers=1)[0] for folder in folders]
-    together = min(max(mine) for rank, mine in enumerate(times) if rank != SLOW)
-    capacity = healthy_pace(times, began, together) * (WORKERS - 1 + slow)
-    return Baseline(slow=slow, took_s=max(map(max, times)) - began, ideal_s=part * WORKERS / capacity)
-
-
-def stop_and_restart(kind: str, slow: float, batches: int, *, even_s: float, notice_s: float) -> Baseline:
-    """The job is stopped with a checkpoint `notice_s` after the throttling, and goes on with four healthy workers."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name) / "job"
-        with under_way(folder, kind, batches, rules=CheckpointRules(every_s=jobs.EVERY_S)) as job:
-            began = time.monotonic()
-            job.until(lambda _: time.monotonic() > began + even_s)
-            throttled_at = time.monotonic()
-            jobs.hold(job, {ROLES[SLOW]: CPU * slow})
-            job.until(lambda _: time.monotonic() > throttled_at + notice_s)
-            stopped_at = time.monotonic()
-            again = jobs.stop_job(job)
-        with started(folder, kind, batches, rules=again) as job:
-            job.until(lambda status: status.roles.workers.alive == WORKERS)
-            jobs.hold(job, dict.fromkeys(ROLES, CPU))
-            jobs.finished(job, PATIENCE_S)
-        times = trained(folder)
-    left = sum(at >= throttled_at for mine in times for at in mine)
-    capacity = healthy_pace(times, began, stopped_at) * (WORKERS - 1 + slow)
-    return Baseline(slow=slow, took_s=max(map(max, times)) - throttled_at, ideal_s=left / capacity)
-
-
 TARGET = 1.15
-USUAL_DELAYS = {"notice": 30.0, "save": 30.0, "pull": 60.0, "start": 60.0, "load": 30.0}
-"""Seconds; training goes on until the straggler is noticed."""
+PATIENCE_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,8 +184,8 @@ class StragglerCase:
     kind: str
     slow: float
     """Part of its quota that the slow worker is left."""
-    beside: tuple[str, str]
-    """What the paper says: how much shorter than equal parts (doing nothing), and than stop and restart."""
+    paper: str
+    """How much shorter than equal parts (doing nothing) the paper's job is."""
 
     def __str__(self) -> str:
         return f"{self.slow:.0%}" if self.kind == "even" else f"{self.slow:.0%} {self.kind}"
@@ -258,11 +195,46 @@ class StragglerCase:
         return WORKERS - 1 + self.slow
 
 
-HARD = StragglerCase(kind="even", slow=0.03, beside=("-48.5%", "-37%"))
+HARD = StragglerCase(kind="even", slow=0.03, paper="-48.5%")
 MODELS = (
-    StragglerCase(kind="WideDeep", slow=0.25, beside=("-24%", "")),
-    StragglerCase(kind="xDeepFM", slow=0.25, beside=("-42%", "")),
+    StragglerCase(kind="WideDeep", slow=0.25, paper="-24%"),
+    StragglerCase(kind="xDeepFM", slow=0.25, paper="-42%"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerRun:
+    """One job, or one in four parts."""
+
+    took_s: float
+    """From the throttling to the last batch."""
+    ideal_s: float
+    """The work that was left by then, over the capacity that was left."""
+
+    @property
+    def ratio(self) -> float:
+        return self.took_s / self.ideal_s
+
+
+def equal_parts(case: StragglerCase, batches: int) -> StragglerRun:
+    """Four jobs of one worker each: every worker trains a part that was fixed beforehand."""
+    harness.say(f"{case}: equal parts")
+    part = batches // WORKERS
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as entered:
+        folders = [pathlib.Path(name) / f"part-{rank}" for rank in range(WORKERS)]
+        parts = [entered.enter_context(started(folder, case.kind, part, workers=1)) for folder in folders]
+        for rank, (job, folder) in enumerate(zip(parts, folders, strict=True)):
+            until_ready(job, folder, workers=1)
+            jobs.hold(job, {ROLES[0]: CPU * (case.slow if rank == SLOW else 1.0)})
+        began = time.monotonic()
+        for folder in folders:
+            go(folder)
+        for job in parts:
+            jobs.finished(job, PATIENCE_S)
+        times = [trained(folder, workers=1)[0] for folder in folders]
+    together = min(max(mine) for rank, mine in enumerate(times) if rank != SLOW)
+    capacity = healthy_pace(times, began, together) * case.capacity
+    return StragglerRun(took_s=max(map(max, times)) - began, ideal_s=part * WORKERS / capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,111 +251,65 @@ class StragglerSizes:
     """All of a model's work; the slow one's equal part takes three times as long."""
     pace: float | None = None
     """Batches a second that a worker is taken to train of a model; None: it is tried."""
-    notice_s: float | None = None
-    """Until the job is stopped to be started again; None: as the delays say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerRun:
-    """One job."""
-
-    slow: float
-    """Part of its quota that the slow worker was left."""
-    paces: tuple[float, ...]
-    """Batches a second of each worker at its full quota: before, or while the slow one was slow, whichever is more."""
-    left: int
-    """Batches when it was throttled."""
-    took_s: float
-    """From then to the last batch."""
-    noticed_s: float | None
-    """From then to the first decision about the slow worker."""
-
-    @property
-    def ideal_s(self) -> float:
-        return self.left / sum(pace * (self.slow if rank == SLOW else 1.0) for rank, pace in enumerate(self.paces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerOutcome:
-    """A case: our jobs, and what they are shown beside."""
+    """A case: our jobs, and the one in equal parts that they are shown beside."""
 
     case: StragglerCase
     runs: tuple[StragglerRun, ...]
-    parts: Baseline
-    restart: Baseline
+    parts: StragglerRun
 
     @property
     def ratio(self) -> float:
-        return statistics.median(run.took_s / run.ideal_s for run in self.runs)
+        return statistics.median(run.ratio for run in self.runs)
 
 
 def bench(options: Options) -> report.Result:
-    quick = StragglerSizes(even_s=4.0, rest_s=8.0, runs=1, equal_s=0.2, model_s=2.0, pace=20.0, notice_s=2.0)
+    quick = StragglerSizes(even_s=4.0, rest_s=8.0, runs=1, equal_s=0.2, model_s=2.0, pace=20.0)
     sizes = quick if options.quick else StragglerSizes()
-    delays = jobs.delays_of(options.delays, USUAL_DELAYS)
-    notice_s = delays["notice"] if sizes.notice_s is None else sizes.notice_s
-    total = sizes.runs + 2 + 4 * len(MODELS)
-    with harness.bar("jobs with a straggler", total=total) as step:
-        hard = hard_case(sizes, notice_s, step)
-        models = [model_case(case, sizes, notice_s, step) for case in MODELS]
-    return judge([hard, *models], delays)
+    return judge([hard_case(sizes), *(model_case(case, sizes) for case in MODELS)])
 
 
-def hard_case(sizes: StragglerSizes, notice_s: float, step: Callable[[], None]) -> StragglerOutcome:
+def hard_case(sizes: StragglerSizes) -> StragglerOutcome:
     """Throttled to next to nothing in the middle of the job."""
-    slow, even_s = HARD.slow, sizes.even_s
-    batches = round(EVEN_PACE * (even_s * WORKERS + sizes.rest_s * HARD.capacity))
-    runs = []
-    for _ in range(sizes.runs):
-        runs.append(one("even", slow, batches, even_s=even_s))
-        step()
-    parts = equal_parts("even", slow, round(EVEN_PACE * sizes.equal_s * HARD.capacity))
-    step()
-    restart = stop_and_restart("even", slow, batches, even_s=even_s, notice_s=notice_s)
-    step()
-    return StragglerOutcome(case=HARD, runs=tuple(runs), parts=parts, restart=restart)
+    batches = round(EVEN_PACE * (sizes.even_s * WORKERS + sizes.rest_s * HARD.capacity))
+    runs = tuple(one(HARD, batches, even_s=sizes.even_s) for _ in range(sizes.runs))
+    parts = equal_parts(HARD, round(EVEN_PACE * sizes.equal_s * HARD.capacity))
+    return StragglerOutcome(case=HARD, runs=runs, parts=parts)
 
 
-def model_case(
-    case: StragglerCase, sizes: StragglerSizes, notice_s: float, step: Callable[[], None]
-) -> StragglerOutcome:
-    """A model of the zoo, with a slow worker from the first batch on: three ways to train the same data."""
+def model_case(case: StragglerCase, sizes: StragglerSizes) -> StragglerOutcome:
+    """A model of the zoo, with a slow worker from the first batch on: two ways to train the same data."""
     pace = tried_pace(case.kind) if sizes.pace is None else sizes.pace
-    step()
     batches = max(WORKERS, round(pace * sizes.model_s * case.capacity))
-    run = one(case.kind, case.slow, batches, even_s=0.0)
-    step()
-    parts = equal_parts(case.kind, case.slow, batches)
-    step()
-    restart = stop_and_restart(case.kind, case.slow, batches, even_s=0.0, notice_s=notice_s)
-    step()
-    return StragglerOutcome(case=case, runs=(run,), parts=parts, restart=restart)
+    return StragglerOutcome(case=case, runs=(one(case, batches, even_s=0.0),), parts=equal_parts(case, batches))
 
 
-def one(kind: str, slow: float, batches: int, *, even_s: float) -> StragglerRun:
+def one(case: StragglerCase, batches: int, *, even_s: float) -> StragglerRun:
+    harness.say(f"{case}: ours")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "job"
-        with under_way(folder, kind, batches) as job:
+        with under_way(folder, case.kind, batches) as job:
             began = time.monotonic()
             time.sleep(even_s)
-            throttled_wall = time.time()
             throttled_at = time.monotonic()
-            jobs.hold(job, {ROLES[SLOW]: CPU * slow})
+            jobs.hold(job, {ROLES[SLOW]: CPU * case.slow})
             jobs.finished(job, PATIENCE_S)
-            decided = [float(str(event["at"])) for event in job.story if resized(event)]
         times = trained(folder)
     assert sum(map(len, times)) == batches, "not every batch was trained once"
-    return StragglerRun(
-        slow=slow,
-        paces=full_paces(times, began, throttled_at),
-        left=sum(at >= throttled_at for mine in times for at in mine),
-        took_s=max(max(mine) for mine in times) - throttled_at,
-        noticed_s=min((at for at in decided if at > throttled_wall), default=throttled_wall) - throttled_wall or None,
-    )
+    left = sum(at >= throttled_at for mine in times for at in mine)
+    paces = full_paces(times, began, throttled_at)
+    capacity = sum(pace * (case.slow if rank == SLOW else 1.0) for rank, pace in enumerate(paces))
+    return StragglerRun(took_s=max(map(max, times)) - throttled_at, ideal_s=left / capacity)
 
 
 def full_paces(times: list[list[float]], began: float, throttled_at: float) -> tuple[float, ...]:
-    """The better of two, so that a neighbour who disturbs one of the two phases does not make the ideal look worse."""
+    """Batches a second of each worker at its full quota: before the throttling or after it, whichever is more.
+
+    So a neighbour who disturbs one of the two phases does not make the ideal look worse.
+    """
     later = sorted(at for mine in times for at in mine if at >= throttled_at)
     until = later[int(0.8 * len(later))]  # by the end, some may have nothing to do
     before = [measured_pace(mine, began, throttled_at) for mine in times]
@@ -392,40 +318,27 @@ def full_paces(times: list[list[float]], began: float, throttled_at: float) -> t
     return tuple(map(max, before, after))
 
 
-def resized(event: Mapping[str, object]) -> bool:
-    """Whether an event of the story is a decision about the slow worker's leases."""
-    return event["event"] == "decision" and f"leases of {ROLES[SLOW]}" in str(event.get("what"))
-
-
-def judge(outcomes: Sequence[StragglerOutcome], delays: Mapping[str, float]) -> report.Result:
+def judge(outcomes: Sequence[StragglerOutcome]) -> report.Result:
     hard = outcomes[0]
-    noticed = [run.noticed_s for one in outcomes for run in one.runs if run.noticed_s is not None]
     return report.Result(
         goals=(report.goal("jct_vs_ideal", hard.ratio, target=TARGET, better="lower"),),
         rounds=len(hard.runs),
         columns=("CPU of worker-2", "seconds", "vs ideal", "ours is", "paper's is"),
-        rows=tuple(row for one in outcomes for row in rows_of(one, delays)),
+        rows=tuple(row for one in outcomes for row in rows_of(one)),
         notes=(
             f'{WORKERS} workers of {CPU} cores (quota); all are run; "ours is" compares times over the ideal of each',
-            f"restart: stopped with a checkpoint, then {WORKERS} healthy workers; {jobs.delays_text(delays)}, "
-            "added to what was run",
-            '"paper\'s is": what the papers say of theirs on clusters, beside doing nothing and stop and restart: '
+            '"paper\'s is": what the papers say of theirs on clusters, beside doing nothing: '
             f"DLRover-RM, Fig. 13 ({HARD.slow:.0%}), and DLRover, Fig. 8 ({MODELS[0].slow:.0%})",
-            f"smaller leases {max(noticed):.0f} s after the throttling at the latest" if noticed else "never resized",
         ),
-        details={"outcomes": outcomes, "delays": {f"{name}_s": seconds for name, seconds in delays.items()}},
+        details={"outcomes": outcomes},
     )
 
 
-def rows_of(one: StragglerOutcome, delays: Mapping[str, float]) -> Iterator[report.Cells]:
-    to_parts, to_restart = one.case.beside
+def rows_of(one: StragglerOutcome) -> Iterator[report.Cells]:
     less = ", of less work" if one.case == HARD else ""
-    restarted_s = one.restart.took_s + sum(delays.values()) - delays["notice"]
     for what, seconds, ideal, paper in (
         ("ideal", statistics.median(run.ideal_s for run in one.runs), 1.0, ""),
         ("ours", statistics.median(run.took_s for run in one.runs), one.ratio, ""),
-        (f"equal parts{less}", one.parts.took_s, one.parts.ratio, to_parts),
-        ("restart, delays 0", one.restart.took_s, one.restart.ratio, ""),
-        ("restart", restarted_s, restarted_s / one.restart.ideal_s, to_restart),
+        (f"equal parts{less}", one.parts.took_s, one.parts.ratio, one.case.paper),
     ):
         yield (f"{one.case}: {what}", seconds, ideal, f"{one.ratio / ideal - 1:+.0%}", paper)

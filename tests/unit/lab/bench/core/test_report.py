@@ -64,3 +64,11 @@ def test_figures_have_three_digits_that_matter(value, text):
 def test_an_unknown_benchmark_gets_a_hint():
     with pytest.raises(errors.UnknownName, match="Did you mean 'store-growth'"):
         bench.run("store-grwth")
+
+
+def test_a_cluster_s_own_delay_is_given_for_stop_and_restart_alone():
+    assert bench.restart_delay(["stop-restart=60"]) == 60 and bench.restart_delay([]) == 0
+    with pytest.raises(errors.UnknownName, match="Did you mean 'stop-restart'"):
+        bench.restart_delay(["stop-restat=60"])
+    with pytest.raises(errors.BadInput, match="stop-restart=soon: expected NAME=SECONDS"):
+        bench.restart_delay(["stop-restart=soon"])

@@ -9,7 +9,6 @@ from springtide_lab.bench.core import harness
 from springtide_lab.bench.stream import stream, stream_readers
 
 
-
 def rounds(**figures):
     named = {"ours": stream.OURS, "log": stream.LOG, "numpy": stream.NUMPY} | {
         f"bare{n}": f"bare {name}" for n, name in enumerate(stream.BARE)
