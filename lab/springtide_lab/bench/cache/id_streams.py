@@ -35,6 +35,7 @@ SEARCH = (
 )
 """17 tables of a sponsored search log: users, products, titles, audiences, brands, categories."""
 
+ZIPF = 1.05  # the exponent that facts about click logs are usually given for
 USERS, LOYALTY = 20_000, 0.8
 """Of `correlated`: latent users, and how often a field has the user's own id."""
 ACTIVE, EVENTS = 4_000, 25
@@ -135,13 +136,19 @@ class Popularity:
         return out
 
 
+def zipf_batches(seed: int, *, batches: int, tables: int, rows: int, batch: int) -> Ids:
+    """Independent ids of shape [batches, tables, batch]; each table has its own order of popularity."""
+    drawn = Popularity(np.random.default_rng(seed), [rows] * tables, ZIPF).draw(batches * batch)
+    return np.ascontiguousarray(drawn.reshape(batches, batch, tables).transpose(0, 2, 1))
+
+
 def independent(exponent: float) -> "Draw":
     return lambda random, rows, samples: Popularity(random, rows, exponent).draw(samples)
 
 
 def correlated(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
     """Users, each with an id of its own in every table: that one comes most of the time, else any."""
-    popular = Popularity(random, rows, 1.05)
+    popular = Popularity(random, rows, ZIPF)
     own = popular.draw(USERS)
     return _loyal(random, popular, own[random.integers(0, USERS, samples)])
 
@@ -151,7 +158,7 @@ def sessions(random: np.random.Generator, rows: Sequence[int], samples: int) -> 
 
     The first table is the user, a new one with every session.
     """
-    popular = Popularity(random, rows, 1.05)
+    popular = Popularity(random, rows, ZIPF)
     place = random.integers(0, ACTIVE, samples)  # which of the users who are there
     order = np.argsort(place, kind="stable")
     turn = np.empty(samples, dtype=np.int64)  # how often that place had its turn before
@@ -172,7 +179,7 @@ def _loyal(random: np.random.Generator, popular: Popularity, own: Ids) -> Ids:
 
 def ratings(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
     """Users who rate some films in a row, in the order of the file: user after user."""
-    popular = Popularity(random, rows, 1.05)
+    popular = Popularity(random, rows, ZIPF)
     lengths = np.maximum(1, random.lognormal(4.3, 1.1, samples // 20 + 1000).astype(np.int64))  # mean about 135
     who = np.repeat(np.arange(len(lengths)), lengths)[:samples]
     drawn = popular.draw(samples)
@@ -182,7 +189,7 @@ def ratings(random: np.random.Generator, rows: Sequence[int], samples: int) -> I
 
 Draw = Callable[[np.random.Generator, Sequence[int], int], Ids]
 STREAMS: dict[str, tuple[Draw, tuple[int, ...], str]] = {
-    "zipf-1.05": (independent(1.05), CLICK_LOG, "independent ids, exponent 1.05"),
+    "zipf-1.05": (independent(ZIPF), CLICK_LOG, "independent ids, exponent 1.05"),
     "zipf-1.2": (independent(1.2), CLICK_LOG, "independent ids, exponent 1.2"),
     "correlated": (correlated, CLICK_LOG, f"{USERS} users, {LOYALTY:.0%} of ids their own"),
     "w1": (sessions, CLICK_LOG, "26 tables, 1.06 M rows, users in sessions, generated"),

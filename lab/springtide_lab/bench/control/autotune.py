@@ -5,14 +5,12 @@ loop ended with over that of the best; both measured again in alternating rounds
 """
 
 import functools
-import math
 import pathlib
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby, product
-from typing import Any
 
 from springtide import errors
 from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, ShapeBounds
@@ -84,7 +82,8 @@ def bench(options: Options) -> report.Result:
         speeds = tried_all(folder, search)
         auto = found_alone(folder, search)
         best = best_of(folder, search, speeds)
-        rounds = compared(folder, search, auto.shape, best)
+        shapes = {"auto": auto.shape, "best": best}
+        rounds = alternated(folder, search, shapes, rounds=search.rounds, name="compared")
     return judge(search, speeds, auto, best, rounds)
 
 
@@ -92,14 +91,12 @@ def tried_all(folder: pathlib.Path, search: Search) -> dict[Shape, float]:
     """Samples a second of every shape."""
     jobs = tried(search.bounds)
     speeds: dict[Shape, float] = {}
-    with harness.bar("all shapes", total=sum(map(len, jobs))) as done:
-        for number, shapes in enumerate(jobs):
-            first = shapes[0]
-            with QuotaJob(folder, first, name=f"tried-{number}") as job:
-                job.trains(first.workers)
-                for shape in shapes:
-                    speeds[shape] = speed_of(job, shape, search.try_s)
-                    done()
+    for shapes in harness.track("all shapes", jobs):
+        first = shapes[0]
+        with QuotaJob(folder, first, name=f"tried-{first.workers}-{first.servers}") as job:
+            job.trains(first.workers)
+            for shape in shapes:
+                speeds[shape] = speed_of(job, shape, search.try_s)
     return speeds
 
 
@@ -132,7 +129,8 @@ def found_alone(folder: pathlib.Path, search: Search) -> Alone:
         sample_s=10.0, sample_steps=100, between_changes_s=10.0, total_cpu=search.bounds.quota.cpu, extra_workers=0
     )
     rules = PlanRules(bounds=search.bounds, config=config)
-    with harness.bar("the loop", total=1) as done, QuotaJob(folder, first, name="auto", planning=rules) as job:
+    harness.say("a job that sizes itself")
+    with QuotaJob(folder, first, name="auto", planning=rules) as job:
         job.trains(1)
         began = time.monotonic()
         status = job.cluster.status
@@ -142,50 +140,34 @@ def found_alone(folder: pathlib.Path, search: Search) -> Alone:
             if job.cluster.over:
                 raise errors.JobFailed(f"the job that plans for itself has ended: {status.why}")
         took = time.monotonic() - began
-        done()
         shape = status.planning.shape or status.planning.target
         if shape is None:
             raise errors.JobFailed("the job that plans for itself says no shape: is its planning on?")
-        return Alone(
-            shape=plain(shape), settled=status.planning.settled, seconds=took, changes=carried_out(job.cluster.story)
-        )
+        plans = [event for event in job.cluster.story if event["event"] == "plan"]
+        changes = tuple(str(event["why"]) for event in plans if event.get("outcome") == "taken")
+        return Alone(shape=plain(shape), settled=status.planning.settled, seconds=took, changes=changes)
 
 
 def plain(shape: Shape) -> Shape:
     return Shape(workers=shape.workers, servers=shape.servers, worker_cpu=shape.worker_cpu, server_cpu=shape.server_cpu)
 
 
-def carried_out(story: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    return tuple(str(event["why"]) for event in story if event["event"] == "plan" and event.get("outcome") == "taken")
-
-
 def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float]) -> Shape:
     """The fastest by a second, longer measurement of those that seemed fastest."""
     finalists = sorted(speeds, key=lambda one: speeds[one], reverse=True)[:FINALISTS]
-    found = alternated(folder, search, finalists, rounds=max(1, search.rounds // 2), name="finalists")
-    return max(finalists, key=lambda one: found.median(short(one)))
-
-
-def compared(folder: pathlib.Path, search: Search, auto: Shape, best: Shape) -> harness.Rounds:
-    return alternated(folder, search, [auto, best], rounds=search.rounds, name="compared", labels=("auto", "best"))
+    shapes = {short(shape): shape for shape in finalists}
+    found = alternated(folder, search, shapes, rounds=max(1, search.rounds // 2), name="finalists")
+    return shapes[max(shapes, key=found.median)]
 
 
 def alternated(
-    folder: pathlib.Path,
-    search: Search,
-    shapes: Sequence[Shape],
-    *,
-    rounds: int,
-    name: str,
-    labels: Sequence[str] | None = None,
+    folder: pathlib.Path, search: Search, shapes: Mapping[str, Shape], *, rounds: int, name: str
 ) -> harness.Rounds:
-    with QuotaJob(folder, shapes[0], name=name) as job:
-        job.trains(shapes[0].workers)
-        names = labels or [short(shape) for shape in shapes]
-        speeds = {
-            name: functools.partial(speed_of, job, shape, search.final_s)
-            for name, shape in zip(names, shapes, strict=True)
-        }
+    """Rounds of one job that has each of these shapes in turn."""
+    first = next(iter(shapes.values()))
+    with QuotaJob(folder, first, name=name) as job:
+        job.trains(first.workers)
+        speeds = {label: functools.partial(speed_of, job, shape, search.final_s) for label, shape in shapes.items()}
         return harness.alternate(speeds, rounds=rounds, warmup=0, label=name)
 
 
@@ -206,7 +188,7 @@ def judge(
                 "vs_best",
                 ratio if auto.settled else None,
                 target=TARGET,
-                why="" if auto.settled else f"the loop had not settled after {auto.seconds:.0f} s",
+                why=f"the loop had not settled after {auto.seconds:.0f} s",
             ),
         ),
         rounds=rounds.count,
@@ -220,15 +202,5 @@ def judge(
             f"{len(auto.changes)} changes",
             *(f"change: {each}" for each in auto.changes),
         ),
-        details={
-            "seconds": auto.seconds,
-            "changes": len(auto.changes),
-            "settled": auto.settled,
-            "ratios": [ours / theirs for ours, theirs in zip(*rounds.figures.values(), strict=True) if theirs],
-            "auto": short(auto.shape),
-            "best": short(best),
-            "budget_used": auto.shape.cpu / budget,
-            "tried": {short(one): round(speed, 1) for one, speed in speeds.items()},
-            "auto_over_tried_best": rounds.median("auto") / max(speeds.values()) if max(speeds.values()) else math.nan,
-        },
+        details={"ratios": rounds.figures, "tried": {short(one): round(speed, 1) for one, speed in speeds.items()}},
     )

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-import msgspec
-
 from springtide.domain.core.shape import Shape
 from springtide.planning.perf_model import fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
@@ -58,10 +56,10 @@ def bench(options: Options) -> report.Result:
     times = Times(settle_s=1.0, measure_s=3.0, window_s=1.5) if options.quick else Times(settle_s=2.0, measure_s=6.0)
     jobs = tried(quick=options.quick)
     taken: list[QuotaProfile] = []
-    with tempfile.TemporaryDirectory() as name, harness.bar("shapes", total=2 * sum(map(len, jobs))) as done:
+    with tempfile.TemporaryDirectory() as name:
         quota_job.clicks(pathlib.Path(name))
-        for some in jobs:
-            taken += quota_job.measured(pathlib.Path(name), [one.shape for one in some], times, done)
+        for some in harness.track("jobs of several shapes", jobs):
+            taken += quota_job.measured(pathlib.Path(name), [one.shape for one in some], times)
     return judge([one for some in jobs for one in some], taken)
 
 
@@ -93,55 +91,25 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.R
     held = {one.shape for one in all_tried if one.held_out}
     by_shape = {one.shape: one for one in taken}
     model = FitModel([one for one in taken if one.shape not in held])
-    rows, off, logs = [], list[float](), list[float]()
+    rows, off = [], list[float]()
     for one in all_tried:
         real = by_shape[one.shape].speed if one.shape in by_shape else None
         foretold = model.predict(one.shape)
-        if real and foretold and one.held_out:
-            off.append(abs(foretold / real - 1))
-            logs.append(math.log(foretold / real))
+        error = foretold / real - 1 if real and foretold else None
+        if error is not None and one.held_out:
+            off.append(abs(error))
         name = f"{quota_job.short(one.shape)}{' *' if one.held_out else ''}"
-        rows.append((name, real, foretold, f"{foretold / real - 1:+.1%}" if real and foretold else None))
-    complete = len(off) == len(held)
-    rmsle = math.sqrt(mean(log**2 for log in logs)) if logs else None
-    fitted = model.equations if isinstance(model.equations, FittedModel) else None
-    said = model.equations if isinstance(model.equations, str) else model.equations.why
-    why = "" if complete else "a configuration was not measured" if fitted else said
-    left_out = leave_one_out(taken)
+        rows.append((name, real, foretold, None if error is None else f"{error:+.1%}"))
+    said = model.equations.why if isinstance(model.equations, FittedModel) else model.equations
+    why = "a configuration was not measured" if isinstance(model.equations, FittedModel) else said
+    mape = mean(off) if off and len(off) == len(held) else None
     return report.Result(
-        goals=(report.goal("mape", mean(off) if complete and off else None, target=TARGET, better="lower", why=why),),
+        goals=(report.goal("mape", mape, target=TARGET, better="lower", why=why),),
         rounds=2,
         columns=("configuration", "measured, samples/s", "foretold", "error"),
         rows=tuple(rows),
         notes=(
             f"held out: those marked *; the model: {said}",
             f"a core of workers does {model.pace.worker:,.0f} samples/s, one of servers {model.pace.server:,.0f}",
-            f"RMSLE on them {report.figure(rmsle)}; leaving out each configuration in turn: MAPE "
-            f"{report.figure(left_out)}",
         ),
-        details={
-            "rmsle": rmsle,
-            "leave_one_out_mape": left_out,
-            "windows": sum(len(one.profiles) for one in taken),
-            "pace": {name: known(value) for name, value in model.pace._asdict().items()},
-            "coefficients": msgspec.to_builtins(fitted.coefficients) if fitted else None,
-            "uncertainty": {name: known(value) for name, value in fitted.uncertainty.items()} if fitted else None,
-            "used": [
-                {"shape": str(one.shape), "workers": one.worker_used, "servers": one.server_used} for one in taken
-            ],
-        },
     )
-
-
-def leave_one_out(taken: Sequence[QuotaProfile]) -> float | None:
-    """Mean error on each configuration, foretold by a model of all others."""
-    off = []
-    for one in taken:
-        foretold = FitModel([other for other in taken if other is not one]).predict(one.shape)
-        if one.speed and foretold:
-            off.append(abs(foretold / one.speed - 1))
-    return mean(off) if off else None
-
-
-def known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

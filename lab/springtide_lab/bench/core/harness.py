@@ -4,16 +4,15 @@ In: a function for each contestant that does one round and returns its figure (a
 `Rounds`, with medians and ratios round by round; `Box`, how idle the machine was. Next: report.py. Processes: peers.py.
 """
 
-import contextlib
 import os
 import pathlib
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 from rich import console as rich_console
@@ -23,6 +22,7 @@ from springtide_lab.bench.core.worker_side import line
 
 IDLE_SHARE = 0.10  # of all cores, used by others: above it ratios drift by more than their spread
 STEAL_SHARE = 0.05  # taken by the hypervisor
+Item = TypeVar("Item")
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,23 +164,13 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def bar(label: str, *, total: int) -> Iterator[Callable[[], None]]:
-    """Show progress over `total` steps; the value given is called after each."""
+def track(label: str, items: Iterable[Item], *, total: int | None = None) -> Iterator[Item]:
+    """Yield the items and show progress on a terminal; `total` where the number of items is not known."""
     if not sys.stderr.isatty():
         say(f"measuring {label}")
-        yield lambda: None
-        return
-    columns = (
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(bar_width=20),
-        rich_progress.MofNCompleteColumn(),
-        rich_progress.TimeElapsedColumn(),
-    )
+        return iter(items)
     screen = rich_console.Console(stderr=True)
-    with rich_progress.Progress(*columns, console=screen, transient=True) as shown:
-        task = shown.add_task(label[:50], total=total)
-        yield lambda: shown.advance(task)
+    return iter(rich_progress.track(items, label[:50], total=total, console=screen, transient=True))
 
 
 Measure = Callable[[], float | Mapping[str, float]]
@@ -235,14 +225,12 @@ def spread(ratios: Sequence[float]) -> Ratio:
 def alternate(contestants: Mapping[str, Measure], *, rounds: int, warmup: int = 1, label: str = "") -> Rounds:
     """Let all contestants measure in turn, forwards and backwards, after `warmup` turns that do not count."""
     parts: dict[str, dict[str, list[float]]] = {"figure": {name: [] for name in contestants}}
-    with bar(label or " / ".join(contestants), total=rounds + warmup) as step:
-        for turn in range(-warmup, rounds):
-            for name in contestants if turn % 2 == 0 else reversed(list(contestants)):
-                measured = contestants[name]()
-                if turn >= 0:
-                    for part, value in (measured if isinstance(measured, Mapping) else {"figure": measured}).items():
-                        parts.setdefault(part, {}).setdefault(name, []).append(float(value))
-            step()
+    for turn in track(label or " / ".join(contestants), range(-warmup, rounds)):
+        for name in contestants if turn % 2 == 0 else reversed(list(contestants)):
+            measured = contestants[name]()
+            if turn >= 0:
+                for part, value in (measured if isinstance(measured, Mapping) else {"figure": measured}).items():
+                    parts.setdefault(part, {}).setdefault(name, []).append(float(value))
     return Rounds(figures=parts.pop("figure"), parts=parts)
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -88,7 +89,7 @@ class Ids(torch.utils.data.Dataset):
         return 10**9
 
     def __getitem__(self, index):
-        return (index * 7919 + torch.arange(ids) * 104729) % rows
+        return index, (index * 7919 + torch.arange(ids) * 104729) % rows
 
 
 job = st.join()
@@ -96,19 +97,33 @@ model = torch.nn.EmbeddingBag(rows, dim, mode="sum")
 optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
 model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=BATCH, shuffle=False)
 steps = os.open(folder / f"steps-{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-for x in batches:
+for indices, x in batches:
     time.sleep(pause_s)
     optimizer.zero_grad()
     model(x).sum().backward()
     optimizer.step()
-    os.write(steps, f"{time.time()}\\n".encode())
+    os.write(steps, f"{time.time()} {int(indices[0])} {os.getpid()}\\n".encode())
 """.replace("BATCH", str(BATCH))
 
 
+class TrainedBatch(NamedTuple):
+    """When a batch was trained, the index of its first sample, and the process that trained it."""
+
+    at: float
+    first: int
+    pid: int
+
+
+def trained(folder: pathlib.Path) -> list[list[TrainedBatch]]:
+    """The batches of each worker; the last line of a file may be half written."""
+    lines = [path.read_text().splitlines()[:-1] for path in sorted(folder.glob("steps-*"))]
+    words = [[line.split() for line in some] for some in lines]
+    return [[TrainedBatch(float(at), int(first), int(pid)) for at, first, pid in some] for some in words]
+
+
 def steps(folder: pathlib.Path) -> list[list[float]]:
-    """When each worker's steps were done; the last line may be half written."""
-    files = sorted(folder.glob("steps-*"))
-    return [[float(line) for line in path.read_text().splitlines()[:-1]] for path in files]
+    """When each worker's steps were done."""
+    return [[batch.at for batch in worker] for worker in trained(folder)]
 
 
 def merged(folder: pathlib.Path) -> list[float]:

@@ -7,7 +7,7 @@ are large, so that servers use about a fifth of what workers do.
 import itertools
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -247,9 +247,7 @@ def used(job: LocalCluster, seconds: float) -> tuple[float, float]:
     return sums[RoleKind.WORKER], sums[RoleKind.SERVER]
 
 
-def measured(
-    folder: pathlib.Path, shapes: Sequence[Shape], times: Times, done: Callable[[], None]
-) -> list[QuotaProfile]:
+def measured(folder: pathlib.Path, shapes: Sequence[Shape], times: Times) -> list[QuotaProfile]:
     """One job in each of some shapes with equal numbers of roles; forwards, then backwards, so that drift cancels."""
     first = shapes[0]
     name = f"quota-{first.workers}-{first.servers}"
@@ -257,5 +255,4 @@ def measured(
         job.trains(first.workers)
         for shape in (*shapes, *reversed(shapes)):
             job.measure(shape, times)
-            done()
         return job.taken(times)

@@ -65,20 +65,20 @@ class Span:
 
 def bench(options: Options) -> report.Result:
     sizes = RescaleSizes(5_000, 2.0) if options.quick else RescaleSizes(400_000, 15.0)
-    with tempfile.TemporaryDirectory() as name, harness.bar("rescaling", total=2) as step:
+    with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         arguments = [folder, sizes.rows, DIM]
         rules = CheckpointRules(every_s=jobs.EVERY_S)
         with jobs.warmed_up() as warm, jobs.prepared(folder, jobs.SCRIPT, arguments, spec(2, rules), warm=warm) as job:
+            harness.say("adding and removing a server")
             before, during, moves = live(job, folder, sizes)
-            step()
+            harness.say("stopping the job and starting it again")
             again = jobs.stop_job(job)
         with jobs.prepared(folder, jobs.SCRIPT, arguments, spec(3, again)) as job:
             job.until(lambda _: job.story, within_s=PATIENCE_S)
             resumed_at = float(str(job.story[0]["at"]))
             job.until(lambda _: jobs.merged(folder)[-1] > resumed_at, within_s=PATIENCE_S)
             first = next(at for at in jobs.merged(folder) if at > resumed_at)
-            step()
         restart_s = first - max(at for at in jobs.merged(folder) if at < first) + options.restart_s
         return judge(folder, before, during, moves, restart_s, sizes)
 

@@ -32,11 +32,8 @@ def bench(options: Options) -> report.Result:
             name="restore", servers=2, workers=1, relaunches=1000, backoff_s=0.0, heartbeat_s=0.5, checkpoints=rules
         )
         with jobs.prepared(folder, jobs.SCRIPT, [name, rows, DIM], spec) as job:
-            with harness.bar("kill -9 of a server", total=kills) as step:
-                for kill in range(kills):
-                    source = ("memory", "storage")[kill % 2]
-                    seconds[source].append(one(job, folder, source))
-                    step()
+            for source in harness.track("kill -9 of a server", ["memory", "storage"] * (kills // 2)):
+                seconds[source].append(one(job, folder, source))
             saved = largest(job)
             job.stop("measured")
             job.wait()

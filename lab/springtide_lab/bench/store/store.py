@@ -23,7 +23,8 @@ from torch.utils.data import TensorDataset
 import springtide as st
 from springtide import _native
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import growth, harness, peers, report
+from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.core import harness, peers, report
 
 TARGETS = {"embeddingbag_sgd": 4.0, "tbe_sgd": 1.5, "tbe_rowwise_adagrad": 5.0}
 OURS = {"embeddingbag_sgd": "sgd", "tbe_sgd": "sgd", "tbe_rowwise_adagrad": "rowwise_adagrad"}
@@ -50,11 +51,11 @@ class Modules:
 def measure(*, quick: bool) -> Modules:
     modules = Modules()
     rows = 5_000 if quick else 100_000
-    drawn = growth.batches(7, batches=8 if quick else 256, tables=TABLES, rows=rows, batch=BATCH)
+    drawn = id_streams.zipf_batches(7, batches=8 if quick else 256, tables=TABLES, rows=rows, batch=BATCH)
     before = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "ids"
-        growth.write(drawn, file)
+        drawn.tofile(file)
         batches = [torch.from_numpy(batch.T.copy()) for batch in drawn]
         seconds = 0.05 if quick else 0.5
         for threads in THREADS:
@@ -339,13 +340,11 @@ def grow(*, rows: int, batch: int) -> Growth:
     count = rows // batch
     seconds = np.zeros(count)
     before = resident_bytes()
-    with harness.bar(f"{rows / 1e6:g} M inserts", total=count) as step:
-        for index in range(count):
-            keys = (np.arange(index * batch, (index + 1) * batch, dtype=np.uint64) * ODD).view(np.int64)
-            began = time.perf_counter()
-            store.push(tables, keys, gradients, hyper, clock=index, unique=True)
-            seconds[index] = time.perf_counter() - began
-            step()
+    for index in harness.track(f"{rows / 1e6:g} M inserts", range(count)):
+        keys = (np.arange(index * batch, (index + 1) * batch, dtype=np.uint64) * ODD).view(np.int64)
+        began = time.perf_counter()
+        store.push(tables, keys, gradients, hyper, clock=index, unique=True)
+        seconds[index] = time.perf_counter() - began
     return Growth(
         seconds=seconds,
         batch=batch,

@@ -74,14 +74,12 @@ def within(
     found: list[Item] = []
     began = last = clock()
     longest = 0.0
-    with harness.bar(f"{label}, in rounds", total=MOST_ROUNDS) as done:
-        for one in rounds:
-            found.append(one)
-            done()
-            now = clock()
-            longest, last = max(longest, now - last), now
-            if len(found) >= MOST_ROUNDS or (len(found) >= least and now - began + longest > budget_s):
-                break
+    for one in harness.track(f"{label}, in rounds", rounds, total=MOST_ROUNDS):
+        found.append(one)
+        now = clock()
+        longest, last = max(longest, now - last), now
+        if len(found) >= MOST_ROUNDS or (len(found) >= least and now - began + longest > budget_s):
+            break
     return found
 
 

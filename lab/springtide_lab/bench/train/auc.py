@@ -93,13 +93,12 @@ def xdeepfm(options: Options) -> report.Result:
 def compare(options: Options, model: str) -> report.Result:
     seeds, samples = (range(2), 60_000) if options.quick else (range(5), demo.SAMPLES)
     found: dict[str, list[Trained]] = {"undisturbed": [], "disturbed": []}
-    with tempfile.TemporaryDirectory() as name, harness.bar("runs", total=2 * len(seeds)) as step:
+    with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         demo.log(samples, folder=folder / "clicks")
-        for seed in seeds:
+        for seed in harness.track("seeds", seeds):
             for kind in list(found) if seed % 2 == 0 else reversed(list(found)):
                 found[kind].append(trained(folder, model, samples, seed, ACTS if kind == "disturbed" else ()))
-                step()
     return judge(found, model, samples)
 
 

@@ -1,7 +1,7 @@
 """What a step costs against batch size, tables, dim and servers: nothing may grow worse than linearly.
 
 One worker trains `st.EmbeddingBags` and a linear head on servers in processes of their own; one size varies at a time.
-In: a job of bench/core/jobs.py. Out: exponents (1 is linear) as goals, and a picture of the curves.
+In: a job of bench/core/jobs.py. Out: as goals the exponents of power laws through the measured points (1 is linear).
 """
 
 import itertools
@@ -10,12 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
 import springtide as st
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import growth, harness, jobs, report
+from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.core import harness, jobs, report
 
 ROWS = 100_000
 LINEAR = 1.1  # an exponent measured on a shared machine strays by about this much
@@ -51,30 +53,31 @@ def bench(options: Options) -> report.Result:
     rounds, steps = (1, 8) if options.quick else (3, 60)
     points = [(what, size) for what, sizes in sweeps.items() for size in sizes]
     measured: dict[tuple[str, int], list[float]] = {point: [] for point in points}
-    with harness.bar("step time", total=rounds * len(points)) as done:
-        for _, (what, size) in itertools.product(range(rounds), points):
-            measured[what, size].append(step_seconds(replace(base, **{what: size}), steps=steps))
-            done()
-    curves = [
-        growth.Curve(what=what, sizes=sizes, seconds=[statistics.median(measured[what, size]) for size in sizes])
-        for what, sizes in sweeps.items()
-    ]
-    picture = options.folder / "cost-growth.png"
-    growth.plot(curves, picture)
+    for what, size in harness.track("step time", points * rounds):
+        measured[what, size].append(step_seconds(replace(base, **{what: size}), steps=steps))
+    seconds = {point: statistics.median(measured[point]) for point in points}
+    exponents = {what: exponent(sizes, [seconds[what, size] for size in sizes]) for what, sizes in sweeps.items()}
     return report.Result(
-        goals=tuple(report.goal(f"{c.what}_exponent", c.exponent, target=LINEAR, better="lower") for c in curves),
+        goals=tuple(
+            report.goal(f"{what}_exponent", value, target=LINEAR, better="lower") for what, value in exponents.items()
+        ),
         rounds=rounds,
         columns=("size", "value", "step, ms"),
-        rows=tuple((c.what, str(size), 1e3 * s) for c in curves for size, s in zip(c.sizes, c.seconds, strict=True)),
-        notes=(f"1 is linear, 0 no growth; otherwise {base}. Curves: {picture}",),
-        details={c.what: {"sizes": c.sizes, "seconds": c.seconds} for c in curves},
+        rows=tuple((what, str(size), 1e3 * took) for (what, size), took in seconds.items()),
+        notes=(f"1 is linear, 0 no growth; otherwise {base}",),
     )
+
+
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Slope of log(seconds) over log(size) by least squares, over the upper half, where fixed costs hide least."""
+    upper = max(3, (len(sizes) + 1) // 2)
+    return float(np.polyfit(np.log(sizes[-upper:]), np.log(seconds[-upper:]), 1)[0])
 
 
 def step_seconds(sizes: GrowthSizes, *, steps: int) -> float:
     """Median seconds of a step, from the end of one to the end of the next, after a third of them to warm up."""
-    drawn = growth.batches(3, batches=steps, tables=sizes.tables, rows=ROWS, batch=sizes.batch)
-    samples = torch.from_numpy(drawn.transpose(0, 2, 1).reshape(-1, sizes.tables).copy())
+    popular = id_streams.Popularity(np.random.default_rng(3), [ROWS] * sizes.tables, id_streams.ZIPF)
+    samples = torch.from_numpy(popular.draw(steps * sizes.batch))
     labels = (samples.sum(dim=1) % 2).float()
     with jobs.running(servers=sizes.servers) as job:
         model = torch.nn.Sequential(

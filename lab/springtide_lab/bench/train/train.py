@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import growth, harness, jobs, peers, report
+from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.core import harness, jobs, peers, report
 from springtide_lab.bench.store import pull
 
 TABLES, BATCH = 26, 512
@@ -89,9 +90,9 @@ def torchrec(
     widths: Sequence[int],
     notes: list[str],
 ) -> dict[str, harness.Measure]:
-    drawn = growth.batches(7, batches=sizes["batches"], tables=TABLES, rows=sizes["rows"], batch=BATCH)
+    drawn = id_streams.zipf_batches(7, batches=sizes["batches"], tables=TABLES, rows=sizes["rows"], batch=BATCH)
     file = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ids"
-    growth.write(drawn, file)
+    drawn.tofile(file)
     loop = {**sizes, **LAYERS, "file": str(file), "shape": drawn.shape}
     sides: dict[str, harness.Measure] = {}
     with peers.optional("torchrec", notes):

@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 
 from springtide import zoo
 from springtide.zoo.layers import ClickBatch
-from springtide_lab.bench.core import growth, jobs
+from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.core import jobs
 
 PACKAGES = ("torch",)
 
@@ -31,7 +32,9 @@ class LoopClicks(Dataset[Any]):
     def __init__(self, options: dict[str, Any]) -> None:
         self.size: int = options["batch"]
         rng = np.random.default_rng(5)
-        drawn = growth.batches(7, batches=options["batches"], tables=TABLES, rows=options["rows"], batch=self.size)
+        drawn = id_streams.zipf_batches(
+            7, batches=options["batches"], tables=TABLES, rows=options["rows"], batch=self.size
+        )
         self.made = []
         for batch in drawn:
             dense = rng.standard_normal((self.size, DENSE)).astype(np.float32)

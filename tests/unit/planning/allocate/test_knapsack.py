@@ -58,10 +58,11 @@ def test_no_allotment_is_over_capacity_nor_above_its_bound_and_the_exact_one_is_
 
 
 def test_the_greedy_reaches_nearly_all_of_the_optimum_and_the_choice_all_of_it():
-    quality = plan.allotment_quality(np.random.default_rng(7), instances=20)
-    assert quality.instances == 20
-    assert quality.greedy_mean >= 0.99
-    assert quality.chosen_mean >= 0.999 and quality.chosen_worst >= 0.99
+    generator = np.random.default_rng(7)
+    found = [knapsack.allot(*plan.instance(generator), exact_seconds=10.0, exact_options=4_000) for _ in range(20)]
+    assert np.mean([1.0 - one.gap for one in found]) >= 0.99
+    chosen = [one.value / one.bound for one in found]
+    assert np.mean(chosen) >= 0.999 and min(chosen) >= 0.99
 
 
 def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one_and_what_it_may_have_missed(monkeypatch):

@@ -15,6 +15,14 @@ def test_a_stream_is_the_same_for_the_same_seed_and_stays_within_its_tables(name
     assert (one.ids >= 0).all() and (one.ids < np.array(one.rows)).all()
 
 
+def test_batches_have_ids_of_every_table_and_the_same_seed_gives_the_same():
+    first = id_streams.zipf_batches(3, batches=4, tables=2, rows=100, batch=8)
+    assert first.shape == (4, 2, 8) and first.dtype == np.int64
+    assert first.min() >= 0 and first.max() < 100
+    assert (first == id_streams.zipf_batches(3, batches=4, tables=2, rows=100, batch=8)).all()
+    assert (first != id_streams.zipf_batches(4, batches=4, tables=2, rows=100, batch=8)).any()
+
+
 def repeats(name):
     """Of pairs of ids in the two largest tables, those that came before."""
     ids = id_streams.make(name, samples=20_000).ids[:, :2]
