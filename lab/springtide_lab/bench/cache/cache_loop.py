@@ -38,11 +38,11 @@ class Loop:
         self.model = nn.Sequential(nn.Linear(options["dim"], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR)
         self.options, self.starts, self.rows = options, starts, made.rows
-        self.group: Any = None
         self.step: dict[str, int] = {}
         self.systems: dict[str, cache_systems.System] = {}
         self.number = 0
         self.client = self.connect()
+        self.group = self.meet()
 
     def connect(self) -> TableClient:
         """To the servers; every way has tables of its own."""
@@ -52,11 +52,12 @@ class Loop:
             addresses, secret=jobs.SECRET, placement=owners, epoch=1, rank=self.rank, shared_memory=False
         )
 
-    def meet(self) -> None:
+    def meet(self) -> Any:
+        """The group of all ranks, which waits for every one of them."""
         host, port = self.options["meeting"]
         tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
         store = tcp_store(host, port, None, is_master=self.rank == 0, wait_for_workers=False, use_libuv=False)
-        self.group = allreduce.form_group(store, rank=self.rank, workers=self.workers, host=self.options["host"])
+        return allreduce.form_group(store, rank=self.rank, workers=self.workers, host=self.options["host"])
 
     def way(self, name: str) -> cache_systems.System:
         if name not in self.systems:
@@ -82,8 +83,6 @@ class Loop:
         return self.systems[name]
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self.group is None and self.workers > 1:
-            self.meet()
         system, name = self.way(request["system"]), request["system"]
         self.together(torch.zeros(1))
         used, began = line.cpu_s(), time.perf_counter()
@@ -115,8 +114,7 @@ class Loop:
         backend.apply_step(self.number)
 
     def together(self, tensor: torch.Tensor) -> None:
-        if self.group is not None:
-            self.group.allreduce([tensor]).wait()
+        self.group.allreduce([tensor]).wait()
 
 
 def start(options: dict[str, Any]) -> line.Round:

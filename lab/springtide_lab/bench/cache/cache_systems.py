@@ -29,7 +29,7 @@ class Rank:
     workers: int
     client: TableClient
     group: Any
-    """gloo; None for a group of one."""
+    """gloo."""
     batches: Sequence[Ids]
     """Of every step the whole batch, [samples, tables], rows of all tables numbered through."""
     starts: Ids
@@ -180,8 +180,7 @@ class Static:
         pending = pushed(self._rank, self._rank.part(rows[~hot]), grads[~hot], number)
         self._grads.zero_()
         self._grads.numpy()[self._place[rows[hot]]] = grads[hot]
-        if self._rank.group is not None:
-            self._rank.group.allreduce([self._grads]).wait()
+        self._rank.group.allreduce([self._grads]).wait()
         self._values.add_(self._grads, alpha=-self._rank.lr)
         return pending
 
@@ -207,9 +206,9 @@ def pushed(rank: Rank, part: Any, grads: Floats, number: int) -> Any:
 
 
 class Scheduled:
-    """Ours. `settings` are those of the scheduler beside workers and capacity."""
+    """Ours: rows are cached by a plan, and go from worker to worker."""
 
-    def __init__(self, rank: Rank, **settings: Any) -> None:
+    def __init__(self, rank: Rank) -> None:
         inner: Any = rank.client.backend
         self._cache = _native.CachedBackend(inner)
         client = TableClient(self._cache)
@@ -217,13 +216,13 @@ class Scheduled:
         client.declare(spec for spec in rank.client.specs if spec.id in tables)
         self._cache.cache_tables(list(tables))
         self._rank = replace(rank, client=client)
-        self._scheduler = scheduler.Scheduler(
-            scheduler.ScheduleSettings(workers=rank.workers, capacity_rows=rank.capacity, tables=tables, **settings)
+        settings = scheduler.ScheduleSettings(
+            workers=rank.workers, capacity_rows=rank.capacity, tables=tables, policy="anneal", p2p="rows"
         )
+        self._scheduler = scheduler.Scheduler(settings)
         self._mine: dict[int, Ids] = {}
         self._planned: tuple[int, int] | None = None
         """The step that is planned ahead, and the number that its plan was set for."""
-        self._keeps_shared = settings.get("p2p") == "gradients"
         self._part: Any = None
 
     def samples(self, step: int) -> Ids:
@@ -244,9 +243,6 @@ class Scheduled:
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
         """Rows of its own are trained here; gradients of shared rows go to the servers, rows to who needs them next."""
-        if self._keeps_shared:
-            self._part.grads()[:] = grads.reshape(-1)
-            self._give_gradients(number)
         pending = pushed(self._rank, self._part, grads, number)
         self._exchange(number + 1)
         return pending
@@ -272,15 +268,7 @@ class Scheduled:
             self._cache.move_plan(self._planned[1], number)
         self._planned = (self._planned[0], number)
 
-    def _give_gradients(self, number: int) -> None:
-        cache, group = self._cache, self._rank.group
-        if group is not None:
-            parcels, sizes = cache.gradient_sends(number, [self._part]), cache.gradient_receives(number)
-            for peer, floats in row_cache.exchange(group, parcels, sizes):
-                cache.gradients_received(number, peer, floats)
-
     def _exchange(self, number: int) -> None:
         group = self._rank.group
-        if group is not None:
-            for peer, rows in row_cache.exchange(group, self._cache.sends(number), self._cache.receives(number)):
-                self._cache.received(number, peer, rows)
+        for peer, rows in row_cache.exchange(group, self._cache.sends(number), self._cache.receives(number)):
+            self._cache.received(number, peer, rows)

@@ -27,9 +27,6 @@ class PlanTraffic:
     sent: tuple[int, ...]
     """Rows, values and gradients sent to other workers."""
     received: tuple[int, ...]
-    gradients_received: tuple[int, ...]
-    """Gradients received at the end of the step; part of `received`."""
-    hits: tuple[int, ...]
 
     @property
     def pushes(self) -> tuple[int, ...]:
@@ -39,15 +36,6 @@ class PlanTraffic:
     def transmissions(self) -> int:
         """Rows on the network in total; a row sent between workers counts once."""
         return sum(self.pulls) + sum(self.pushes) + sum(self.sent)
-
-    @property
-    def per_worker(self) -> float:
-        return self.transmissions / len(self.pulls)
-
-    @property
-    def hit_rate(self) -> float:
-        needed = sum(self.pulls) + sum(self.hits) + sum(self.received) - sum(self.gradients_received)
-        return sum(self.hits) / needed if needed else 0.0
 
     def reward(self, before: "PlanTraffic | None" = None) -> int:
         """Return the largest push plus the largest pull; lower is better.
