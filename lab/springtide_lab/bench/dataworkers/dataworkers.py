@@ -1,7 +1,7 @@
 """What data workers are worth to a job whose preprocessing exceeds its compute, with a core for it and one for them.
 
-In: a click model (text_clicks.py) with all preprocessing in the trainer, in torch's DataLoader, and in data workers
-with either split; a job whose preprocessing is cheap. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
+In: a click model (text_clicks.py) with all preprocessing in the trainer, and in data workers with either split; a job
+whose preprocessing is cheap. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from springtide import config
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, peers, report
 
-INSIDE, LOADER, DATASET, OURS, FAKE = "in process", "DataLoader", "data set", "automatic", "fake data"
+INSIDE, DATASET, OURS, FAKE = "in process", "data set", "automatic", "fake data"
 LINEAR = "a core alone"
 SIZES = {"batch": 2048, "samples": 2048 * 12, "hidden": 96}
 CHEAP = {"batch": 512, "samples": 512 * 200, "hidden": 96}
@@ -32,10 +32,10 @@ def bench(options: Options) -> report.Result:
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         with futures.ThreadPoolExecutor() as pool:  # a process takes seconds until it has imported torch
-            ways = (OURS, DATASET, LOADER)
+            ways = (OURS, DATASET)
             starting = {way: pool.submit(trainer, stack, way, folder / way, cores, sizes) for way in ways}
             trainers = {way: one.result() for way, one in starting.items()}
-            asked = {way: pool.submit(trainers[way].ask, "round", what="split") for way in (OURS, DATASET)}
+            asked = {way: pool.submit(trainers[way].ask, "round", what="split") for way in ways}
             moved = {way: one.result()["moved"] for way, one in asked.items()}
             packages = {OURS: OURS, DATASET: DATASET, FAKE: OURS}
             begun = {
@@ -44,7 +44,7 @@ def bench(options: Options) -> report.Result:
             }
             making = {way: one.result() for way, one in begun.items()}
         sides: dict[str, harness.Measure] = {}
-        for way in (INSIDE, LOADER, DATASET, OURS, FAKE):
+        for way in (INSIDE, DATASET, OURS, FAKE):
             feeders = [making[way].ask("round", what="address")["address"]] if way in making else []
             training = trainers.get(way, trainers[OURS])
             sides[way] = functools.partial(pace, training, feeders, seconds, fake=way == FAKE)
@@ -56,7 +56,7 @@ def bench(options: Options) -> report.Result:
 def trainer(
     stack: contextlib.ExitStack, way: str, folder: pathlib.Path, cores: list[int], sizes: dict[str, int]
 ) -> peers.Worker:
-    options = {"role": "trainer", "way": way, "folder": str(folder), "core": cores[0], "other": cores[1], **sizes}
+    options = {"role": "trainer", "way": way, "folder": str(folder), "core": cores[0], **sizes}
     return _process(stack, options)
 
 
@@ -131,8 +131,7 @@ def judge(measured: harness.Rounds, moved: str, looked_at: tuple[harness.Rounds,
         rows=tuple(rows),
         notes=(
             f"batch {SIZES['batch']}; the split: {moved}",
-            f"a step takes {1 / measured.ratio(OURS, INSIDE).value:.2f} of its time in process, "
-            f"{1 / measured.ratio(OURS, LOADER).value:.2f} of that with a DataLoader; "
+            f"a step takes {1 / measured.ratio(OURS, INSIDE).value:.2f} of its time in process; "
             f"the tuner decided {told['decisions']} times: {told['why']}",
         ),
     )

@@ -1,6 +1,6 @@
 """The trainer of `bench dataworkers` and its data workers, each held to one core; all but the master is a job's own.
 
-Options: role (trainer, worker), folder, core, batch, samples; of a trainer way, other, hidden; of a worker fake. Rounds
+Options: role (trainer, worker), folder, core, batch, samples; of a trainer way, hidden; of a worker fake. Rounds
 of a trainer: {"what": "split"} or {"what": "train", "seconds", "warm", "addresses", "fake"}; of a worker:
 {"what": "address"} or {"what": "alone", "seconds"}. Ways "off" and "auto" are of a job whose preprocessing is cheap."""
 
@@ -101,10 +101,10 @@ class Trainer:
         self.model, self.optimizer, self.batches = self.job.prepare(
             model,
             torch.optim.Adagrad(model.parameters(), lr=0.01),
-            data(options),
+            (text_clicks.Ready if way in CHEAP else text_clicks.TextClicks)(options["samples"]),
             batch_size=options["batch"],
             epochs=10_000,
-            **({"collate_fn": text_clicks.collate} if way not in (*CHEAP, "DataLoader") else {}),
+            collate_fn=None if way in CHEAP else text_clicks.collate,
         )
         self.steps = self.loop()
         self.tuned = TunedFeed(self.job) if way == "auto" else None
@@ -153,23 +153,6 @@ def ready_s() -> float:
     """Seconds so far that this thread ran, or could have if others had not; all others it was blocked."""
     _, queued, _ = pathlib.Path("/proc/thread-self/schedstat").read_text().split()
     return time.thread_time() + int(queued) / 1e9
-
-
-def data(options: dict[str, Any]) -> Any:
-    """The data set of this way; with a DataLoader its reader is on the other core."""
-    if options["way"] in CHEAP:
-        return text_clicks.Ready(options["samples"])
-    clicks = text_clicks.TextClicks(options["samples"])
-    if options["way"] != "DataLoader":
-        return clicks
-    return torch.utils.data.DataLoader(
-        clicks,
-        batch_size=options["batch"],
-        shuffle=True,
-        collate_fn=text_clicks.collate,
-        num_workers=1,
-        worker_init_fn=lambda number: os.sched_setaffinity(0, [options["other"]]),
-    )
 
 
 class TunedFeed:

@@ -1,7 +1,7 @@
 """What it takes to bring a batch from one process to another: 29 tensors, 3.5 MB, one outstanding.
 
 In: dataworker/transport/channel.py over shared memory and TCP, against raw copies by programs that know every shape
-(`shm_vs_raw_copy`, `tcp_vs_raw`), one message a tensor, and pickle; and 141 small tensors, trained.
+(`shm_vs_raw_copy`, `tcp_vs_raw`); and 141 small tensors, trained, against one message a tensor.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from springtide_lab.bench.core import harness, peers, report
 
 SHM, TCP = "fused, shared memory", "fused, TCP"
 RAW_SHM, RAW_TCP = "raw shared copy", "raw sendmsg"
-SINGLY_SHM, SINGLY_TCP = "one message a tensor, shared memory", "one message a tensor, TCP"
+SINGLY_TCP = "one message a tensor, TCP"
 SIZES = {"tensors": 29, "rows": 13_000}
 MANY = {"tensors": 141, "rows": 512}
 
@@ -27,7 +27,7 @@ def bench(options: Options) -> report.Result:
         receiver = stack.enter_context(
             peers.Worker("dataworkers/transfer_process", options={"role": "receiver", **addresses})
         )
-        ways = [SHM, RAW_SHM, TCP, RAW_TCP, SINGLY_SHM, SINGLY_TCP, "pickle"]
+        ways = [SHM, RAW_SHM, TCP, RAW_TCP]
         fetch = functools.partial(one, sender, receiver)
         sides = {way: functools.partial(fetch, way=way, seconds=seconds, train=False, **SIZES) for way in ways}
         measured = harness.alternate(sides, rounds=rounds)

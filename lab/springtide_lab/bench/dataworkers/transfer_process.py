@@ -9,7 +9,6 @@ import itertools
 import json
 import mmap
 import os
-import pickle
 import queue
 import socket
 import struct
@@ -118,29 +117,13 @@ def receive_raw_shared(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> 
     return receive
 
 
-def send_pickle(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
-
-    def send() -> None:
-        body = pickle.dumps(list(tensors), protocol=5)
-        send_all(sock, [memoryview(LENGTH.pack(len(body))), memoryview(body)])
-
-    return send
-
-
-def receive_pickle(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Came:
-    """From the same machine's other process, in a benchmark: never from a peer."""
-    return lambda: pickle.loads(read_long(sock))
-
-
 SENDING: dict[str, Callable[[socket.socket, Sequence[torch.Tensor]], Sent]] = {
     "raw sendmsg": send_raw,
     "raw shared copy": send_raw_shared,
-    "pickle": send_pickle,
 }
 RECEIVING: dict[str, Callable[[socket.socket, Sequence[torch.Tensor]], Came]] = {
     "raw sendmsg": receive_raw,
     "raw shared copy": receive_raw_shared,
-    "pickle": receive_pickle,
 }
 SECRET = b"no secret between processes of one benchmark"
 ASK, BATCH, TENSOR = 1, 2, 3
@@ -178,7 +161,6 @@ Fetch = Callable[[], Any]
 OURS = {
     "fused, shared memory": (True, True),
     "fused, TCP": (False, True),
-    "one message a tensor, shared memory": (True, False),
     "one message a tensor, TCP": (False, False),
 }
 DIM, KNOWN_IDS = 8, 1000

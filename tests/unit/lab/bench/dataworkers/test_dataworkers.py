@@ -14,7 +14,6 @@ def rounds(parts=None, **figures):
 def judged(told=TOLD, **changes):
     paces = {
         "in_process": [10.0] * 3,
-        "DataLoader": [12.0] * 3,
         "data_set": [15.0] * 3,
         "automatic": [24.0] * 3,
         "fake_data": [30.0] * 3,
