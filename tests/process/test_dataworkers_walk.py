@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.process, pytest.mark.soak]
 def test_a_data_worker_that_gets_more_cpus_makes_more() -> None:
     with WalkProcesses(step_s=0.005, trainer_cpu=8.0, cpus=40.0) as crew:
         taken = dataworkers_walk.walk(crew, 3.0, most=5)
-    alone, *fed = taken
-    assert alone.workers == 0 and alone.steps_per_s > 0
-    assert fed[-1].worker_cpu >= 3.0
+    alone, *fed = (one.seen for one in taken)
+    assert alone.last.workers == 0 and alone.steps_per_s > 0
+    assert fed[-1].last.cpu >= 3.0
     assert fed[-1].steps_per_s > 1.5 * fed[0].steps_per_s

@@ -8,7 +8,7 @@ import contextlib
 import os
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
-from springtide.domain.data.data_workers import FeedRules, FeedState, FeedTarget
+from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedState, FeedTarget
 from springtide.planning.dataworkers import observation, tuner
 from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 from springtide.planning.dataworkers.tuning_rules import TuningPhase
@@ -31,30 +31,21 @@ from springtide_lab.charts import BLUE, ORANGE, Curve, Panel
 
 
 class TunedStep(NamedTuple):
-    """One interval, with the configuration it was measured in, and what was decided then."""
+    """One interval: when it ended, what was seen in it, and what was decided then."""
 
     at: float
-    workers: int
-    worker_cpu: float
-    worker_used: float
-    trainer_cpu: float
-    trainer_used: float
-    steps_per_s: float
-    capable_per_s: float
-    waits: float
-    fill: float
-    phase: str
+    seen: FeedSeen
     why: str
 
 
 def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
     at = [step.at for step in taken]
-    feeding = [step.workers * step.worker_cpu for step in taken]
+    feeding = [step.seen.last.workers * step.seen.last.cpu for step in taken]
     cpus = (
         Curve(at, feeding, "data workers", BLUE, "steps"),
-        Curve(at, [step.trainer_cpu for step in taken], "trainer", ORANGE, "steps"),
+        Curve(at, [step.seen.trainer_cpu for step in taken], "trainer", ORANGE, "steps"),
     )
-    speed = Curve(at, [step.steps_per_s for step in taken], style="steps")
+    speed = Curve(at, [step.seen.steps_per_s for step in taken], style="steps")
     panels = (Panel(y="steps a second", curves=[speed], y_limits=(0, None)), Panel(x="seconds", y="CPUs", curves=cpus))
     charts.draw(path, panels, size=(7, 5), stacked=True)
 
@@ -219,18 +210,21 @@ def bench(options: Options) -> report.Result:
         taken = walk(crew, every_s, most=6 if options.quick else MOST_STEPS)
     drawn = options.folder / "dataworkers-walk.png"
     draw(taken, drawn)
-    last, first = taken[-1], taken[0]
+    first, last = taken[0].seen, taken[-1].seen
     best = ideal(taken)
     return report.Result(
-        goals=(
-            report.goal(
-                "walk_vs_ideal", best and last.steps_per_s / best, target=LEAST, why="" if best else "never well fed"
-            ),
-        ),
+        goals=(report.goal("walk_vs_ideal", best and last.steps_per_s / best, target=LEAST, why="never well fed"),),
         rounds=1,
         columns=("s", "data workers", "CPUs each", "trainer's CPUs", "steps/s", "waits"),
         rows=tuple(
-            (f"{one.at:.0f}", float(one.workers), one.worker_cpu, one.trainer_cpu, one.steps_per_s, f"{one.waits:.0%}")
+            (
+                f"{one.at:.0f}",
+                float(one.seen.last.workers),
+                one.seen.last.cpu,
+                one.seen.trainer_cpu,
+                one.seen.steps_per_s,
+                f"{one.seen.last.wait_share:.0%}",
+            )
             for one in taken
         ),
         notes=(
@@ -244,23 +238,15 @@ def bench(options: Options) -> report.Result:
             f"picture: {drawn}",
         ),
         details={
-            "walk": [one._asdict() for one in taken],
-            "every_s": every_s,
             "cpu": CPU,
-            "batch_s": batch_s,
-            "step_s": step_s,
-            "data_workers": last.workers,
-            "data_worker_cpu": last.worker_cpu,
+            "data_workers": last.last.workers,
+            "data_worker_cpu": last.last.cpu,
             "trainer_cpu": last.trainer_cpu,
-            "vs_baseline": last.steps_per_s / first.steps_per_s,
-            "paper": "1 to 8 CPUs a data worker, 3 data workers, trainer 8 to 2 and back to 3 CPUs",
         },
     )
 
 
-def walk(
-    crew: WalkProcesses, every_s: float, *, most: int, say: Callable[[str], None] = harness.say
-) -> list[TunedStep]:
+def walk(crew: WalkProcesses, every_s: float, *, most: int) -> list[TunedStep]:
     """Decide, carry out, wait, look; until the tuner is content."""
     tuning = tuner.begin(FeedRules(every_s=every_s))
     began, taken, content = time.monotonic(), list[TunedStep](), False
@@ -277,28 +263,20 @@ def walk(
         tuning, target = tuner.decide(tuning, seen)
         changed = crew.carry_out(target)
         content = not changed and tuning.phase in (TuningPhase.STEADY, TuningPhase.OFF)
-        one = TunedStep(
-            at=at - began,
-            workers=seen.last.workers,
-            worker_cpu=seen.last.cpu,
-            worker_used=seen.last.cpu_used,
-            trainer_cpu=seen.trainer_cpu,
-            trainer_used=seen.trainer_cpu_used,
-            steps_per_s=seen.steps_per_s,
-            capable_per_s=seen.capable_per_s,
-            waits=seen.last.wait_share,
-            fill=seen.last.fill,
-            phase=tuning.phase.value,
-            why=target.why,
-        )
-        harness.say(f"{one.at:5.0f} s  {one.workers} x {one.worker_cpu:g}, trainer {one.trainer_cpu:g}: {target.why}")
-        taken.append(one)
+        taken.append(TunedStep(at - began, seen, target.why))
+        size = f"{seen.last.workers} x {seen.last.cpu:g}, trainer {seen.trainer_cpu:g}"
+        harness.say(f"{at - began:5.0f} s  {size}: {target.why}")
     return taken
 
 
 def ideal(taken: Sequence[TunedStep]) -> float | None:
     """Steps a second of the trainer with all its CPUs, had it never waited: as measured while it waited little."""
-    fed = [one.capable_per_s for one in taken if one.workers and one.trainer_cpu == TRAINER_CPU and one.waits < 0.2]
+    seen = [one.seen for one in taken]
+    fed = [
+        one.capable_per_s
+        for one in seen
+        if one.last.workers and one.trainer_cpu == TRAINER_CPU and one.last.wait_share < 0.2
+    ]
     return max(fed, default=None)
 
 

@@ -1,6 +1,6 @@
 """A day of traffic in five minutes: a real job on a log follows it with its workers, by forecast and measurement.
 
-In: seven generated days as history, an eighth to be played; workers held to a part of a core. Out: the figures of
+In: a generated day, and the seven days before it as history; workers held to a part of a core. Out: the figures of
 Kale's section 4.1, a picture, and whether every record was trained exactly once.
 """
 
@@ -9,11 +9,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.stream.log.layout import LogSettings
@@ -31,49 +29,15 @@ from springtide_lab import charts
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
 from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, RED, Curve, Panel
-
-STEPS = 288
-"""Of a day: five minutes each."""
-RATIO = 7.65
-DAY_NOISE, STEP_NOISE, STAYS = 0.05, 0.04, 0.8
+from springtide_lab.reproduce.kale import world
 
 
-@dataclass(frozen=True, slots=True)
-class Days:
-    """Several days in a row, from one in the past to today."""
-
-    shares: NDArray[np.float64]
-    """[days, steps]; the last row is today."""
-
-    def at(self, day: float) -> float:
-        """Share of the usual peak, `day` days after today's midnight (below 0: before)."""
-        place = (day + len(self.shares) - 1) * STEPS
-        flat = self.shares.ravel()
-        return float(np.interp(place, np.arange(len(flat)) + 0.5, flat))
-
-
-def read_days(count: int, *, seed: int) -> Days:
-    """So many days; noise of a step stays for a while, a whole day may be higher or lower than others."""
-    rng = np.random.default_rng(seed)
-    noise = np.zeros(count * STEPS)
-    for step in range(1, len(noise)):
-        noise[step] = STAYS * noise[step - 1] + rng.normal(0, STEP_NOISE) * np.sqrt(1 - STAYS**2)
-    level = np.repeat(1 + rng.normal(0, DAY_NOISE, count), STEPS)
-    whole = np.tile(usual(), count) * level * (1 + noise)
-    return Days(np.maximum(whole, 0.5 / RATIO).reshape(count, STEPS))
-
-
-def usual() -> NDArray[np.float64]:
-    """A day without noise, from midnight on: its night, its noon and its evening."""
-    hour = (np.arange(STEPS) + 0.5) * 24 / STEPS
-    humps = 0.6 * _hump(hour, at=12.0, wide=2.8) + _hump(hour, at=20.0, wide=2.6)
-    humps = (humps - humps.min()) / (humps.max() - humps.min())
-    return np.asarray(1 / RATIO + (1 - 1 / RATIO) * humps)
-
-
-def _hump(hour: NDArray[np.float64], *, at: float, wide: float) -> NDArray[np.float64]:
-    away = (hour - at + 12) % 24 - 12
-    return np.exp(-((away / wide) ** 2) / 2)
+def day_shares(seed: int) -> Callable[[float], float]:
+    """The day's traffic as a share of its peak, by days after its midnight; below 0: the days before."""
+    day = world.paper(seed)
+    values = np.concatenate([day.past, day.steps]) / day.rates.max()
+    midnight = len(values) - world.DAY
+    return lambda at: float(np.interp(midnight + at * world.DAY, np.arange(len(values)) + 0.5, values))
 
 
 def draw(points: Sequence[OnlinePoint], path: pathlib.Path, *, lasts_s: float, slo_s: float) -> None:
@@ -326,17 +290,13 @@ def told(
             f"{sum(off) / max(sum(came), 1e-9):.1%} off",
             f"picture: {drawn}",
         ),
-        details={
-            "points": [msgspec.to_builtins(one) for one in points],
-            "online": msgspec.to_builtins(state),
-            "pace": pace,
-            "lasts_s": lasts_s,
-        },
+        details={"points": points},
     )
 
 
-def one_worker(folder: pathlib.Path, *, records: int = 40_000, seconds: float = 8.0) -> float:
+def one_worker(folder: pathlib.Path) -> float:
     """Records a second that one worker trains when it never waits."""
+    records, seconds = 40_000, 8.0
     folder.mkdir()
     producer = Producer(folder, lambda _: records / EVERY_S / 4)
     producer.start()
@@ -351,27 +311,18 @@ def one_worker(folder: pathlib.Path, *, records: int = 40_000, seconds: float = 
     return (last.samples - first.samples) / gone
 
 
-def play(
-    folder: pathlib.Path,
-    *,
-    peak: float,
-    lasts_s: float,
-    cpu: float = CPU,
-    most: int = MOST,
-    work: int = WORK,
-    say: Callable[[str], None] = harness.say,
-) -> tuple[JobStatus, list[OnlinePoint], int]:
+def play(folder: pathlib.Path, *, peak: float, lasts_s: float) -> tuple[JobStatus, list[OnlinePoint], int]:
     """One day to a job; how it was at the day's end, its points, and records that were lost or trained twice."""
     folder.mkdir()
-    days = read_days(BEFORE + 1, seed=SEED)
+    share = day_shares(SEED)
     midnight = time.time()
-    producer = Producer(folder, lambda wall: peak * days.at((wall - midnight) / lasts_s))
+    producer = Producer(folder, lambda wall: peak * share((wall - midnight) / lasts_s))
     history = folder / "before.jsonl"
-    history.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in past(days, peak, midnight, lasts_s)))
+    history.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in past(share, peak, midnight, lasts_s)))
     online = OnlineJob(
-        on=True, rules=OnlineRules(most=most), speedup=DAY_S / lasts_s, every_s=120.0, history=str(history)
+        on=True, rules=OnlineRules(most=MOST), speedup=DAY_S / lasts_s, every_s=120.0, history=str(history)
     )
-    with job_of(folder, producer, online, work=work) as job, Held(job, cpu):
+    with job_of(folder, producer, online, work=WORK) as job, Held(job, CPU):
         job.until(lambda status: status.online is not None)
         producer.start()
         began, said = time.time(), ""
@@ -380,7 +331,7 @@ def play(
             status = job.status
             if status.master.decision_why != said and status.online is not None:
                 said = status.master.decision_why
-                say(f"{time.time() - midnight:5.0f} s  {status.roles.workers.wanted} workers: {said}")
+                harness.say(f"{time.time() - midnight:5.0f} s  {status.roles.workers.wanted} workers: {said}")
             assert not job.over, f"the job has ended: {status.why}"
             time.sleep(0.1)
         producer.seal()
@@ -389,10 +340,12 @@ def play(
     return status, points, miscounted(folder, producer.appended)
 
 
-def past(days: Days, peak: float, midnight: float, lasts_s: float) -> list[TrafficStep]:
+def past(share: Callable[[float], float], peak: float, midnight: float, lasts_s: float) -> list[TrafficStep]:
     """The days before, as an earlier run would have kept them."""
-    step_s = lasts_s / 144
+    step_s = lasts_s / world.DAY
     return [
-        TrafficStep(at=midnight - step_s * back, seconds=step_s, samples=step_s * peak * days.at((0.5 - back) / 144))
-        for back in range(BEFORE * 144, 0, -1)
+        TrafficStep(
+            at=midnight - step_s * back, seconds=step_s, samples=step_s * peak * share((0.5 - back) / world.DAY)
+        )
+        for back in range(BEFORE * world.DAY, 0, -1)
     ]

@@ -65,7 +65,7 @@ def produce(asked: dict[str, Any]) -> dict[str, Any]:
         writer.close()
     stream.seal()
     stream.close()
-    return {"records": int(done.sum()), "late_s": time.time() - began - scene.ends_s}
+    return {"late_s": time.time() - began - scene.ends_s}
 
 
 class ShuffleWorker:
@@ -82,7 +82,7 @@ class ShuffleWorker:
         return self._end()
 
     def _begin(self, asked: dict[str, Any]) -> dict[str, Any]:
-        self._cpu_before, self._over = line.cpu_s(), threading.Event()
+        self._over = threading.Event()
         self._scene: Scene = msgspec.convert(asked["scene"], Scene)
         rank, self._own = int(asked["rank"]), list(asked["partitions"])
         self._seen = pathlib.Path(asked["seen"])
@@ -110,25 +110,22 @@ class ShuffleWorker:
         looking = threading.Thread(target=_look, args=(self._tracker, self._own, self._over, self._seen))
         reading.begin()
         looking.start()
-        trained = _train(self._unit, self._scene, self._over)
+        _train(self._unit, self._scene, self._over)
         reading.close()
         looking.join()
-        done = self._unit.use
+        sent_bytes = self._unit.use.forwarded_bytes
         self._unit.close()
         stream.close()
         self._done = {
-            "trained": trained,
             "read_bytes": use.read_bytes,
-            "forwarded": done.forwarded,
-            "sent_bytes": done.forwarded_bytes,
-            "came_home": done.came_home,
+            "sent_bytes": sent_bytes,
             "failure": repr(reading.failure or ""),
         }
 
     def _end(self) -> dict[str, Any]:
         self._over.set()
         self._training.join()
-        return {**self._done, "cpu_s": line.cpu_s() - self._cpu_before}
+        return self._done
 
 
 def _leased(scene: Scene, own: list[int], url: str) -> LeaseTracker:
@@ -139,9 +136,9 @@ def _leased(scene: Scene, own: list[int], url: str) -> LeaseTracker:
     return tracker
 
 
-def _train(unit: ShuffleUnit, scene: Scene, over: threading.Event) -> int:
+def _train(unit: ShuffleUnit, scene: Scene, over: threading.Event) -> None:
     """Wait as long as each batch would take to train; never shorter because another wait was too long."""
-    trained, free_at = 0, time.monotonic()
+    free_at = time.monotonic()
     while not over.is_set():
         run = unit.take(0)
         if run is None:
@@ -151,8 +148,6 @@ def _train(unit: ShuffleUnit, scene: Scene, over: threading.Event) -> int:
         free_at += len(run.records) / scene.capacity
         time.sleep(max(0.0, free_at - time.monotonic()))
         unit.trained([run.claim])
-        trained += len(run.records)
-    return trained
 
 
 def _look(tracker: LeaseTracker, own: list[int], over: threading.Event, path: pathlib.Path) -> None:

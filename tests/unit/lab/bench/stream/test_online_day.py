@@ -1,33 +1,26 @@
 """Traffic of days for the benchmark of the closed loop, and what it reads off a day."""
 
-import numpy as np
 import pytest
 
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState, OnlineTotals, StreamCounts
 from springtide_lab.bench.stream import online_day
 
 
-def test_a_usual_day_has_its_trough_at_night_and_its_peak_in_the_evening():
-    usual = online_day.usual()
-    assert usual.max() == pytest.approx(1.0) and usual.min() == pytest.approx(1 / online_day.RATIO)
-    assert 19 <= usual.argmax() * 24 / online_day.STEPS <= 21 and usual.argmin() * 24 / online_day.STEPS < 6
-
-
-def test_days_are_alike_but_not_the_same_and_the_same_for_the_same_seed():
-    days = online_day.read_days(4, seed=1)
-    assert np.array_equal(days.shares, online_day.read_days(4, seed=1).shares)
-    assert not np.allclose(days.shares[0], days.shares[1])
-    assert np.abs(days.shares.mean(axis=0) - online_day.usual()).mean() < 0.08
-    assert days.at(0.5) == pytest.approx(days.shares[-1, online_day.STEPS // 2], rel=0.2)
-    assert days.at(-1 + 0.5) == pytest.approx(days.shares[-2, online_day.STEPS // 2], rel=0.2)
+def test_a_day_has_its_trough_at_night_and_its_peak_in_the_evening():
+    share = online_day.day_shares(seed=1)
+    day = [share(hour / 24) for hour in range(24)]
+    assert 0.9 < max(day) <= 1.0 and 19 <= day.index(max(day)) <= 22 and day.index(min(day)) < 7
+    assert 5 < max(day) / min(day) < 10
+    before = [share(hour / 24 - 1) for hour in range(24)]
+    assert before != day and abs(before.index(max(before)) - day.index(max(day))) <= 1
 
 
 def test_the_days_before_end_where_the_day_begins():
-    days = online_day.read_days(online_day.BEFORE + 1, seed=2)
-    steps = online_day.past(days, peak=100.0, midnight=1000.0, lasts_s=288.0)
+    share = online_day.day_shares(seed=2)
+    steps = online_day.past(share, peak=100.0, midnight=1000.0, lasts_s=288.0)
     assert len(steps) == online_day.BEFORE * 144
     assert steps[-1].at + steps[-1].seconds == pytest.approx(1000.0)
-    assert steps[-1].samples / steps[-1].seconds == pytest.approx(100 * days.at(-0.5 / 144))
+    assert steps[-1].samples / steps[-1].seconds == pytest.approx(100 * share(-0.5 / 144))
 
 
 def test_the_figures_are_those_of_the_job_beside_as_many_workers_all_day():

@@ -16,12 +16,8 @@ def told(strategy, waiting, sent=0):
         times=times,
         lag_s=np.zeros((2, len(waiting))),
         waiting=waiting,
-        trained=1,
         read_bytes=1000,
         sent_bytes=sent,
-        forwarded=0,
-        came_home=0,
-        cpu_s=0.0,
         late_s=0.0,
     )
 
