@@ -17,6 +17,7 @@ from springtide.domain.plan.view import ClusterView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model.equations import Array
 from springtide.planning.policy import registry
+from springtide.planning.policy.acceptance import Policy
 from springtide.sim import report
 from springtide.sim.engine import systems
 from springtide.sim.engine.running_job import JobEnd, JobOutcome
@@ -137,7 +138,7 @@ def _earlier(ours: systems.System, seed: int, config: PlanningConfig) -> list[Pa
     return [replace(one, ended_at=one.ended_at - over) for one in before.history]
 
 
-def _forgetful(policy: systems.Policy) -> systems.Policy:
+def _forgetful(policy: Policy) -> Policy:
     def asked(view: ClusterView, config: PlanningConfig) -> Decision:
         return policy(replace(view, history=()), config)
 
