@@ -20,13 +20,14 @@ _TINY = 1e-7  # distance of probabilities from 0 and 1 in the log loss, about th
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     """Return the exact area under the ROC curve: the share of ordered (1, 0) pairs, ties half. NaN with one class."""
     y, s = _checked(labels, scores)
-    _, which, count = np.unique(s, return_inverse=True, return_counts=True)
-    middle = np.cumsum(count) - (count - 1) / 2  # average rank of each group of ties, from 1
-    ones = float(y.sum())
-    zeros = len(y) - ones
-    if ones == 0 or zeros == 0:
-        return float("nan")
-    return float((middle[which][y > 0].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    _, which = np.unique(s, return_inverse=True)
+    return _ordered_share(np.bincount(which, weights=y), np.bincount(which, weights=1 - y))
+
+
+def _ordered_share(ones: NDArray[np.float64], zeros: NDArray[np.float64]) -> float:
+    """Return the share of ordered (1, 0) pairs, given the number of ones and zeros at each score in rising order."""
+    pairs = ones.sum() * zeros.sum()
+    return float((ones * (np.cumsum(zeros) - zeros / 2)).sum() / pairs) if pairs else float("nan")
 
 
 class StreamingAUC:
@@ -56,12 +57,7 @@ class StreamingAUC:
 
     def value(self) -> float:
         """Return the AUC so far; NaN while one class is missing."""
-        ones, zeros = self._ones.astype(np.float64), self._zeros.astype(np.float64)
-        pairs = ones.sum() * zeros.sum()
-        if pairs == 0:
-            return float("nan")
-        below = np.cumsum(zeros) - zeros
-        return float((ones * (below + zeros / 2)).sum() / pairs)
+        return _ordered_share(self._ones.astype(np.float64), self._zeros.astype(np.float64))
 
     def error_bound(self) -> float:
         """Return the largest possible distance of `value` from the exact AUC."""

@@ -4,7 +4,7 @@ In: the group's batch, and the positions of some of its samples. Out: the batch 
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from springtide.data.source import SampleSource, as_batch
+from springtide.embedding.lookup import id_routes
 
 Indices = NDArray[np.int64]
 
@@ -73,11 +74,5 @@ def rows_of(batch: Any, samples: int, places: torch.Tensor) -> Any:
 
 def samples_in(collated: Any) -> int:
     """Return the number of samples of a collated mini-batch: the first dimension of its first tensor."""
-    if isinstance(collated, torch.Tensor):
-        return int(collated.shape[0]) if collated.ndim else 1
-    parts: Iterable[Any] = ()
-    if isinstance(collated, dict):
-        parts = collated.values()
-    elif isinstance(collated, (tuple, list)):
-        parts = collated
-    return next((count for part in parts if (count := samples_in(part))), 0)
+    tensors = (leaf for _, leaf in id_routes.leaves(collated) if isinstance(leaf, torch.Tensor))
+    return next((int(tensor.shape[0]) if tensor.ndim else 1 for tensor in tensors), 0)
