@@ -353,7 +353,7 @@ class ContinuousExport:
         try:
             return make(place, manifest, self._url, format=self._format, since=since, progress=progress)
         except table_files.UnusableBase as error:
-            log.warning("the next export is whole: %s", error)
+            log.warning("the next export is full: %s", error)
         return make(place, manifest, self._url, format=self._format, progress=progress)
 
     def _newest(self) -> checkpoint_io.FoundCheckpoint:

@@ -118,7 +118,9 @@ def saves(
         thread = checkpoints.start(saver, link.ask, over, takes_at, disk.node)
         if disk.node:
             stack.callback(thread.join, TIDY_S)
-            log.info("%s is not seen from here: this part of checkpoints is in %s", welcome.checkpoints, disk.folder)
+            log.info(
+                "this server cannot see %s, and writes its checkpoint files to %s", welcome.checkpoints, disk.folder
+            )
             mirroring.start_uploads(disk.folder, link.ask, over)
         scattered = ScatteredStore(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
         yield stack.enter_context(contextlib.closing(scattered))

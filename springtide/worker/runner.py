@@ -58,7 +58,7 @@ def run(script: str, given: str) -> None:
         if place is not None and place.loop and os.path.isfile(script):
             code = user_loops.install(script, place.loop)
     except (errors.SpringtideError, OSError, ValueError) as error:
-        log.warning("where the script was in its epochs is not known: %s", error)
+        log.warning("cannot find the script's position in its epochs: %s", error)
     if code is None:
         runpy.run_path(given, run_name="__main__")
         return

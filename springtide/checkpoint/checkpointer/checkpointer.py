@@ -107,7 +107,7 @@ class Checkpointer:
                 state = read()
             except (OSError, errors.BadInput) as error:
                 skipped.append(f"step {saved_step}: {error}")
-                log.warning("the save of step %d cannot be used, taking the one before: %s", saved_step, error)
+                log.warning("the save of step %d cannot be used, so an older one is loaded: %s", saved_step, error)
                 continue
             return Loaded(saved_step, state, source, tuple(skipped))
         known = sorted({manifest.step for manifest in manifests})

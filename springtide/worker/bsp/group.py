@@ -285,7 +285,7 @@ class BspGroup:
             complete, restored = self._backend.regroup(), None
             if formed.restored:
                 restored = load_model(self._model, get_model(self._client))
-                log.info("going on after step %d, with the model that the servers hold", restored.step)
+                log.info("continuing after step %d with the model on the servers", restored.step)
             # take the step number from the model: a server that has just received its first slots does not know it
             if formed.at_rest:
                 complete = stepper.count if restored is None else restored.step

@@ -201,7 +201,7 @@ class CacheCoordinator:
             self.allotting.end(NOT_YET)
             self.allotting.permitted = (self.allotting.permitted or verdict.go) and not verdict.stop
         elif not verdict.alike:
-            log.warning("samples are shared out in runs from now on: %s", DIFFERENT)
+            log.warning("each worker trains a contiguous run of each batch from now on: %s", DIFFERENT)
             self.allotting.end(DIFFERENT, for_good=True)
         elif verdict.stop or (now is not None and self._following is not None and following is None):
             self.allotting.end(NOT_YET)
@@ -233,7 +233,7 @@ class CacheCoordinator:
         """End scheduling for good, because the loop accumulates gradients over several batches and a schedule covers
         only one. All rows are on the servers by now."""
         self.allotting.end(ACCUMULATED, for_good=True)
-        log.warning("samples are shared out in runs from now on: %s", ACCUMULATED)
+        log.warning("each worker trains a contiguous run of each batch from now on: %s", ACCUMULATED)
         self._now = None
         if self.cache is not None:
             self.cache.close()

@@ -94,7 +94,7 @@ class SampleAllocator:
         tables = [table for table in self.tables if table not in verdict.refused]
         if not tables:
             self.end(NO_IDS, for_good=True)
-            log.warning("samples are shared out in runs: %s", self.why)
+            log.warning("each worker trains a contiguous run of each batch: %s", self.why)
             return False
         if verdict.refused:
             log.info("tables %s are not scheduled: their ids are computed inside the model", sorted(verdict.refused))

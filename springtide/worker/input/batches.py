@@ -49,7 +49,7 @@ class Repeats:
         try:
             batch = self._first_of(epoch)
         except Exception as error:  # a user's data set may raise anything
-            log.warning("no batch of epoch %d can be handed out again: %s", epoch, on_one_line(error))
+            log.warning("cannot repeat a batch of epoch %d: %s", epoch, on_one_line(error))
             return None
         if batch is not None:
             self._buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
@@ -209,7 +209,7 @@ class Batches:
             if self._tracker is not None:
                 self._tracker.end_loop()
         except errors.JobFailed as error:
-            log.warning("the loop was left, and what it had sent last may not be applied: %s", error)
+            log.warning("the loop ended early, and the servers may not have applied its last push: %s", error)
 
     def _feed(self, passes: int) -> Iterator[ReadBatch]:
         feed = self._open_feed(passes)

@@ -195,4 +195,4 @@ def _tell(to_master: MasterLink, why: str) -> None:
     try:
         to_master.reports.unfed(why)
     except errors.SpringtideError as error:
-        log.info("the master does not hear that no data workers can be used: %s", error)
+        log.info("cannot tell the master that data workers cannot be used: %s", error)

@@ -179,7 +179,9 @@ def read(
         if isinstance(collated, UnreadableBatch):
             assert tracker is not None and order.claim is not None
             at = order.ranges[0]
-            log.warning("shard %d of epoch %d cannot be read, others may try: %s", at.shard, at.epoch, collated.error)
+            log.warning(
+                "this worker cannot read shard %d of epoch %d, so others try it: %s", at.shard, at.epoch, collated.error
+            )
             tracker.fail(order.claim, collated.error)
         elif not order.ranges:
             yield PAUSED if order.regroups is None else ReadBatch(order, None)

@@ -284,7 +284,7 @@ class Peers:
             for line in list(self._lines.values()):
                 if now - line.heard_at > SILENT_S and not line.silent:
                     line.silent = True
-                    log.warning("nothing is heard of %s: what it was sent is trained by others", line.name)
+                    log.warning("%s is silent: this worker takes back the batches that it sent there", line.name)
                     self._unit.peer_silent(line.name)
             self._unit.tick(away_s)
 
@@ -394,7 +394,7 @@ def open_unit(
         host = connect.own_host(welcome)
         peers = Peers(unit, welcome.secret, name, host=host, certificates=welcome.certificates)
     except errors.PortTaken as error:
-        log.warning("this worker neither gives batches to others nor takes any: %s", error)
+        log.warning("this worker exchanges no batches with other workers: %s", error)
         return unit
     unit.connect(peers)
 

@@ -70,7 +70,7 @@ class ReceivedBatches:
 
     def differs(self, why: str) -> None:
         """Report that a received result differs. The current batch is trained correctly, and no other is accepted."""
-        log.error("data workers give something else than this program: %s", why)
+        log.error("data workers return other results than this program: %s", why)
         self.wrong = self.wrong or why
 
     def own(self, indices: Indices) -> Fed:
@@ -137,7 +137,10 @@ class ReceivedBatches:
         self.reread += 1
         if number not in self._wanted:
             self._wanted.add(number)
-            log.info("%s is read by the loop after all: it travels from now on", arguments.spelled(self.paths[number]))
+            log.info(
+                "the loop reads %s after all, so data workers send it from now on",
+                arguments.spelled(self.paths[number]),
+            )
         with seeded(self._seed, name):
             return as_batch(self._source.fetch(indices))
 

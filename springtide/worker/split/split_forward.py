@@ -151,7 +151,7 @@ class SplitForward(ForwardStandIn):
     def _say(self, why: str) -> None:
         if why != self._said:
             self._said = why
-            log.warning("what data workers have made of forward() is not used, it is computed here: %s", why)
+            log.warning("this worker runs forward() as a whole and ignores the results of data workers: %s", why)
 
 
 def _is_same(part: Any, leaf: Any) -> bool:

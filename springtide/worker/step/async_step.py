@@ -135,6 +135,6 @@ class AsyncStep(TrainingStep):
         except errors.PartlyApplied as error:
             if not self._context.listener.on_torn(self._under_way):
                 raise
-            log.info("a batch that is with another by now was not applied: %s", error)
+            log.info("the servers refused a batch that another worker holds now: %s", error)
             return True
         return False

@@ -97,7 +97,7 @@ def computed(**options):
 def test_ids_that_the_model_computes_cannot_be_scheduled_and_it_says_so_and_goes_on(caplog):
     with ranks.Group(workers=2) as group:
         found = train(group, model_of=computed, cache="off", allocation="laia")
-    assert "samples are shared out in runs: the ids of every table are computed inside the model" in caplog.text
+    assert "trains a contiguous run of each batch: the ids of every table are computed inside the model" in caplog.text
     for had, _, _, sharing in found:
         assert len(had) == 10 and not sharing.allotting.on and not sharing.allotting.wholes
 
