@@ -110,7 +110,7 @@ def test_a_balanced_placement_stays(servers, load):
 
 def at_least(old, servers, load):
     """Moves that no layout within the tolerance goes below: what must leave servers, and what must arrive at them."""
-    problem = placement._problem(old, servers, load, placement.TOLERANCE)
+    problem = placement._problem(old, servers, load)
     held = problem.held(problem.before)
     over, under = held - (1 + placement.TOLERANCE), (1 - placement.TOLERANCE) - held
 

@@ -51,10 +51,8 @@ def even(slots: int, servers: int) -> Placement:
     return Placement(epoch=1, servers=servers, server_of_slot=tuple(slot * servers // slots for slot in range(slots)))
 
 
-def moves(
-    old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
-) -> tuple[SlotMove, ...]:
-    """Return the slot moves that bring every server within `tolerance` of its share.
+def moves(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> tuple[SlotMove, ...]:
+    """Return the slot moves that bring every server within `TOLERANCE` of its share.
 
     `old` names the server of each slot; a server that is not in `servers` leaves. CPU determines a server's share of
     requests, memory its share of bytes. Without measurements all slots count alike. The moves are few, but not always
@@ -64,7 +62,7 @@ def moves(
         raise errors.BadInput("slots cannot be laid over no servers: one must stay")
     if len(load) != len(old):
         raise errors.BadInput(f"loads of {len(load)} slots for {len(old)} slots")
-    problem, ranks = _problem(old, servers, load, tolerance), sorted(servers)
+    problem, ranks = _problem(old, servers, load), sorted(servers)
     now = settled(problem)
     changed = np.flatnonzero(now != problem.before)
     return tuple(SlotMove(slot=slot, source=old[slot], target=ranks[int(now[slot])]) for slot in changed.tolist())
@@ -80,8 +78,6 @@ class PlacementProblem:
     """Fractions of all bytes and of all requests, by slot."""
     share: Floats
     """Target fractions of bytes and of requests, by server."""
-    tolerance: float
-    """Allowed deviation from a share, as a fraction of that share."""
 
     def held(self, owners: Ints) -> Floats:
         """Return the bytes and requests of each server, in units of its share; 1 is exactly its share."""
@@ -92,19 +88,17 @@ class PlacementProblem:
         return held
 
     def off(self, held: Floats) -> Floats:
-        outside: Floats = np.maximum(np.abs(held - 1.0) - self.tolerance, 0.0).sum(axis=-1)
+        outside: Floats = np.maximum(np.abs(held - 1.0) - TOLERANCE, 0.0).sum(axis=-1)
         return outside
 
 
 def balance(owners: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> dict[int, float]:
-    problem = _problem(owners, servers, load, 0.0)
+    problem = _problem(owners, servers, load)
     held = problem.held(problem.before)
     return {rank: float(np.abs(held[i] - 1.0).max()) for i, rank in enumerate(sorted(servers))}
 
 
-def _problem(
-    old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], tolerance: float
-) -> PlacementProblem:
+def _problem(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> PlacementProblem:
     ranks = sorted(servers)
     place = {rank: i for i, rank in enumerate(ranks)}
     shares = [_shares([servers[rank].memory for rank in ranks]), _shares([servers[rank].cpu for rank in ranks])]
@@ -113,7 +107,6 @@ def _problem(
         before=np.array([place.get(server, -1) for server in old], dtype=np.int64),
         part=np.array(parts).T,
         share=np.array(shares).T,
-        tolerance=tolerance,
     )
 
 

@@ -54,11 +54,10 @@ class PrefetchedLeases(DirectLeases):
         tracker: LeaseTracker,
         *,
         patience_s: float = PATIENCE_S,
-        lead_s: float = LEAD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(ask)
-        self._tracker, self._patience_s, self._lead_s, self._clock = tracker, patience_s, lead_s, clock
+        self._tracker, self._patience_s, self._clock = tracker, patience_s, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-leases")
         self._asked: Future[LeaseAnswer] | None = None
         self._was_busy = False
@@ -114,5 +113,5 @@ class PrefetchedLeases(DirectLeases):
     def _short(self, card: DatasetCard) -> int:
         (began, before), (now, samples) = self._looks[0], self._looks[-1]
         pace = (samples - before) / (now - began) if now > began else 0.0
-        missing = max(pace * self._lead_s, card.batch_size) - self._tracker.unclaimed
+        missing = max(pace * LEAD_S, card.batch_size) - self._tracker.unclaimed
         return min(-(-int(missing) // card.shard_size), MOST_HELD - len(self._tracker))

@@ -100,16 +100,15 @@ class ProgressReporter:
         use: Callable[[], MemberReport] = MemberReport,
         *,
         every_s: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link, self._meter, self._use, self._every_s, self._clock = to_master, meter, use, every_s, clock
-        self._due = clock()
+        self._link, self._meter, self._use, self._every_s = to_master, meter, use, every_s
+        self._due = time.monotonic()
         self._metrics: dict[str, float] = {}
         self._loss_sum = 0.0
         self._losses = 0
 
     def step(self) -> None:
-        if self._clock() >= self._due:
+        if time.monotonic() >= self._due:
             self.send()
 
     def add(self, metrics: Mapping[str, Any]) -> None:
@@ -127,7 +126,7 @@ class ProgressReporter:
                 self._losses += 1
 
     def send(self) -> None:
-        self._due = self._clock() + self._every_s
+        self._due = time.monotonic() + self._every_s
         total = self._meter.collect()
         loss = self._loss_sum / self._losses if self._losses else None
         self._loss_sum, self._losses = 0.0, 0

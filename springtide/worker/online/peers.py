@@ -74,9 +74,7 @@ class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
 class Peers:
     """All peer connections of a worker (`shuffle_unit.Wires`). Thread-safe; only `close` blocks."""
 
-    def __init__(
-        self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
-    ) -> None:
+    def __init__(self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, certificates: str = "") -> None:
         """Listen for peers. `certificates` is the folder of the job's TLS certificates; empty without TLS."""
         self._unit, self._own = unit, PeerIdentity(name, secret, certificates)
         self.sent_bytes = 0
@@ -94,10 +92,10 @@ class Peers:
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-shuffle", daemon=True)
         self._thread.start()
         try:
-            self.address = asyncio.run_coroutine_threadsafe(self._listen(host, port), self._loop).result()
+            self.address = asyncio.run_coroutine_threadsafe(self._listen(host), self._loop).result()
         except OSError as error:
             self._stop()
-            raise errors.PortTaken(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+            raise errors.PortTaken(f"cannot listen at {host}: {error.strerror or error}") from error
         _open.add(self)
 
     def follow(self, addresses: Mapping[str, str]) -> None:
@@ -134,8 +132,8 @@ class Peers:
             with contextlib.suppress(RuntimeError):  # another thread has just closed the loop
                 self._loop.call_soon_threadsafe(call, *arguments)
 
-    async def _listen(self, host: str, port: int) -> str:
-        self._server = await asyncio.start_server(self._serve, host, port, backlog=1024, limit=BUFFER)
+    async def _listen(self, host: str) -> str:
+        self._server = await asyncio.start_server(self._serve, host, 0, backlog=1024, limit=BUFFER)
         self._descriptors.update(each.fileno() for each in self._server.sockets)
         self._start(self._tick())
         return addresses.join(host, self._server.sockets[0].getsockname()[1])

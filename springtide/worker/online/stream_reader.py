@@ -129,11 +129,10 @@ class StreamBatchReader(StreamThread):
         *,
         batch_size: int,
         linger_s: float,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__("springtide-stream")
         self._stream, self._tracker, self._unit, self._asking, self._use = stream, tracker, unit, asking, use
-        self._most, self._few, self._linger_s, self._clock = MOST_BATCHES * batch_size, batch_size, linger_s, clock
+        self._most, self._few, self._linger_s = MOST_BATCHES * batch_size, batch_size, linger_s
         self._heads = PartitionHeads(batch_size)
         self._stands: dict[int, int] = {}
         """Reader's offset in each partition."""
@@ -168,7 +167,7 @@ class StreamBatchReader(StreamThread):
                 return
         ends = dict(reader.ends())
         # do not cut a batch while the queue is full: the batch would wait anyway, and may fill up meanwhile
-        if cuts := heads.lingering(ends, self._clock() - max(self._linger_s, self._unit.wait_s)):
+        if cuts := heads.lingering(ends, time.monotonic() - max(self._linger_s, self._unit.wait_s)):
             self._asking.cut(cuts)
         self._use.stands(heads.oldest(), ends)
 
@@ -178,7 +177,7 @@ class StreamBatchReader(StreamThread):
         except errors.TemporaryError as error:
             self._say(str(error))
             return
-        now = self._clock()
+        now = time.monotonic()
         for chunk in chunks:
             self._stands[chunk.partition] = chunk.next
             if expired := self._heads.take_in(chunk, now):
