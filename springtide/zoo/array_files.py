@@ -1,18 +1,17 @@
 """Arrays of a data set in memory-mapped files that processes share, and clear errors for its files.
 
-In: blocks of named columns, a folder, and a text that identifies the content. Out: arrays by name. Files get a
-temporary name and are renamed when complete, so a reader never sees a partial file. Existing content is reused.
+In: blocks of named columns, folders to choose from, and a text that identifies the content. Out: arrays by name. A
+folder gets its name when it is complete, so a reader never sees a partial file. Existing content is reused.
 """
 
 import contextlib
 import difflib
 import errno
-import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,38 +73,69 @@ def joined(samples: int, blocks: Iterable[Columns]) -> Columns:
     return whole
 
 
-def kept(folder: Path, content: str, samples: int, blocks: Iterable[Columns]) -> Columns:
-    """Return all blocks as files under `folder`, memory-mapped read-only; existing content is reused."""
-    home = folder / hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
-    if not (home / _LIST).exists():
-        with full_is_told(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=folder))
-            try:
-                _write(scratch, content, blocks)
-                _publish(scratch, home)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-    shapes = json.loads((home / _LIST).read_text())["columns"]
-    return {
-        name: np.memmap(home / f"{name}.bin", dtype=dtype, mode="r", shape=(samples, *shape))
-        for name, (dtype, shape) in shapes.items()
-    }
+def kept(
+    homes: Sequence[Path], name: str, content: str, blocks: Iterable[Columns], notes: dict[str, Any] | None = None
+) -> tuple[Columns, dict[str, Any]]:
+    """Return all blocks as arrays of the folder `name`, memory-mapped read-only, and the notes beside them.
+
+    The folder is in the first of `homes` that has it for this content, else in the first that can be written. `notes`
+    may be filled while the blocks are made.
+    """
+    for home in homes:
+        if (found := _read(home / name, content)) is not None:
+            return found
+    for home in homes:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=home))
+        except OSError as error:
+            if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
+                raise
+            continue
+        try:
+            with full_is_told(home):
+                _write(scratch, content, blocks, {} if notes is None else notes)
+                _publish(scratch, home / name, content)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if (found := _read(home / name, content)) is not None:
+            return found
+    raise errors.DiskFull(f"nothing can be written to {' or '.join(map(str, homes))}; make one writable")
 
 
-def _write(scratch: Path, content: str, blocks: Iterable[Columns]) -> None:
+def _write(scratch: Path, content: str, blocks: Iterable[Columns], notes: dict[str, Any]) -> None:
     shapes: dict[str, tuple[str, list[int]]] = {}
     for block in blocks:
         for name, column in block.items():
-            shapes[name] = (column.dtype.str, list(column.shape[1:]))
+            rows = shapes[name][1][0] if name in shapes else 0
+            shapes[name] = (column.dtype.str, [rows + len(column), *column.shape[1:]])
             with (scratch / f"{name}.bin").open("ab") as file:
                 file.write(np.ascontiguousarray(column).data)
-    (scratch / _LIST).write_text(json.dumps({"content": content, "columns": shapes}))
+    (scratch / _LIST).write_text(json.dumps({"content": content, "columns": shapes, "notes": notes}))
 
 
-def _publish(scratch: Path, home: Path) -> None:
+def _publish(scratch: Path, there: Path, content: str) -> None:
     try:
-        os.rename(scratch, home)
+        os.rename(scratch, there)
     except OSError:
-        if not (home / _LIST).exists():  # unless another process has meanwhile written the same content
+        if not there.exists():
             raise
+        if _read(there, content) is None:  # not what another process has meanwhile written, but other content
+            shutil.rmtree(there)
+            os.rename(scratch, there)
+
+
+def _read(there: Path, content: str) -> tuple[Columns, dict[str, Any]] | None:
+    """Return the arrays in a folder; None without a folder, and for other, missing or damaged content."""
+    try:
+        listed = json.loads((there / _LIST).read_text())
+        if listed["content"] != content:
+            return None
+        return {
+            name: np.memmap(there / f"{name}.bin", dtype=dtype, mode="r", shape=tuple(shape))
+            if shape[0]
+            else np.empty(shape, dtype)
+            for name, (dtype, shape) in listed["columns"].items()
+        }, listed["notes"]
+    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError, KeyError, TypeError):
+        return None

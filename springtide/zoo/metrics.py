@@ -7,6 +7,8 @@ arrays. Labels are 0 or 1. Scores are probabilities, or logits with `from_logits
 is therefore at most half the share of such pairs, which `StreamingAUC.error_bound` returns.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,7 +26,7 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     return _ordered_share(np.bincount(which, weights=y), np.bincount(which, weights=1 - y))
 
 
-def _ordered_share(ones: NDArray[np.float64], zeros: NDArray[np.float64]) -> float:
+def _ordered_share(ones: NDArray[Any], zeros: NDArray[Any]) -> float:
     """Return the share of ordered (1, 0) pairs, given the number of ones and zeros at each score in rising order."""
     pairs = ones.sum() * zeros.sum()
     return float((ones * (np.cumsum(zeros) - zeros / 2)).sum() / pairs) if pairs else float("nan")

@@ -6,6 +6,7 @@ records for `data.stream.producer`, and `decoder()` decodes them.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,9 @@ class ClickLog(BatchDataset):
             for start in range(0, self.samples, _AHEAD_BLOCK)
         )
         if folder is not None:
-            return array_files.kept(folder, f"{self.kind} {self.samples} {self.spec}", self.samples, blocks)
+            content = f"{self.kind} {self.samples} {self.spec}"
+            name = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+            return array_files.kept([folder], name, content, blocks)[0]
         return array_files.joined(self.samples, blocks)
 
 

@@ -1,23 +1,20 @@
 """Map-style data set behind all text readers: an index of lines, split into cells, made into batches.
 
 In: a file; a subclass converts its cells to a batch. Out: `records[i]`, `records.batch(indices)`.
-The index is a file beside the text, or in the user's temporary folder if that is read-only; a `.gz` is unpacked once.
+The index is a folder beside the text, or in the user's temporary folder if that is read-only; a `.gz` is unpacked once.
 The policy "fail" raises `MalformedRecord` when a malformed line is read. The policy "skip" scans the whole file at the
 first indexing and leaves such lines out, so index i means the same record in every process.
 """
 
 import abc
-import errno
 import gzip
 import hashlib
-import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,42 +55,34 @@ class IndexedText:
 def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) -> IndexedText:
     """Index the lines of a file without those that `check` rejects. `kind` names the format and the policy."""
     source = array_files.existing(path)
-    text_file = _unpacked(source)
-    stamp = {"version": _VERSION, "kind": kind, **_stamp(text_file)}
-    for home in _homes(source):
-        index = home / f".{source.name}.{kind}.index"
-        if (found := _read_header(index)) is None or any(found[name] != value for name, value in stamp.items()):
-            continue
-        return _opened(source, text_file, index, found, header)
-    text = _mapped(text_file)
-    return _opened(source, text_file, *_written(source, kind, stamp, text, header, check), header)
+    text, notes = _text(source), {"skipped": 0, "problems": []}
+    lines = _good_lines(source, text, header, check, notes)
+    content = f"{_VERSION} {kind} {_stamp(source)}"
+    columns, found = array_files.kept(_homes(source), f".{source.name}.{kind}.lines", content, lines, notes)
+    if not len(columns["places"]):
+        hint = f"; {found['skipped']} were skipped, the first: {found['problems'][0]}" if found["skipped"] else ""
+        raise errors.BadInput(f"{source} has no records{' after its header, the first line' if header else ''}{hint}")
+    return IndexedText(
+        path=source, text=text, places=columns["places"], skipped=found["skipped"], problems=tuple(found["problems"])
+    )
 
 
-def _written(
-    source: Path, kind: str, stamp: dict[str, Any], text: NDArray[np.uint8], header: bool, check: Check | None
-) -> tuple[Path, dict[str, Any]]:
-    def fill(file: BinaryIO) -> dict[str, Any]:
-        found: dict[str, Any] = {**stamp, "lines": 0, "skipped": 0, "problems": []}
-        file.write(b" " * _HEADER)
-        line = 1
-        for starts, stops in _blocks(text):
-            if header and line == 1:
-                starts, stops, line = starts[1:], stops[1:], 2
-            bad = check(text, starts, stops) if check is not None else {}
-            for at, why in sorted(bad.items())[: _EXAMPLES - len(found["problems"])]:
-                found["problems"].append(f"{source}, line {line + at}: {why}"[:600])
-            line += len(starts)
-            good = np.ones(len(starts), dtype=bool)
-            good[list(bad)] = False
-            places = np.stack([starts[good], stops[good]], axis=1)
-            found["lines"] += len(places)
-            found["skipped"] += len(bad)
-            file.write(places.data)
-        file.seek(0)
-        file.write(json.dumps(found).encode())
-        return found
-
-    return _publish(source, f".{source.name}.{kind}.index", fill)
+def _good_lines(
+    source: Path, text: NDArray[np.uint8], header: bool, check: Check | None, notes: dict[str, Any]
+) -> Iterator[Columns]:
+    """Yield starts and stops of the lines that `check` accepts; count the others in `notes`."""
+    line = 1
+    for starts, stops in _blocks(text):
+        if header and line == 1:
+            starts, stops, line = starts[1:], stops[1:], 2
+        bad = check(text, starts, stops) if check is not None else {}
+        for at, why in sorted(bad.items())[: _EXAMPLES - len(notes["problems"])]:
+            notes["problems"].append(f"{source}, line {line + at}: {why}"[:600])
+        line += len(starts)
+        notes["skipped"] += len(bad)
+        good = np.ones(len(starts), dtype=bool)
+        good[list(bad)] = False
+        yield {"places": np.stack([starts[good], stops[good]], axis=1)}
 
 
 def _blocks(text: NDArray[np.uint8]) -> Iterator[tuple[Places, Places]]:
@@ -111,64 +100,26 @@ def _blocks(text: NDArray[np.uint8]) -> Iterator[tuple[Places, Places]]:
         yield starts, ends - returns
 
 
-def _opened(source: Path, text_file: Path, index: Path, found: dict[str, Any], header: bool) -> IndexedText:
-    if found["lines"] == 0:
-        hint = f"; {found['skipped']} were skipped, the first: {found['problems'][0]}" if found["skipped"] else ""
-        raise errors.BadInput(f"{source} has no records{' after its header, the first line' if header else ''}{hint}")
-    places = np.memmap(index, dtype=np.int64, mode="r", offset=_HEADER, shape=(found["lines"], 2))
-    return IndexedText(
-        path=source, text=_mapped(text_file), places=places, skipped=found["skipped"], problems=tuple(found["problems"])
-    )
-
-
-def _mapped(path: Path) -> NDArray[np.uint8]:
-    if path.stat().st_size == 0:
-        raise errors.BadInput(f"{path} is empty")
-    return np.memmap(path, dtype=np.uint8, mode="r")
-
-
-def _unpacked(source: Path) -> Path:
+def _text(source: Path) -> NDArray[np.uint8]:
+    """Map the text of a file. A gzip file is unpacked once."""
     with source.open("rb") as file:
-        if file.read(2) != b"\x1f\x8b":
-            return source
-    stamp = _stamp(source)
-    name = f".{source.name}.{stamp['size']}-{stamp['changed_ns']}.text"
-    for home in _homes(source):
-        if (home / name).exists():
-            return home / name
-
-    def fill(file: BinaryIO) -> dict[str, Any]:
-        try:
-            with gzip.open(source, "rb") as packed:
-                shutil.copyfileobj(packed, file, _BLOCK)
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise errors.BadInput(f"{source} is not a whole gzip file: {error}; fetch it again") from error
-        return {}
-
-    return _publish(source, name, fill)[0]
+        packed = file.read(2) == b"\x1f\x8b"
+    if packed:
+        columns, _ = array_files.kept(_homes(source), f".{source.name}.text", str(_stamp(source)), _unpacked(source))
+        if "text" in columns:
+            return columns["text"]
+    elif source.stat().st_size:
+        return np.memmap(source, dtype=np.uint8, mode="r")
+    raise errors.BadInput(f"{source} is empty")
 
 
-def _publish(source: Path, name: str, fill: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
-    """Write a file beside the source, or in the temporary folder if the source's folder is read-only."""
-    for home in _homes(source):
-        try:
-            if home != source.parent:
-                home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, scratch = tempfile.mkstemp(prefix=f"{name}-", dir=home)
-        except OSError as error:
-            if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
-                raise
-            continue
-        try:
-            with array_files.full_is_told(home):
-                with os.fdopen(handle, "wb") as file:
-                    result = fill(file)
-                os.replace(scratch, home / name)
-            return home / name, result
-        except BaseException:
-            os.unlink(scratch)
-            raise
-    raise errors.DiskFull(f"neither {source.parent} nor {tempfile.gettempdir()} can be written; make one writable")
+def _unpacked(source: Path) -> Iterator[Columns]:
+    try:
+        with gzip.open(source, "rb") as packed:
+            while block := packed.read(_BLOCK):
+                yield {"text": np.frombuffer(block, dtype=np.uint8)}
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise errors.BadInput(f"{source} is not a whole gzip file: {error}; fetch it again") from error
 
 
 def _homes(source: Path) -> list[Path]:
@@ -184,18 +135,6 @@ def _homes(source: Path) -> list[Path]:
 def _stamp(path: Path) -> dict[str, int]:
     stat = path.stat()
     return {"size": stat.st_size, "changed_ns": stat.st_mtime_ns}
-
-
-def _read_header(index: Path) -> dict[str, Any] | None:
-    try:
-        with index.open("rb") as file:
-            found = json.loads(file.read(_HEADER))
-        whole = index.stat().st_size == _HEADER + 16 * found["lines"]
-        return found if whole else None
-    except (FileNotFoundError, PermissionError):
-        return None
-    except (ValueError, KeyError, TypeError):  # the index is invalid or truncated: build it again
-        return None
 
 
 class TextRecords(BatchDataset):

@@ -127,10 +127,10 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
 def test_two_processes_that_make_the_same_files_both_get_them(tmp_path, monkeypatch):
     publish = array_files._publish
 
-    def after_another(scratch, home):
+    def after_another(*given):
         monkeypatch.setattr(array_files, "_publish", publish)
         ClickLog(100, spec=SMALL, folder=tmp_path)
-        publish(scratch, home)
+        publish(*given)
 
     monkeypatch.setattr(array_files, "_publish", after_another)
     late = ClickLog(100, spec=SMALL, folder=tmp_path)

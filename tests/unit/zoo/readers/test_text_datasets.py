@@ -158,10 +158,11 @@ def test_a_changed_file_is_indexed_again(tmp_path):
 def test_a_damaged_index_is_made_again(tmp_path):
     path = write(tmp_path / "day.txt", [GOOD, GOOD])
     assert len(CriteoTsv(path)) == 2
-    (index,) = tmp_path.glob(".day.txt.*.index")
-    for damage in (b"", b"not json", index.read_bytes()[:-8]):
-        index.write_bytes(damage)
+    (index,) = tmp_path.glob(".day.txt.*.lines")
+    for name, damage in (("columns.json", b""), ("columns.json", b"not json"), ("places.bin", b"8 bytes.")):
+        (index / name).write_bytes(damage)
         assert len(CriteoTsv(path)) == 2
+        assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == [index.name]
 
 
 def test_a_missing_file_names_the_nearest(tmp_path):
@@ -186,17 +187,17 @@ def test_empty_files_are_refused(tmp_path):
 
 def test_in_a_read_only_folder_the_index_goes_to_the_temporary_one(tmp_path, monkeypatch):
     path = write(tmp_path / "day.txt", [GOOD])
-    make = tempfile.mkstemp
+    make = tempfile.mkdtemp
 
     def refused_here(prefix, dir):
         if dir == tmp_path:
             raise PermissionError(errno.EACCES, "Permission denied")
         return make(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(tempfile, "mkstemp", refused_here)
+    monkeypatch.setattr(tempfile, "mkdtemp", refused_here)
     assert len(CriteoTsv(path)) == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["day.txt"]
-    monkeypatch.setattr(text_records, "_written", None)  # found again, not made again
+    monkeypatch.setattr(text_records, "_good_lines", lambda *given: None)  # found again, not made again
     assert len(CriteoTsv(path)) == 1
 
 
@@ -206,7 +207,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
     def no_room(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", no_room)
+    monkeypatch.setattr(os, "rename", no_room)
     with pytest.raises(errors.DiskFull, match=r"no room to write under .* MiB free"):
         CriteoTsv(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["day.txt"]
