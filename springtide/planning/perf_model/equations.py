@@ -122,7 +122,7 @@ def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) 
     )
 
 
-def hops(workers: Array, traffic_s: Array) -> Array:
+def hops(workers: Array, traffic_s: Array | float) -> Array:
     """Return the seconds of an all-reduce in a ring, for data that crosses the network once in `traffic_s`."""
     return 2 * (workers - 1) * (traffic_s / workers + HOP_S)
 
