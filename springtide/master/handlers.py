@@ -48,7 +48,6 @@ def take_report(context: MasterContext, parts: MasterParts, life: Life, report: 
     tally.take(role, report, at=now, incarnation=incarnation)
     parts.autoscaler.watching.heard(role, incarnation, report, at=now)
     parts.data_workers.heard(role, incarnation, report.feed)
-    parts.partitions.heard(report.stream)
     parts.online.heard(life, report, at=now)
     if (decision := tally.cache_decision()) is not None:
         context.apply(events.DecisionMade(*decision))

@@ -3,7 +3,6 @@
 Every change of the ledger is journaled. `data.ledger.job_ledger`, `data.partition_assign` and `job.stragglers` decide.
 """
 
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from springtide.data.ledger.stream_ledger import StreamLedger
 from springtide.data.partition_assign import assign
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, LedgerReply, NoLease, Progress, ReadFailure
-from springtide.domain.data.streams import StreamUse
 from springtide.domain.spec.job_spec import StragglerRules
 from springtide.job import stragglers
 from springtide.job.core import events
@@ -126,7 +124,6 @@ class LeaseService:
 LOOK_S = 0.5  # interval between checks
 ASKS_S = 10.0  # a worker that holds no partition and has not asked for this many seconds does not read the stream
 PATIENCE_S = 1.5  # seconds that new partitions wait for workers that have just started
-TRAFFIC_S = 60.0  # interval between checks of traffic, and the window over which it is measured
 SLOW_S = 300.0
 """Seconds after which a worker that was slow may get partitions again. Without work, no measurement can show that it
 has recovered."""
@@ -138,16 +135,10 @@ class PartitionAssigner:
     def __init__(self, context: MasterContext, asked_at: Mapping[int, float], online: OnlineAutoscaler) -> None:
         """`asked_at` is when each rank last asked for partitions. `online` knows which workers are slow."""
         self._context, self._asked_at, self._online = context, asked_at, online
-        self._looked_at = self._weighed_at = float("-inf")
+        self._looked_at = float("-inf")
         self._new_since: dict[int, float] = {}
         """When each new partition began to wait for its first worker, by shard."""
-        self._ends: deque[tuple[float, dict[int, int]]] = deque(maxlen=2)
-        self._newest: dict[int, int] = {}
         self._slow_at: dict[int, float] = {}
-
-    def heard(self, use: StreamUse | None) -> None:
-        for view in use.partitions if use is not None else ():
-            self._newest[view.partition] = max(view.end, self._newest.get(view.partition, 0))
 
     def act(self, now: float, *, lost: bool = False) -> None:
         if (now < self._looked_at + LOOK_S and not lost) or self._context.record.state.phase.over:
@@ -165,7 +156,7 @@ class PartitionAssigner:
         known = {number for number in flow.partitions if now - since[number] >= PATIENCE_S}
         self._slow_at |= dict.fromkeys(self._online.slow, now)
         slow = [rank for rank, at in self._slow_at.items() if now < at + SLOW_S]
-        wanted, why = assign(known, owners, ranks, self._rates(now), slow)
+        wanted, why = assign(known, owners, ranks, slow)
         news = tuple(
             (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank
         )
@@ -184,17 +175,6 @@ class PartitionAssigner:
             if not state.draining(role)
             and (flow.held.get(role.rank) or now - self._asked_at.get(role.rank, float("-inf")) <= ASKS_S)
         ]
-
-    def _rates(self, now: float) -> dict[int, float]:
-        """Return the record rate of each partition once a minute, otherwise nothing, so that partitions rarely move."""
-        if now < self._weighed_at + TRAFFIC_S:
-            return {}
-        self._weighed_at = now
-        self._ends.append((now, dict(self._newest)))
-        (before_at, before), (at, ends) = self._ends[0], self._ends[-1]
-        if at <= before_at:
-            return {}
-        return {number: max(0, end - before.get(number, end)) / (at - before_at) for number, end in ends.items()}
 
 
 BALANCE_S = 1.0  # seconds between decisions: one heartbeat, because reports do not change more often

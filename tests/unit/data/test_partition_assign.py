@@ -1,11 +1,11 @@
-"""Partitions are shared evenly, by number and by traffic, and those that need not move stay."""
+"""Partitions are shared evenly, and those that need not move stay."""
 
 import collections
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from springtide.data.partition_assign import UNEVEN, assign
+from springtide.data.partition_assign import assign
 
 
 def test_all_partitions_go_to_the_workers_that_are_there():
@@ -34,11 +34,11 @@ def test_what_a_lost_worker_had_is_shared_by_the_others_and_they_keep_their_own(
     assert sorted(collections.Counter(found.values()).values()) == [4, 5]
 
 
-def test_a_slow_worker_keeps_its_quietest_partition_and_the_others_share_the_rest():
+def test_a_slow_worker_keeps_one_partition_and_the_others_share_the_rest():
     owners = {partition: partition % 3 for partition in range(9)}
-    found = assign(range(9), owners, [0, 1, 2], {1: 5.0, 4: 2.0, 7: 3.0}, slow=[1])
+    found = assign(range(9), owners, [0, 1, 2], slow=[1])
     counts = collections.Counter(found.owners.values())
-    assert [one for one, rank in found.owners.items() if rank == 1] == [4] and counts == {0: 4, 2: 4, 1: 1}
+    assert [one for one, rank in found.owners.items() if rank == 1] == [1] and counts == {0: 4, 2: 4, 1: 1}
     assert all(found.owners[one] == owners[one] for one in range(9) if owners[one] != 1)
     assert found.why == "9 partitions, 3 workers: 2 of slow workers go to others"
     again = assign(range(9), found.owners, [0, 1, 2], slow=[1])
@@ -64,21 +64,6 @@ def test_without_workers_partitions_are_nobodys():
     assert assign(range(3), {0: 1}, []) == ({}, "no worker asks for partitions")
 
 
-def test_busy_partitions_do_not_stay_together():
-    rates = {0: 100.0, 1: 100.0, 2: 1.0, 3: 1.0}
-    found = assign(range(4), {0: 0, 1: 0, 2: 1, 3: 1}, [0, 1], rates)
-    assert found.owners[0] != found.owners[1]
-    assert "2 are exchanged, since the busiest has 2.0 times the mean traffic" in found.why
-    assert assign(range(4), found.owners, [0, 1], rates).owners == found.owners
-
-
-def test_a_partition_with_most_of_the_traffic_gets_quiet_neighbours():
-    rates = {0: 100.0, **dict.fromkeys(range(1, 4), 30.0), **dict.fromkeys(range(4, 8), 1.0)}
-    found = assign(range(8), {one: int(one >= 4) for one in range(8)}, [0, 1], rates).owners
-    alone = found[0]
-    assert sum(rates[one] for one in range(8) if found[one] == alone) <= 104
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     partitions=st.integers(0, 40),
@@ -96,11 +81,3 @@ def test_whatever_was_before_numbers_are_even_moves_are_few_and_the_next_look_mo
     keeps = sum(min(have, least + (place < more)) for place, have in enumerate(sorted(had, reverse=True)))
     assert sum(found[one] == owners.get(one) for one in found) == keeps, "fewest moves"
     assert assign(range(partitions), found, ranks).owners == found
-    rates = {one: chance.random() ** 4 for one in range(partitions)}
-    later = assign(range(partitions), found, ranks, rates).owners
-    again = [sum(rank == owner for owner in later.values()) for rank in ranks]
-    assert max(again) - min(again) <= 1
-    loads = {rank: sum(rates[one] for one in later if later[one] == rank) for rank in ranks}
-    mean = sum(loads.values()) / len(loads)
-    if max(loads.values()) <= UNEVEN * mean:
-        assert assign(range(partitions), later, ranks, rates).owners == later

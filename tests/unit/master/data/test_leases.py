@@ -4,9 +4,9 @@ import asyncio
 import dataclasses
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.leases import Grant, Progress, ShrinkRequest
+from springtide.domain.data.leases import Grant, Progress
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, PartitionView, StreamCard, StreamUse
+from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, StreamCard
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.core.record import JobRecord
@@ -14,7 +14,6 @@ from springtide.master.data import leases
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.coordination import CutRequest, CutsNoted
-from springtide.rpc.messages.types import MemberReport
 from springtide.telemetry.events import EventLog
 from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
 
@@ -186,26 +185,6 @@ def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_
         assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
-
-
-def test_busy_partitions_are_spread_over_workers_once_their_traffic_is_known(tmp_path, monkeypatch):
-    async def test(master, clock):
-        peers = await everyone(master, workers=2)
-        grants = {name: (await master.handle(peers[name], ask())).grants for name in ("worker-0", "worker-1")}
-        busy = {grant.nth for grant in grants["worker-0"]}
-        for now in (0.0, 70.0, 140.0):
-            for name, mine in grants.items():
-                views = tuple(PartitionView(one.nth, 0, int(now) * (50 if one.nth in busy else 1), 0.0) for one in mine)
-                beat = messages.Heartbeat(MemberReport(stream=StreamUse(partitions=views)), tuple(words(mine)))
-                await master.handle(peers[name], beat)
-            clock.now = now
-            master.record.book.renew(now)
-            master.tick()
-        pulse = await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(grants["worker-0"]))))
-        assert len(pulse.truncate) == 1 and isinstance(pulse.truncate[0], ShrinkRequest)
-        assert "exchanged" in master.status().master.decision_why
-
-    with_desk(test, tmp_path, workers=2, heartbeat_s=600)
 
 
 def test_ranks_of_a_group_are_given_the_same_of_a_stream_and_a_batch_that_is_not_full_when_it_has_waited(tmp_path):
