@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,27 +29,16 @@ from springtide_lab.bench.core import harness, peers, report
 TARGETS = {"embeddingbag_sgd": 4.0, "tbe_sgd": 1.5, "tbe_rowwise_adagrad": 5.0}
 OURS = {"embeddingbag_sgd": "sgd", "tbe_sgd": "sgd", "tbe_rowwise_adagrad": "rowwise_adagrad"}
 THREADS = (1, 2)
-GROWN_DIM = 8
+GROWN_DIM, GROWN_BATCH = 8, 8192
 ROW_BYTES = 4 * GROWN_DIM  # SGD keeps no state
 CELL_BYTES = 24  # what a row may cost beside its floats
 ODD = np.uint64(0x9E3779B97F4A7C15)  # times an odd number is one to one: distinct keys all over the range
 TABLES, DIM, BATCH, LR = 26, 16, 512, 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Modules:
-    """Rounds by number of threads; why a peer is missing."""
-
-    rounds: dict[int, harness.Rounds] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
-
-    def worst(self, peer: str) -> harness.Ratio | None:
-        """Ours over this peer, at the thread count that is worse for us."""
-        return report.worst([r.ratio(f"ours {OURS[peer]}", peer) for r in self.rounds.values() if peer in r.figures])
-
-
-def measure(*, quick: bool) -> Modules:
-    modules = Modules()
+def measure(*, quick: bool, notes: list[str]) -> dict[int, harness.Rounds]:
+    """Modules in turn, by number of threads."""
+    measured: dict[int, harness.Rounds] = {}
     rows = 5_000 if quick else 100_000
     drawn = id_streams.zipf_batches(7, batches=8 if quick else 256, tables=TABLES, rows=rows, batch=BATCH)
     before = torch.get_num_threads()
@@ -61,13 +50,23 @@ def measure(*, quick: bool) -> Modules:
         for threads in THREADS:
             torch.set_num_threads(threads)
             options = {"file": str(file), "shape": drawn.shape, "rows": rows, "dim": DIM, "threads": threads, "lr": LR}
-            label = f"modules, {threads} thread{'s' if threads > 1 else ''}"
             with contextlib.ExitStack() as stack:
                 sides = {f"ours {kind}": ours(kind, batches, rows, seconds) for kind in ("sgd", "rowwise_adagrad")}
-                sides |= theirs(stack, options, seconds, modules)
-                modules.rounds[threads] = harness.alternate(sides, rounds=3 if quick else 9, label=label)
+                sides |= theirs(stack, options, seconds, notes)
+                rounds = 3 if quick else 9
+                measured[threads] = harness.alternate(sides, rounds=rounds, label=f"modules, {named(threads)}")
     torch.set_num_threads(before)
-    return modules
+    return measured
+
+
+def named(threads: int) -> str:
+    return f"{threads} thread{'s' if threads > 1 else ''}"
+
+
+def worst(measured: Mapping[int, harness.Rounds], peer: str) -> harness.Ratio | None:
+    """Ours over this peer, at the thread count that is worse for us."""
+    rounds = [one for one in measured.values() if peer in one.figures]
+    return report.worst([one.ratio(f"ours {OURS[peer]}", peer) for one in rounds])
 
 
 def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float) -> harness.Measure:
@@ -93,29 +92,15 @@ def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float)
 
 
 def theirs(
-    stack: contextlib.ExitStack, options: dict[str, object], seconds: float, modules: Modules
+    stack: contextlib.ExitStack, options: dict[str, object], seconds: float, notes: list[str]
 ) -> dict[str, harness.Measure]:
-    """Every peer that can be had; for the others `modules.why` says why not."""
-    python: pathlib.Path | None = None
-    failed = ""
+    """Every peer that can be had; `notes` say why the others are missing."""
     sides: dict[str, harness.Measure] = {}
-    try:
-        python = peers.environment()
-    except peers.PeerFailed as error:
-        failed = str(error)
-        harness.say(failed)
     for kind in TARGETS:
-        needs_peers = kind.startswith("tbe")
-        if needs_peers and python is None:
-            modules.why[kind] = failed
-            continue
-        try:
-            own = python if needs_peers else None
-            worker = stack.enter_context(peers.Worker("store/bags", python=own, options={**options, "kind": kind}))
-        except peers.PeerFailed as error:
-            modules.why[kind] = str(error)
-            continue
-        sides[kind] = functools.partial(worker.figure, seconds=seconds)
+        with peers.optional(kind, notes):
+            python = peers.environment() if kind.startswith("tbe") else None
+            worker = stack.enter_context(peers.Worker("store/bags", python=python, options={**options, "kind": kind}))
+            sides[kind] = functools.partial(worker.figure, seconds=seconds)
     return sides
 
 
@@ -150,17 +135,6 @@ class ProbeCase:
         return _native.TableSpec(id=table, name=f"t{table}", dim=self.dim, optimizer=self.optimizer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Rates in M rows/s and ratios to the bare loop."""
-
-    name: str
-    rates: Mapping[str, float]
-    lookup: harness.Ratio
-    update: harness.Ratio
-    rounds: int
-
-
 def probe_cases(*, quick: bool) -> list[ProbeCase]:
     """26 tables of 100k rows, and one whose rows (weights and state) take 4 GiB, for every optimizer."""
     small, big_bytes = (2_000, 1 << 24) if quick else (100_000, 1 << 32)
@@ -173,7 +147,8 @@ def probe_cases(*, quick: bool) -> list[ProbeCase]:
     return found
 
 
-def probe(case: ProbeCase, *, quick: bool) -> Measured:
+def probe(case: ProbeCase, *, quick: bool) -> harness.Rounds:
+    """M rows/s of lookups and updates, ours and the bare loop's."""
     harness.say(f"filling {case.name}")
     store = filled(case)
     probe = _native.ProbeLoop(case.spec(0), rows=case.tables * case.rows, seed=1)
@@ -205,14 +180,7 @@ def probe(case: ProbeCase, *, quick: bool) -> Measured:
     }
     seconds = 0.02 if quick else 0.08  # 50 batches and more a round; the whole in minutes
     rates = {name: harness.rate(work, units=count / 1e6, seconds=seconds) for name, work in works.items()}
-    rounds = harness.alternate(rates, rounds=3 if quick else 9, label=case.name)
-    return Measured(
-        name=case.name,
-        rates={name: rounds.median(name) for name in works},
-        lookup=rounds.ratio("ours lookup", "probe lookup"),
-        update=rounds.ratio("ours update", "probe update"),
-        rounds=rounds.count,
-    )
+    return harness.alternate(rates, rounds=3 if quick else 9, label=case.name)
 
 
 def filled(case: ProbeCase) -> _native.Store:
@@ -252,50 +220,43 @@ def draw(case: ProbeCase, store: _native.Store, rng: np.random.Generator, count:
 
 
 def bench(options: Options) -> report.Result:
-    cases = [probe(case, quick=options.quick) for case in probe_cases(quick=options.quick)]
-    modules = measure(quick=options.quick)
+    probed = {case.name: probe(case, quick=options.quick) for case in probe_cases(quick=options.quick)}
+    lookups = {name: rounds.ratio("ours lookup", "probe lookup") for name, rounds in probed.items()}
+    updates = {name: rounds.ratio("ours update", "probe update") for name, rounds in probed.items()}
+    notes: list[str] = []
+    modules = measure(quick=options.quick, notes=notes)
     goals = (
-        report.goal("lookup_vs_probe_gather", report.worst([case.lookup for case in cases]), target=0.6),
-        report.goal("update_vs_probe_scatter", report.worst([case.update for case in cases]), target=0.5),
+        report.goal("lookup_vs_probe_gather", report.worst(list(lookups.values())), target=0.6),
+        report.goal("update_vs_probe_scatter", report.worst(list(updates.values())), target=0.5),
         *(
-            report.goal(f"vs_{peer}", modules.worst(peer), target=target, why=modules.why.get(peer, ""))
+            report.goal(f"vs_{peer}", worst(modules, peer), target=target, why=" ".join(dict.fromkeys(notes)))
             for peer, target in TARGETS.items()
         ),
     )
-    rows: list[report.Cells] = []
-    for case in cases:
-        lookup, update = case.rates["ours lookup"], case.rates["ours update"]
-        rows.append((case.name, lookup, case.lookup.value, update, case.update.value))
-    for threads, rounds in modules.rounds.items():
+    rows: list[report.Cells] = [
+        (
+            name,
+            rounds.median("ours lookup"),
+            lookups[name].value,
+            rounds.median("ours update"),
+            updates[name].value,
+        )
+        for name, rounds in probed.items()
+    ]
+    for threads, rounds in modules.items():
         for name in rounds.figures:
             ratio = rounds.ratio(f"ours {OURS[name]}", name).value if name in OURS else None
-            label = f"{name}, {threads} thread{'s' if threads > 1 else ''}"
-            rows.append((label, rounds.median(name), ratio, None, None))
+            rows.append((f"{name}, {named(threads)}", rounds.median(name), ratio, None, None))
     return report.Result(
         goals=goals,
-        rounds=cases[0].rounds,
+        rounds=min(rounds.count for rounds in probed.values()),
         columns=("case (M rows/s; ratio to the peer)", "lookup", "ratio", "update", "ratio"),
         rows=tuple(rows),
         notes=(
             "Tables: ours against the bare loop. Modules: lookup + backward + update, peers' own rate first.",
-            *(f"{peer} was not measured: {why}" for peer, why in modules.why.items()),
+            *dict.fromkeys(notes),
         ),
-        details={
-            "cases": {case.name: case.rates for case in cases},
-            "modules": {str(t): {name: r.median(name) for name in r.figures} for t, r in modules.rounds.items()},
-        },
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """One run: seconds of every batch, and what is resident in the end."""
-
-    seconds: NDArray[np.float64]
-    batch: int
-    rows: int
-    resident: int
-    arenas: int
 
 
 def growth_bench(options: Options) -> report.Result:
@@ -305,53 +266,46 @@ def growth_bench(options: Options) -> report.Result:
     `bytes_vs_payload` (resident over payload + state + 24 B a row).
     """
     rows, skip = (1_000_000, 100_000) if options.quick else (50_000_000, 5_000_000)
-    grown = grow(rows=rows, batch=8192)
-    settled = grown.seconds[skip // grown.batch :]
-    tenths = [float(grown.batch * len(part) / part.sum()) for part in np.array_split(settled, 10)]
-    mean = grown.batch * len(settled) / float(settled.sum())
+    before = resident_bytes()
+    store = _native.Store(slots=1024, seed=0, threads=1)
+    settled = grow(store, rows=rows)[skip // GROWN_BATCH :]
+    resident = resident_bytes() - before
+    tenths = [float(GROWN_BATCH * len(part) / part.sum()) for part in np.array_split(settled, 10)]
+    mean = GROWN_BATCH * len(settled) / float(settled.sum())
     p50, p999 = (float(np.quantile(settled, q)) for q in (0.5, 0.999))
-    allowed = grown.rows * (ROW_BYTES + CELL_BYTES)
     goals = (
         report.goal("rate_flat", min(tenths) / mean, target=0.8),
         report.goal("p999_vs_p50", p999 / p50, target=5, better="lower"),
-        report.goal("bytes_vs_payload", grown.resident / allowed, target=1.25, better="lower"),
+        report.goal(
+            "bytes_vs_payload", resident / (store.rows() * (ROW_BYTES + CELL_BYTES)), target=1.25, better="lower"
+        ),
     )
     table = (
-        ("rows inserted, M", grown.rows / 1e6),
+        ("rows inserted, M", store.rows() / 1e6),
         ("mean rate, M rows/s", mean / 1e6),
         ("slowest tenth, M rows/s", min(tenths) / 1e6),
-        (f"batch of {grown.batch}, p50, ms", 1e3 * p50),
-        (f"batch of {grown.batch}, p99.9, ms", 1e3 * p999),
-        (f"batch of {grown.batch}, worst, ms", 1e3 * float(settled.max())),
-        ("resident, bytes a row", grown.resident / grown.rows),
-        ("arenas, bytes a row", grown.arenas / grown.rows),
+        (f"batch of {GROWN_BATCH}, p50, ms", 1e3 * p50),
+        (f"batch of {GROWN_BATCH}, p99.9, ms", 1e3 * p999),
+        (f"batch of {GROWN_BATCH}, worst, ms", 1e3 * float(settled.max())),
+        ("resident, bytes a row", resident / store.rows()),
+        ("arenas, bytes a row", store.resident_bytes() / store.rows()),
     )
-    details = {"tenths_rows_per_s": tenths, "skip_rows": skip}
-    return report.Result(goals=goals, rounds=1, columns=("what", "value"), rows=table, details=details)
+    return report.Result(goals=goals, rounds=1, columns=("what", "value"), rows=table)
 
 
-def grow(*, rows: int, batch: int) -> Growth:
-    """Push a gradient to `rows` keys that were never seen before, a batch at a time."""
-    store = _native.Store(slots=1024, seed=0, threads=1)
+def grow(store: _native.Store, *, rows: int) -> NDArray[np.float64]:
+    """Push a gradient to `rows` keys that were never seen before; seconds of each batch."""
     store.declare(_native.TableSpec(id=0, name="grown", dim=GROWN_DIM, optimizer="sgd"))
-    tables = np.zeros(batch, dtype=np.uint16)
-    gradients = np.full(batch * GROWN_DIM, 0.01, dtype=np.float32)
+    tables = np.zeros(GROWN_BATCH, dtype=np.uint16)
+    gradients = np.full(GROWN_BATCH * GROWN_DIM, 0.01, dtype=np.float32)
     hyper = [(0, _native.Hyper(lr=0.1))]
-    count = rows // batch
-    seconds = np.zeros(count)
-    before = resident_bytes()
-    for index in harness.track(f"{rows / 1e6:g} M inserts", range(count)):
-        keys = (np.arange(index * batch, (index + 1) * batch, dtype=np.uint64) * ODD).view(np.int64)
+    seconds = np.zeros(rows // GROWN_BATCH)
+    for index in harness.track(f"{rows / 1e6:g} M inserts", range(len(seconds))):
+        keys = np.arange(index * GROWN_BATCH, (index + 1) * GROWN_BATCH, dtype=np.uint64) * ODD
         began = time.perf_counter()
-        store.push(tables, keys, gradients, hyper, clock=index, unique=True)
+        store.push(tables, keys.view(np.int64), gradients, hyper, clock=index, unique=True)
         seconds[index] = time.perf_counter() - began
-    return Growth(
-        seconds=seconds,
-        batch=batch,
-        rows=store.rows(),
-        resident=resident_bytes() - before,
-        arenas=store.resident_bytes(),
-    )
+    return seconds
 
 
 def resident_bytes() -> int:
