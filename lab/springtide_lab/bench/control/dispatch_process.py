@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import line
+import psutil
 
 Count = Callable[[float], tuple[int, int]]
 """Lease and complete for some seconds: shards completed, calls made."""
@@ -129,16 +130,6 @@ def serve_dlrover(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     return {"address": f"127.0.0.1:{port}"}, os.getpid()
 
 
-def cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far."""
-    parts = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory(pid: int) -> int:
-    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def start_client(options: dict[str, Any]) -> line.Round:
     go_on = {"springtide": lease_springtide, "dlrover": lease_dlrover}[options["kind"]](options)
 
@@ -153,7 +144,13 @@ def start_client(options: dict[str, Any]) -> line.Round:
 
 def start_master(options: dict[str, Any]) -> line.Round:
     where, pid = {"springtide": serve_springtide, "dlrover": serve_dlrover}[options["kind"]](options)
-    return lambda request: {"figure": cpu_s(pid), "memory": memory(pid), **where}
+    process = psutil.Process(pid)
+
+    def measure(request: dict[str, Any]) -> dict[str, Any]:
+        used = process.cpu_times()
+        return {"figure": used.user + used.system, "memory": process.memory_info().rss, **where}
+
+    return measure
 
 
 def start(options: dict[str, Any]) -> line.Round:

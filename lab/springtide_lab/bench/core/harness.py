@@ -4,17 +4,20 @@ In: a function for each contestant that does one round and returns its figure (a
 `Rounds`, with medians and ratios round by round; `Box`, how idle the machine was. Next: report.py. Processes: peers.py.
 """
 
+import contextlib
 import os
 import pathlib
 import platform
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
+import psutil
 from rich import console as rich_console
 from rich import progress as rich_progress
 
@@ -26,20 +29,18 @@ Item = TypeVar("Item")
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and how idle it was. Shares are of all cores together; None: this system does not say."""
+    """The machine and how idle it was. Shares are of all cores together."""
 
     cpu: str
     cores: int
     memory_gib: float
     load_before: float
-    others_before: float | None
-    others_during: float | None
-    steal_during: float | None
-    idle: bool | None
+    others_before: float
+    others_during: float
+    steal_during: float
+    idle: bool
 
     def sentence(self) -> str:
-        if self.others_before is None or self.others_during is None or self.steal_during is None:
-            return f"{self.cpu}, {self.cores} cores; this system does not say how busy others keep it"
         used = (
             f"others used {self.others_before:.0%} before and {self.others_during:.0%} during, "
             f"steal {self.steal_during:.1%}"
@@ -49,14 +50,14 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.cpu}, {self.cores} cores, NOT IDLE ({used}): do not trust these figures"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineMoment:
+class MachineMoment(NamedTuple):
     """CPU time since boot, in seconds summed over cores."""
 
     at: float
     busy: float
     steal: float
     ours: float
+    """Of this process and its descendants."""
 
 
 class Watch:
@@ -65,7 +66,7 @@ class Watch:
     def __init__(self, *, settle_s: float) -> None:
         self._settle_s = settle_s
         self._load = os.getloadavg()[0]
-        self._moments: list[MachineMoment | None] = []
+        self._moments: list[MachineMoment] = []
 
     def __enter__(self) -> Self:
         self._moments.append(_now())
@@ -78,28 +79,23 @@ class Watch:
 
     def box(self) -> Box:
         settled, began, ended = self._moments
-        before = _shares(settled, began)
-        during = _shares(began, ended)
-        idle = None
-        if before and during:
-            idle = max(before[0], during[0]) <= IDLE_SHARE and during[1] <= STEAL_SHARE
+        others_before, _ = _shares(settled, began)
+        others_during, steal = _shares(began, ended)
         return Box(
             cpu=_cpu_name(),
-            cores=os.cpu_count() or 1,
-            memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            cores=psutil.cpu_count(),
+            memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
             load_before=round(self._load, 2),
-            others_before=before[0] if before else None,
-            others_during=during[0] if during else None,
-            steal_during=during[1] if during else None,
-            idle=idle,
+            others_before=others_before,
+            others_during=others_during,
+            steal_during=steal,
+            idle=max(others_before, others_during) <= IDLE_SHARE and steal <= STEAL_SHARE,
         )
 
 
-def _shares(start: MachineMoment | None, end: MachineMoment | None) -> tuple[float, float] | None:
+def _shares(start: MachineMoment, end: MachineMoment) -> tuple[float, float]:
     """Others' share of all cores and the hypervisor's between two moments."""
-    if start is None or end is None or end.at <= start.at:
-        return None
-    capacity = (end.at - start.at) * (os.cpu_count() or 1)
+    capacity = (end.at - start.at) * psutil.cpu_count()
     others = (end.busy - start.busy) - (end.ours - start.ours)
     return _share(others, capacity), _share(end.steal - start.steal, capacity)
 
@@ -108,56 +104,23 @@ def _share(part: float, capacity: float) -> float:
     return round(min(1.0, max(0.0, part) / capacity), 4)
 
 
-def _now() -> MachineMoment | None:
-    try:
-        first = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    except OSError:
-        return None
-    tick = os.sysconf("SC_CLK_TCK")
-    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(value) / tick for value in first[:8])
-    busy = user + nice + system + irq + softirq
-    return MachineMoment(at=time.monotonic(), busy=busy, steal=steal, ours=_our_cpu_s(tick))
+def _now() -> MachineMoment:
+    times = psutil.cpu_times()
+    busy = times.user + times.nice + times.system + times.irq + times.softirq
+    return MachineMoment(time.monotonic(), busy, times.steal, _our_cpu_s())
 
 
-def _our_cpu_s(tick: int) -> float:
-    parents: dict[int, int] = {}
-    used: dict[int, float] = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            after_name = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue  # it ended while we looked
-        pid = int(entry.name)
-        parents[pid] = int(after_name[1])
-        used[pid] = sum(int(value) for value in after_name[11:15]) / tick  # own and reaped, user and system
-    me = os.getpid()
-    total = 0.0
-    for pid, seconds in used.items():
-        ancestor = pid
-        while ancestor > 1 and ancestor != me:
-            ancestor = parents.get(ancestor, 0)
-        total += seconds if ancestor == me else 0.0
+def _our_cpu_s() -> float:
+    own, total = psutil.Process(), 0.0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+            total += sum(process.cpu_times()[:4])  # own and of reaped children, user and system
     return total
 
 
 def _cpu_name() -> str:
-    try:
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return platform.machine()
-
-
-def available_bytes() -> int:
-    """Memory that programs could take now, as the kernel estimates it."""
-    for entry in pathlib.Path("/proc/meminfo").read_text().splitlines():
-        if entry.startswith("MemAvailable:"):
-            return int(entry.split()[1]) * 1024
-    return 0
+    names = re.findall(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return names[0] if names else platform.machine()
 
 
 def say(line: str) -> None:

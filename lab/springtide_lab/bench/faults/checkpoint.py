@@ -11,6 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, peers, report, versions
 from springtide_lab.bench.train import train
@@ -81,7 +83,7 @@ class Stall:
 
 
 def saving(options: Options) -> report.Result:
-    sizes = (32, 64) if options.quick else sizes_for(harness.available_bytes())
+    sizes = (32, 64) if options.quick else sizes_for(psutil.virtual_memory().available)
     stalls = []
     share: float | None = None
     rows: list[report.Cells] = []

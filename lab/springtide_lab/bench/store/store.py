@@ -16,6 +16,7 @@ from concurrent import futures
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
@@ -266,10 +267,11 @@ def growth_bench(options: Options) -> report.Result:
     `bytes_vs_payload` (resident over payload + state + 24 B a row).
     """
     rows, skip = (1_000_000, 100_000) if options.quick else (50_000_000, 5_000_000)
-    before = resident_bytes()
+    process = psutil.Process()
+    before = process.memory_info().rss
     store = _native.Store(slots=1024, seed=0, threads=1)
     settled = grow(store, rows=rows)[skip // GROWN_BATCH :]
-    resident = resident_bytes() - before
+    resident = process.memory_info().rss - before
     tenths = [float(GROWN_BATCH * len(part) / part.sum()) for part in np.array_split(settled, 10)]
     mean = GROWN_BATCH * len(settled) / float(settled.sum())
     p50, p999 = (float(np.quantile(settled, q)) for q in (0.5, 0.999))
@@ -306,8 +308,3 @@ def grow(store: _native.Store, *, rows: int) -> NDArray[np.float64]:
         store.push(tables, keys.view(np.int64), gradients, hyper, clock=index, unique=True)
         seconds[index] = time.perf_counter() - began
     return seconds
-
-
-def resident_bytes() -> int:
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
