@@ -11,10 +11,10 @@ SPEEDUP = 288.0
 
 
 def played(truth, *, seed=9, rules=None):
-    days, peak = online_day.read_days(8, seed=seed), 3.2 * truth.most(1)
-    before = np.asarray([peak * days.at((0.5 - back) / 144) for back in range(7 * 144, 0, -1)])
+    share, peak = online_day.day_shares(seed), 3.2 * truth.most(1)
+    before = np.asarray([peak * share((0.5 - back) / 144) for back in range(7 * 144, 0, -1)])
     return play(
-        lambda now: peak * days.at(now * SPEEDUP / 86_400),
+        lambda now: peak * share(now * SPEEDUP / 86_400),
         before,
         truth,
         rules or OnlineRules(most=4),

@@ -196,7 +196,6 @@ class Feeding:
         self._known: dict[str, FedJob] = {}
         self._walks: dict[str, Walk] = {}
         self._seats: tuple[Seat, ...] = ()
-        self.moved = 0.0
         self.local_share = 1.0
 
     def round(self, running: Sequence[ClusterRun], now: float, *, others: bool) -> bool:
@@ -221,11 +220,11 @@ class Feeding:
         machines = [
             Machine(name=host.name, cpu=host.cpus_free, distributed=len(host.distributed)) for host in self._hosts
         ]
-        placed = node_placement.place(wants, machines, self._seats)
-        self._seats = placed.seats
-        self.moved += placed.moved
-        total = sum(seat.cpu for seat in placed.seats)
-        self.local_share = placed.local(wants) / total if total else 1.0
+        self._seats = node_placement.place(wants, machines, self._seats)
+        homes = {want.job: want.homes for want in wants}
+        total = sum(seat.cpu for seat in self._seats)
+        local = sum(seat.cpu for seat in self._seats if seat.machine in homes[seat.job])
+        self.local_share = local / total if total else 1.0
         self._apply(running)
         return changed
 
@@ -336,8 +335,6 @@ class ClusterStory:
 
     ends: list[JobEnd] = field(default_factory=list)
     moments: list[ClusterMoment] = field(default_factory=list)
-    moved: float = 0.0
-    """Cores of data workers that changed machines."""
 
 
 def run(jobs: Sequence[Job], system: SharingSystem, preset: TracePreset, seed: int = 0) -> ClusterStory:
@@ -363,8 +360,6 @@ class _World:
             if self._feeding is not None and (changed or self._now >= self._next_round - DONE):
                 self._share(changed)
             self._note()
-        if self._feeding is not None:
-            self._story.moved = self._feeding.moved
         return self._story
 
     def _next(self) -> float:
@@ -440,8 +435,6 @@ class Figures:
 
     jct: float
     queueing: float
-    running: float
-    """JCT without queueing."""
     gpus: float
     """Allocated, of all, in the minutes that are measured."""
     cpus: float
@@ -449,25 +442,17 @@ class Figures:
     """Section 2: |free cores' share - free GPUs' share|, mean of machines and time."""
     local: float
     """Of data workers' cores, those beside a trainer of theirs."""
-    moved: float
-    """Cores of data workers that changed machines, a job."""
-    makespan: float
 
 
 def figures(story: ClusterStory, until: float) -> Figures:
     count = len(story.ends)
-    jct = sum(one.jct for one in story.ends) / count
-    queueing = sum(one.queued for one in story.ends) / count
     return Figures(
-        jct=jct,
-        queueing=queueing,
-        running=jct - queueing,
-        moved=story.moved / count,
+        jct=sum(one.jct for one in story.ends) / count,
+        queueing=sum(one.queued for one in story.ends) / count,
         gpus=mean(story.moments, until, lambda one: one.gpus),
         cpus=mean(story.moments, until, lambda one: one.cpus),
         fragmentation=mean(story.moments, until, lambda one: one.fragmentation),
         local=mean(story.moments, until, lambda one: one.local),
-        makespan=max(one.ended for one in story.ends),
     )
 
 

@@ -1,11 +1,11 @@
 """Places data workers on machines: next to their trainers if possible, otherwise where the network is quiet.
 
-In: the cores granted to each job (`allocation.allot`), free cores of machines, and the current seats. Out: a
-`PlacementPlan` with seats (cores of one job on one machine) and the cores that move.
+In: the cores granted to each job (`allocation.allot`), free cores of machines, and the current seats. Out: the next
+seats: cores of one job on one machine.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 ROUNDING = 1e-9
@@ -41,22 +41,7 @@ class Seat:
     cpu: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementPlan:
-    """Machines of all data workers, and the cores that move."""
-
-    seats: tuple[Seat, ...]
-    moved: float = 0.0
-    """Cores that moved between machines, without new and released cores."""
-    missing: Mapping[str, float]
-    """Cores without a machine, by job."""
-
-    def local(self, wants: Sequence[PlacementRequest]) -> float:
-        homes = {want.job: set(want.homes) for want in wants}
-        return sum(seat.cpu for seat in self.seats if seat.machine in homes.get(seat.job, set()))
-
-
-def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> PlacementPlan:
+def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> tuple[Seat, ...]:
     """Place all requests. The order is: keep seats next to trainers, keep remote seats, grow locally, grow remotely.
 
     Finally, remote seats move to a trainer's machine, or to a quieter machine, where room has become free.
@@ -79,7 +64,7 @@ def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: S
                 break
             table.take(want.job, min(open_ones, key=lambda name: table.order(name, want.job)), math.inf)
     _improve(table, wants)
-    return _placing(table, now)
+    return tuple(Seat(job=job, machine=machine, cpu=cpu) for (job, machine), cpu in sorted(table.cpu.items()))
 
 
 class _Table:
@@ -180,18 +165,3 @@ def _move(table: _Table, job: str, machine: str, better: str, most: float) -> bo
     table.give(job, machine, cpu)
     table.take(job, better, cpu)
     return True
-
-
-def _placing(table: _Table, now: Sequence[Seat]) -> PlacementPlan:
-    seats = tuple(Seat(job=job, machine=machine, cpu=cpu) for (job, machine), cpu in sorted(table.cpu.items()))
-    new: dict[str, float] = {}
-    old: dict[str, float] = {}
-    was = {(seat.job, seat.machine): seat.cpu for seat in now}
-    for key in was.keys() | table.cpu.keys():
-        change = table.cpu.get(key, 0.0) - was.get(key, 0.0)
-        side = new if change > 0 else old
-        side[key[0]] = side.get(key[0], 0.0) + abs(change)
-    moved = sum(min(cpu, old.get(job, 0.0)) for job, cpu in new.items())
-    return PlacementPlan(
-        seats=seats, moved=moved, missing={job: cpu for job, cpu in table.wanted.items() if cpu > ROUNDING}
-    )

@@ -14,7 +14,7 @@ from springtide_lab.bench.cache.allocate import SentRows
 from springtide_lab.bench.cache.id_streams import Ids, IdStream
 from springtide_lab.reproduce.report import BENCHES, published
 
-WORKERS, SERVERS, BATCH, REAL_BATCH, DIM, CACHE_SHARE, WARM_UPS = 8, 1, 128, 256, 512, 0.1, 10
+WORKERS, SERVERS, BATCH, DIM, CACHE_SHARE, WARM_UPS = 8, 1, 128, 512, 0.1, 10
 ROW_BYTES = 4 * DIM
 GENERATED = ("w1", "w2", "w3", "w4")
 HARDER = ("zipf-1.05", "zipf-1.2", "correlated")

@@ -38,8 +38,6 @@ class Seen(NamedTuple):
     """Of workers, in the last step in which they trained."""
     free: NDArray[np.bool_]
     """No change is under way."""
-    trained: Array
-    """Samples since the beginning."""
 
     @property
     def at(self) -> float:
@@ -115,7 +113,7 @@ def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doi
     down = np.zeros((steps, lanes))
     for step in range(steps):
         free = under_way <= 0
-        seen = Seen(step, workers, by_step[step] - trained, rates[max(step - 1, 0)], utilization, free, trained)
+        seen = Seen(step, workers, by_step[step] - trained, rates[max(step - 1, 0)], utilization, free)
         wanted = scheme(seen)
         change = free & (wanted != workers)
         if change.any():
