@@ -1,4 +1,4 @@
-"""Reads hand-written YAML, JSON and text files, and reports errors with line and field. JSON needs no PyYAML.
+"""Reads hand-written YAML, JSON and text files, and reports errors with line and field.
 
 `InputFile.build` converts the content to dataclasses. Numbers may be written as 16G (memory), inf or 4e9.
 """
@@ -119,17 +119,15 @@ def read(path: pathlib.Path, *, what: str, hint: str = "", most_bytes: int | Non
         raise errors.BadInput(f"{path}: not UTF-8 at byte {error.start}; {expected}") from None
 
 
-def parse(path: pathlib.Path, text: str, *, what: str) -> Any:
-    """Parse JSON (by file name) or YAML. `what` goes into error messages."""
+def parse(path: pathlib.Path, text: str) -> Any:
+    """Parse JSON (by file name) or YAML."""
     if path.suffix == ".json":
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise errors.BadInput(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
-    try:
-        import yaml
-    except ImportError:
-        raise errors.MissingExtra(f"{what} in YAML ({path}; JSON needs nothing)", "sim") from None
+    import yaml  # imported here, because the import takes 20 ms
+
     try:
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -138,11 +136,9 @@ def parse(path: pathlib.Path, text: str, *, what: str) -> Any:
 
 
 def line_of(text: str, trail: Trail) -> int | None:
-    """Return the line of a field; None without PyYAML."""
-    try:
-        import yaml
-    except ImportError:
-        return None
+    """Return the line of a field; None if the text is not YAML."""
+    import yaml
+
     try:
         node = yaml.compose(text)
     except yaml.YAMLError:

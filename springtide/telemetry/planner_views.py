@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
 def read(path: pathlib.Path) -> PlannerView:
     text = file_input.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
     place = InputFile(path, text)
-    found = place.build(_File, file_input.parse(path, text, what="a job"), left_out=LEFT_OUT)
+    found = place.build(_File, file_input.parse(path, text), left_out=LEFT_OUT)
     now = found.now if found.now is not None else max((_last(job) for job in found.jobs), default=0.0)
     try:
         view = ClusterView(

@@ -222,7 +222,7 @@ def read(path: pathlib.Path) -> tuple[ClusterWorld, tuple[TrueJob, ...]]:
     """Read a trace file: the world and its jobs in order of arrival."""
     text = file_input.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
     place = InputFile(path, text)
-    trace = place.build(WorkloadTrace, file_input.parse(path, text, what="a trace"))
+    trace = place.build(WorkloadTrace, file_input.parse(path, text))
     for name, value in trace.world.items():
         if name not in parameters.CONSTANTS:
             raise place.fail(("world", name), str(errors.UnknownName("parameter", name, parameters.CONSTANTS)))

@@ -96,7 +96,6 @@ def test_what_does_not_fit_is_named_with_file_and_field(tmp_path, changes, said)
 
 
 def test_the_line_is_named_too(tmp_path):
-    pytest.importorskip("yaml")
     path = by_hand(tmp_path, identity={"priority": -1})
     with pytest.raises(errors.BadInput, match=r"job\.json:\d+: jobs\[0\]\.identity: planning: priority -1"):
         planner_views.read(path)

@@ -114,7 +114,7 @@ def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
 
 
 def load(path: pathlib.Path) -> dict[str, Any]:
-    read = file_input.parse(path, file_input.read(path, what="a kubeconfig"), what="a kubeconfig")
+    read = file_input.parse(path, file_input.read(path, what="a kubeconfig"))
     if not isinstance(read, dict):
         raise errors.BadInput(f"{path} is no kubeconfig: expected clusters, users and contexts")
     return read

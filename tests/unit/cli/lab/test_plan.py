@@ -12,11 +12,6 @@ from springtide.telemetry import logs, planner_views
 EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "plan_job.yaml"
 
 
-@pytest.fixture(autouse=True)
-def yaml():
-    pytest.importorskip("yaml")
-
-
 def test_a_file_is_planned_within_80_columns_and_as_json(capsys):
     assert main(["plan", str(EXAMPLE), "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()

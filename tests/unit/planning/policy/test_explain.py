@@ -18,7 +18,6 @@ EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "plan_job.yaml"
 
 @pytest.fixture
 def shown():
-    pytest.importorskip("yaml")
     return planner_views.read(EXAMPLE)
 
 
