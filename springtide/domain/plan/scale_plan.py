@@ -6,10 +6,10 @@ master.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Literal
 
 from springtide import errors
-from springtide.domain.core.roles import RANKED, Life, Role, RoleKind, WantedRole
+from springtide.domain.core.roles import RANKED, Life, Role, RoleKind
 
 Origin = Literal["master", "user"]
 
@@ -34,18 +34,6 @@ class PodWish:
             raise errors.UnknownName("role of a pod", self.role, map(str, RANKED))
         if self.rank < 0 or self.incarnation < 0:
             raise errors.BadInput(f"{self.role} {self.rank}, life {self.incarnation}: expected numbers from 0 up")
-
-    @classmethod
-    def of(cls, wanted: WantedRole) -> Self:
-        role = wanted.role
-        return cls(
-            role=str(role.kind),
-            rank=role.rank,
-            incarnation=wanted.incarnation,
-            cpu=wanted.cpu,
-            memory=wanted.memory,
-            low=wanted.low,
-        )
 
     @property
     def life(self) -> Life:

@@ -49,8 +49,6 @@ def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
     try:
         text = files.heeded.read_bytes() if files.journal.exists() else b""
         return schema.from_spec(msgspec.json.decode(text), now.name) if text else now
-    except FileNotFoundError:  # journals of an earlier version have no such file
-        return now
     except (OSError, msgspec.DecodeError, errors.BadInput) as error:
         log.warning("what was edited while no master was there is not known: %s: %s", files.heeded, error)
         return now

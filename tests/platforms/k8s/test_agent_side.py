@@ -182,7 +182,7 @@ def test_a_pod_that_nobody_starts_is_given_up_with_the_clusters_own_words(job):
             assert exits == []
             at[0] = 31.0
             await waiting.soon(lambda: exits)
-            assert exits[0].unplaced == "0/3 nodes"
+            assert exits[0].unplaced == "Unschedulable: 0/3 nodes"
             await until_plan(client, [])
 
     job.run(work)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Any
 
 import msgspec
 
@@ -42,7 +41,8 @@ TRIES = 10
 
 
 def fields(status: JobStatus, *, generation: int) -> Object:
-    roles, loss, master = status.roles, status.training.loss, status.master
+    """Return the status fields. The client sends NaN and infinities, which JSON lacks, as null."""
+    roles, master = status.roles, status.master
     decision = f"{master.decision}: {master.decision_why}" if master.decision else ""
     members = status.members[:MEMBERS]
     report = msgspec.to_builtins(msgspec.structs.replace(status, members=members), str_keys=True)
@@ -54,10 +54,10 @@ def fields(status: JobStatus, *, generation: int) -> Object:
         "dataWorkers": f"{roles.data_workers.alive}/{roles.data_workers.wanted}",
         "samples": status.samples,
         "samplesPerSecond": round(status.training.samples_per_s, 1),
-        "loss": loss if loss is None or loss == loss else None,
+        "loss": status.training.loss,
         "decision": clipped(decision),
         "observedGeneration": generation,
-        REPORT: plain(report),
+        REPORT: report,
     }
 
 
@@ -103,17 +103,6 @@ def report_of(status: Object) -> JobStatus | None:
         return msgspec.convert(status.get(REPORT), JobStatus, str_keys=True)
     except msgspec.ValidationError:
         return None
-
-
-def plain(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON lacks, with None."""
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return value
 
 
 def clipped(words: str) -> str:

@@ -181,10 +181,6 @@ class KubernetesPlatform:
         roles = [name for name, life in lives.items() if life is not None and str(life.role) != "master"]
         return tuple(name for name in roles if not pod_status.process_ended(self._pods[name]))
 
-    @property
-    def settled(self) -> bool:
-        return all(entry.here for entry in self._entries.values() if not entry.asked)
-
     # ---- the verbs of a platform ----
 
     def start(self, launch: RoleLaunch, on_exit: OnExit) -> int:

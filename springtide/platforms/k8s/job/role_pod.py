@@ -22,12 +22,12 @@ ASK_S = 0.25
 WHY = "its pod is being evicted or deleted"
 
 
-async def drain(settings: config.Settings, why: str = WHY) -> bool:
+async def drain(settings: config.Settings) -> bool:
     """Announce the pod's end to the master repeatedly, until the master lets the pod go. Return False if no master
     answers."""
     try:
         role, secret = role_of(settings.member), config.job_secret(settings)
-        notice = messages.EvictionNotice(role, settings.incarnation, why)
+        notice = messages.EvictionNotice(role, settings.incarnation, WHY)
         master = await connection.connect(settings.master, secret, within_s=CONNECT_S, certificates=settings.tls)
         try:
             while True:

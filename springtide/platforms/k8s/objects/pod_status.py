@@ -131,13 +131,8 @@ def why_absent(pod: Pod | None, told: str = "") -> str:
     """Explain why a pod does not run, as the cluster reports it; `told` is the operator's message."""
     if pod is None:
         return told or "no pod was made for it: does the operator run? (`springtide k8s status`)"
-    waiting = _state(pod).get("waiting") or {}
-    scheduled = kinds.condition(pod, "PodScheduled")
-    if scheduled.get("status") == "False":
-        return str(scheduled.get("message") or scheduled.get("reason") or "no node takes it")
-    if waiting:
-        words = ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
-        return words or "its container does not start"
+    if found := why(pod):
+        return found
     if not pod.get("spec", {}).get("nodeName"):
         return "no scheduler has looked at it"
     return str(pod.get("status", {}).get("message") or "its node does not start it")

@@ -82,7 +82,7 @@ def test_a_pod_on_its_way_out_is_known_while_it_runs():
 
 def test_the_cluster_says_in_its_own_words_why_a_pod_is_not_there():
     unscheduled = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: Insufficient cpu"}]
-    assert pod_status.why_absent(pod("Pending", conditions=unscheduled)) == "0/3 nodes: Insufficient cpu"
+    assert pod_status.why_absent(pod("Pending", conditions=unscheduled)) == "Unschedulable: 0/3 nodes: Insufficient cpu"
     image = {"reason": "ImagePullBackOff", "message": "no such image"}
     assert pod_status.why_absent(pod("Pending", waiting=image)) == "ImagePullBackOff: no such image"
     assert "operator" in pod_status.why_absent(None)
