@@ -112,7 +112,7 @@ def serve(
 ) -> int:
     """Serve a brain until Ctrl-C. It keeps jobs and promises in its database, so a restart loses nothing."""
     logs.log_to_stderr(debug=debug)
-    algorithms = triggers.checked(pairs("--on", on, "oom=dlrover or 'slow/hot server=dlrover'"))
+    algorithms = triggers.checked(pairs("--on", on, "oom=static or 'slow/hot server=static'"))
     for name in {policy, *algorithms.values()}:
         registry.load(name)  # report a wrong name now
     config = planning_config(pairs("--planning", planning, "rho=1"), policy)

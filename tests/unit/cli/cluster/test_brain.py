@@ -27,7 +27,7 @@ def _own_logging():
 MISTAKES = [
     (("status",), "no brain has served from"),
     (("serve", "--policy", "sprintide"), "Did you mean 'springtide'?"),
-    (("serve", "--on", "slow"), "--on slow: expected NAME=VALUE, such as oom=dlrover"),
+    (("serve", "--on", "slow"), "--on slow: expected NAME=VALUE, such as oom=static"),
     (("serve", "--on", "slwo=static"), "Did you mean 'slow'?"),
     (("serve", "--capacity", "many"), "expected CORES or CORES,SIZE"),
     (("serve", "--capacity", "-1"), "neither may be below 0"),
