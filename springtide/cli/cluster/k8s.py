@@ -163,19 +163,10 @@ def operator(
 
 
 async def until_told(options: process.OperatorOptions) -> None:
-    stop, ready = asyncio.Event(), asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-    async def say() -> None:
-        await ready.wait()
-        print("operator: looks after jobs", file=sys.stderr, flush=True)
-
-    saying = asyncio.create_task(say())
-    try:
-        await process.run(options, stop, ready)
-    finally:
-        saying.cancel()
+    await process.run(options, stop, lambda: print("operator: looks after jobs", file=sys.stderr, flush=True))
 
 
 def default_image() -> str:

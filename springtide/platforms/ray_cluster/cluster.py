@@ -8,7 +8,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from springtide import config, errors
@@ -127,33 +127,32 @@ def head_node() -> str:
     return next((node["NodeID"] for node in nodes() if "node:__internal_head__" in node["Resources"]), "")
 
 
-def free() -> dict[str, dict[str, float]]:
+def private_state(look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
+    """Look into Ray's private state; empty if it does not answer or this version of Ray lacks what is looked for."""
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
-        from ray._private import state  # the public functions only give totals over all nodes
+        from ray._private import state
 
-        return {node: dict(has) for node, has in state.available_resources_per_node().items()}
+        return dict(look(state))
     return {}
+
+
+def free() -> dict[str, dict[str, float]]:
+    # the public functions only give totals over all nodes
+    return private_state(lambda state: state.available_resources_per_node())
 
 
 def seats(job: str, homes: Collection[str]) -> Nodes:
     going = draining()
     cores = {node: has.get("CPU", 0.0) for node, has in free().items() if node not in going}
-    where: dict[str, str] = {}
-    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
-        from ray._private import state  # no public function gives the nodes of actors without a dashboard
-
-        known = state.actors(actor_state_name="ALIVE").values()
-        where = {each["Name"]: each["Address"]["NodeID"] for each in known if each["Name"]}
+    # no public function gives the nodes of actors without a dashboard
+    actors = private_state(lambda state: state.actors(actor_state_name="ALIVE")).values()
+    where = {each["Name"]: each["Address"]["NodeID"] for each in actors if each["Name"]}
     return Nodes(free=cores, homes=homes, noise=job_order.noise(job, where))
 
 
 def draining() -> dict[str, int]:
     """Return nodes that Ray will take away, with the deadline in ms since 1970 (0: as soon as possible)."""
-    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
-        from ray._private import state  # no public function lists draining nodes
-
-        return dict(state.state.get_draining_nodes())
-    return {}
+    return private_state(lambda state: state.state.get_draining_nodes())  # no public function lists them
 
 
 def holders(job: str) -> dict[Life, Any]:

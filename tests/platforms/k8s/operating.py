@@ -72,12 +72,9 @@ class Operator:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="operator")
 
     async def _run(self) -> None:
-        self._loop, self._stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        self._task = asyncio.create_task(process.run(self._options, self._stop, ready))
-        up = asyncio.create_task(ready.wait())
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._task = asyncio.create_task(process.run(self._options, self._stop, self._up.set))
         try:
-            await asyncio.wait({self._task, up}, return_when=asyncio.FIRST_COMPLETED)
-            self._up.set()
             await self._task
         except asyncio.CancelledError:
             pass
@@ -85,7 +82,6 @@ class Operator:
             self._trouble = trouble
         finally:
             self._up.set()
-            up.cancel()
             await asyncio.sleep(0.1)  # aiohttp ends TLS connections a moment after their session
 
     def kill(self) -> None:

@@ -4,7 +4,6 @@ In: a folder, a `RunPlan`. Out: the handle of a job, which is submitted as a use
 roles and no memory that pods could share.
 """
 
-import asyncio
 import contextlib
 import pathlib
 import shutil
@@ -92,11 +91,4 @@ class Operator(LoopThread):
         self._options = process.OperatorOptions(site=Site(image="springtide"), kubeconfig=kubeconfig)
 
     async def main(self) -> None:
-        ready = asyncio.Event()
-        running = asyncio.create_task(process.run(self._options, self.over, ready))
-        waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if not running.done():
-            self.ready()
-        await running
+        await process.run(self._options, self.over, self.ready)

@@ -44,6 +44,8 @@ LITTLE_CPU = 0.01
 """CPU request of a low-priority worker beyond the quota, if the cluster has no priority class for such workers."""
 THREADS = 4
 """Torch threads in a pod without a limit; one per core of the node would disturb other pods."""
+MASTER_RESOURCES = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+"""Resources that a master requests; it may use more."""
 PATIENCE_S = 900
 """Seconds that roles search for their next master: its pod may wait for a node, and its image for the network."""
 MASTER_MODULE = "springtide.launch.k8s.agent_pod"
@@ -77,17 +79,13 @@ class Site:
     brain_tls: bool = False
     """True if the brain uses TLS, with certificates in a secret of each job (`names.brain_certificates`)."""
     scheduler: str = ""
-    master_cpu: float = 0.5
-    """CPU request of the master, which may use more."""
-    master_memory: int = 512 << 20
 
 
 def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
     """Return the master's pod. The kubelet restarts its container; the operator replaces a lost pod."""
     wish, name = job.job.kubernetes, names.master(job.name)
     life = Life(Role(RoleKind.MASTER))
-    asked = {"cpu": kinds.cpu_quantity(site.master_cpu), "memory": kinds.memory_quantity(site.master_memory)}
-    container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), {"requests": asked}) | {
+    container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), MASTER_RESOURCES) | {
         "ports": [{"name": "control", "containerPort": run_plan.MASTER_PORT}],
     }
     container["env"] += environment(job, site, life)

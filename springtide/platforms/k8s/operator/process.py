@@ -127,8 +127,8 @@ class OperatorOptions:
     """URL of the liveness endpoint, such as http://0.0.0.0:8080/healthz."""
 
 
-async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
-    """Run until `stop`; set `ready` once all watches have listed the existing objects. Raise errors that only a person
+async def run(options: OperatorOptions, stop: asyncio.Event, ready: Callable[[], object] = lambda: None) -> None:
+    """Run until `stop`; call `ready` once all watches have listed the existing objects. Raise errors that only a person
     can fix."""
     client = Client.open(options.kubeconfig, options.context)
     async with client, alive(options.health):
@@ -160,8 +160,8 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
                     hear(change.what == "gone", change.thing)
                     continue
                 unsynced.discard((kind, space))
-                if ready is not None and not unsynced:
-                    ready.set()
+                if not unsynced:
+                    ready()
 
         watches = [follow(*each, space) for each in watched for space in options.namespaces or ("",)]
         await until(stop, [queue.run(), *watches])
