@@ -36,7 +36,7 @@ class JobLocation:
             raise errors.UnknownName("platform", self.platform, PLATFORMS)
         if self.options and self.platform in ("", "local"):
             raise errors.BadInput(
-                f"{', '.join('--' + name for name in self.options)}: of which platform? Give --platform ray or k8s too"
+                f"{', '.join('--' + name for name in self.options)} without a cluster: give --platform ray or k8s too"
             )
 
     @property
@@ -79,8 +79,8 @@ def pick(name: str | None, folder: str, *, only_here: bool = False) -> logs.JobR
     found = [run for run in logs.find_runs(pathlib.Path(folder)) if run.here or not only_here]
     if not found:
         raise errors.MissingFile(
-            f"no jobs in {folder}; start one with `springtide run train.py` or `springtide submit job.yaml`, say where "
-            "they are with --logs DIR, or on which cluster with --platform"
+            f"no jobs in {folder}; start one with `springtide run train.py` or `springtide submit job.yaml`, or look "
+            "elsewhere with --logs DIR or --platform"
         )
     if name is None:
         return found[0]

@@ -254,7 +254,7 @@ def status_lines(found: counsel.BrainStatus) -> list[str]:
     )
     lines += wrap("asks    " + ", ".join(f"{event}: {policy}" for event, policy in found.policies.items()))
     if found.unreadable:
-        lines += wrap(f"skipped {found.unreadable} past jobs that make no sense")
+        lines += wrap(f"skipped {found.unreadable} past jobs with unreadable records")
     if found.trouble:
         lines += wrap(f"trouble {found.trouble}")
     for job in found.jobs:
@@ -287,7 +287,7 @@ def history_lines(found: counsel.Recalled) -> list[str]:
             workers = side(shape.workers, shape.worker_cpu, shape.worker_memory)
             servers = side(shape.servers, shape.server_cpu, shape.server_memory)
         lines.append(f"{ended:<16} {past.name[:18]:<18} {outcome:<8} {workers:<17} {servers}"[:80].rstrip())
-    skipped = f"; {found.unreadable} of them make no sense" if found.unreadable else ""
+    skipped = f"; {found.unreadable} of them unreadable" if found.unreadable else ""
     return [*lines, f"{len(found.jobs)} of {found.total:,} past jobs{skipped}"]
 
 

@@ -68,7 +68,7 @@ def install(
 ) -> int:
     """Install or upgrade Springtide. That is custom resources, operator, rights and optionally a brain."""
     if brain and not capacity:
-        raise errors.BadInput("--brain without --capacity: say what all jobs together may take, such as 640,2560G")
+        raise errors.BadInput("--brain needs --capacity: cores and memory of all jobs together, such as 640,2560G")
     plan = install_manifests.InstallPlan(
         image=image or default_image(),
         namespace=namespace,
@@ -82,7 +82,7 @@ def install(
     objects = install_manifests.everything(plan)
     if not image:
         print(
-            f"springtide: no --image: {plan.image} is in no registry unless you have put it there; build it "
+            f"springtide: without --image, pods need {plan.image}, which no registry has unless you push it; build it "
             "(deploy/Dockerfile), push it, and give --image REGISTRY/NAME:TAG",
             file=sys.stderr,
         )
@@ -166,7 +166,7 @@ async def until_told(options: process.OperatorOptions) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await process.run(options, stop, lambda: print("operator: looks after jobs", file=sys.stderr, flush=True))
+    await process.run(options, stop, lambda: print("operator: watching jobs", file=sys.stderr, flush=True))
 
 
 def default_image() -> str:

@@ -275,18 +275,18 @@ def outcome_text(status: JobStatus, places: Mapping[str, str], *, debug: bool = 
     else:
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
         if not status.samples and not status.data.shards_total:
-            lines += wrap("nothing was trained: the script never looped over the batches that job.prepare(...) gives")
+            lines += wrap("nothing was trained: the script never looped over the batches of job.prepare(...)")
         lines += measures(status)
     told = status.why if status.phase is JobPhase.FAILED else ""
     poisoned = status.data.poisoned
     lines += [line for each in poisoned if str(each) not in told for line in wrap(f"given up: {each}")]
     if poisoned:
-        lines.append("mend what cannot be read, or train without it: --poison skip")
+        lines.append("repair the data, or train without these samples: --poison skip")
     lines += left_out(status)
     if status.checkpoints.trouble:
         lines += wrap(f"saved   {saving_of(status)}")
     elif status.phase is not JobPhase.FINISHED and status.checkpoints.number:
-        lines.append(f"saved   checkpoint {status.checkpoints.number}, which --resume goes on from")
+        lines.append(f"saved   checkpoint {status.checkpoints.number}, from which --resume continues")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
     return output.redact("\n".join(lines))
 

@@ -43,8 +43,8 @@ def scale(
     for kind, count in given.items():
         if count > most and not sure and reach.platform == "local":
             raise errors.BadInput(
-                f"{count_of(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} of them would "
-                "mostly wait for each other. Nothing was changed; if it is what you want, say --yes"
+                f"{count_of(kind, count)}: this machine has {os.cpu_count()} cores, on which more than {most} would "
+                "mostly wait for each other. Nothing was changed; --yes scales anyway"
             )
     reach.ask(messages.ScaleRequest(workers, servers, data_workers=data_workers))
     text = " and ".join(count_of(kind, count) for kind, count in given.items())

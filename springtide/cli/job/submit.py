@@ -136,13 +136,13 @@ def leaves(job: ElasticJob, found: ParsedSpec, *, named: bool) -> Iterator[tuple
 
 def words(plan: RunPlan | None, where: JobLocation) -> list[str]:
     if plan is None:
-        return [f"what is open is filled in on {where.platform}, by what it has then"]
+        return [f"{where.platform} fills in the open values when the job starts"]
     spec, rules = plan.spec, plan.spec.planning
     room = local_job.local_capacity()
     lines = [f"this machine has {room.cpu:g} cores and {show_memory(int(room.memory))}"]
     begins = f"begins with {spec.workers} worker(s) and {spec.servers} server(s)"
     if rules.bounds is None:
-        return [*lines, f"{begins}; its size is given, nobody plans"]
+        return [*lines, f"{begins}; its size is fixed"]
     least, most = rules.bounds.least, rules.bounds.most
     return [
         *lines,

@@ -74,7 +74,7 @@ def found(source: str | None, folder: str) -> pathlib.Path:
     run = job_lookup.pick_local(source, folder)
     if not run.files.view.exists():
         raise errors.MissingFile(
-            f"job {run.job} has no {run.files.view.name}: nobody plans for it, or it was not measured yet. "
+            f"job {run.job} has no {run.files.view.name}: its size is fixed, or nothing is measured yet. "
             "Jobs that are run without --workers and --servers are planned for; or give a file, such as "
             "examples/plan_job.yaml"
         )

@@ -43,7 +43,7 @@ def forecast(
     for name in chosen:
         models.check(name)
         if name == models.AUTO:
-            raise errors.BadInput("model 'auto' is the best of those that are tried; name the ones to try")
+            raise errors.BadInput("model 'auto' chooses the best of the others; name the models to compare")
     scores = {name: forecasters.backtest(history, models.load(name), known_days=known, last=last) for name in chosen}
     best = min(scores, key=lambda name: scores[name].wape)
     said = models.load(best)(history.before(len(history.values), days=known), history.day)

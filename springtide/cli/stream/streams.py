@@ -137,9 +137,9 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
 
 def maker_of(which: RecordOptions) -> RecordSource:
     if (which.file is None) == (which.generator is None):
-        raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
+        raise errors.BadInput("give either --from FILE or --generator NAME")
     if which.generator is not None and which.record_bytes is not None:
-        raise errors.BadInput("--record-bytes and --generator: it cuts up a file; give it with --from FILE")
+        raise errors.BadInput("--record-bytes cuts up a file; give it with --from FILE, not with --generator")
     if which.file is not None and which.record_bytes is not None:
         return producer.FixedSizeRecords(Path(which.file), which.record_bytes)
     if which.file is not None:
@@ -186,7 +186,7 @@ def open_or_make(url: str, into: TargetOptions) -> Stream:
         stream = open_stream(url)
         if given or into.seal or (into.partitions or stream.partitions()) != stream.partitions():
             raise errors.BadInput(
-                f"{stream.url} has {stream.partitions()} partitions; partitions, retention and sealing are its broker's"
+                f"{stream.url} has {stream.partitions()} partitions; its broker sets partitions, retention and sealing"
             )
         return stream
     folder = logs.folder_of(url)
@@ -194,7 +194,7 @@ def open_or_make(url: str, into: TargetOptions) -> Stream:
         settings: dict[str, Any] = {"partitions": into.partitions or DEFAULT_PARTITIONS, **given}
         return logs.create(folder, layout.LogSettings(**settings))
     if given:
-        raise errors.BadInput(f"there is a log at {folder}: how long it keeps records was said when it was made")
+        raise errors.BadInput(f"the log {folder} exists; --retain, --retain-age and --segment are for a new log")
     log = logs.LogStream(folder)
     if into.partitions is not None and into.partitions != log.partitions():
         log.grow(into.partitions)

@@ -78,7 +78,7 @@ def open_wish(thing: Object) -> UserPlan | None:
     try:
         plan = schema.made(ScalePlan, thing["spec"])
         if plan.workers is plan.servers is plan.data_workers is None:
-            return UserPlan(name, at, None, "it says no number: expected workers, servers or dataWorkers")
+            return UserPlan(name, at, None, "it has no number: expected workers, servers or dataWorkers")
         return UserPlan(name, at, plan)
     except errors.BadInput as error:
         return UserPlan(name, at, None, str(error))
@@ -234,12 +234,15 @@ class UserRequests:
             try:
                 job = job_objects.read(change.thing)
             except errors.UserError as error:
-                log.warning("the job's spec was changed to what cannot be: %s", error)
+                log.warning("the edited spec of the job is invalid: %s", error)
                 continue
             if job.job.stopped:
                 self.agent.stop("stopped by the user (spec.stopped)")
             if job.fault:
-                log.warning("the job's spec was changed to what cannot be, and it goes on as before: %s", job.fault)
+                log.warning(
+                    "the edited spec of the job is invalid, and the job continues with the spec before it: %s",
+                    job.fault,
+                )
                 continue
             self._latest, self._statuses.generation = job.job, job.generation
             self._changed.set()
@@ -314,7 +317,7 @@ class LeavingPods:
         try:
             said = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
         except (errors.UserError, errors.JobFailed) as error:
-            log.info("%s goes without a word to the master: %s", life, error)
+            log.info("%s leaves without notice to the master: %s", life, error)
             return True
         return isinstance(said, messages.EvictionReply) and said.free
 

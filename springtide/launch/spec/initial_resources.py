@@ -59,7 +59,7 @@ def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key
     if not planned(job):
         if job.planning:  # report wrong overrides here too
             changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
-            say(f"nobody plans for this job: {', '.join(job.planning)} of its planning changes nothing")
+            say(f"the size of this job is fixed: planning settings without effect: {', '.join(job.planning)}")
         return fixed(job, capacity)
     if job.history:
         from springtide.brain.store import store
@@ -182,7 +182,7 @@ def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRu
     except errors.UserError:
         raise
     except (errors.SpringtideError, TimeoutError) as error:
-        return small, replace(rules, why=f"{rules.why}: nobody could be asked ({str(error) or 'no answer'})")
+        return small, replace(rules, why=f"{rules.why}: no adviser could be asked ({str(error) or 'no answer'})")
     if wrong:
         return small, replace(rules, why=f"{rules.why}: advice was refused, {wrong}")
     if advice.plan is None or advice.plan.stage is not PlanningStage.OPTIMIZING:

@@ -159,7 +159,7 @@ def _plain(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Any:
         return None
     if tree.nodes > MOST_NODES:
         if tree.nodes == MOST_NODES + 1:
-            tree.tell(node, path, "aliases make far too much of the file from here on")
+            tree.tell(node, path, "aliases expand the file to more than 100,000 values")
         return None
     tree.values[path] = _mark(node)
     inside = (*above, id(node))

@@ -34,7 +34,7 @@ def make(
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
     except ImportError:
         raise errors.BadInput(
-            "certificates of a job are made by the package cryptography; install it with: pip install 'springtide[tls]'"
+            "TLS needs the package cryptography, which makes certificates; install it: pip install 'springtide[tls]'"
         ) from None
     signer = ec.generate_private_key(ec.SECP256R1())
     files = {AUTHORITY: _certificate(Identity(job, "authority"), signer.public_key(), signer, at, at + LIFE)}

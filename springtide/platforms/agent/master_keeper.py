@@ -117,7 +117,9 @@ class MasterSupervisor:
     async def start(self) -> MasterLocation:
         term = await self._numbered()
         if term <= self.term:
-            raise errors.JobFailed(f"the platform gave the next master number {term}; number {self.term} has been")
+            raise errors.JobFailed(
+                f"the platform gave the next master term {term}, but term {self.term} was used before"
+            )
         self.term = term
         self._gone.clear()
         self._listened_at = None

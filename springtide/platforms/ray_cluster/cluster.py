@@ -218,11 +218,11 @@ def client_refused(address: str, code: str, details: str) -> errors.BadInput:
         return errors.BadInput(f"the Ray cluster at {address} needs a token ({details}): {TOKEN}")
     if code == "UNIMPLEMENTED":
         return errors.BadInput(
-            f"at {address} listens a part of Ray that takes no clients: ray:// needs the port of the client server, "
+            f"the part of Ray at {address} takes no clients: ray:// needs the port of the client server, "
             "10001 unless `ray start --head --ray-client-server-port` says otherwise"
         )
     return errors.BadInput(
-        f"at {address} somebody listens, but not as Ray's client server ({code.lower()}: {details[:200]}). Its port is "
+        f"a program listens at {address}, but not Ray's client server ({code.lower()}: {details[:200]}). Its port is "
         "10001 unless `ray start --head --ray-client-server-port` says otherwise; a cluster with Ray's own TLS needs "
         "RAY_USE_TLS=1 and its certificates here too"
     )

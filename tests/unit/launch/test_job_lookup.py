@@ -75,7 +75,7 @@ def test_an_option_that_only_one_platform_has_names_it():
     assert WhereOptions(address="auto", namespace="").where().platform == "ray"
     assert WhereOptions(namespace="ml").where().options == {"namespace": "ml"}
     assert WhereOptions(namespace="ml").where().platform == "k8s"
-    with pytest.raises(errors.BadInput, match="of which platform"):
+    with pytest.raises(errors.BadInput, match="without a cluster: give --platform"):
         WhereOptions(namespace="ml", address="auto").where()
     with pytest.raises(errors.UnknownName, match="Did you mean 'local'"):
         WhereOptions(platform="locla").where()

@@ -154,8 +154,8 @@ class KubernetesJobHandle:
                 raise errors.BadInput(str(said.get("message") or said["phase"]))
             await asyncio.sleep(AGAIN_S)
         raise errors.MasterUnreachable(
-            f"ScalePlan {name} is made, and not answered within {ANSWER_S:g} s: the job's master may be starting. "
-            f"It is done when that is there; see `kubectl -n {client.namespace} get scaleplan {name}`"
+            f"ScalePlan {name} was created, but the job's master has not answered within {ANSWER_S:g} s; it may be "
+            f"starting, and carries the plan out then; see `kubectl -n {client.namespace} get scaleplan {name}`"
         )
 
 

@@ -116,7 +116,7 @@ async def check_free(client: Client, name: str) -> None:
     space, phase = client.namespace, job_status.phase_of(there.get("status") or {})
     stands = f"job {name} runs already, in namespace {space}: stop it with `springtide stop {name}`, then"
     if phase.over:
-        stands = f"job {name} of before is still in namespace {space} ({phase}):"
+        stands = f"an earlier job {name} is still in namespace {space} ({phase}):"
     raise errors.BadInput(
         f"{stands} delete it with `kubectl -n {space} delete elasticjob {name}`, or give another name (--name)"
     )

@@ -114,7 +114,7 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
         "40 of 64 cores, memory 8G works",
         "2 of 2 executors",
         "oom: static",
-        "2 past jobs that make no sense",
+        "2 past jobs with unreadable records",
         "the disk is full",
         "slow (hot server), asked springtide",
         "becomes 6",
@@ -146,4 +146,4 @@ def test_past_jobs_are_listed_with_their_outcome():
     assert max(map(len, lines)) <= 80
     odd = brain.history_lines(messages.Recalled(jobs=(PastJob(name="odd", ended_at=1e300),)))
     assert odd[1].startswith("1e+300")
-    assert lines[-1] == "2 of 40 past jobs; 1 of them make no sense"
+    assert lines[-1] == "2 of 40 past jobs; 1 of them unreadable"

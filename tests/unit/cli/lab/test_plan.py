@@ -38,7 +38,7 @@ def test_a_run_is_planned_by_what_its_planner_was_shown_last(tmp_path, capsys):
     files = logs.make_run(tmp_path, "ads")
     logs.write_card(files, logs.RunCard(name="ads", script="train.py", began_at=1.0, agent_pid=1, agent_start=-1))
     assert main(["plan", "ads", "--logs", str(tmp_path)]) == 2
-    assert "nobody plans for it" in capsys.readouterr().err
+    assert "its size is fixed" in capsys.readouterr().err
     planner_views.write(files.view, planner_views.read(EXAMPLE))
     assert main(["plan", "ads", "--logs", str(tmp_path)]) == 0
     assert "plan    " in capsys.readouterr().out

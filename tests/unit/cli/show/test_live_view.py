@@ -256,9 +256,9 @@ def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
         msgspec.structs.replace(done, checkpoints=CheckpointStatus(trouble="")), {}
     )
     stopped = msgspec.structs.replace(done, phase=JobPhase.STOPPED, checkpoints=CheckpointStatus(number=7, trouble=""))
-    assert "saved   checkpoint 7, which --resume goes on from" in render.outcome_text(stopped, {}).splitlines()
+    assert "saved   checkpoint 7, from which --resume continues" in render.outcome_text(stopped, {}).splitlines()
     failed = msgspec.structs.replace(stopped, phase=JobPhase.FAILED, why="no room left")
-    assert "saved   checkpoint 7, which --resume goes on from" in render.outcome_text(failed, {}).splitlines()
+    assert "saved   checkpoint 7, from which --resume continues" in render.outcome_text(failed, {}).splitlines()
 
 
 def test_a_job_that_trained_nothing_says_what_its_script_left_out():
@@ -276,7 +276,7 @@ def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
     told = render.outcome_text(failed, {}).splitlines()
     assert told[-2:] == [
         "given up: samples 0 to 64: no",
-        "mend what cannot be read, or train without it: --poison skip",
+        "repair the data, or train without these samples: --poison skip",
     ]
 
 

@@ -137,7 +137,7 @@ def test_a_job_whose_agent_was_killed_names_the_checkpoint_to_go_on_from(folder,
     ]
     past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
     shown = "\n".join(output(capsys, "status"))
-    assert "900 samples" in shown and "saved   checkpoint 1, which --resume goes on from" in shown
+    assert "900 samples" in shown and "saved   checkpoint 1, from which --resume continues" in shown
 
 
 def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):

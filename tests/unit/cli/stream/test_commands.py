@@ -50,7 +50,7 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "traffic").write_text("0,1\n1,2\n")
     (tmp_path / "never").write_text("nan,1\n1,2\n")
     for arguments, told in (
-        ((), "one of them says where"),
+        ((), "give either --from FILE or --generator NAME"),
         (("--generator", "cliks"), "Did you mean 'clicks'"),
         (("--generator", "counter", "--rate", "0"), "more than 0"),
         (("--generator", "counter", "--rate", "1", "--trace", "x"), "the trace tells the rate"),

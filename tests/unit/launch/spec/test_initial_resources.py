@@ -113,7 +113,7 @@ def test_whose_gain_counts_for_how_much_can_be_set_beside_the_weight_of_the_job(
 def test_settings_of_planning_that_change_nothing_are_told_of():
     said = []
     assert not start(plan=False, planning={"rho": "1"}, say=said.append).planning.on
-    assert said == ["nobody plans for this job: rho of its planning changes nothing"]
+    assert said == ["the size of this job is fixed: planning settings without effect: rho"]
 
 
 def test_more_cores_than_there_are_are_refused():
@@ -154,7 +154,7 @@ def test_a_policy_that_never_answers_keeps_no_job_from_beginning(tmp_path, monke
     (tmp_path / "history.db").touch()
     begun = start(history=str(tmp_path / "history.db"), planning={"policy": "hangs"})
     gate.set()
-    assert begun.workers == 1 and "nobody could be asked (no answer)" in begun.planning.why
+    assert begun.workers == 1 and "no adviser could be asked (no answer)" in begun.planning.why
 
 
 def test_a_brain_whose_secret_is_nowhere_is_the_users_to_mend(tmp_path, monkeypatch):

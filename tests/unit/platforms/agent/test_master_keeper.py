@@ -156,7 +156,7 @@ def test_the_platform_gives_the_numbers_of_masters_and_none_goes_down(kept):
         platform.die(9, signal="SIGKILL")
         await keep.replace(LOST)
 
-    with pytest.raises(errors.JobFailed, match="number 8; number 9 has been"):
+    with pytest.raises(errors.JobFailed, match="master term 8, but term 9 was used before"):
         asyncio.run(play())
     assert platform.terms == [7, 9]
 

@@ -19,7 +19,7 @@ def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, wher
     [
         ("UNAUTHENTICATED", ["needs a token", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN"]),
         ("UNIMPLEMENTED", ["takes no clients", "--ray-client-server-port"]),
-        ("UNAVAILABLE", ["somebody listens", "unavailable: closed", "RAY_USE_TLS"]),
+        ("UNAVAILABLE", ["a program listens", "unavailable: closed", "RAY_USE_TLS"]),
     ],
 )
 def test_each_refusal_says_what_to_do(code, words):
