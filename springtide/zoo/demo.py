@@ -5,10 +5,6 @@ and one pass reach within about 0.01 of the best AUC; `docs/zoo.md` has the figu
 sample was trained once despite faults.
 """
 
-import itertools
-import os
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,31 +96,3 @@ def compare(seen: Tensor, log: ClickLog) -> Count:
         lost=int((wanted - counted).clamp(min=0).sum()),
         repeated=int((counted - wanted).clamp(min=0).sum()),
     )
-
-
-class StepLog:
-    """Log of one worker's step times, which does nothing without a folder."""
-
-    def __init__(self, folder: str | None, rank: int) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = None if folder is None else os.open(Path(folder) / f"steps-{rank}", flags)
-
-    def done(self) -> None:
-        if self._file is not None:
-            os.write(self._file, f"{time.time()}\n".encode())
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-
-
-def read(folder: str | Path) -> list[float]:
-    """Return the step times of all workers."""
-    lines = [line for path in Path(folder).glob("steps-*") for line in path.read_text().splitlines()]
-    return sorted(float(line) for line in lines)
-
-
-def longest_gap(times: Sequence[float], begin: float, end: float) -> float:
-    """Return the longest time without a step that ended within this span."""
-    gaps = (later - earlier for earlier, later in itertools.pairwise(times) if begin <= later and earlier <= end)
-    return max(gaps, default=0.0)

@@ -9,7 +9,6 @@ import pathlib
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from springtide.rpc.messages.types import JobStatus
 from springtide.rpc.transport import addresses
 from springtide.telemetry import events, logs
 from springtide.telemetry.logs import RunFiles
-from springtide.zoo import demo as demo_data
 
 ADD_SERVER_AT, KILL_WORKER_AT, KILL_SERVER_AT, KILL_MASTER_AT = 0.15, 0.35, 0.55, 0.75
 """When each event happens, as a share of all samples."""
@@ -51,7 +49,6 @@ class DemoFaults:
     servers: int
     worker: str
     server: str
-    steps: str
     asked: bool = False
     pids: dict[str, int] = field(default_factory=dict)
 
@@ -87,16 +84,14 @@ class DemoFaults:
             say(f"now: kill -9 {whom} (pid {pid}); {then}")
 
     def report(self, files: RunFiles) -> list[str]:
-        story, lines, times = events.read(files.events), [], demo_data.read(self.steps)
+        story, lines = events.read(files.events), []
         moved = [event for event in story if event["event"] == "moved" and event["target"] == self._added]
-        if moved and times:
+        if moved:
             asked = next(event["at"] for event in story if self._added in str(event.get("what")))
             slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
-            move, whole = (demo_data.longest_gap(times, asked, end) for end in (until, times[-1]))
             lines.append(
                 f"added   {self._added}: {slots} slots were with it {until - asked:.1f} s later, all trained on"
             )
-            lines.append(f"gaps    longest without a step of anyone: {move:.2f} s as slots moved, {whole:.1f} s in all")
         if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
             back = after(story, dead, "joined", self.worker)
             gap = "the others did its work" if back is None else f"its next life joined {back['at'] - dead:.1f} s later"
@@ -130,15 +125,10 @@ def demo(
     On the way the demo adds a server and kills a worker, a server and the master (kill -9). A table beside the model
     counts lost and repeated samples. Takes a minute or two.
     """
-    with tempfile.TemporaryDirectory() as steps:
-        return _demo(servers, workers, samples, kill=kill, as_json=as_json, debug=debug, steps=steps)
-
-
-def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool, debug: bool, steps: str) -> int:
     script = os.path.relpath(SCRIPT)
     options = run_options(
         script=script,
-        arguments=["--samples", str(samples), "--data", DATA, "--steps", steps],
+        arguments=["--samples", str(samples), "--data", DATA],
         servers=servers,
         workers=workers,
         checkpoint_every=CHECKPOINT_EVERY_S,
@@ -146,7 +136,7 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
         debug=debug,
     )
     trained, worker, server = samples - samples // 10, f"worker-{workers - 1}", f"server-{servers - 1}"
-    saboteur = DemoFaults(samples=trained, servers=servers, worker=worker, server=server, steps=steps) if kill else None
+    saboteur = DemoFaults(samples=trained, servers=servers, worker=worker, server=server) if kill else None
     status, files = running.execute(options, saboteur)
     print(
         text(status, files, script, saboteur)

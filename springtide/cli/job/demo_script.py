@@ -4,8 +4,7 @@
     springtide run demo_script.py --servers 2 --workers 2          the same on parameter servers
 
 The three lines marked with <- are all that makes it a Springtide script. The lines marked with # count the samples, to
-show that none is lost or repeated when processes die, and record when steps are done; leave these lines out of your own
-script.
+show that none is lost or repeated when processes die; leave these lines out of your own script.
 """
 
 import argparse
@@ -16,7 +15,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import springtide as st
 from springtide.zoo import ClickLog, demo
-from springtide.zoo.demo import StepLog
 from springtide.zoo.metrics import StreamingAUC
 
 
@@ -35,7 +33,7 @@ def main() -> None:
     ]
     model, optimizers, batches = job.prepare(model, optimizers, train, batch_size=options.batch_size)  # <- served
 
-    progress, steps = StreamingAUC(), StepLog(options.steps, job.rank)  #
+    progress = StreamingAUC()
     for step, (x, y) in enumerate(batches):
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -44,7 +42,6 @@ def main() -> None:
         (loss + model.count(x)).backward()  # count: minus one for each row it touches
         for optimizer in optimizers:
             optimizer.step()
-        steps.done()  #
         progress.update(y, logits.detach())
         if step % 10 == 0:
             job.report(loss=loss.item(), auc=progress.value())  # <- what the live view shows
@@ -73,7 +70,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=demo.BATCH)
     parser.add_argument("--lr", type=float, default=demo.LEARNING_RATE)
     parser.add_argument("--data", help="folder to keep the generated log in, so that workers share it")
-    parser.add_argument("--steps", help="folder to note in when each step was done")
     return parser.parse_args()
 
 
