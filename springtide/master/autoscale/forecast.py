@@ -81,7 +81,7 @@ class TrafficForecast:
             over = min(round(LOOKED_AT_S / STEP_S), len(history.values) - 1)
             before = PastTraffic(step_s=STEP_S, values=history.values[: len(history.values) - over])
             said = await self._forecasts.forecast(before, self._traffic.day + over, at=at - over * STEP_S)
-            self._made = outlook(said, history.values[len(history.values) - over :])
+            self._made = outlook(said, history.filled().values[len(history.values) - over :])
             self._begins = step
             self._show(self._made)
         return self._made

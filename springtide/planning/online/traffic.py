@@ -185,7 +185,7 @@ class TrafficHistory:
         return before.samples / before.seconds if before is not None and before.seconds else 0.0
 
     def history(self, at: float) -> PastTraffic | None:
-        """Return the complete steps before this moment. Gaps are filled from the day before, or interpolated."""
+        """Return the complete steps before this moment; None without one."""
         until = math.floor(at / self.step_s)
         known = {
             step.number: step.samples / step.seconds
@@ -194,10 +194,5 @@ class TrafficHistory:
         }
         if not known:
             return None
-        first = min(known)
-        for number in range(first, until):
-            if number not in known and number - self.day in known:
-                known[number] = known[number - self.day]
-        numbers = sorted(known)
-        values = np.interp(np.arange(first, until), numbers, [known[number] for number in numbers])
-        return PastTraffic(step_s=self.step_s, values=np.asarray(values, dtype=float))
+        values = [known.get(number, math.nan) for number in range(min(known), until)]
+        return PastTraffic(step_s=self.step_s, values=np.array(values))
