@@ -75,7 +75,8 @@ class Mirror:
         own = sorted((path.name, path.stat().st_size) for path in self._own.glob(self._files))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]
         link = channel.MasterChannel(
-            buddy.address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates, role="server"
+            channel.ReconnectingConnection(buddy.address, self._secret, certificates=self._certificates, role="server"),
+            connect_timeout_s=CONNECT_S,
         )
         try:
             answer = link.ask(checkpoints.MirrorFiles(tuple(own)))

@@ -203,13 +203,10 @@ class ScatteredStore:
             self._links[server] = None
             if address := self._address(server):
                 with contextlib.suppress(errors.MasterUnreachable):
-                    self._links[server] = channel.MasterChannel(
-                        address,
-                        self._secret,
-                        connect_timeout_s=CONNECT_S,
-                        certificates=self._certificates,
-                        role="server",
+                    connection = channel.ReconnectingConnection(
+                        address, self._secret, certificates=self._certificates, role="server"
                     )
+                    self._links[server] = channel.MasterChannel(connection, connect_timeout_s=CONNECT_S)
             else:
                 self._silent.add(server)
         link = self._links[server]

@@ -37,11 +37,12 @@ class ReconnectingConnection:
         address: str,
         secret: bytes,
         *,
-        patience_s: float,
+        patience_s: float = 0.0,
         look: Look | None = None,
         certificates: str = "",
         role: str = "master",
     ) -> None:
+        """`certificates` is a folder (`rpc.transport.tls`), in a job with TLS. `role` is the role of the peer."""
         self._address, self._secret, self._patience_s, self._look = address, secret, patience_s, look
         self._certificates, self._role = certificates, role
         self._lock = asyncio.Lock()
@@ -131,29 +132,16 @@ T = TypeVar("T")
 class MasterChannel:
     """A synchronous, thread-safe channel, which calls `beat` and `pulse` in its own thread."""
 
-    def __init__(
-        self,
-        address: str,
-        secret: bytes,
-        *,
-        connect_timeout_s: float,
-        patience_s: float = 0.0,
-        look: Look | None = None,
-        certificates: str = "",
-        role: str = "master",
-    ) -> None:
-        """`certificates` is a folder (`rpc.transport.tls`), in a job with TLS. `role` is the role of the peer."""
+    def __init__(self, link: ReconnectingConnection, *, connect_timeout_s: float) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-link", daemon=True)
         self._thread.start()
         self._beating: asyncio.Task[None] | None = None
         self._open = True
-        self._reunion = ReconnectingConnection(
-            address, secret, patience_s=patience_s, look=look, certificates=certificates, role=role
-        )
+        self._link = link
         try:
-            self._run(self._reunion.open(connect_timeout_s))
+            self._run(link.open(connect_timeout_s))
         except BaseException:
             self._stop_loop()
             raise
@@ -162,17 +150,17 @@ class MasterChannel:
     def ask(self, request: Request | Callable[[], Request]) -> Reply:
         """Send a request and wait for the reply. If `request` is a function, it is called in the channel's thread,
         again for every master."""
-        return self._run(self._reunion.ask(request))
+        return self._run(self._link.ask(request))
 
     @property
     def own_host(self) -> str:
         """Return this host's address that faces the master, at which other members can connect."""
-        link = self._reunion.connection
+        link = self._link.connection
         assert link is not None
         return link.own_host
 
     def introduce(self, hello: Request) -> None:
-        self._reunion.introduce(hello)
+        self._link.introduce(hello)
 
     def start_heartbeat(
         self,
@@ -201,8 +189,8 @@ class MasterChannel:
 
     def forget_in_child(self) -> None:
         """Close the child's copy of the socket after a fork, so that the parent's death still closes the connection."""
-        if self._reunion.connection is not None:
-            self._reunion.connection.sock.close()
+        if self._link.connection is not None:
+            self._link.connection.sock.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if os.getpid() != self._pid or not self._open:
@@ -238,7 +226,7 @@ class MasterChannel:
                 # keep the interval, however long the reply took
                 await asyncio.sleep(0 if news else began + every_s - clock())
                 began = clock()
-                answer = await self._reunion.ask(beat)
+                answer = await self._link.ask(beat)
                 news = pulse(answer) if isinstance(answer, messages.HeartbeatReply) else None
         except errors.Fenced as error:
             log.warning("heartbeat stopped: %s", error)
@@ -250,7 +238,7 @@ class MasterChannel:
     async def _goodbye(self) -> None:
         if self._beating:
             self._beating.cancel()
-        await self._reunion.close()
+        await self._link.close()
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -261,14 +249,15 @@ class MasterChannel:
 def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
     """Return the channel of a role, which finds the next master by file or by a stable name."""
     file, first_s = pathlib.Path(settings.master_file), settings.connect_timeout_s
-    return MasterChannel(
+    link = ReconnectingConnection(
         settings.master,
         secret,
-        connect_timeout_s=first_s if settings.master_file else max(first_s, settings.master_patience_s),
         patience_s=settings.master_patience_s,
         look=(lambda: addresses.read_master(file)) if settings.master_file else (lambda: None),
         certificates=settings.tls,
     )
+    timeout_s = first_s if settings.master_file else max(first_s, settings.master_patience_s)
+    return MasterChannel(link, connect_timeout_s=timeout_s)
 
 
 def own_host(settings: config.Settings, link: MasterChannel) -> str:

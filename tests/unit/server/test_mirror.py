@@ -188,7 +188,9 @@ def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path)
 
 
 def test_a_server_answers_nothing_that_is_for_the_master(pair):
-    link = mirroring.channel.MasterChannel(pair.taking[0].address, SECRET, connect_timeout_s=60.0)
+    link = mirroring.channel.MasterChannel(
+        mirroring.channel.ReconnectingConnection(pair.taking[0].address, SECRET), connect_timeout_s=60.0
+    )
     try:
         with pytest.raises(errors.BadInput, match="for the master"):
             link.ask(messages.StatusRequest())

@@ -77,7 +77,7 @@ def serving():
 
 @contextlib.contextmanager
 def connected(address, secret=SECRET):
-    link = channel.MasterChannel(address, secret, connect_timeout_s=20)
+    link = channel.MasterChannel(channel.ReconnectingConnection(address, secret), connect_timeout_s=20)
     try:
         yield link
     finally:
@@ -96,7 +96,7 @@ def test_a_waiting_request_holds_up_no_other():
 
 def test_a_wrong_secret_is_turned_away():
     with serving() as (_, address), pytest.raises(errors.MasterUnreachable, match="wrong secret"):
-        channel.MasterChannel(address, b"another", connect_timeout_s=20)
+        channel.MasterChannel(channel.ReconnectingConnection(address, b"another"), connect_timeout_s=20)
 
 
 def test_no_one_there_is_said_with_address_and_time():
@@ -104,7 +104,7 @@ def test_no_one_there_is_said_with_address_and_time():
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(errors.MasterUnreachable, match=f"no master at {address} after 0.1 s"):
-            channel.MasterChannel(address, SECRET, connect_timeout_s=0.1)
+            channel.MasterChannel(channel.ReconnectingConnection(address, SECRET), connect_timeout_s=0.1)
 
 
 def test_a_refusal_is_raised_as_the_error_it_names_and_a_bug_as_job_failed():
@@ -198,7 +198,7 @@ def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):
             return answer
 
     member = object.__new__(channel.MasterChannel)
-    member._reunion = Master()
+    member._link = Master()
     monkeypatch.setattr(channel.asyncio, "sleep", sleep)
     gone = threading.Event()
     asyncio.run(member._beat(7.0, messages.Heartbeat, lambda pulse: pulse.drain, gone.set))
