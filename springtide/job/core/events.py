@@ -159,14 +159,12 @@ class EvictionNoticed(JobEvent, frozen=True):
 
 
 class ServerGranted(JobEvent, frozen=True):
-    """Change the limits of one server, for this and later incarnations. Limits may rise or fall."""
+    """Change the CPU limit of one server, for this and later incarnations."""
 
     rank: int
-    cpu: float | None
-    """CPU limit in cores; None for no limit."""
+    cpu: float
+    """CPU limit in cores."""
     why: str
-    memory: int | None = None
-    """Memory limit in bytes; None leaves the limit unchanged."""
 
 
 class ServerEmptied(JobEvent, frozen=True):

@@ -146,16 +146,10 @@ def replace_server(state: JobCore, asked: events.ServerReplaced, at: float) -> R
 
 
 def grant_server(state: JobCore, more: events.ServerGranted) -> Reasoned:
-    """Change the limits of a server. The process keeps running, and its agent changes the limits if it can."""
+    """Change the CPU limit of a server. The process keeps running, and its agent changes the limit if it can."""
     node = state.node(Role(RoleKind.SERVER, more.rank))
-    changes = []
-    if more.cpu is not None and more.cpu != node.cpu:
-        changes.append(f"{more.cpu:.2g} CPUs instead of {node.cpu or 0:.2g}")
-        node.cpu = more.cpu
-    if more.memory is not None and more.memory != node.memory:
-        changes.append(f"{more.memory / 2**30:.2g} GiB instead of {(node.memory or 0) / 2**30:.2g}")
-        node.memory = more.memory
-    return f"give {node.role} {' and '.join(changes) or 'what it has'}", more.why
+    before, node.cpu = node.cpu, more.cpu
+    return f"give {node.role} {more.cpu:.2g} CPUs instead of {before or 0:.2g}", more.why
 
 
 def give_up_server(state: JobCore, node: RoleNode, why: str, at: float) -> Reasoned:

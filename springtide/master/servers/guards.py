@@ -1,4 +1,4 @@
-"""Protects servers from running out of memory, hot spots and slow machines, and takes unneeded resource grants back.
+"""Protects servers from running out of memory, hot spots and slow machines.
 
 `planning.guards.memory` and `planning.guards.hot_servers` decide. Out: events, each with its reason.
 """
@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -17,7 +17,6 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.data.streams import FAR
 from springtide.domain.spec.job_spec import GuardRules
 from springtide.job.core import events
-from springtide.job.core.job_core import RoleSize
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import ProgressTally
@@ -81,7 +80,6 @@ class ServerGuards:
         self._seen: list[memory.RowCount] = []
         self._watched: dict[int, ServerHistory] = {}
         self._rest_until = 0.0
-        self._easing = GrantRelease()
         self.ahead: tuple[memory.MemoryForecast, ...] = ()
         self.refused: tuple[float, events.JobEvent, str] | None = None
         self._per_worker = 0.0
@@ -92,14 +90,11 @@ class ServerGuards:
         return self._record.state.spec.guards
 
     def look(self, tally: ProgressTally, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        state, nodes = self._record.state, self._servers()
+        nodes = self._servers()
         self._take_down(nodes, tally, usage, now)
         if not nodes or not self._may_act(nodes, now):
             return
         event = self._on_memory(nodes, tally, usage) or self._on_pace(nodes, usage)
-        # not in a job that plans, because plans take grants back themselves
-        if event is None and self.rules.servers and not state.spec.planning.on:
-            event = self._easing.look(nodes, usage, state.planned.sizes[RoleKind.SERVER], now)
         if event is not None:
             self._act(event, now)
 
@@ -331,73 +326,3 @@ def samples_in_all(book: JobLedger) -> int:
         return FAR
     leased = sum(lease.end - lease.offset for _, _, lease in book.leases())
     return book.samples_done + leased + book.todo_samples
-
-
-LEAST_S = 1.0  # shortest interval, in seconds, between two measurements from which CPU use is computed
-GIB = 2.0**30
-
-
-@dataclass(slots=True)
-class GrantWatch:
-    """Peak use of one server incarnation under one pair of limits."""
-
-    limits: tuple[int, float | None, int | None]
-    """Incarnation of the server, and its CPU and memory limits."""
-    began: float
-    at: float
-    cpu_s: float
-    most_cpu: float = 0.0
-    most_memory: float = 0.0
-
-
-class GrantRelease:
-    """Grants of one job's servers."""
-
-    def __init__(self) -> None:
-        self._since: dict[int, GrantWatch] = {}
-
-    def look(
-        self, nodes: Sequence[RoleNode], usage: Mapping[Role, RoleUsage], usual: RoleSize, now: float
-    ) -> events.ServerGranted | None:
-        for node in nodes:
-            used = usage.get(node.role)
-            if used is None or not (_above(node.cpu, usual.cpu) or _above(node.memory, usual.memory)):
-                self._since.pop(node.role.rank, None)
-                continue
-            event = self._ease(node, self._watch(node, used, now), usual, now)
-            if event is not None:
-                del self._since[node.role.rank]
-                return event
-        return None
-
-    def _watch(self, node: RoleNode, used: RoleUsage, now: float) -> GrantWatch:
-        limits = (node.incarnation, node.cpu, node.memory)
-        seen = self._since.get(node.role.rank)
-        if seen is None or seen.limits != limits:
-            seen = self._since[node.role.rank] = GrantWatch(limits, now, now, used.cpu_s)
-        if now - seen.at >= LEAST_S:
-            seen.most_cpu = max(seen.most_cpu, (used.cpu_s - seen.cpu_s) / (now - seen.at))
-            seen.at, seen.cpu_s = now, used.cpu_s
-        seen.most_memory = max(seen.most_memory, float(used.memory))
-        return seen
-
-    def _ease(self, node: RoleNode, seen: GrantWatch, usual: RoleSize, now: float) -> events.ServerGranted | None:
-        def eased(limit: float | None, first: float | None, most: float) -> float | None:
-            if limit is None or first is None:
-                return None
-            return hot_servers.eased(limit=limit, usual=first, most=most, watched_s=now - seen.began)
-
-        cpu = eased(node.cpu, usual.cpu, seen.most_cpu)
-        memory = eased(node.memory, usual.memory, seen.most_memory)
-        if cpu is None and memory is None:
-            return None
-        why = (
-            f"in {now - seen.began:.0f} s {node.role} used {seen.most_cpu:.2g} CPUs and "
-            f"{seen.most_memory / GIB:.2g} GiB at most"
-        )
-        cpu = node.cpu if cpu is None else cpu
-        return events.ServerGranted(node.role.rank, cpu, why, None if memory is None else int(memory))
-
-
-def _above(limit: float | None, usual: float | None) -> bool:
-    return limit is not None and usual is not None and limit > usual

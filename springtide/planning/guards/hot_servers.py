@@ -151,21 +151,3 @@ def _judge_one(one: ServerPace, others: Sequence[ServerPace], rules: GuardRules)
     if time > rules.slower and one.keys_s > 0 and load <= rules.hotter:
         return ServerVerdict(rank=one.rank, cause=Cause.SLOW, why=f"{said}: its machine is the cause")
     return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=said)
-
-
-CALM_S = 300.0
-"""Seconds without usage near the limit, after which a raised limit is lowered again. If it were lowered earlier, it
-would often have to be raised again."""
-ROOM = 1.5
-"""Limit as a multiple of the peak usage."""
-WORTH = 0.8
-"""Largest new limit, as a share of the current limit, for which a change is worthwhile."""
-
-
-def eased(*, limit: float, usual: float, most: float, watched_s: float) -> float | None:
-    """Return a lower limit for a resource of a server, CPUs or bytes; None to keep it. `most` is its peak usage while
-    watched."""
-    if limit <= usual or watched_s < CALM_S:
-        return None
-    enough = max(usual, ROOM * most)
-    return enough if enough <= WORTH * limit else None
