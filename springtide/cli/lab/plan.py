@@ -1,10 +1,11 @@
 """`springtide plan`: shows what a policy would do with a job now, from which candidates, and why. Changes nothing.
 
-In: the view that a run's planner was shown (`view.json`), or such a file written by hand.
+In: the view that a run's planner was shown (`view.json`), such a file written by hand, or the spec of a job.
 """
 
 import math
 import pathlib
+import re
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -52,6 +53,12 @@ def plan(
     Changes nothing. For a run, the policy sees what the planner saw last; a file has the same fields.
     """
     path = found(source, folder)
+    if is_spec(path):
+        from springtide.cli.job import submit
+        from springtide.launch.job_lookup import JobLocation
+        from springtide.launch.spec import spec_reader
+
+        return submit.rehearse(spec_reader.read(path), JobLocation(folder=folder), named=False, as_json=as_json)
     shown = planner_views.read(path)
     config = shown.config if policy is None else replace(shown.config, policy=policy)
     field_overrides.check_names(config)
@@ -79,6 +86,14 @@ def found(source: str | None, folder: str) -> pathlib.Path:
             "examples/plan_job.yaml"
         )
     return run.files.view
+
+
+def is_spec(path: pathlib.Path) -> bool:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return False  # the code that reads the file reports the error
+    return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
 
 
 def show(screen: console.Console, one: JobOutlook) -> None:

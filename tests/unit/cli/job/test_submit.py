@@ -64,6 +64,7 @@ def test_a_platform_that_is_none_and_options_of_two_are_refused(folder, capsys):
     assert "without a cluster: give --platform" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_what_the_job_may_become(folder, capsys):
-    assert app.main(["submit", "job.yaml", "--dry-run"]) == 0
+@pytest.mark.parametrize("command", [["plan", "job.yaml"], ["submit", "job.yaml", "--dry-run"]], ids=" ".join)
+def test_plan_and_a_dry_run_say_what_the_job_may_become(folder, capsys, command):
+    assert app.main(command) == 0
     assert "may become 1 to 2 workers" in capsys.readouterr().out
