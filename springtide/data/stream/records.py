@@ -45,19 +45,6 @@ class Records:
         """Select records by position. A slice copies nothing; a mask or positions copy the columns, not the payload."""
         return Records(self.payload, self.starts[which], self.ends[which], self.offsets[which], self.appended_at[which])
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Records):
-            return NotImplemented
-        columns = ((self.offsets, other.offsets), (self.appended_at, other.appended_at), (self.sizes, other.sizes))
-        return all(np.array_equal(one, two) for one, two in columns) and self.joined().tobytes() == (
-            other.joined().tobytes()
-        )
-
-    def __repr__(self) -> str:
-        if not len(self):
-            return "Records(none)"
-        return f"Records({len(self)} at offsets {self.offsets[0]}..{self.offsets[-1]}, {self.nbytes} bytes)"
-
     @property
     def sizes(self) -> Ints:
         return self.ends - self.starts

@@ -39,7 +39,7 @@ def runs(draw: st.DrawFn) -> Records:
 @given(runs())
 def test_what_a_peer_receives_is_what_was_sent(sent: Records) -> None:
     got = records.from_bytes(sent.to_bytes())
-    assert got == sent
+    assert got.to_bytes() == sent.to_bytes()
     assert got.bodies() == sent.bodies()
 
 
@@ -47,7 +47,7 @@ def test_what_a_peer_receives_is_what_was_sent(sent: Records) -> None:
 @given(runs(), st.integers(0, 12), st.integers(0, 12))
 def test_two_parts_put_together_are_the_whole(whole: Records, a: int, b: int) -> None:
     a, b = sorted((a, b))
-    assert records.concat([whole[:a], whole[a:b], whole[b:]]) == whole
+    assert records.concat([whole[:a], whole[a:b], whole[b:]]).to_bytes() == whole.to_bytes()
     assert whole[a:b].bodies() == whole.bodies()[a:b]
 
 
@@ -100,7 +100,8 @@ def test_a_few_bytes_cannot_claim_to_be_endless_records() -> None:
     head = records.HEADER.pack(records.MAGIC, records.VERSION, 2**40, 0)
     with pytest.raises(errors.BadInput, match="of 0 bytes"):
         records.from_bytes(head)
-    assert records.from_bytes(records_of([b""] * 3, first=5).to_bytes()) == records_of([b""] * 3, first=5)
+    empty = records_of([b""] * 3, first=5).to_bytes()
+    assert records.from_bytes(empty).to_bytes() == empty
 
 
 def test_bytes_that_are_something_else_are_refused_with_a_reason() -> None:
