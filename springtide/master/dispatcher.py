@@ -114,7 +114,7 @@ class MasterService:
                 return msgspec.structs.replace(self._shown, status=shown)
             case messages.StatusRequest():
                 return shown
-        raise errors.TemporaryError(f"the job takes no orders while its journal cannot be written: {context.stuck}")
+        raise errors.TemporaryError(f"the job accepts no commands while its journal cannot be written: {context.stuck}")
 
     async def _answer(self, peer: Peer, request: Request) -> Reply:
         match request:
@@ -138,7 +138,7 @@ class MasterService:
         if isinstance(request, PACKAGES):
             return await self._packages.answer(request)
         if peer.role.kind is not RoleKind.AGENT and self.state.fenced(peer.role, peer.incarnation):
-            raise errors.Fenced(f"{peer.role} of incarnation {peer.incarnation} was given up; it should leave")
+            raise errors.Fenced(f"{peer.role} of incarnation {peer.incarnation} was fenced; it must exit")
         return await self._by_kind[peer.role.kind](peer.role, peer.incarnation, request)
 
     def lost(self, peer: Peer) -> None:
@@ -156,16 +156,16 @@ class MasterService:
             self._stuck = context.stuck
             return
         if self._stuck:
-            context.log_event("disk_full", why=f"the job goes on; until now it could not: {self._stuck}")
+            context.log_event("disk_full", why=f"the job continues; the problem was: {self._stuck}")
             self._stuck = ""
             book.renew(context.clock())  # lease holders could not report during that time
         now = context.clock()
         away_s, self._ticked_at = now - self._ticked_at - self._away_s, now
         if away_s > 0:
-            log.warning("this process did not run, or decided nothing, for %.1f s", away_s + self._away_s)
+            log.warning("the master was stopped, starved or waiting for its disk for %.1f s", away_s + self._away_s)
             self.state.forgive(away_s)
         if self._agent_left_at is not None and now - self._agent_left_at > AGENT_GRACE_S:
-            log.warning("the agent has gone; the master exits")
+            log.warning("the agent has disconnected; the master exits")
             context.over.set()
         for event in self.state.due(at=now):
             context.apply(event)
@@ -190,7 +190,7 @@ class MasterService:
             try:
                 journal.save(self.record.to_bytes())
             except errors.SpringtideError as error:
-                log.warning("no snapshot of the journal: %s", error)
+                log.warning("the journal's snapshot could not be written: %s", error)
 
     def status(self) -> JobStatus:
         return status_of(self.context, self.parts, self._agent.usage, lag_s=self.lag.longest_s)

@@ -34,7 +34,7 @@ async def call(handlers: Handlers, sender: str, request: Request, *who: object) 
     """Call the handler for the request's type. A handler without a result means Ok."""
     handler = handlers.get(type(request))
     if handler is None:
-        raise errors.BadInput(f"{sender} may not ask for {type(request).__name__}")
+        raise errors.BadInput(f"{sender} may not send {type(request).__name__}")
     reply = handler(*who, request)
     if isinstance(reply, Awaitable):
         reply = await reply
@@ -323,8 +323,8 @@ def change_bounds(context: MasterContext, request: messages.BoundsRequest) -> me
     state = context.record.state
     if not (state.spec.planning.on or state.spec.online.on):
         raise errors.BadInput(
-            f"job {state.spec.name} has the numbers of workers and servers that it was given: nobody plans it within "
-            "bounds; `springtide scale` changes them"
+            f"job {state.spec.name} has fixed numbers of workers and servers, so no planner uses bounds; "
+            "change the numbers with `springtide scale`"
         )
     _check_bounds(context.record, request)
     context.apply(events.BoundsChanged(request.workers, request.servers, request.why))
@@ -342,7 +342,7 @@ def _check_bounds(record: JobRecord, request: messages.BoundsRequest) -> None:
         return
     least, most = request.servers
     if least > state.spec.slots:
-        raise errors.BadInput(f"{least} servers for {state.spec.slots} slots: at most one server a slot")
+        raise errors.BadInput(f"{least} servers for {state.spec.slots} slots: expected at most one server per slot")
     if not (least <= state.servers_wanted <= most or state.bsp.in_step or state.safety.placed):
         raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")
 

@@ -112,7 +112,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
     try:
         story.close()
     except errors.UserError as error:
-        log.warning("the story lacks its end: %s", error)
+        log.warning("the end of the job's event log could not be written: %s", error)
     return 0
 
 
@@ -136,7 +136,9 @@ async def expose(service: MasterService, run: str, port: int | None) -> MetricsS
     exposing = MetricsServer(lambda: metrics.text(service.status(), run=run))
     try:
         if port is not None:
-            service.context.log_event("figures", why=f"for Prometheus at http://{await exposing.start(port)}/metrics")
+            service.context.log_event(
+                "figures", why=f"metrics for Prometheus at http://{await exposing.start(port)}/metrics"
+            )
     except errors.BadInput as error:
         if service.context.term == 1:
             raise

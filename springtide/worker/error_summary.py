@@ -15,12 +15,12 @@ from springtide import errors
 # path of the runner, which is not imported, because it runs as `__main__`
 RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
 NO_BATCH = (
-    ": no batch was left for this worker, since others had trained them all, so its loop never ran. "
-    "Define before the loop what is used after it"
+    ": this worker's loop never ran, because other workers had already trained all batches. "
+    "Define variables that are used after the loop before it"
 )
 RESTARTED = (
-    "; this worker was {started}: its script began anew, and its loop had only what was left of that epoch. What it "
-    "needs of earlier epochs goes into job.register"
+    "; this worker was {started}: its script started again, and its loop got only the rest of that epoch. Pass objects "
+    "that the script needs from earlier epochs to job.register"
 )
 
 

@@ -31,10 +31,7 @@ from springtide.worker.link.master_link import MasterLink
 from springtide.worker.setup import Mode, Wired
 from springtide.worker.split.controller import Made, Splitting
 
-ITERABLE = (
-    "the data set is an IterableDataset: its samples have no numbers by which data workers could be asked for them. "
-    "Nothing moves"
-)
+ITERABLE = "the data set is an IterableDataset: its samples have no indices that data workers could read. Nothing moves"
 
 
 class ObservedJob(Job):
@@ -79,7 +76,7 @@ class ScriptExplainer:
     def explain(self) -> ScriptReport:
         if self._shown is None:
             return ScriptReport(
-                error="it ended and never called job.prepare(model, optimizer, dataset), so there is nothing to split",
+                error="the script never called job.prepare(model, optimizer, dataset), so there is nothing to split",
                 blame="usage",
             )
         splitting, source = self._shown
@@ -138,7 +135,7 @@ def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> N
         runpy.run_path(given[0], run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
-            explaining.leave(ScriptReport(error=f"it left with exit status {end.code}", blame="script"))
+            explaining.leave(ScriptReport(error=f"the script exited with status {end.code}", blame="script"))
     except BaseException as error:
         if explaining.told:
             raise

@@ -54,7 +54,7 @@ NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions ar
 NOTHING_SKIPPED = "--poison skip does nothing for an IterableDataset: no worker can read past a sample that raises"
 SCALINGS = ("worker_batch", "global_batch")
 IN_ORDER = (
-    'reduction="batch-order" trains a batch a few samples at a time; what data workers compute of forward() is for '
+    'reduction="batch-order" trains a batch a few samples at a time, but data workers compute a part of forward() for '
     "whole batches"
 )
 
@@ -248,9 +248,9 @@ class Job:
         reduction: str | None,
     ) -> setup.SharingOptions:
         if mode == "async" and allocation is not None:
-            raise errors.BadInput('allocation= needs sync="bsp": else every worker has its own batches')
+            raise errors.BadInput('allocation= needs sync="bsp": in async mode every worker has its own batches')
         if mode == "bsp" and staleness is not None:
-            raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
+            raise errors.BadInput('cache_staleness= needs sync="async": in bsp mode, cached rows lack no updates')
         rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.spec.cache)
         indexed = source.samples is not None
         picker = SourcePicker(source) if indexed else IterableRounds(source, rank=self.rank, workers=self.workers)
@@ -287,7 +287,7 @@ class Job:
     def _mode(self, sync: str | None, accumulate: int = 1) -> setup.Mode:
         if self._wired is not None:
             raise errors.BadInput(
-                "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
+                "job.prepare was called before: a job trains one model. Without a cluster, st.join() begins another job"
             )
         asked = validation.choice(sync or self._welcome.spec.sync, "sync mode", ("async", "bsp"))
         mode: setup.Mode = "alone" if self.alone else "bsp" if asked == "bsp" else "async"
@@ -485,5 +485,5 @@ def stream_card(
             samples=0, batch_size=size, shuffle=False, in_step=True, shard_batches=IN_STEP_BATCHES, stream=dataset.card
         )
     if scaling == "global_batch":
-        raise errors.BadInput('scaling="global_batch": batches of a stream do not depend on how many workers there are')
+        raise errors.BadInput('scaling="global_batch": batches of a stream do not depend on the number of workers')
     return DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)

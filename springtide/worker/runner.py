@@ -82,7 +82,7 @@ def report_error(error: BaseException, script: str) -> int:
         line = error_summary.first_line(error, script, unneeded=here.leases.unneeded, started_late=here.started_late)
         here.fail(line, trace, blame)
     except errors.SpringtideError as lost:
-        log.error("could not tell the master: %s", lost)
+        log.error("the script's error could not be sent to the master: %s", lost)
     return 1
 
 

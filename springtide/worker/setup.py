@@ -211,7 +211,7 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
         raise errors.BadInput("no optimizer was given: pass a torch.optim optimizer, or a list of them")
     for one in own:
         if isinstance(one, JobOptimizer):
-            raise errors.BadInput("this optimizer came from job.prepare: pass the torch.optim one it was made of")
+            raise errors.BadInput("this optimizer came from job.prepare: pass the original torch.optim optimizer")
         if not isinstance(one, torch.optim.Optimizer):
             raise errors.BadInput(
                 f"optimizer is a {type(one).__name__}: expected a torch.optim.Optimizer of the model's parameters, "
@@ -242,8 +242,9 @@ def dense_groups(
                 name = names.get(id(param), f"optimizer {number}, group {index}, parameter {place}")
                 if param.is_meta:
                     raise errors.BadInput(
-                        f"parameter {name!r} is on the meta device and has no values: only tables may be there. Build "
-                        "dense layers on the CPU or a GPU, or give them values with model.to_empty() and an init"
+                        f"parameter {name!r} is on the meta device and has no values: only tables may be on the meta "
+                        "device. Build dense layers on the CPU or a GPU, or give them values with model.to_empty() and "
+                        "an init"
                     )
                 members.append((name, param))
             if members:

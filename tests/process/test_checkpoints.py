@@ -104,4 +104,4 @@ def test_a_copy_whose_process_is_killed_leaves_the_one_before_and_the_next_is_co
         story = [event for event in job.story if event["event"] == "uploaded"]
         before = story[: story.index(next(event for event in story if event["number"] == lost))]
         assert left.manifest.number >= before[-1]["number"]
-    assert "before it was through" in next(str(event["why"]) for event in story if event["outcome"] == "failed")
+    assert "before it reported a result" in next(str(event["why"]) for event in story if event["outcome"] == "failed")

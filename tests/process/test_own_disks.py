@@ -110,7 +110,7 @@ def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_hos
     _, hosts, cluster = begin(tmp_path, SEED, batches=2000, servers=1)
     with cluster as job:
         job.until(lambda status: status.checkpoints.number >= 2)
-        assert "the job would be lost" in job.status.checkpoints.trouble
+        assert "the job is lost" in job.status.checkpoints.trouble
         before = len(ready(job, "server-0"))
         job.kill("server-0")
         wait_back(job, "server-0", before)

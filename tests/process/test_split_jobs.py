@@ -51,7 +51,7 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
     assert not wrong, wrong
     assert int((tmp_path / "split-calls").read_text()) > 10
     (told,) = [str(each["why"]) for each in job.story if "hand reading" in str(each.get("what"))]
-    assert re.search(r"operations of forward\(\) move .*; the loop stood still for ", told), told
+    assert re.search(r"operations of forward\(\) move .*; the loop was blocked for ", told), told
 
 
 LISTED = hashing(counting.SCRIPT).replace(

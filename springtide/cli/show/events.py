@@ -21,7 +21,7 @@ SENTENCES = {
     "unreadable": "{role} could not read shard {shard} from {offset} on: {error}",
     "master_replaced": "{why}; a new master (term {term}) listened {seconds:.1f} s later",
     "online": "{workers} workers are left as they are: {why}",
-    "letters_not_kept": "{role}: dead letters are only counted from here on, not kept: {why}",
+    "letters_not_kept": "{role}: dead letters are only counted from now on, not stored: {why}",
     "shorten": "{why}",
     "alert": "ALERT: {why}",
     "alert_over": "the alert is over: {why}",

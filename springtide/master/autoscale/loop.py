@@ -152,7 +152,7 @@ class Autoscaler:
         except TimeoutError:
             return self._failed(f"the adviser has not answered for {self._rules.patience_s:g} s")
         except errors.SpringtideError as error:
-            return self._failed(f"the adviser cannot say: {error}")
+            return self._failed(f"the adviser cannot answer: {error}")
         except Exception as error:  # a policy or a brain may run third-party code
             return self._failed(f"the adviser failed: {type(error).__name__}: {error}")
         self._answer(advice, measured)
@@ -182,7 +182,7 @@ class Autoscaler:
             assert self._advised is not None
             self._advised.show(PlannerView(view=seen, config=self._rules.config))
         except errors.SpringtideError as error:
-            log.warning("what planning sees cannot be written down: %s", error)
+            log.warning("the planner's view of the job cannot be saved: %s", error)
         return view
 
     def _failed(self, why: str) -> None:
@@ -249,9 +249,11 @@ class Autoscaler:
             "plan", outcome=outcome, shape=shape, why=why, stage=stage, epoch=epoch, notes=list(notes), **details
         )
         if outcome != "taken":
-            what = {"nothing": "leave the job as it is", "started": "begin small"}.get(outcome, "refuse a plan")
+            what = {"nothing": "leave the job as it is", "started": "begin small"}.get(outcome, "reject a plan")
             what = (
-                "begin as similar jobs ended" if what == "begin small" and stage is PlanningStage.OPTIMIZING else what
+                "begin with the final sizes of similar jobs"
+                if what == "begin small" and stage is PlanningStage.OPTIMIZING
+                else what
             )
             self._happen(events.DecisionMade(what, why, told=True))
 
@@ -270,5 +272,5 @@ class Autoscaler:
             async with asyncio.timeout(CONCLUDE_S):
                 await self._aside(lambda: self._make_adviser().conclude(over), wait=True)
         except Exception as error:  # do not fail: the job has ended well, whether or not it is recorded
-            log.warning("the job is not remembered: %s: %s", type(error).__name__, error)
+            log.warning("the job could not be recorded in the history: %s: %s", type(error).__name__, error)
             self._context.log_event("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

@@ -217,7 +217,7 @@ class OnlineAutoscaler:
         for kind in (RoleKind.WORKER, RoleKind.SERVER):
             size = state.planned.sizes[kind]
             if size.cpu is not None and size.cpu < rules.bounds.quota.cpu:
-                why = "on a stream the number of workers follows the traffic; their cores are not held"
+                why = "on a stream the number of workers follows the traffic, so their CPU is not limited"
                 self._context.apply(events.RolesResized(kind, rules.bounds.quota.cpu, size.memory, why))
 
     def _see_starts(self, now: float) -> None:
@@ -255,8 +255,12 @@ class OnlineAutoscaler:
         if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
             self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
             held = self._fixed()
-            done = f"no backup, {held}; others get what it cannot train" if held else "a backup for it"
-            why = f"{found.why}: {done}" if found.why else "no worker is slow any more: no backups"
+            done = (
+                f"no backup, because {held}; other workers train its remaining share"
+                if held
+                else "added a backup worker"
+            )
+            why = f"{found.why}: {done}" if found.why else "no worker is slow any more, so no backups are needed"
             self._context.log_event("backup", why=why, workers=0 if held else found.workers)
 
     def _fixed(self) -> str:
@@ -320,7 +324,7 @@ class OnlineAutoscaler:
         self._asking = None
         if not task.cancelled() and (error := task.exception()):
             log.error("scaling failed", exc_info=error)
-            self._leave(f"it could not be decided: {type(error).__name__}: {error}")
+            self._leave(f"the scaling decision failed: {type(error).__name__}: {error}")
 
     def _act(self, scaling: Scaling, pausing: str) -> None:
         rules, state, extra = self._rules(), self._context.state, self._notes.backups
@@ -332,9 +336,9 @@ class OnlineAutoscaler:
         wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
         room = max(0, wanted - scaling.workers)
         if wanted == state.workers or pausing:
-            short = f"; no room for {extra} more for slow workers: {rules.most} are the most" if extra > room else ""
+            short = f"; no room for {extra} backup workers: the limit is {rules.most} workers" if extra > room else ""
             return self._leave(f"{scaling.why}{short}{f'; for now {pausing}' if wanted != state.workers else ''}")
-        self._why = why = scaling.why + (f"; {min(extra, room)} more for slow workers" if extra and room else "")
+        self._why = why = scaling.why + (f"; {min(extra, room)} backups for slow workers" if extra and room else "")
         try:
             self._context.record.book.check_group(wanted)
             self._context.apply(events.WorkersScaled(wanted, why))
@@ -357,7 +361,7 @@ class OnlineAutoscaler:
             return
         self._servers = usual
         ratio = f"{spec.workers} to {spec.servers}"
-        self._context.apply(events.ServersScaled(usual, f"workers and servers stay as {ratio}, as the job began"))
+        self._context.apply(events.ServersScaled(usual, f"keep the initial ratio of workers to servers, {ratio}"))
 
     def _leave(self, why: str) -> None:
         """Change nothing, and log the reason. If only the numbers in the reason changed, it is not logged again."""

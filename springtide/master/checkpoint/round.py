@@ -144,7 +144,7 @@ class CheckpointStore:
             try:
                 claims.release(place, self.lineage.run)
             except (errors.SpringtideError, OSError) as error:
-                log.warning("the claim in %s is left: %s", place.where, error)
+                log.warning("the claim in %s could not be released: %s", place.where, error)
 
     def take_over(self, saved: int, era: int) -> int:
         """Find complete checkpoints of this run. Return the number of an incomplete checkpoint, or 0.
@@ -275,9 +275,9 @@ class CheckpointStore:
         if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
             return None
         if said.error or said.written is None:
-            return f"{life}: {said.error or 'wrote nothing'}"
+            return f"{life}: {said.error or 'the server wrote nothing'}"
         if record.state.bsp.generation != now.generation:
-            return "the bsp group was formed again meanwhile, and may have continued"
+            return "a new bsp group was formed during the checkpoint, and may have trained further"
         if said.written not in now.written:
             now.written.append(said.written)
         if said.part == now.order.part:
@@ -331,7 +331,7 @@ class CheckpointStore:
         checkpoint_io.drop_unneeded(self.place, [*keep, *([copied] if copied else [])])
 
     def drop(self, number: int, kept: list[Manifest]) -> None:
-        """Delete what is left of an abandoned checkpoint. Blocks on the disk."""
+        """Delete the remaining files of an abandoned checkpoint. Blocks on the disk."""
         try:
             self._claim_folder()
             only_run = ""
@@ -344,7 +344,7 @@ class CheckpointStore:
         now, self.round = self.round, None
         self._complete(manifest)
         lacks = now.unmirrored if now is not None else ""
-        self.unmirrored = f"checkpoint {manifest.number} is without a mirror: {lacks}" if lacks else ""
+        self.unmirrored = f"checkpoint {manifest.number} has no mirror copy: {lacks}" if lacks else ""
         return now.note if now is not None else None
 
     def withdraw(self, manifest: Manifest) -> None:

@@ -98,7 +98,7 @@ class CheckpointSchedule:
         """Continue from the checkpoints of the previous master, which may not have journaled its last one."""
         record = self._context.record
         if number := self.saving.take_over(record.state.safety.saved or 0, record.book.era):
-            why = "the master was replaced meanwhile"
+            why = "the master was replaced during the checkpoint"
             self._context.log_event("checkpoint", number=number, outcome="abandoned", why=why)
         last, saved = self.saving.last, record.state.safety.saved
         apart = last.apart if last is not None else saved is not None
@@ -134,7 +134,7 @@ class CheckpointSchedule:
         begin, hurry = saving.wanted(record, now)
         if begin and len(lives) == len(nodes.needed_servers(record.state.nodes)) and self.buddies.known(lives):
             order = saving.begin(record, lives, hurry=hurry, at=now)
-            log.info("checkpoint %d begins, after %d", order.number, order.base)
+            log.info("checkpoint %d begins; the previous checkpoint is %d", order.number, order.base)
             self._context.changed.turn()
 
     def due_at_step(self, *, last: bool = False) -> int:
@@ -246,7 +246,8 @@ class CheckpointSchedule:
         if note is not None and not self.saving.unsure:
             self._keep(note, floors=not self.saving.rules.url)
         self._context.apply(events.CheckpointSaved(manifest.number))
-        anew = f"{', '.join(now.lost)} of earlier checkpoints missing or torn: what was in there is written in full"
+        files = ", ".join(now.lost)
+        anew = f"{files} of earlier checkpoints are missing or damaged; their content is written again in full"
         self._context.log_event(
             "checkpoint",
             number=manifest.number,
@@ -274,7 +275,7 @@ class CheckpointSchedule:
         try:
             await asyncio.to_thread(self.saving.drop, number, self._kept())
         except OSError as error:
-            log.warning("what is left of checkpoint %d cannot be removed: %s", number, error)
+            log.warning("the remaining files of checkpoint %d cannot be deleted: %s", number, error)
 
     def _give_up(self, why: str, outcome: str, *, again: bool = True) -> None:
         number = self.saving.abandon(why, self._clock(), again=again)
@@ -293,7 +294,7 @@ class CheckpointSchedule:
             self._context.apply(events.FinalCheckpointDone(f"the last checkpoint failed: {why}"))
 
     def _end_without(self, number: int, why: str = "") -> None:
-        told = "; ".join(filter(None, (why, "the end of data is announced without it")))
+        told = "; ".join(filter(None, (why, "the workers' pass over the data ends without this checkpoint")))
         self._context.log_event("checkpoint", number=number, outcome="skipped", why=told)
         self._keep(self._context.record.book.note(), floors=True)
         self._context.changed.turn()
@@ -330,7 +331,7 @@ class CheckpointSchedule:
         if record.span.leased_at is None or (record.state.bsp.in_step and last is None):
             self._context.apply(events.FinalCheckpointDone("there is nothing to save"))
         elif last is not None and self.saving.covers(record):
-            self._context.apply(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
+            self._context.apply(events.FinalCheckpointDone(f"checkpoint {last.number} is the final checkpoint"))
 
     def _check_lives(self) -> Mapping[int, str]:
         lives = self._lives()
@@ -340,9 +341,12 @@ class CheckpointSchedule:
             self._go_on(self.saving.weigh(self._context.record, self._owners(lives)), "abandoned")
         now = self.saving.round
         if now is not None and (lost := sorted(now.lives - set(lives.values()))):
-            self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")
+            self._give_up(f"{', '.join(lost)} was lost during the checkpoint", "abandoned")
         elif now is not None and now.era != self._context.record.book.era:
-            self._give_up("the ledger went back meanwhile, for a server that had come after it began", "abandoned")
+            self._give_up(
+                "the ledger rolled back during the checkpoint, for a server that joined after the checkpoint began",
+                "abandoned",
+            )
         return lives
 
     def _coming(self) -> Mapping[int, str]:

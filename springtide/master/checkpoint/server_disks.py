@@ -108,7 +108,7 @@ class ServerCopies:
             before = frozenset(self._lacking)
             found = shares(manifest, self._lacking)
             if found.missing:
-                raise CopyFailed(f"{', '.join(found.missing)}: no server has it any more")
+                raise CopyFailed(f"{', '.join(found.missing)}: no server has these files any more")
             self._orders = {
                 server: checkpoints.CopyOrder(next(self._ids), self._url, files) for server, files in found.of.items()
             }
@@ -148,8 +148,8 @@ class ServerCopies:
 
 ALONE = "with no copy elsewhere"
 GROUP = (
-    ". All servers of a bsp group begin anew when one is lost: where a process takes its disk along, as a pod does, "
-    "only a checkpoint URL or a folder that all see brings it back"
+    ". When one server of a bsp group is lost, all servers restart. If each process has its own disk, as a pod does, "
+    "only a checkpoint URL or a folder that all servers share can restore the group"
 )
 
 
@@ -180,7 +180,7 @@ class FileDirectory:
             case checkpoints.CopyReport():
                 self._copying.heard(str(role), request)
                 return messages.Ok()
-        raise errors.BadInput(f"a server may not ask for {type(request).__name__}")
+        raise errors.BadInput(f"a server may not send {type(request).__name__}")
 
     def _run(self, request: checkpoints.ReadFile) -> tuple[int, bytes]:
         if number_of(request.name) is None:
@@ -202,15 +202,15 @@ def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: in
     mirror = all(map(rules.mirrors, nodes.values())) and servers > 1
     together = mirror and len(set(nodes.values())) < 2 and len(nodes) == servers
     copies = [
-        *(["from the copies of another server"] if mirror and not together else []),
-        *([f"from {rules.url}, at most {rules.upload_every_s:g} s back"] if rules.url else []),
+        *(["from another server's copies"] if mirror and not together else []),
+        *([f"from {rules.url}, losing at most the last {rules.upload_every_s:g} s"] if rules.url else []),
     ]
     same = ", which are all on one machine" if together else ""
     if copies:
         group = "" if rules.url or not in_step else GROUP
-        return f"{who}{same}; after the loss of a disk the job goes on {', else '.join(copies)}{group}"
+        return f"{who}{same}; after the loss of a disk the job continues {', else '.join(copies)}{group}"
     return (
-        f"{who}{same}, {ALONE}: a server that is lost comes back from its own disk only, and with that "
-        "disk (a machine, a pod) the job would be lost. Give a checkpoint URL, or two servers or more on different "
-        "machines, or a folder that all see"
+        f"{who}{same}, {ALONE}: a lost server can be restored only from its own disk. If that "
+        "disk (a machine, a pod) is lost too, the job is lost. Give a checkpoint URL, two or more servers on different "
+        "machines, or a folder that all servers share"
     )

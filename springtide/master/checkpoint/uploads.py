@@ -78,7 +78,7 @@ class Uploads:
         except CopyFailed as error:
             said = Uploaded(number, error=str(error))
         except (OSError, msgspec.MsgspecError) as error:
-            said = Uploaded(number, error=f"the process that copies it failed: {error}")
+            said = Uploaded(number, error=f"the upload process failed: {error}")
         self.running = None
         if said.error:
             self.trouble = f"checkpoint {number} could not be copied to {self._where}: {said.error}"
@@ -132,6 +132,6 @@ async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
     with contextlib.suppress(TimeoutError):
         code = await asyncio.wait_for(process.wait(), ENDS_S)
     if not said:
-        how = "closed its output and did not end" if code is None else f"ended with status {code}"
-        raise OSError(f"it {how} before it was through")
+        how = "closed its output and did not exit" if code is None else f"exited with status {code}"
+        raise OSError(f"the upload process {how} before it reported a result")
     return msgspec.json.decode(said, type=Uploaded)

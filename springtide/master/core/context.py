@@ -184,7 +184,7 @@ class MasterContext:
             case actions.PlanCompleted(shape, why):
                 self.log_event("plan", outcome="done", shape=shape, why=why)
             case actions.RollBack(anew):
-                log.info("all begin anew" if anew else "all go back to the last checkpoint")
+                log.info("the job restarts from the beginning" if anew else "the job rolls back to the last checkpoint")
             case actions.DrainWorkers(why):
                 log.info("draining: %s", why)
             case actions.EndJob(phase, why, blame):

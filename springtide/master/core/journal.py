@@ -124,8 +124,8 @@ class Journal:
             return ""
         since, why = self._stuck
         return (
-            f"cannot write {self.path} since {time.monotonic() - since:.0f} s ({why}); free some space. Until then no "
-            f"leases are given and nothing is decided; after {self._patience_s:g} s the job fails"
+            f"cannot write {self.path} since {time.monotonic() - since:.0f} s ({why}); free some space. Until then the "
+            f"master grants no leases and makes no decisions; after {self._patience_s:g} s the job fails"
         )
 
     def save(self, snapshot: bytes) -> None:
@@ -170,7 +170,7 @@ class Journal:
         self._stuck = (since, str(error))
         if now - since >= self._patience_s:
             failure = self._as_error(error)
-            waited = f". It was tried for {self._patience_s:g} s (--disk-wait)" if self._patience_s else ""
+            waited = f". The master retried for {self._patience_s:g} s (--disk-wait)" if self._patience_s else ""
             self._fail(type(failure)(f"{failure}{waited}"))
             return
         if self._tried is not None and not self._tried.done():
@@ -201,7 +201,7 @@ class Journal:
             if written and written[0] != FORMAT:
                 raise errors.BadInput(
                     f"{self.path} has format {written[0]}, from another version of Springtide; this one reads {FORMAT}"
-                    ": let the job end with the version that began it, or begin anew from its checkpoints with --resume"
+                    ": finish the job with the version that started it, or resume from its checkpoints with --resume"
                 )
             row = self._file.execute("select term, began, run from head").fetchone() if written else None
             if row and row[0] >= self.term:

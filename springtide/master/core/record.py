@@ -311,7 +311,7 @@ class JobRecord:
         count = sum(len(each.indices) for each in self.left_out.values())
         if not count or count < self.book.totals().samples_done:
             return ""
-        return f"none of {count:,} samples could be made; {next(iter(self.left_out.values()))}"
+        return f"none of the {count:,} samples could be read; {next(iter(self.left_out.values()))}"
 
     def replay(self, body: bytes) -> None:
         """Repeat a journaled call. A call that was rejected the first time is rejected again."""

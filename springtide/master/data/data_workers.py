@@ -231,7 +231,7 @@ class DataWorkerManager:
             case ValueRequest():
                 return await self._agreeing.look_up(request)
             case _:
-                raise errors.BadInput(f"a data worker may not ask for {type(request).__name__}")
+                raise errors.BadInput(f"a data worker may not send {type(request).__name__}")
 
     # ---- trainers ----
 
@@ -279,7 +279,7 @@ class DataWorkerManager:
         may_scale = state.phase is JobPhase.RUNNING and not state.feeding.given_up and not state.feeding.pinned
         if rules.workers is not None:
             if may_scale and not state.feeding.epoch and self._context.record.span.leased_at is not None:
-                self._want(rules.workers, rules.cpu, "asked for with the job")
+                self._want(rules.workers, rules.cpu, "requested at the start of the job")
             return
         self._stats.measure(usage, at=now)
         self._notice(now)

@@ -72,7 +72,7 @@ class LeaseService:
         if answer is NoLease.WAIT:
             return messages.WaitReply()
         if answer is NoLease.FENCED:
-            raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
+            raise errors.Fenced(f"{holder} was fenced: its leases went to other workers, and it must exit")
         if answer is NoLease.REGROUP:
             return Regroup()
         if isinstance(answer, NoLease):

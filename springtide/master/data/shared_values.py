@@ -168,9 +168,9 @@ class PackageStore:
 
     def _part(self, ask: PackageAsk) -> FilePart:
         if not package_transfer.NAME.fullmatch(ask.name):
-            raise errors.BadInput(f"{ask.name!r} is no file of a package")
+            raise errors.BadInput(f"{ask.name!r} is not a file of a data package")
         if package_transfer.sealed_in(self._folder) != ask.sealed:
-            raise errors.MissingFile("the master does not have that package: it was made again meanwhile, or is lost")
+            raise errors.MissingFile("the master does not have that data package: it was made again since, or is lost")
         with open(self._folder / ask.name, "rb") as file:
             file.seek(0, 2)
             size = file.tell()

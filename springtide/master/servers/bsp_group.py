@@ -71,7 +71,7 @@ class BspRendezvous:
             self._changed.turn()
         await self._changed.until(lambda: over() or met.keys() >= set(request.wanted))
         if over():
-            raise errors.GroupChanged(f"group {generation} is over: a member of it is lost, or forms another")
+            raise errors.GroupChanged(f"group {generation} is over: a member is lost, or has joined a newer group")
         return coordination.MeetReply(dict(met))
 
     def leave(self, holder: LeaseHolder) -> None:

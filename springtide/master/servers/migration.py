@@ -189,7 +189,7 @@ class SlotMigration:
 
         await self._changed.until(known)
         if state.phase.over or state.fenced(role, incarnation):
-            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up while it waited for its slots")
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was fenced while it waited for its slots")
         self.settle(role)
 
     def settle(self, heir: Role) -> None:
@@ -197,8 +197,8 @@ class SlotMigration:
         for server in sorted(set(found.values())):
             self._take(tuple(slot for slot, owner in found.items() if owner == server), server)
         if lost := sum(owner == heir.rank for owner in found.values()):
-            why = f"{lost} slots were on their way when a server was lost: no living server has them"
-            self._context.apply(events.DecisionMade(f"bring them back with {heir}", why))
+            why = f"{lost} slots were moving when a server was lost, and no living server has them"
+            self._context.apply(events.DecisionMade(f"restore {lost} slots with {heir}", why))
 
     def moved(self, role: Role, said: SlotsMoved) -> None:
         """Record slots that a server handed over. Slots that the record gives to another server are ignored."""

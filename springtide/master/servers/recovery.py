@@ -48,14 +48,14 @@ class ServerRecovery:
         """Record that a server is ready. If it restored a checkpoint, roll the ledger back in the same moment."""
         state = self._record.state
         if said.error:
-            return self._context.apply(events.MasterFailed(f"{role} could not be brought back: {said.error}"))
+            return self._context.apply(events.MasterFailed(f"{role} could not be restored: {said.error}"))
         resumed = state.spec.checkpoints.resume_number
         # the ledger is at the checkpoint from which the job resumed, so every server must restore the same checkpoint
         if said.restored and not incarnation and said.restored != resumed:
-            only = f"{role} could only bring checkpoint {said.restored} back, and the job goes on from {resumed}"
+            only = f"{role} could restore only checkpoint {said.restored}, but the job continues from {resumed}"
             why = "; ".join((only, *said.unusable))
             return self._context.apply(
-                events.MasterFailed(f"{why}. Start it again with --resume: what cannot be read is left out")
+                events.MasterFailed(f"{why}. Start the job again with --resume; it skips unreadable checkpoints")
             )
         try:
             manifest = await self._manifest_of(said) if said.restored and incarnation else None
@@ -63,11 +63,11 @@ class ServerRecovery:
         except errors.JobFailed as error:
             return self._context.apply(events.MasterFailed(str(error)))
         if state.fenced(role, incarnation):
-            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was fenced during its recovery")
         new, again = state.node(role).address != said.address, 0
         if note is not None and new and state.bsp.in_step and state.safety.saved not in (None, said.restored):
             self._checkpoints.went_back(said.restored)
-            only = f"{role} could only bring checkpoint {said.restored} back"
+            only = f"{role} could restore only checkpoint {said.restored}"
             return self._context.apply(events.GroupLost("; ".join((only, *said.unusable))))
         if note is not None and new and (state.spec.recovery == "exact" or state.bsp.in_step):
             assert manifest is not None

@@ -39,7 +39,7 @@ def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
         group = distributed.ProcessGroupGloo(store, rank, workers, options)
         group._set_default_timeout(TIMEOUT)
     except RuntimeError as error:
-        raise errors.GroupChanged(f"the group could not meet: {reason_of(error)}") from None
+        raise errors.GroupChanged(f"the group's members could not connect:  {reason_of(error)}") from None
     return group
 
 
@@ -76,7 +76,9 @@ class Reducer:
         by_kind: dict[tuple[torch.dtype, torch.device], list[int]] = {(torch.float32, device): []}
         for index, param in enumerate(self.params):
             if not param.is_floating_point():
-                raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: expected a float")
+                raise errors.BadInput(
+                    f"a parameter of dtype {param.dtype} cannot be trained; expected a floating-point type"
+                )
             by_kind.setdefault((param.dtype, param.device), []).append(index)
         self.words = [0.0] * words
         """This rank's header numbers, which `reduce` sends."""

@@ -27,12 +27,12 @@ Tables = NDArray[np.uint16]
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float32]
 NOT_STEPPED = (
-    'the loop has gone on without optimizer.step(): with reduction="batch-order" it gets a batch a few samples at a '
-    "time, and every one of them is stepped on. To train on more samples at once, raise batch_size"
+    'the loop asked for its next samples without optimizer.step(): with reduction="batch-order" it gets a batch a few '
+    "samples at a time, and must step after each part. To train on more samples at once, raise batch_size"
 )
 CHANGED = (
     '{what} changed in the middle of a batch: with reduction="batch-order" the loop gets a batch a few samples at a '
-    "time, and the step is taken with the last of them. Step schedulers once an epoch, not after every optimizer.step()"
+    "time, and trains the batch after the last part. Step schedulers once an epoch, not after every optimizer.step()"
 )
 SCHEDULED = {"lr": "the learning rate", "weight_decay": "weight_decay", "momentum": "momentum", "betas": "betas"}
 """Options of a parameter group that schedulers change, with their names in messages."""
@@ -325,8 +325,8 @@ def refuse_mode(mode: str, *, indexed: bool) -> None:
         raise errors.BadInput(f'{OPTION} needs sync="bsp": in async mode every worker\'s gradients are applied alone')
     if mode == "bsp" and not indexed:
         raise errors.BadInput(
-            f"{OPTION} needs a data set whose samples have numbers: those of an IterableDataset or a stream have no "
-            "place in a batch that all workers know"
+            f"{OPTION} needs a data set whose samples have indices: samples of an IterableDataset or a stream have no "
+            "position in a batch that all workers know"
         )
 
 
@@ -337,13 +337,13 @@ def refuse_model(model: nn.Module) -> None:
         what = f"layer {name!r} ({type(module).__name__})"
         if isinstance(module, ACROSS):
             raise errors.BadInput(
-                f"{OPTION}: {what} looks across samples, and keeps statistics of those that a worker has had. Use "
+                f"{OPTION}: {what} looks across samples, and keeps statistics of each worker's samples. Use "
                 'LayerNorm, or reduction="rank-order"'
             )
         chance = module.p if isinstance(module, BY_CHANCE) else getattr(module, "dropout", 0.0)
         if isinstance(chance, float) and chance > 0:
             raise errors.BadInput(
-                f"{OPTION}: {what} draws at random in the worker that has the sample, so that it matters who that is. "
+                f"{OPTION}: {what} draws random numbers, so its result depends on which worker has the sample. "
                 'Set its probability to 0, or use reduction="rank-order"'
             )
 

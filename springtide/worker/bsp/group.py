@@ -99,8 +99,8 @@ def load_model(model: GroupModel, body: bytes) -> GroupPosition:
     if there != here or len(saved.plan) != len(model.optimizers):
         raise errors.BadInput(
             f"the group's model has {len(there)} dense tensors and {len(saved.plan)} optimizers, shapes "
-            f"{there[:3]}...; this one has {len(here)} and {len(model.optimizers)}, shapes {here[:3]}...: go on with "
-            "the script that made it"
+            f"{there[:3]}...; this one has {len(here)} and {len(model.optimizers)}, shapes {here[:3]}...: use the "
+            "script that made the group's model"
         )
     with torch.no_grad():
         for tensor, there_is in zip(own, saved.dense, strict=True):
@@ -158,13 +158,13 @@ def get_model(client: TableClient) -> bytes:
     count = group_model.rows_after(client.read(TABLE, np.arange(1)))
     if count is None:
         raise errors.JobFailed(
-            "the servers do not have the dense parameters of a bsp group: the checkpoint that this job goes on from "
+            "the servers do not have the dense parameters of a bsp group: the checkpoint from which this job continues "
             'was not made with sync="bsp"'
         )
     try:
         return group_model.body_of(client.read(TABLE, np.arange(1 + count)))
     except errors.BadInput as error:
-        raise errors.JobFailed(f"{error}, as the servers have them") from None
+        raise errors.JobFailed(f"{error} (read from the servers)") from None
 
 
 class BspGroup:
@@ -265,7 +265,7 @@ class BspGroup:
         try:
             body = pack_model(self._model, place)
         except errors.BadInput as error:
-            log.warning("no checkpoints: %s", error)
+            log.warning("the group takes no more checkpoints: %s", error)
             self._kept = NEVER
             return False
         put_model(self._client, body)

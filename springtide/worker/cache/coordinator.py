@@ -41,19 +41,19 @@ FLOAT = 4  # bytes of a number on the network, for any dtype of the table
 LATELY = 32  # number of recent steps that determine the time budget of a schedule
 
 DIFFERENT = (
-    "ranks have read different samples under the same numbers: a data set must give everyone the same (random changes "
-    "to ids belong into the model, or into the files)"
+    "ranks have read different samples at the same index: a data set must give all ranks the same samples (random "
+    "changes to ids belong into the model, or into the files)"
 )
-ACCUMULATED = "gradients are accumulated over several batches: who trains a row alone is known for one batch only"
+ACCUMULATED = "gradients are accumulated over several batches, but a schedule covers only one batch"
 
-READ_MIDWAY = "rows are read in the middle of a pass, which a cache does not allow without job.flush()"
-BY_IDS = "samples are given to workers by the ids in whole batches, which must be there before forward() runs"
+READ_MIDWAY = "the script reads rows in the middle of a pass, which a cache allows only after job.flush()"
+BY_IDS = "samples are assigned to workers by the ids of whole batches, which must be known before forward() runs"
 ASKED = f'cache= or allocation= was asked for: {BY_IDS}. Use cache="off" to have forward() split'
-KEPT = f"workers keep rows, since measuring has shown that it pays: {BY_IDS}"
-SPLIT = "data workers compute a part of forward(), so the ids of whole batches are not known before it"
+KEPT = f"workers cache rows, because measurements showed a benefit: {BY_IDS}"
+SPLIT = "data workers compute a part of forward(), so the ids of whole batches are not known in time"
 NO_PASS = "no pass is under way"
 FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
-MEASURING = "steps are measured, to find out whether one pays"
+MEASURING = "steps are being measured, to find out whether a cache pays"
 PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
 
@@ -190,8 +190,8 @@ class CacheCoordinator:
         )
         if verdict.torn:
             raise errors.JobFailed(
-                "a rank has left its loop, or has called job.flush(), while others still train: in a bsp group every "
-                "rank must take the same steps"
+                "a rank has left its loop, or has called job.flush(), while other ranks still train: in a bsp group "
+                "every rank must take the same steps"
             )
         if self._deciding is not None and not verdict.empty:
             self._deciding.on_request(asked=verdict.paper)

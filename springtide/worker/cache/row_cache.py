@@ -86,9 +86,9 @@ class RowCache:
     def check_read(self, tables: Sequence[int]) -> None:
         if not self.clean and (kept := self._kept.intersection(tables)):
             raise errors.BadInput(
-                f"rows of table {min(kept)} are read in the middle of a pass, while workers keep rows that servers do "
+                f"rows of table {min(kept)} are read in the middle of a pass, while workers cache rows that servers do "
                 "not have yet. Call job.flush() on every worker before it, right after optimizer.step(), or wait for "
-                'the end of the pass; cache="off" keeps none'
+                'the end of the pass; cache="off" caches no rows'
             )
 
     @property
@@ -231,14 +231,17 @@ class StaleRowCache:
         self._why = f"asked for, {words(self._rules)} a worker" if chosen else ""
         if left:
             self._why += (
-                f"{'; ' if chosen else ''}no rows of {', '.join(left)}, which servers admit or drop by themselves"
+                f"{'; ' if chosen else ''}no rows of {', '.join(left)}, because servers admit or drop these rows"
             )
 
     def use(self) -> CacheUse:
         assert self._backend is not None
         stats = self._backend.stats()
         mean = stats["staleness_sum"] / max(1, stats["hits"])
-        lacked = f"copies lacked {mean:.2f} trainings, {stats['staleness_max']} at most of {self._rules.staleness}"
+        lacked = (
+            f"cached rows lacked {mean:.2f} updates on average and {stats['staleness_max']} at most; "
+            f"the limit is {self._rules.staleness}"
+        )
         return CacheUse(
             on=True,
             why=f"{self._why}; {lacked}",
@@ -256,7 +259,7 @@ def for_async(rules: CacheRules, *, max_staleness: int | None) -> StaleRowCache 
         return None
     if max_staleness is not None:
         raise errors.BadInput(
-            f"max_staleness={max_staleness} and a cache of {words(rules)}: pushes that are counted do not see copies. "
-            "Use one or the other; cache_staleness bounds what a copy may lack"
+            f"max_staleness={max_staleness} and a cache of {words(rules)}: max_staleness does not cover cached rows. "
+            "Use only one of them; cache_staleness limits the updates that a cached row may lack"
         )
     return StaleRowCache(rules)

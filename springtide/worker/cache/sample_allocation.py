@@ -29,8 +29,8 @@ from springtide.worker.input.batch_rows import SamplePicker
 
 log = logging.getLogger(__name__)
 
-NOT_YET = "where the model finds its ids is not known yet"
-NO_IDS = "the ids of every table are computed inside the model, or by data workers: nobody knows them ahead"
+NOT_YET = "it is not known yet where the model finds its ids"
+NO_IDS = "the ids of every table are computed inside the model, or by data workers, so they are not known in advance"
 
 
 class SampleAllocator:

@@ -57,7 +57,7 @@ class LoopNames:
             self._warned = True
             log.warning(
                 "epochs before %d were trained before this worker was started: the script goes through them again, "
-                "with one batch each, which trains nothing. `for epoch in job.epochs(...)` begins with epoch %d",
+                "with one batch each that trains nothing. `for epoch in job.epochs(...)` begins with epoch %d",
                 given.epoch,
                 given.epoch,
             )
@@ -147,7 +147,7 @@ class EpochTracker:
     def begin_loop(self, frame: FrameType) -> BegunLoop:
         """Start a loop of the script in this frame. `EpochFinished` if the script must skip it."""
         if self._is_leaving() and self._loops_here:
-            log.warning("this worker was asked to leave: its script ends where it would begin another epoch")
+            log.warning("this worker was asked to leave, so its script ends before the next epoch")
             raise SystemExit(0)
         given, number = self._given, self._next_loop
         if self._entered_again:

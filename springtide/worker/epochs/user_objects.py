@@ -108,12 +108,12 @@ class ObjectRegistry:
             try:
                 taken[name] = state_image.encode_state(state_of(obj))
             except errors.BadInput as error:
-                raise errors.BadInput(f"job.register: {name!r} cannot be kept: {error}") from None
+                raise errors.BadInput(f"job.register: {name!r} cannot be saved: {error}") from None
         if (size := sum(map(len, taken.values()))) > MOST_BYTES:
             largest = max(taken, key=lambda name: len(taken[name]))
             raise errors.BadInput(
                 f"job.register: the registered objects have {size} bytes, {largest!r} most of them; at most "
-                f"{MOST_BYTES} go along with a job. springtide.checkpoint.Checkpointer keeps larger states"
+                f"{MOST_BYTES} are allowed. springtide.checkpoint.Checkpointer saves larger states"
             )
         return taken
 
@@ -185,7 +185,7 @@ class Schedules:
         except errors.BadInput as error:
             if name not in self._left_out:
                 self._left_out.add(name)
-                log.warning("%s, a %s, is not kept: %s", name, type(scheduler).__name__, error)
+                log.warning("%s (a %s) is not saved with checkpoints: %s", name, type(scheduler).__name__, error)
 
     def state_dict(self) -> dict[str, Any]:
         rates = [[_rates(group) for group in each.param_groups] for each in self._optimizers]
@@ -195,8 +195,8 @@ class Schedules:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["initial"] != self._initial:
             log.warning(
-                "the script sets other learning rates than in the run that this one goes on from (%s, then %s): "
-                "schedules that are not registered begin anew",
+                "the script sets other learning rates than the run from which this run continues (%s, then %s): "
+                "schedules that are not registered start again",
                 self._initial,
                 state["initial"],
             )

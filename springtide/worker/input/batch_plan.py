@@ -167,7 +167,7 @@ def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
     if min(card.batch_size, card.samples_used) < group:
         raise errors.BadInput(
             f"a batch of {min(card.batch_size, card.samples_used)} samples cannot be shared by {group} workers. In bsp "
-            'mode batch_size is the whole group\'s: raise it, or pass scaling="worker_batch" for that many each'
+            'mode batch_size is the whole group\'s: raise it, or pass scaling="worker_batch" for a batch per worker'
         )
     full, rest = divmod(card.samples_used, card.batch_size)
     if 0 < rest < group:

@@ -112,7 +112,7 @@ class DataWorkerFeed:
             if self._feed is not None:
                 self._feed.refuse()
             self._dropped = wrong
-            self._refuse(f"what data workers make was not what this worker makes: {wrong}")
+            self._refuse(f"a batch of data workers differs from this worker's batch: {wrong}")
             self._link.reports.note("train without data workers", wrong)
         if self._dropped:
             why, self._dropped = self._dropped, ""
@@ -143,11 +143,12 @@ class DataWorkerFeed:
             self._refuse(str(error))
             return
         except errors.SpringtideError as error:  # the job is over, or this worker was fenced
-            log.info("no package: %s", error)
+            log.info("no data package was written: %s", error)
             return
         if found.digest != made.digest:
             self._unfed = self._dropped = (
-                "its program was split otherwise than that of the worker which wrote the package; it reads for itself"
+                "its program was split differently from the program of the worker that wrote the package; "
+                "it reads its own data"
             )
             return
         with self._lock:

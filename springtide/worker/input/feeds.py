@@ -90,8 +90,8 @@ def check(accumulate: int, *, in_step: bool) -> None:
     validation.number(accumulate, "accumulate", "a whole number of batches a step, 1 or more", least=1)
     if accumulate > 1 and in_step:
         raise errors.BadInput(
-            f'accumulate={accumulate} with sync="bsp": a group takes its steps together, and adds up gradients as the '
-            "loop likes. Leave accumulate out, and call optimizer.step() after as many batches as you want"
+            f'accumulate={accumulate} with sync="bsp": a group takes its steps together, and its loop may sum '
+            "gradients freely. Leave accumulate out, and call optimizer.step() after as many batches as you want"
         )
 
 
@@ -197,8 +197,8 @@ def _of_rest(rest: BatchRest, order: BatchOrder, *, whole: bool, plain: bool) ->
     """Return a batch with some samples left out. If no sample is left, the loop does not get it."""
     if not plain and (rest.batch is None or rest.borrowed):
         raise errors.UnreadableSample(
-            f"no sample can be made of those that a rank has of a batch (shard {order.ranges[0].shard}), and no rank "
-            "can do without where gradients are summed in the order of the batch"
+            f"a rank cannot read any of its samples of a batch (shard {order.ranges[0].shard}), but every rank needs "
+            "a sample when gradients are summed in batch order"
         )
     order = without(order, rest.kept, whole=whole, borrowed=rest.borrowed)
     return ReadBatch(order, as_batch(rest.batch), whole, empty=rest.batch is None)

@@ -168,7 +168,7 @@ class IterableRounds:
             places = samples - recent.first
             if 0 <= places[0] < len(recent.samples):
                 return as_batch(self._collate([recent.samples[place] for place in places.tolist()]))
-        raise errors.JobFailed(f"sample {samples[0]} of the pass is not at hand any more")
+        raise errors.JobFailed(f"sample {samples[0]} of the pass is no longer in memory")
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
         return self.fetch(samples[places])

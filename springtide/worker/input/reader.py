@@ -206,7 +206,7 @@ class BatchReader:
             try:
                 made = as_batch(fetch(asked.indices))
             except Exception as error:  # a data set may raise anything; the code below finds the bad sample
-                log.debug("a batch that data workers could not make cannot be made here either: %s", error)
+                log.debug("data workers could not read a batch, and this worker cannot read it either: %s", error)
             else:
                 self._tell_made_here(failed.error)
                 return Fed(made)
@@ -220,8 +220,8 @@ class BatchReader:
     def _tell_made_here(self, error: str) -> None:
         if not self._told_made_here:
             self._told_made_here = True
-            log.warning("data workers could not make a batch, so it is made here: %s", error)
-            self._link.reports.note("make batches here that data workers cannot", error)
+            log.warning("data workers could not read a batch, so this worker reads it: %s", error)
+            self._link.reports.note("read batches here that data workers cannot read", error)
 
     def _rest(self, fetch: Fetch, asked: WantedBatch, bad: BadSamples | None) -> BatchRest:
         """Return the rest of a batch, and report the bad samples to the master. A rank without samples borrows one."""

@@ -37,7 +37,9 @@ class StopState:
         """Return True once the worker must end its loop after the current batch; raise `Fenced` if the master has
         fenced this worker."""
         if self._fenced:
-            raise errors.Fenced(f"worker-{self._rank} was silent for too long, and its work is with another by now")
+            raise errors.Fenced(
+                f"worker-{self._rank} was fenced after missing heartbeats, and other workers train its leases"
+            )
         return self._draining
 
     def drain(self) -> None:

@@ -138,7 +138,7 @@ class BspStreamFeed(StepListener):
         for recent in self._recent:
             if recent.first <= samples[0] < recent.first + len(recent.records):
                 return shaped(self.making.again(recent.partition, recent.records[samples - recent.first]))
-        raise errors.JobFailed(f"record {samples[0]} of the stream's pass is not at hand any more")
+        raise errors.JobFailed(f"record {samples[0]} of the stream's pass is no longer in memory")
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
         """Decode the records at these positions again, because the structure of the result of `decode` is unknown."""

@@ -370,7 +370,7 @@ def run_of(batch: BatchForwarded, owner: str) -> RecordRun:
     except errors.SpringtideError as error:
         raise frames.BadFrame(f"{owner} sent a batch that cannot be read: {error}") from error
     if len(came) and not (claim.begin <= int(came.offsets[0]) and int(came.offsets[-1]) < claim.end):
-        raise frames.BadFrame(f"{owner} sent records that lie outside of their claim {claim}")
+        raise frames.BadFrame(f"{owner} sent records outside of their claim {claim}")
     return RecordRun(claim, batch.partition, came, owner)
 
 

@@ -206,7 +206,7 @@ class RecordDecoder:
         self._letters.add(letters)
         if self._letters.lost:
             if not self._use.unkept:
-                log.warning("dead letters are only counted from here on, not kept: %s", self._letters.why)
+                log.warning("dead letters are only counted from now on, not stored: %s", self._letters.why)
             self._use.not_kept(self._letters.lost, self._letters.why)
         for why, count in Counter(letter.why for letter in letters).items():
             self._use.refused(why, count)
@@ -214,7 +214,7 @@ class RecordDecoder:
                 self._said.add(why)
                 first = next(letter for letter in letters if letter.why == why)
                 log.warning(
-                    "partition %d, offset %d: a record is %s (%s) and not trained; others like it are only counted",
+                    "partition %d, offset %d: a record is %s (%s) and is not trained; more of them are only counted",
                     first.partition,
                     first.offset,
                     why,

@@ -182,7 +182,7 @@ class StreamBatchReader(StreamThread):
             self._stands[chunk.partition] = chunk.next
             if expired := self._heads.take_in(chunk, now):
                 log.warning(
-                    "partition %d: %d records were deleted by the stream's retention before anyone had read them",
+                    "partition %d: %d records were deleted by the stream's retention before a worker read them",
                     chunk.partition,
                     expired,
                 )

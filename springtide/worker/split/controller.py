@@ -60,7 +60,7 @@ class Made:
     def told(self) -> str:
         found = "" if self.explanation is None or self.why else self.explanation.summary
         what = found or f"only the data set moves, forward() stays whole: {self.why}"
-        return f"{what}; the loop stood still for {max(self.seconds, SHORT_S):.2g} s"
+        return f"{what}; the loop was blocked for {max(self.seconds, SHORT_S):.2g} s"
 
     @property
     def moved(self) -> bool:
@@ -176,7 +176,8 @@ class Splitting:
             return ReachableState({"dataset": self._source.fetch})
         except Exception as error:  # a user's object may raise anything when inspected
             raise errors.BadInput(
-                f"the data set cannot be watched, so nobody would know when it changes: {type(error).__name__}: {error}"
+                "the data set cannot be inspected, so changes to it would go unnoticed: "
+                f"{type(error).__name__}: {error}"
             ) from error
 
     @property

@@ -29,10 +29,10 @@ BATCHES = 4
 PATIENCE = 16
 """Number of batches without a call of the model after which the watcher gives up."""
 NOT_CALLED = (
-    "model(...) was not called in training mode with a batch in hand, or it is compiled (torch.compile), which keeps "
-    "it whole"
+    "model(...) was not called in training mode with the current batch, or the model is compiled (torch.compile), "
+    "which keeps it whole"
 )
-TOO_FEW = f"the loop has had fewer than {BATCHES} batches, which it takes to see how it calls its model"
+TOO_FEW = f"the loop has had fewer than {BATCHES} batches, too few to see how it calls its model"
 PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 EVERY = 16
@@ -141,19 +141,19 @@ class Watching:
             if self.call.fits(self.call.find(self._batch), args, kwargs):
                 return True
             if self._uncounted:
-                self.why = f"model(...) is not called alike with every batch ({users_line()})"
+                self.why = f"model(...) is not called in the same way with every batch ({users_line()})"
             return False
         self.place = users_line()
         try:
             self.call = arguments.trace(self._batch, args, kwargs)
         except arguments.Computed as computed:
             self.why = (
-                f"{computed} of model(...) is no leaf of the batch: the loop has computed it ({self.place}). "
+                f"{computed} of model(...) is not a part of the batch, because the loop computes it ({self.place}). "
                 "Do it in forward(), or in the data set"
             )
             return False
         if not self.call.leaves():
-            self.why = f"model(...) is given nothing of the batch ({self.place})"
+            self.why = f"model(...) gets no part of the batch ({self.place})"
         return not self.why
 
 
@@ -276,16 +276,16 @@ def unfit(model: nn.Module) -> str:
     for path, part in model.named_modules():
         compiled = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
         if compiled or isinstance(part, torch.jit.ScriptModule):
-            return f"{path or 'the model'} is compiled ({type(part).__name__}): what it does cannot be seen"
+            return f"{path or 'the model'} is compiled ({type(part).__name__}): its torch calls cannot be observed"
     return surrounded()
 
 
 def surrounded() -> str:
     """Return why the surroundings of the model prevent recording now; empty if they do not."""
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
-        return "a mode of torch's is on (torch.set_default_device, a profiler of operations), which sees every call"
+        return "a torch mode that sees every call is on (torch.set_default_device, an operation profiler)"
     if _compiles():
-        return "torch.compile is used in this process: what compiled code does cannot be seen"
+        return "torch.compile is used in this process, and the torch calls of compiled code cannot be observed"
     return ""
 
 

@@ -91,7 +91,7 @@ class ReceivedBatches:
             mine = self.own_named(indices, name)
             self.compared += 1
             if at := payload.difference(mine.batch, batch):
-                self.differs(f"the data set gives another {at} here than on a data worker")
+                self.differs(f"{at} of the data set differs between this worker and a data worker")
                 return mine
         again = BatchAgain(self.read_again, self.paths, indices, name)
         # fill in leaves that the first stage omitted, even if a later stage failed

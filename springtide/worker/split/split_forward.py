@@ -138,12 +138,12 @@ class SplitForward(ForwardStandIn):
 
     def _against(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if not self._call.fits(now.parts, args, kwargs):
-            return "model(...) was called with something else than the leaves of its batch"
+            return "model(...) was called with other values than those of its batch"
         if not now.untouched:
-            return "the loop has written to its batch, or asks for a gradient of it"
+            return "the loop has written to its batch, or needs a gradient of the batch"
         if now.used and not self._twice:
             self._twice = True
-            return "the model is called more than once with a batch, which was not seen before"
+            return "the model is called more than once with a batch, unlike in the observed batches"
         if self._split.threads and torch.get_num_threads() != self._split.threads:
             return f"torch has {torch.get_num_threads()} threads now, and had {self._split.threads}: sums may differ"
         return surrounded()

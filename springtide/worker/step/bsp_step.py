@@ -83,7 +83,7 @@ class BspStep(TrainingStep):
     def flush_now(self) -> None:
         if self._coordinator is not None and not self.idle:
             raise errors.BadInput(
-                "job.flush() with a batch in hand: its rows are being trained. Call it right after optimizer.step()"
+                "job.flush() in the middle of a step, which trains rows. Call it right after optimizer.step()"
             )
         self.flush()
 
@@ -200,7 +200,7 @@ class BspStep(TrainingStep):
                 if coordinator is not None:
                     coordinator.stepped(number, empty=empty)
             except errors.GroupChanged as changed:
-                log.warning("step %d is interrupted: %s", number, changed)
+                log.warning("step %d was interrupted: %s", number, changed)
                 if not self._form_anew(batches, empty=empty):
                     return
             again = True

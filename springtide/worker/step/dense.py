@@ -88,8 +88,8 @@ def refuse_shared(groups: Sequence[DenseGroup], optimizers: Sequence[torch.optim
         for param in (param for group in optimizer.param_groups for param in group["params"]):
             if holders.setdefault(id(param), optimizer) is not optimizer and id(param) in names:
                 raise errors.BadInput(
-                    f"parameter {names[id(param)]!r} is in two optimizers, but on servers it has one: take it out of "
-                    'one of them, or use sync="bsp"'
+                    f"parameter {names[id(param)]!r} is in two optimizers, but servers train it with only one: take it "
+                    'out of one of them, or use sync="bsp"'
                 )
 
 
@@ -238,7 +238,7 @@ class ServedDense:
         thawed = next((name for name, param in self._frozen if param.grad is not None), None)
         if thawed is not None:
             raise errors.BadInput(
-                f"parameter {thawed!r} was frozen at job.prepare and has a gradient now: servers do not know it. "
+                f"parameter {thawed!r} was frozen at job.prepare and has a gradient now, but servers do not hold it. "
                 'Freeze it after job.prepare, or use sync="bsp"'
             )
         awake = {id(one.own) for one in stepped}

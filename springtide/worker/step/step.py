@@ -222,8 +222,8 @@ class TrainingStep(abc.ABC):
             return
         if not self._due:
             raise errors.BadInput(
-                "optimizer.step() in the middle of a sum: with accumulate= gradients go out once all parts of a batch "
-                "are in. Step where batches.completes_step is true"
+                "optimizer.step() in the middle of a sum: with accumulate=, gradients are pushed after the last part "
+                "of a batch. Call step() where batches.completes_step is true"
             )
         if optimizer in self._stepped:
             self._send()
@@ -305,8 +305,8 @@ class UnsteppedGradients:
         values = [grad.coalesce().values() if grad.is_sparse else grad for grad in touched]
         if any(bool(value.any()) for value in values) or self._lookups.pending_parts():
             raise errors.BadInput(
-                "the loop asks for the next batch with gradients that it has not stepped on. To add up those of "
-                "several batches, say how many, job.prepare(..., accumulate=4), and call optimizer.step() where "
-                "batches.completes_step is true: then a sum is trained once and as a whole, whichever worker is lost. "
-                "To pass over a batch, call optimizer.zero_grad()"
+                "the loop asks for the next batch with gradients for which it did not call optimizer.step(). To sum "
+                "gradients of several batches, use job.prepare(..., accumulate=4), and call optimizer.step() where "
+                "batches.completes_step is true: the sum is then trained exactly once, even if a worker is lost. "
+                "To skip a batch, call optimizer.zero_grad()"
             )

@@ -142,6 +142,6 @@ def test_a_server_that_could_only_begin_with_an_older_checkpoint_than_the_ledger
             while not job.desk.state.phase.over:
                 await asyncio.sleep(0)
             asking.cancel()
-            assert "could only bring checkpoint 6 back, and the job goes on from 7" in job.desk.state.why
+            assert "could restore only checkpoint 6, but the job continues from 7" in job.desk.state.why
 
     asyncio.run(test())

@@ -241,7 +241,7 @@ def test_members_may_ask_only_for_what_is_theirs(tmp_path):
             ("worker-0", messages.ShutdownRequest()),
             ("agent", messages.FinishRequest()),
         ):
-            with pytest.raises(errors.BadInput, match=f"may not ask for {type(request).__name__}"):
+            with pytest.raises(errors.BadInput, match=f"may not send {type(request).__name__}"):
                 await master.handle(peers[who], request)
         with pytest.raises(errors.BadInput, match="Heartbeat from a process that has not joined"):
             await master.handle(Peer(address="stranger"), messages.Heartbeat())

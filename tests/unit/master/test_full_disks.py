@@ -112,10 +112,10 @@ def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_tol
             lease = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD)))
             await soon(lambda: master.status().master.disk_trouble, "it is noticed")
             shown = await master.handle(peers["agent"], messages.AgentPoll(()))
-            assert shown.wanted == before.wanted and "no leases are given" in shown.status.master.disk_trouble
+            assert shown.wanted == before.wanted and "grants no leases" in shown.status.master.disk_trouble
             status = await master.handle(Peer(address="command"), messages.StatusRequest())
             assert status.phase is JobPhase.RUNNING and "free some space" in status.master.disk_trouble
-            with pytest.raises(errors.TemporaryError, match="takes no orders while its journal cannot be written"):
+            with pytest.raises(errors.TemporaryError, match="accepts no commands while its journal cannot be written"):
                 await master.handle(Peer(address="command"), messages.ScaleRequest(3, None))
             lost = messages.RoleExitReport(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL"))
             with pytest.raises(errors.TemporaryError):
@@ -141,7 +141,7 @@ def test_a_journal_that_cannot_be_written_for_too_long_fails_the_job(tmp_path, m
         with no_file_longer_than(0):
             await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         status = (await master.handle(peers["agent"], messages.AgentPoll(()))).status
-        assert status.phase is JobPhase.FAILED and "It was tried for 0.05 s (--disk-wait)" in status.why
+        assert status.phase is JobPhase.FAILED and "The master retried for 0.05 s (--disk-wait)" in status.why
 
     with_journal(test, tmp_path, monkeypatch, disk_s=0.05)
 

@@ -49,7 +49,7 @@ def test_a_job_that_nobody_plans_has_no_bounds():
     ("bounds", "why"),
     [
         ({"workers": (9, 12)}, "9 workers cannot share a batch of 8 samples"),
-        ({"servers": (SPEC.slots + 1, SPEC.slots + 1)}, "at most one server a slot"),
+        ({"servers": (SPEC.slots + 1, SPEC.slots + 1)}, "at most one server per slot"),
     ],
 )
 def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):

@@ -47,7 +47,7 @@ def test_a_name_that_a_loop_without_a_batch_did_not_define_is_explained(tmp_path
     error, script = caught(tmp_path, "for loss in ():\n    pass\nprint(loss)\n")
     assert error_summary.first_line(error, script) == "NameError: name 'loss' is not defined (train.py:3)"
     said = error_summary.first_line(error, script, unneeded=True)
-    assert "(train.py:3): no batch was left for this worker" in said and "Define before the loop" in said
+    assert "(train.py:3): this worker's loop never ran" in said and "Define variables" in said
     error, script = caught(tmp_path, "raise ValueError('mine')\n")
     assert error_summary.first_line(error, script, unneeded=True) == "ValueError: mine (train.py:1)"
 

@@ -67,7 +67,7 @@ def test_a_script_that_raises_is_told_with_its_line(told):
 
 
 def test_a_script_that_leaves_is_told_with_its_status(told):
-    assert told("import sys\nsys.exit(3)\n").error == "it left with exit status 3"
+    assert told("import sys\nsys.exit(3)\n").error == "the script exited with status 3"
 
 
 def test_a_script_without_prepare_has_nothing_to_split(told):
@@ -95,7 +95,10 @@ def test_an_argument_that_the_loop_computes_is_told_with_the_line_of_the_call(to
     text = BEGIN + LOOP.replace("model(x)", "model(x * 2)")
     line = text.splitlines().index("    nn.functional.mse_loss(model(x * 2), y).backward()") + 1
     found = told(text)
-    assert f"argument 1 of model(...) is no leaf of the batch: the loop has computed it (train.py:{line})" in found.why
+    assert (
+        f"argument 1 of model(...) is not a part of the batch, because the loop computes it (train.py:{line})"
+        in found.why
+    )
     assert found.called == f"train.py:{line}" and found.split is None
 
 

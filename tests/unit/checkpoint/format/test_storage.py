@@ -190,7 +190,9 @@ def test_a_process_that_closes_its_output_and_goes_on_is_not_waited_for(monkeypa
     async def ask():
         process = await asyncio.create_subprocess_exec("sh", "-c", "exec sleep 600 >&-", stdout=asyncio.subprocess.PIPE)
         try:
-            with pytest.raises(OSError, match="it closed its output and did not end before it was through"):
+            with pytest.raises(
+                OSError, match="the upload process closed its output and did not exit before it reported a result"
+            ):
                 await asyncio.wait_for(uploads.answer_of(process), 60)
         finally:
             process.kill()

@@ -58,7 +58,7 @@ def test_a_script_is_explained_and_stopped(tmp_path, capfd, monkeypatch):
     ("told", "code"),
     [
         (ScriptReport(error="ValueError: no such column (train.py:2)", blame="script", trace="Traceback"), 1),
-        (ScriptReport(error="it ended and never called job.prepare(model, optimizer, dataset)", blame="usage"), 2),
+        (ScriptReport(error="the script never called job.prepare(model, optimizer, dataset)", blame="usage"), 2),
     ],
 )
 def test_what_went_wrong_is_said_without_a_traceback(told, code, tmp_path, monkeypatch, capsys):

@@ -67,7 +67,7 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
         (("--generator", "counter", "--late", "0.7", "--corrupt", "0.7"), "together at most 1"),
         (("--from", f"{tmp_path}/none", "--record-bytes", "4"), "there is no file"),
         (("--from", f"{tmp_path}/none"), "there is no file"),
-        (("--generator", "counter", "--trace", f"{tmp_path}/never"), "never, line 1: moments must rise"),
+        (("--generator", "counter", "--trace", f"{tmp_path}/never"), "never, line 1: times must rise"),
     ):
         _, wrong = said(capsys, "produce", url, *arguments, code=2)
         assert told in wrong and wrong.count("\n") == 1

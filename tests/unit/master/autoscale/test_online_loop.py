@@ -305,7 +305,7 @@ def test_a_slow_worker_of_a_job_whose_number_is_given_gets_no_backup_and_none_is
     assert (world.record.state.workers, state.scaling.backups, state.scaling.fewest, state.scaling.most) == (3, 0, 3, 3)
     (told,) = [fields for kind, fields in world.told if kind == "backup"]
     assert told["workers"] == 0 and "worker-1 trains 30 samples/s" in told["why"]
-    assert "no backup, the number of workers was given (--workers, or --online off)" in told["why"]
+    assert "no backup, because the number of workers was given (--workers, or --online off)" in told["why"]
 
 
 def test_a_backup_that_there_is_no_room_for_is_not_counted_and_said(tmp_path, monkeypatch):
@@ -314,7 +314,7 @@ def test_a_backup_that_there_is_no_room_for_is_not_counted_and_said(tmp_path, mo
     world.go(150, traffic=1000, paces={1: 30.0})
     state = world.online.status(world.now)
     assert (world.record.state.workers, state.scaling.backups) == (3, 0)
-    assert "no room for 1 more for slow workers: 3 are the most" in state.why
+    assert "no room for 1 backup workers: the limit is 3 workers" in state.why
 
 
 def test_batches_that_were_cut_short_only_say_what_a_worker_can_do_at_least(world):
@@ -387,7 +387,7 @@ def test_a_planner_that_fails_changes_nothing_but_the_reason(world):
     world.answer = broken
     world.go(40, traffic=80)
     assert world.record.state.workers == 1
-    assert "could not be decided: ZeroDivisionError" in world.online.status(world.now).why
+    assert "the scaling decision failed: ZeroDivisionError" in world.online.status(world.now).why
 
 
 def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypatch):

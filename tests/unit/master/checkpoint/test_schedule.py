@@ -241,7 +241,7 @@ def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_los
         job.master.record.book.restore(note)
         await job.save(1)
         assert job.outcomes == [(1, "complete"), (2, "abandoned")]
-        assert "went back" in job.told()[1]["why"]
+        assert "rolled back" in job.told()[1]["why"]
         assert checkpoint_io.numbers(FolderStore(job.folder)) == [1]
 
     with_job(test, tmp_path)
@@ -508,7 +508,7 @@ def test_what_is_copied_while_another_group_is_formed_is_no_checkpoint(tmp_path)
         assert (await form(job, generation=1)).generation == 2
         await job.save(1)
         await waiting
-        assert job.outcomes == [(1, "abandoned")] and "formed again" in job.told()[0]["why"]
+        assert job.outcomes == [(1, "abandoned")] and "new bsp group" in job.told()[0]["why"]
 
     test_schedule.with_job(test, tmp_path, sync="bsp")
 
@@ -545,8 +545,8 @@ def test_a_group_that_keeps_rows_goes_back_to_its_checkpoint_when_a_step_is_inte
         interrupted = asyncio.ensure_future(form(job, generation=1, bound=True))
         await asyncio.sleep(0)
         state = job.master.state
-        await soon(lambda: state.decision.what.startswith("take the bsp group back to checkpoint 1"))
-        assert state.decision.why == "a member was lost, and rows that only its cache had were lost with it"
+        await soon(lambda: state.decision.what.startswith("roll the bsp group back to checkpoint 1"))
+        assert state.decision.why == "a member was lost, together with rows that only its cache had"
         assert state.bsp.generation == 2 and not state.bsp.members
         interrupted.cancel()
 

@@ -167,7 +167,10 @@ def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_fi
         await asyncio.wait_for(job.ask("server-0", CopyRequest()), 5)
         (job.servers[1].disk / "server-1" / "server-1.0-000001.run1.seg").unlink()
         await copy(job)
-        assert "server-1/server-1.0-000001.run1.seg: no server has it any more" in story(job, "uploaded")[0]["why"]
+        assert (
+            "server-1/server-1.0-000001.run1.seg: no server has these files any more"
+            in story(job, "uploaded")[0]["why"]
+        )
 
     with_job(test, tmp_path, rules=stored(tmp_path))
 
@@ -238,11 +241,11 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
     ("rules", "nodes", "said"),
     [
         ({}, {}, ""),
-        ({}, {"server-0": "a", "server-1": "a"}, "the job would be lost"),
-        ({}, {"server-0": "a", "server-1": "b"}, "from the copies of another server"),
-        ({"mirror": True}, {"server-0": "a", "server-1": "b"}, "from the copies of another server"),
+        ({}, {"server-0": "a", "server-1": "a"}, "the job is lost"),
+        ({}, {"server-0": "a", "server-1": "b"}, "from another server's copies"),
+        ({"mirror": True}, {"server-0": "a", "server-1": "b"}, "from another server's copies"),
         ({"mirror": True}, {"server-0": "a", "server-1": "a"}, "all on one machine"),
-        ({"url": "s3://b"}, {"server-0": "a"}, "from s3://b, at most 600 s back"),
+        ({"url": "s3://b"}, {"server-0": "a"}, "from s3://b, losing at most the last 600 s"),
     ],
 )
 def test_what_a_lost_host_would_cost_is_said(rules, nodes, said):
@@ -264,7 +267,7 @@ def test_it_is_said_in_the_story_once_all_have_spoken(tmp_path):
         await save(job)
         job.tick()
         assert [event["nodes"] for event in story(job, "disks")] == [{"server-0": "n0", "server-1": "n1"}]
-        assert "the copies of another server" in story(job, "disks")[0]["why"]
+        assert "another server's copies" in story(job, "disks")[0]["why"]
         assert not job.master.status().checkpoints.trouble
 
     with_job(test, tmp_path)

@@ -201,11 +201,11 @@ def test_a_disk_that_stays_full_fails_the_journal_when_the_time_is_over(tmp_path
         journal = Journal(tmp_path / "journal.db", term=1, now=0.0, patience_s=0.05)
         with no_file_longer_than(0):
             journal.append(b"\x01")
-            with pytest.raises(errors.SpringtideError, match=r"It was tried for 0[.]05 s"):
+            with pytest.raises(errors.SpringtideError, match=r"The master retried for 0[.]05 s"):
                 await journal.committed()
         assert not journal.stuck
         for late in (lambda: journal.append(b"\x02"), journal.tried):
-            with pytest.raises(errors.SpringtideError, match="It was tried for"):
+            with pytest.raises(errors.SpringtideError, match="The master retried for"):
                 if (waits := late()) is not None:
                     await waits
         journal.close()

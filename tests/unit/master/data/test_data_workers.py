@@ -65,7 +65,7 @@ def test_a_fixed_number_is_wanted_once_training_has_begun(tmp_path):
         assert await wanted(master, peers) == ["data-worker-0", "data-worker-1"]
         status = master.status()
         assert (status.roles.data_workers.alive, status.roles.data_workers.wanted) == (0, 2)
-        assert status.roles.data_workers_why == "asked for with the job"
+        assert status.roles.data_workers_why == "requested at the start of the job"
         master.tick()
         assert master.state.feeding.epoch == 1
 
@@ -113,7 +113,7 @@ def test_a_data_worker_waits_for_the_package_and_is_told_to_drain(tmp_path):
         assert not (await master.handle(peer, BEAT)).drain
         await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=1))
         assert (await master.handle(peer, BEAT)).drain
-        with pytest.raises(errors.BadInput, match="may not ask for LeaseRequest"):
+        with pytest.raises(errors.BadInput, match="may not send LeaseRequest"):
             await master.handle(peer, messages.LeaseRequest(CARD))
 
     with_desk(test, tmp_path, feeding=FIXED)
@@ -170,7 +170,7 @@ def test_a_job_that_could_make_no_sample_at_all_has_failed(tmp_path):
         await training(master, clock)
         assert master.record.all_left_out() == ""
         master.record.leave_out(LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken"))
-        said = "none of 2 samples could be made; samples 17, 19 (shard 3, epoch 0): ValueError: broken"
+        said = "none of the 2 samples could be read; samples 17, 19 (shard 3, epoch 0): ValueError: broken"
         assert master.record.all_left_out() == said
 
     with_desk(test, tmp_path)

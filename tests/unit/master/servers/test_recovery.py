@@ -204,7 +204,7 @@ def test_the_earlier_life_is_told_that_it_was_given_up(tmp_path):
         old = job.peers["server-1"]
         await job.kill()
         for words in (messages.Heartbeat(), messages.ServerReady("host:1")):
-            with pytest.raises(errors.Fenced, match="server-1 of incarnation 0 was given up"):
+            with pytest.raises(errors.Fenced, match="server-1 of incarnation 0 was fenced"):
                 await job.desk.handle(old, words)
 
     with_job(test, tmp_path)
@@ -217,7 +217,7 @@ def test_where_nothing_can_be_brought_back_the_job_fails_with_the_servers_words(
             await job.come_back(number=0, address="", error="no checkpoint has its slots: checkpoint 1 is torn")
         assert job.desk.state.phase is JobPhase.FAILED
         assert job.desk.state.why == (
-            "server-1 could not be brought back: no checkpoint has its slots: checkpoint 1 is torn"
+            "server-1 could not be restored: no checkpoint has its slots: checkpoint 1 is torn"
         )
 
     with_job(test, tmp_path)

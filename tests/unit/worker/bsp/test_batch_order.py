@@ -243,7 +243,7 @@ def prepare(group, model, dataset, **options):
         (nn.Dropout(0.1), {}, "layer '1' .Dropout. draws at random"),
         (nn.LSTM(3, 3, num_layers=2, dropout=0.5), {}, "layer '1' .LSTM. draws at random"),
         (nn.Identity(), dict(sync="async"), 'needs sync="bsp"'),
-        (nn.Identity(), dict(dataset=Endless()), "needs a data set whose samples have numbers"),
+        (nn.Identity(), dict(dataset=Endless()), "needs a data set whose samples have indices"),
         (nn.Identity(), dict(batch_size=12, reduction="batch-order:16"), "each of 1 workers needs 16"),
     ],
 )

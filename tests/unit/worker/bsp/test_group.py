@@ -54,5 +54,5 @@ def test_servers_that_hold_none_and_another_model_are_told_apart(client):
     with pytest.raises(errors.JobFailed, match='was not made with sync="bsp"'):
         group.get_model(client)
     body = group.pack_model(held(3), group_model.GroupPosition(1, 0, 0, [1]))
-    with pytest.raises(errors.BadInput, match="go on with the script that made it"):
+    with pytest.raises(errors.BadInput, match="use the script that made"):
         group.load_model(held(5), body)

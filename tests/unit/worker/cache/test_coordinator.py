@@ -160,7 +160,7 @@ def test_ranks_that_read_different_samples_find_out_before_anything_is_lost(capl
 
     with ranks.Group(workers=3) as group:
         assert group.run(work) == [10, 10, 10]
-    assert caplog.text.count("ranks have read different samples under the same numbers") == 3
+    assert caplog.text.count("ranks have read different samples at the same index") == 3
 
 
 def test_accumulated_gradients_end_the_schedule_and_give_the_model_of_runs(caplog):

@@ -67,7 +67,7 @@ def test_a_share_of_tables_without_a_row_count_is_refused_with_what_to_do():
 def test_tables_that_servers_admit_or_drop_rows_of_by_themselves_are_left_out_and_named():
     kept, client = begin(cache_rules.rules("64K"), served(0), served(1, min_count=2))
     read(client, [1, 2])
-    assert "no rows of table 1, which servers admit or drop by themselves" in kept.use().why
+    assert "no rows of table 1, because servers admit or drop these rows" in kept.use().why
     assert kept.use().rows == 2
 
 

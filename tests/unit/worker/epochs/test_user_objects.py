@@ -130,9 +130,9 @@ def test_states_are_taken_now_and_then_and_at_the_end():
 
 def test_what_cannot_be_kept_is_refused_by_name():
     here, told, _ = registered()
-    with pytest.raises(errors.BadInput, match=r"'Thing' cannot be kept: it is a Thing; expected an object with"):
+    with pytest.raises(errors.BadInput, match=r"'Thing' cannot be saved: it is a Thing; expected an object with"):
         here.add(type("Thing", (), {})(), None)
-    with pytest.raises(errors.BadInput, match=r"'odd' cannot be kept: state\['seen'\] is builtins.object"):
+    with pytest.raises(errors.BadInput, match=r"'odd' cannot be saved: state\['seen'\] is builtins.object"):
         here.add(Counter(object()), "odd")
     with pytest.raises(errors.BadInput, match=r"have \d+ bytes, 'large' most of them; at most 262144"):
         here.add(Counter(torch.zeros(100_000)), "large")

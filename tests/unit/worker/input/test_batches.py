@@ -253,7 +253,7 @@ def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
     assert (handed.order.ranges, handed.order.share) == (order.ranges, order.share)
     (none,) = feeds.read(Skipping(good=99), [order])
     assert none.empty and none.order.ranges == order.ranges
-    with pytest.raises(errors.UnreadableSample, match="no rank can do without"):
+    with pytest.raises(errors.UnreadableSample, match="every rank needs"):
         list(feeds.read(Skipping(good=99), [order], plain=False))
 
 

@@ -365,7 +365,7 @@ def test_a_single_batch_that_cannot_be_sent_is_made_here_and_that_is_said_once(w
         serving.close()
     assert [one.batch.to_dense().flatten().tolist() for one in got] == [one.indices.tolist() for one in wants(4)]
     ((what, why),) = master.noted[1:]
-    assert what == "make batches here that data workers cannot" and "torch.sparse_coo" in why
+    assert what == "read batches here that data workers cannot read" and "torch.sparse_coo" in why
 
 
 def test_a_package_that_can_be_written_nowhere_is_refused_and_batches_read_here(worker, tmp_path, monkeypatch):
@@ -402,7 +402,7 @@ def test_a_program_that_was_split_otherwise_is_not_fed(worker):
     other._feed._on_feeders(data_workers.Feeders(9, 1))
     other.between_batches()
     until(lambda: other._feed._unfed)
-    assert "split otherwise" in other._feed._unfed and not other.fed
+    assert "split differently" in other._feed._unfed and not other.fed
 
 
 def test_where_there_are_no_indices_the_master_hears_why(worker):

@@ -205,7 +205,7 @@ def test_a_step_in_the_middle_of_a_sum_is_refused():
     model, optimizer, data = st.join().prepare(
         model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20, accumulate=2
     )
-    with pytest.raises(errors.BadInput, match=r"Step where batches\.completes_step"):
+    with pytest.raises(errors.BadInput, match=r"Call step\(\) where batches\.completes_step"):
         clicks.train(model, optimizer, data)
 
 

@@ -172,7 +172,7 @@ def test_a_round_is_one_batch_for_a_schedule_whose_samples_can_be_had_by_number(
     assert one.fetch(np.array([5, 7])).y.tolist() == [10, 14]
     assert one.pick(None, read[0].order.whole, np.array([2, 3]), jagged=True).x.tolist() == [2, 3]
     assert one.fetch(read[0].order.whole).x.tolist() == [0, 1, 2, 3]
-    with pytest.raises(errors.JobFailed, match="sample 99 of the pass is not at hand"):
+    with pytest.raises(errors.JobFailed, match="sample 99 of the pass is no longer in memory"):
         one.fetch(np.array([99]))
 
 

@@ -109,7 +109,7 @@ def test_what_moved_is_told_and_what_only_it_reads_stays_behind(monkeypatch):
     training = Training(monkeypatch, lambda number: number % 4 > 0)
     training.run()
     assert training.made.moved and training.splitting._forward.split_calls > 15
-    assert "operations of forward() move" in training.made.told and "the loop stood still" in training.made.told
+    assert "operations of forward() move" in training.made.told and "the loop was blocked" in training.made.told
     assert training.package(np.arange(BATCH))["batch"][0] == LeftTensor(0, (BATCH, 3), "int64")
 
 
@@ -162,7 +162,7 @@ def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeyp
     assert same(found, plain) and len(found[0]) == 2 * 16
     assert training.made is not None
     if each_item:
-        assert "not called alike with every batch (test_controller.py:" in training.made.why
+        assert "not called in the same way with every batch (test_controller.py:" in training.made.why
 
 
 def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch):

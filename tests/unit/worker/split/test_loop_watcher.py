@@ -98,9 +98,9 @@ def test_evaluation_with_the_batch_in_hand_is_reading():
 @pytest.mark.parametrize(
     ("use", "why"),
     [
-        (lambda model, batch: model(batch.x + 1), r"argument 1 of model.* computed it \(test_loop_watcher.py:\d+\)"),
+        (lambda model, batch: model(batch.x + 1), r"argument 1 of model.* computes it \(test_loop_watcher.py:\d+\)"),
         (lambda model, batch: model(torch.ones(4, 3)), "argument 1 of model"),
-        (lambda model, batch: model(batch.x, scale=float(batch.y[0] + id(batch) % 7919)), "not called alike"),
+        (lambda model, batch: model(batch.x, scale=float(batch.y[0] + id(batch) % 7919)), "not called in the same way"),
     ],
 )
 def test_what_cannot_be_split_is_told_with_the_line_of_the_call(use, why):
