@@ -227,14 +227,13 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
             f"even the least of {len(bids)} jobs takes {cpu:,.5g} cores and {memory / 2**30:,.5g} GiB; there are "
             f"{capacity.cpu:,.5g} cores and {capacity.memory / 2**30:,.5g} GiB for them"
         )
-    plans = [_plan(table, at, bid, int(found.taken[at]), float(scale[at])) for at, bid in enumerate(bids)]
+    taken, solver = found
+    plans = [_plan(table, at, bid, int(taken[at]), float(scale[at])) for at, bid in enumerate(bids)]
     changed = tuple(plan for plan in plans if plan is not None)
-    quality = f"choice by {found.by}; the greedy leaves {found.gap:.2%} of " + (
-        "the optimum" if found.bound == found.value else "a bound on the optimum"
-    )
+    note = f"chosen by the {solver} algorithm"
     if not changed:
-        return nothing(f"no change of {len(bids)} jobs would pay for itself", quality)
-    return Decision(plans=changed, why=f"{len(changed)} of {len(bids)} jobs change", notes=(quality,))
+        return nothing(f"no change of {len(bids)} jobs would pay for itself", note)
+    return Decision(plans=changed, why=f"{len(changed)} of {len(bids)} jobs change", notes=(note,))
 
 
 def efficiency(gain: float, cost: float) -> float:

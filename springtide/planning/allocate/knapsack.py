@@ -47,24 +47,6 @@ class KnapsackOptions:
         return float(self.cpu[rows, taken].sum()), float(self.memory[rows, taken].sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnapsackSolution:
-    """Chosen option of each job, with its total value and a bound on the optimum."""
-
-    taken: Ints
-    value: float
-    by: str
-    """Solver that found the solution: `greedy` or `exact`."""
-    greedy_value: float
-    bound: float
-
-    @property
-    def gap(self) -> float:
-        """Relative gap between the value of the greedy solution and the bound. The bound is the optimum if the exact
-        solver answered."""
-        return max(0.0, 1.0 - self.greedy_value / self.bound) if self.bound > 0 else 0.0
-
-
 def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
     """Return the greedy solution; None if even the cheapest options exceed the capacity.
 
@@ -177,48 +159,9 @@ def _best_pair(
     return one, other
 
 
-def bound(options: KnapsackOptions, limits: ResourceBudget, *, steps: int = 20, rounds: int = 2) -> float:
-    """Return an upper bound on the value of every allocation (Lagrangian relaxation).
-
-    Any prices on CPU and memory give a bound. The search bisects one price at a time: if the demand at a price exceeds
-    the capacity, the price must be higher.
-    """
-    if not len(options.scale):
-        return 0.0
-    valid, rows = np.isfinite(options.cost), np.arange(len(options.scale))
-    worth = np.where(valid, options.worth, -np.inf)
-    takes = [np.where(valid, each, 0.0) for each in (options.cpu, options.memory)]
-    most = (limits.cpu, limits.memory)
-    prices, best = [0.0, 0.0], np.inf
-
-    def wanted(which: int) -> float:
-        """Return the demand for one resource at the current prices, and update the best bound."""
-        nonlocal best
-        left = worth
-        for price, each in zip(prices, takes, strict=True):
-            left = left - price * each if price else left
-        chosen = left.argmax(axis=1)
-        best = min(best, float(left[rows, chosen].sum() + prices[0] * most[0] + prices[1] * most[1]))
-        return float(takes[which][rows, chosen].sum())
-
-    for _ in range(rounds):
-        for which in (0, 1):
-            low, high = 0.0, 4.0 * float(worth.max(axis=1).sum()) / max(most[which], LEAST_COST)
-            prices[which] = 0.0
-            if wanted(which) <= most[which]:
-                continue
-            for _ in range(steps):
-                prices[which] = (low + high) / 2
-                low, high = (prices[which], high) if wanted(which) > most[which] else (low, prices[which])
-        if not prices[1]:
-            break
-    return best
-
-
-RELATIVE_GAP = 1e-6
+RELATIVE_GAP = 1e-4
+"""Relative distance from the optimum at which the exact solver stops."""
 OPTIMAL = 0
-GOOD_ENOUGH = 1e-3
-"""Relative gap below which the greedy solution is accepted without the exact solver."""
 
 
 def solve(options: KnapsackOptions, limits: ResourceBudget, *, seconds: float) -> Ints | None:
@@ -253,8 +196,9 @@ def solve(options: KnapsackOptions, limits: ResourceBudget, *, seconds: float) -
 
 def allot(
     options: KnapsackOptions, limits: ResourceBudget, *, exact_seconds: float, exact_options: int
-) -> KnapsackSolution | None:
-    """Return the best allocation found; None if even the cheapest options exceed the capacity.
+) -> tuple[Ints, str] | None:
+    """Return the best allocation found, and the solver that found it: `greedy` or `exact`. Return None if even the
+    cheapest options exceed the capacity.
 
     The exact solver gets `exact_seconds` for up to `exact_options` options in total; 0 means greedy only.
     """
@@ -263,17 +207,10 @@ def allot(
         return None
     most = np.argmax(np.where(np.isfinite(options.cost), options.value, -np.inf), axis=1)
     if limits.fits(*options.used(most)):  # everything fits, so every job gets its best option
-        value = options.total(most)
-        return KnapsackSolution(taken=most, value=value, by="greedy", greedy_value=options.total(taken), bound=value)
+        return most, "greedy"
     taken = polish(options, limits, taken)
-    greedy_value = options.total(taken)
-    ceiling = max(bound(options, limits), greedy_value)
-    count = int(np.isfinite(options.cost).sum())
-    if exact_seconds > 0 and count <= exact_options and greedy_value < (1 - GOOD_ENOUGH) * ceiling:
+    if exact_seconds > 0 and int(np.isfinite(options.cost).sum()) <= exact_options:
         best = solve(options, limits, seconds=exact_seconds)
-        if best is not None:
-            exact = options.total(best) > greedy_value
-            value = max(options.total(best), greedy_value)
-            taken, by = (best, "exact") if exact else (taken, "greedy")
-            return KnapsackSolution(taken=taken, value=value, by=by, greedy_value=greedy_value, bound=value)
-    return KnapsackSolution(taken=taken, value=greedy_value, by="greedy", greedy_value=greedy_value, bound=ceiling)
+        if best is not None and options.total(best) > options.total(taken):
+            return best, "exact"
+    return taken, "greedy"

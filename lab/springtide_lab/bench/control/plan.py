@@ -211,9 +211,12 @@ def allotment_quality(generator: np.random.Generator, *, instances: int) -> floa
     """What is taken in the end, as a part of the best there is: the mean of so many random clusters."""
     chosen = []
     for _ in range(instances):
-        taken = knapsack.allot(*instance(generator), exact_seconds=SECONDS, exact_options=4_000)
-        assert taken is not None, "a limit lies between the least and the most that jobs can use"
-        chosen.append(taken.value / taken.bound if taken.bound > 0 else 1.0)
+        options, limits = instance(generator)
+        best = knapsack.solve(options, limits, seconds=SECONDS)
+        found = knapsack.allot(options, limits, exact_seconds=SECONDS, exact_options=4_000)
+        assert best is not None and found is not None, "a limit lies between the least and the most that jobs can use"
+        most = options.total(best)
+        chosen.append(options.total(found[0]) / most if most > 0 else 1.0)
     return float(np.mean(chosen))
 
 

@@ -41,48 +41,47 @@ def instances(draw):
 
 @given(instances())
 @settings(max_examples=40, deadline=None)
-def test_no_allotment_is_over_capacity_nor_above_its_bound_and_the_exact_one_is_the_best(case):
+def test_no_allotment_is_over_capacity_and_the_exact_one_is_the_best(case):
     options, limits = case
     best = best_by_hand(options, limits)
     found = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=4_000)
     if found is None:  # the cheapest do not fit together, so none are given
         assert not limits.fits(*options.used(np.zeros(len(options.scale), dtype=np.int64)))
         return
-    assert limits.fits(*options.used(found.taken))
-    assert found.value == pytest.approx(best, abs=1e-6)
-    assert found.greedy_value <= found.value + 1e-9
-    assert found.value == pytest.approx(options.total(found.taken))
-    greedy = knapsack.allot(options, limits, exact_seconds=0.0, exact_options=4_000)
-    assert limits.fits(*options.used(greedy.taken))
-    assert greedy.bound >= best - 1e-6 * max(1.0, best)
+    greedy, _ = knapsack.allot(options, limits, exact_seconds=0.0, exact_options=4_000)
+    for taken in (found[0], greedy):
+        assert limits.fits(*options.used(taken))
+    assert options.total(found[0]) == pytest.approx(best, rel=1e-4, abs=1e-6)
+    assert options.total(greedy) <= options.total(found[0]) + 1e-9
 
 
 def test_the_greedy_reaches_nearly_all_of_the_optimum_and_the_choice_all_of_it():
-    generator = np.random.default_rng(7)
-    found = [knapsack.allot(*plan.instance(generator), exact_seconds=10.0, exact_options=4_000) for _ in range(20)]
-    assert np.mean([1.0 - one.gap for one in found]) >= 0.99
-    chosen = [one.value / one.bound for one in found]
+    generator, greedy, chosen = np.random.default_rng(7), [], []
+    for _ in range(20):
+        options, limits = plan.instance(generator)
+        best = options.total(knapsack.solve(options, limits, seconds=10.0))
+        for shares, seconds in ((greedy, 0.0), (chosen, 10.0)):
+            taken, _ = knapsack.allot(options, limits, exact_seconds=seconds, exact_options=4_000)
+            shares.append(options.total(taken) / best)
+    assert np.mean(greedy) >= 0.99
     assert np.mean(chosen) >= 0.999 and min(chosen) >= 0.99
 
 
-def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one_and_what_it_may_have_missed(monkeypatch):
+def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one(monkeypatch):
     options, limits = plan.instance(np.random.default_rng(0))
-    known = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=4_000)
-    assert known.by == "exact" and known.gap > 0
-    late = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=0)  # too many to be tried
+    exact, by = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=4_000)
+    late, _ = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=0)  # too many to be tried
+    assert by == "exact" and options.total(exact) > options.total(late)
     monkeypatch.setattr("scipy.optimize.milp", lambda *_, **__: SimpleNamespace(status=1, x=None))  # its time is over
-    for found in (late, knapsack.allot(options, limits, exact_seconds=10.0, exact_options=4_000)):
-        assert found.by == "greedy" and found.value == known.greedy_value
-        assert found.bound >= known.value and found.gap >= known.gap
+    taken, by = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=4_000)
+    assert by == "greedy" and taken.tolist() == late.tolist()
 
 
 def test_where_there_is_enough_for_all_each_has_its_best():
     rows = [(np.array([0.0, 5.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]))] * 3
-    found = knapsack.allot(
-        plan.options_of(rows, np.zeros(3)), ResourceBudget(cpu=6, memory=6), exact_seconds=0.5, exact_options=4_000
-    )
-    assert list(found.taken) == [1, 1, 1]
-    assert found.gap == 0.0
+    options, limits = plan.options_of(rows, np.zeros(3)), ResourceBudget(cpu=6, memory=6)
+    taken, _ = knapsack.allot(options, limits, exact_seconds=0.5, exact_options=4_000)
+    assert taken.tolist() == [1, 1, 1]
 
 
 def test_a_job_that_outweighs_the_others_by_far_is_served_first_and_the_rest_share_what_is_left():
@@ -90,17 +89,3 @@ def test_a_job_that_outweighs_the_others_by_far_is_served_first_and_the_rest_sha
     options = plan.options_of(rows, np.array([-900.0, 0.0, -400.0]))
     assert list(knapsack.greedy(options, ResourceBudget(cpu=5, memory=0))) == [0, 1, 0]
     assert list(knapsack.greedy(options, ResourceBudget(cpu=7, memory=0))) == [0, 1, 1]
-
-
-def test_thousands_of_jobs_are_shared_out_with_a_bound_on_what_was_missed():
-    generator = np.random.default_rng(3)
-    rows = []
-    for _ in range(2_000):
-        cpu = np.cumsum(generator.uniform(1, 8, size=30))
-        speed = np.sort(cpu / (cpu + generator.uniform(5, 100)))
-        rows.append((speed - speed[0], cpu, cpu, cpu * 2))
-    options = plan.options_of(rows, np.zeros(2_000))
-    limits = ResourceBudget(cpu=60_000.0, memory=200_000.0)
-    found = knapsack.allot(options, limits, exact_seconds=0.0, exact_options=4_000)
-    assert limits.fits(*options.used(found.taken))
-    assert found.gap < 0.002
