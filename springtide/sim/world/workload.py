@@ -171,8 +171,21 @@ def _bytes(wanted: float, world: ClusterWorld) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedJob:
-    """Job in a trace file. Missing fields are those of the model's tuned shape, or of drawn jobs."""
+class TracedRequest:
+    """Resources that the user of a job in a trace file requested. Missing fields are those of the model's tuned
+    shape."""
+
+    workers: int | None = None
+    servers: int | None = None
+    worker_cpu: float | None = None
+    server_cpu: float | None = None
+    worker_gib: float | None = None
+    server_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedJob(TracedRequest):
+    """Job in a trace file. Missing fields are those of drawn jobs."""
 
     model: str
     name: str = ""
@@ -181,12 +194,6 @@ class TracedJob:
     at: float = 0.0
     """Seconds after the start."""
     steps: int | None = None
-    workers: int | None = None
-    servers: int | None = None
-    worker_cpu: float | None = None
-    server_cpu: float | None = None
-    worker_gib: float | None = None
-    server_gib: float | None = None
     table_gib: float = 8.0
     """GiB of tables at the end."""
     hot: float = 1.0

@@ -152,7 +152,7 @@ WIDE = replace(
 )
 
 
-def without_a_rough_look(ask):
+def by_all_pairs(ask):
     """Cost and samples a second of the front, from a list of all shapes."""
     whole = columns(every_shape(ask))
     speed = equations.throughput(ask.coefficients, ask.facts, Shapes(*whole[:4]))
@@ -205,12 +205,12 @@ def drawn(random):
     )
 
 
-def test_the_rough_look_leaves_out_nothing_that_is_on_a_front():
+def test_no_pair_that_is_on_a_front_is_dropped():
     random = numpy.random.default_rng(11)
     asks = [drawn(random) for _ in range(60)]
     for ask in asks:
         found = pareto.front(ask)
-        price, speed = without_a_rough_look(ask)
+        price, speed = by_all_pairs(ask)
         assert len(found) >= 1
         # each of the one is met by the other: at no more money as fast, but for rounding
         best = found.throughput[numpy.searchsorted(found.cost, price * (1 + 1e-9), side="right") - 1]
