@@ -119,7 +119,7 @@ def saves(
         if disk.node:
             stack.callback(thread.join, TIDY_S)
             log.info(
-                "this server cannot see %s, and writes its checkpoint files to %s", welcome.checkpoints, disk.folder
+                "this server does not see %s; it writes its part of checkpoints to %s", welcome.checkpoints, disk.folder
             )
             mirroring.start_uploads(disk.folder, link.ask, over)
         scattered = ScatteredStore(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
@@ -173,7 +173,9 @@ def serve_job(
     if welcome.placement is None:
         role.place(placed.placement)
     elif placed.placement.slots_of(role.index) != welcome.placement.slots_of(role.index):
-        raise errors.JobFailed("its slots have changed while it brought them back: its next life must do it again")
+        raise errors.JobFailed(
+            "its slots changed while it restored them, so its next incarnation must restore them again"
+        )
     placed_at.set()
     log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))
     over.wait()

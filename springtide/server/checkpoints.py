@@ -186,7 +186,9 @@ class SlotSaver:
         self._sizes = {name: size for name, size in self._sizes.items() if name in needed}
         lost = {name for name in needed if self._size(name) != self._sizes.get(name)}
         if lost:
-            log.warning("%s: missing or torn; slots in there are written in full", ", ".join(sorted(lost)))
+            log.warning(
+                "%s: missing or damaged; the slots in these files are written again in full", ", ".join(sorted(lost))
+            )
             self._chains = {slot: chain for slot, chain in self._chains.items() if lost.isdisjoint(chain.files)}
         return tuple(sorted(lost))
 
@@ -266,7 +268,7 @@ def start(
                     ask(saver.save(order))
         except errors.SpringtideError as error:
             if not over.is_set():
-                log.warning("no more checkpoints: %s", error)
+                log.warning("this server saves no more checkpoints: %s", error)
 
     thread = threading.Thread(target=attend, name="springtide-save", daemon=True)
     thread.start()

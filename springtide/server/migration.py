@@ -116,7 +116,7 @@ class SlotHandover:
                         SlotsMoved(handed.moved, parcel.server, handed.bytes, handed.seconds, handed.longest_freeze_s)
                     )
                 if handed.why:
-                    log.warning("some slots stay for now: %s", handed.why)
+                    log.warning("some slots did not move yet: %s", handed.why)
                     return False
         return True
 

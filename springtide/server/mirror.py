@@ -55,7 +55,7 @@ class Mirror:
     ) -> tuple[Written, str]:
         """Ensure that the buddy has this file and the earlier files it depends on; return the reason if it does not."""
         if buddy is None:
-            return written, "there is no other server to keep a copy"
+            return written, "no other server can keep a copy"
         try:
             names = self._send(buddy, needed=(base, number_in(written.file)), pace=pace)
         except errors.MasterUnreachable:
@@ -120,7 +120,7 @@ class MirrorServer:
                     return messages.Ok()
                 case checkpoints.ReadFile(name, offset, length):
                     return checkpoints.FileRun(*await asyncio.to_thread(self._copies.run, name, offset, length))
-        raise errors.BadInput(f"a server takes and gives files; {type(request).__name__} is for the master")
+        raise errors.BadInput(f"a server only receives and serves files; send {type(request).__name__} to the master")
 
 
 def upload_part(folder: pathlib.Path, order: checkpoints.CopyOrder) -> checkpoints.CopyReport:
@@ -162,7 +162,7 @@ def start_uploads(folder: pathlib.Path, ask: Callable[[Request], Reply], over: t
                     ask(upload_part(folder, order))
         except errors.SpringtideError as error:
             if not over.is_set():
-                log.warning("no more copies to storage: %s", error)
+                log.warning("this server copies no more files to storage: %s", error)
 
     thread = threading.Thread(target=attend, name="springtide-copies", daemon=True)
     thread.start()

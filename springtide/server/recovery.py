@@ -18,8 +18,8 @@ from springtide.rpc.messages.types import RestoreOrder
 
 log = logging.getLogger(__name__)
 NO_COPY = (
-    ". Files on a disk that only one server sees are lost with it, unless there is a mirror, or a checkpoint URL: "
-    "what is on the disks of the other servers is still there"
+    ". If a server's own disk is lost, its files are lost too, unless there is a mirror, or a checkpoint URL: "
+    "files on the disks of other servers still exist"
 )
 
 

@@ -84,7 +84,7 @@ def test_a_cut_frame_is_noticed(call, data):
 
 def test_a_length_over_the_limit_is_refused_before_it_is_read():
     _, end = read_all(frames.LENGTH.pack(2**31) + b"x", limit=1024)
-    assert "2147483648 bytes announced, at most 1024" in str(end)
+    assert "a frame of 2147483648 bytes; the limit is 1024" in str(end)
 
 
 def test_a_message_too_large_to_send_is_refused_by_the_sender():

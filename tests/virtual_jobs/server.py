@@ -98,7 +98,9 @@ class VirtualServer:
         if welcome.placement is None:
             self._place(placed.placement)
         elif placed.placement.slots_of(self.role.rank) != welcome.placement.slots_of(self.role.rank):
-            raise errors.JobFailed("its slots have changed while it brought them back: its next life must do it again")
+            raise errors.JobFailed(
+                "its slots changed while it restored them, so its next incarnation must restore them again"
+            )
         self._placed = True
         await self._over.wait()
         if self._fenced:

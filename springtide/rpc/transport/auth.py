@@ -49,7 +49,9 @@ async def challenge(
         raise Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
     problem = ""
     if answer.version != messages.VERSION:
-        problem = f"this side speaks version {messages.VERSION} of the control protocol, you speak {answer.version}"
+        problem = (
+            f"expected version {messages.VERSION} of the control protocol, the caller has version {answer.version}"
+        )
     elif not hmac.compare_digest(answer.proof, proof(secret, plane + "caller", nonce, answer.nonce)):
         problem = "wrong secret: this address belongs to another job, or the secret file is stale"
     if problem:

@@ -107,19 +107,23 @@ class ReconnectingConnection:
         assert self._look is not None
         where = self._look()
         if where is not None and where.term < self._term:
-            raise errors.TemporaryError(f"the file names master number {where.term}; number {self._term} is known")
+            raise errors.TemporaryError(
+                f"the master file names master number {where.term}, but number {self._term} is already known"
+            )
         address = where.address if where is not None and where.address else self._address
         link = await self._connect(address, ATTEMPT_S)
         try:
             if link.term < self._term:
-                raise errors.TemporaryError(f"master number {link.term} is outdated: number {self._term} is known")
+                raise errors.TemporaryError(
+                    f"master number {link.term} is outdated, because number {self._term} is already known"
+                )
             if self._hello is not None:
                 await link.ask(self._hello)
         except BaseException:
             await link.close()
             raise
         if link.term > self._term:
-            log.info("met master number %d at %s", link.term, address)
+            log.info("connected to master number %d at %s", link.term, address)
         self._term, self._address = link.term, address
         return link
 

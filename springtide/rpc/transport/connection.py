@@ -147,7 +147,9 @@ async def _open(
     except BaseException as error:
         await hang_up(writer)
         if isinstance(error, (EOFError, OSError)) and not certificates:
-            raise OSError(f"{error or 'no word'}; a {other.who} with TLS needs {other.tls} on this side too") from error
+            raise OSError(
+                f"{error or 'no answer'}; a {other.who} with TLS needs {other.tls} on this side too"
+            ) from error
         raise tls.as_refusal(error) from error
     return RpcConnection(address, reader, writer, sock, term, other)
 

@@ -43,12 +43,12 @@ async def read(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[T
     """Wait for the next message. Raise EOFError if the peer closed the connection between two frames."""
     head = await reader.read(1)
     if not head:
-        raise EOFError("closed by the other side")
+        raise EOFError("the other side closed the connection")
     try:
         (size,) = LENGTH.unpack(head + await reader.readexactly(LENGTH.size - 1))
         if size > limit:
-            raise BadFrame(f"a frame of {size} bytes announced, at most {limit} are taken")
+            raise BadFrame(f"the peer announced a frame of {size} bytes; the limit is {limit}")
         body = await reader.readexactly(size)
     except asyncio.IncompleteReadError as error:
-        raise BadFrame("closed within a frame") from error
+        raise BadFrame("the other side closed the connection within a frame") from error
     return unpack(body, decoder)

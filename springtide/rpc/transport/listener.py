@@ -100,7 +100,7 @@ class RpcListener:
                 str(error) or type(error).__name__,
             )
         except asyncio.CancelledError:
-            log.info("hung up on %s", peer.role or peer.address)
+            log.info("closed the connection to %s", peer.role or peer.address)
         finally:
             for pending in peer.tasks:
                 pending.cancel()
@@ -138,4 +138,4 @@ class RpcListener:
             try:
                 await writer.drain()
             except OSError as error:
-                log.info("%s went away before its answer: %s", peer.role or peer.address, error)
+                log.info("%s disconnected before its answer: %s", peer.role or peer.address, error)

@@ -110,15 +110,15 @@ def as_refusal(error: BaseException) -> BaseException:
 
 def explain(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"
+        return f"its certificate is invalid: {error.verify_message}"
     reason = error.reason or str(error)
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"):
-        return "it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides?"
+        return "the peer does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides?"
     if "CERTIFICATE_REQUIRED" in reason or reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return "no certificate was shown: is SPRINGTIDE_TLS set on both sides?"
+        return "the peer sent no certificate: is SPRINGTIDE_TLS set on both sides?"
     if "ALERT" in reason:
         said = reason.split("ALERT_")[-1].replace("_", " ").lower()
-        return f"it did not accept this process's certificate, or broke off ({said})"
+        return f"the peer did not accept this process's certificate, or closed the connection ({said})"
     return f"TLS failed: {reason.replace('_', ' ').lower()}"
 
 
@@ -138,7 +138,7 @@ def _load(folder: str) -> _Ready:
                     continue
                 if (before := _ready.get(folder)) is None:
                     raise errors.BadInput(_unfit(root, error)) from error
-                log.warning("%s; going on with what was there before", _unfit(root, error))
+                log.warning("%s; the previous certificates stay in use", _unfit(root, error))
                 return before
             if found is None:
                 raise errors.BadInput(f"{root / CERTIFICATE} has no name such as springtide:JOB/worker in it")
@@ -181,7 +181,7 @@ def _meet_oneself(caller: ssl.SSLContext, listener: ssl.SSLContext) -> Identity 
 
 def _unfit(root: pathlib.Path, error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        why = f"{CERTIFICATE} is not one that {AUTHORITY} vouches for now: {error.verify_message}"
+        why = f"{CERTIFICATE} is not valid under {AUTHORITY}: {error.verify_message}"
     elif isinstance(error, ssl.SSLError):
         why = (error.reason or str(error)).replace("_", " ").lower()
     else:

@@ -31,7 +31,7 @@ def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
     for name, value in settings.items():
         if isinstance(value, str) and len(value) > 2 and name not in ("bootstrap.servers", "client.id"):
             text = text.replace(value, "...")
-    return errors.BadInput(f"the Kafka client does not take such an option: {text}; {OPTIONS}")
+    return errors.BadInput(f"the Kafka client refuses an option: {text}; {OPTIONS}")
 
 
 CONSUMER = 1

@@ -101,7 +101,7 @@ def test_with_tls_a_proxy_reads_nothing_and_without_it_everything(root: pathlib.
 
 @pytest.mark.parametrize(
     ("certificates", "why"),
-    [("other/worker", "certificate is not good"), ("expired/worker", "cannot be used"), ("", "needs SPRINGTIDE_TLS")],
+    [("other/worker", "certificate is invalid"), ("expired/worker", "cannot be used"), ("", "needs SPRINGTIDE_TLS")],
 )
 def test_a_caller_of_another_job_or_time_or_without_certificate_is_told_why(
     root: pathlib.Path, certificates: str, why: str, monkeypatch: pytest.MonkeyPatch

@@ -82,7 +82,7 @@ def test_nothing_is_kept_unless_a_size_is_asked_for():
 
 
 def test_a_bound_on_pushes_and_a_cache_are_not_for_one_job():
-    with pytest.raises(errors.BadInput, match="Use one or the other"):
+    with pytest.raises(errors.BadInput, match="Use only one of them"):
         row_cache.for_async(cache_rules.rules("64M"), max_staleness=2)
     with pytest.raises(errors.BadInput, match="rows that lack -1 trainings"):
         cache_rules.rules("64M", staleness=-1)
