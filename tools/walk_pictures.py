@@ -42,7 +42,7 @@ class Stop(NamedTuple):
 SAMPLE = (
     Stop("worker.job", "the script asks for batches"),
     Stop("worker.input.lease_prefetch", "leases shards ahead of need", "worker.job"),
-    Stop("worker.link.clients", "LeaseRequest to the master", "worker.input.lease_prefetch", by="LeaseReply"),
+    Stop("worker.link.clients", "LeaseRequest to the master", "worker.input.lease_prefetch", by="LeaseAnswer"),
     Stop("worker.link.master_link", "one link to the master", "worker.link.clients"),
     Stop("rpc.transport.channel", "requests, retried", "worker.link.master_link"),
     Stop("rpc.transport.connection", "frames over TCP or TLS", "rpc.transport.channel"),
