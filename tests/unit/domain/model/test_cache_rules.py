@@ -2,7 +2,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.model import cache_rules
-from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse
+from springtide.domain.model.cache_rules import CachedTable, CacheRules
 
 
 def test_a_cache_is_given_in_bytes_or_as_a_share_of_the_rows_or_left_open():
@@ -49,17 +49,6 @@ def test_a_policy_may_let_rows_go_from_worker_to_worker():
     assert cache_rules.rules("1G", allocation="laia").p2p == "off"
     with pytest.raises(errors.UnknownName, match="gradients"):
         cache_rules.rules(allocation="laia+gradient")
-
-
-def test_only_what_was_decided_is_told_and_once():
-    on, off = CacheUse(on=True, why="asked for: 10%"), CacheUse(why="it would not pay")
-    for_now = CacheUse(why="no pass is under way", passing=True)
-    assert cache_rules.decided(None, on) == ("keep rows in the workers", "asked for: 10%")
-    assert cache_rules.decided(True, off) == ("keep no rows in the workers", "it would not pay")
-    told = [
-        cache_rules.decided(before, use) for before, use in ((None, for_now), (True, for_now), (True, on), (None, None))
-    ]
-    assert told == [None] * 4, "neither before the first step nor between passes"
 
 
 def test_capacity_counts_rows_of_the_largest_kind_in_bytes_and_all_rows_by_share():

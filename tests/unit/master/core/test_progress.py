@@ -3,6 +3,7 @@
 import pytest
 
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.domain.model.cache_rules import CacheUse
 from springtide.master.core.progress import LAG_WINDOW_S, STALE_S, LoopLag, ProgressTally, UsageTable
 from springtide.rpc.messages.types import MemberReport
 
@@ -33,6 +34,19 @@ def test_the_rate_is_of_the_last_seconds():
         tally.note(1000 * second if second < 30 else 30_000 + 10 * (second - 30), at=second)
     assert tally.samples_per_s(at=59) == pytest.approx(10)
     assert tally.samples_per_s(at=64) == pytest.approx(5)  # nothing more was reported
+
+
+def test_a_decision_about_the_cache_is_told_once_and_not_while_it_is_open():
+    tally = ProgressTally()
+    on, off = CacheUse(on=True, why="asked for: 10%"), CacheUse(why="it would not pay")
+    for_now = CacheUse(why="no pass is under way", passing=True)
+    assert tally.cache_decision() is None
+    told = []
+    for use in (for_now, on, on, for_now, off):
+        tally.take(FIRST, MemberReport(cache=use), at=1)
+        told.append(tally.cache_decision())
+    first, last = ("keep rows in the workers", "asked for: 10%"), ("keep no rows in the workers", "it would not pay")
+    assert told == [None, first, None, None, last]
 
 
 def test_means_are_weighted_by_samples():
