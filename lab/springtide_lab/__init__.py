@@ -1,1 +1,1 @@
-"""What we measure Springtide with: benchmarks, paper reproductions, and a small Kubernetes for tests."""
+"""Measure Springtide: benchmarks, paper reproductions, and a small Kubernetes for tests."""

@@ -1,6 +1,6 @@
-"""Pictures of benchmarks and reproductions: panels of curves or of horizontal bars, saved as PNG.
+"""Draw pictures of benchmarks and reproductions: panels of curves or horizontal bars, saved as PNG.
 
-In: `Panel`s, each with `Curve`s or `Bar`s. Out: files.
+In: `Panel`s, each with `Curve`s or `Bar`s. Out: PNG files.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ BLUE, RED, GREY, ORANGE, GREEN, PURPLE, LIGHT = (
 
 
 class Curve(NamedTuple):
-    """A line or a row of markers; `style` is matplotlib's, and "steps" draws stairs."""
+    """A line or a row of markers; `style` is a matplotlib style, or "steps" for a step function."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -28,7 +28,7 @@ class Curve(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A median with the smallest and the largest value; `paper` is drawn as a diamond."""
+    """A median with the smallest and largest value; `paper` is the paper's value, drawn as a diamond."""
 
     label: str
     value: float
@@ -40,7 +40,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One coordinate system."""
+    """One pair of axes with its curves or bars."""
 
     title: str = ""
     x: str = ""
@@ -50,9 +50,9 @@ class Panel:
     x_limits: tuple[float, float | None] | None = None
     y_limits: tuple[float, float | None] | None = None
     lines: Sequence[tuple[str, float]] = ()
-    """Dotted lines: ("x", 12) is vertical."""
+    """Dotted lines as (axis, position); ("x", 12) is vertical."""
     shaded: tuple[float, float] | None = None
-    """The paper's range, on the x axis."""
+    """The paper's range on the x axis, drawn shaded."""
     y_ticks: Sequence[str] = ()
     log: str = ""
     """Axes with a logarithmic scale: "y" or "xy"."""

@@ -1,7 +1,7 @@
-"""Benchmarks: ours and peers in alternating rounds of one run, ratios and goals last.
+"""Run benchmarks: Springtide and peers in alternating rounds of one run, compared by ratios and goals.
 
 In: a name (`springtide bench store --json`). Each name has a function `(options) -> report.Result`, imported only when
-requested. Next: bench/core/harness.py (rounds, is the machine idle), bench/core/report.py (tables and the JSON line).
+requested. Next: bench/core/harness.py (rounds, state of the machine), bench/core/report.py (tables and the JSON line).
 """
 
 import ast
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from springtide import errors
 
-BENCHES = {  # the module of each, whose function `bench` is called, or another one after a colon
+BENCHES = {  # module of each benchmark; its function `bench` is called, or the function after a colon
     "store": "springtide_lab.bench.store.store",
     "store-growth": "springtide_lab.bench.store.store:growth_bench",
     "pull": "springtide_lab.bench.store.pull",
@@ -54,7 +54,7 @@ BENCHES = {  # the module of each, whose function `bench` is called, or another 
 
 
 def purpose(name: str) -> str:
-    """Say in a sentence what a benchmark measures, from its docstring: the module is read, not imported."""
+    """Return the first sentence of a benchmark's docstring, without importing the module."""
     module, _, function = BENCHES[name].partition(":")
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
@@ -66,16 +66,16 @@ def purpose(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a benchmark is asked for."""
+    """Options of a benchmark run."""
 
     quick: bool = False
-    """Small sizes and few rounds: shows that it runs, proves nothing."""
+    """Small sizes and few rounds, to show that the benchmark runs; the figures prove nothing."""
     restart_s: float = 0.0
     """Seconds that a cluster adds to the stop and restart of a job, which is a baseline of some benchmarks."""
     ids: pathlib.Path | None = None
-    """A file of ids, samples by tables, to take instead of generated ones, where a benchmark is on ids."""
+    """File of ids (samples by tables) to use instead of generated ids, in benchmarks of id streams."""
     out: pathlib.Path | None = None
-    """Folder for plots; none: `.springtide/bench` in the current folder."""
+    """Folder for plots; None is `.springtide/bench` in the current folder."""
 
     @property
     def folder(self) -> pathlib.Path:
@@ -85,7 +85,7 @@ class Options:
 
 
 def listing() -> str:
-    """All names with their purpose, within 80 columns."""
+    """Return all names with their purpose, in lines of at most 80 columns."""
     lines = ["springtide bench NAME, of these:"]
     for name in BENCHES:
         wrapped = textwrap.wrap(purpose(name), width=60)
@@ -94,7 +94,7 @@ def listing() -> str:
 
 
 def restart_delay(delays: Iterable[str]) -> float:
-    """Seconds of `stop-restart=SECONDS`, the last of them; no other baseline can be made to take longer."""
+    """Return the seconds of the last `stop-restart=SECONDS`; raise UnknownName for any other baseline."""
     found = 0.0
     for text in delays:
         name, _, seconds = text.partition("=")
@@ -116,7 +116,7 @@ def run(
     delays: Iterable[str] = (),
     ids: str | None = None,
 ) -> None:
-    """Measure and print tables, with `json` one object as the last line."""
+    """Run a benchmark and print its tables; with `json`, print one JSON object as the last line."""
     if name not in BENCHES:
         raise errors.UnknownName("benchmark", name, BENCHES)
     from springtide_lab.bench.core import harness, report

@@ -1,7 +1,7 @@
-"""Transmissions of Herald's scheduler and of ours, on the same streams of ids, counted from the plans of every step.
+"""Count the transmissions of Herald's scheduler and of ours on the same streams of ids, from the plans of every step.
 
 In: generated streams or `--ids FILE`; 8 workers of 128 samples, caches of 10% of all rows. Out: rows pulled, pushed and
-sent between workers, by way to train; ours against the best allocation of tiny batches. Timing does not matter.
+sent between workers, for each system; our allocations of tiny batches against the best possible. Nothing is timed.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from springtide_lab.bench.core import harness, report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to train: who gets which samples, and how rows are kept in step."""
+    """One system: a policy that allocates samples to workers, and the kinds of exchange that it may use."""
 
     name: str
     policy: str
@@ -42,27 +42,27 @@ LAIA_PLAN_P2P = Way(name="LAIA + plan, P2P", policy="laia", p2p="rows")
 OURS_SERVERS = Way(name="ours, no P2P", policy="anneal")
 OURS_ROWS = Way(name="ours, P2P of rows", policy="anneal", p2p="rows")
 OURS = Way(name="ours", policy="anneal", p2p="gradients")
-"""With all it may use: rows, values and gradients from worker to worker."""
+"""Our system with every kind of exchange allowed: rows, values and gradients between workers."""
 
 WAYS = (VANILLA, LAIA, LAIA_PLAN, LAIA_PLAN_P2P, OURS_SERVERS, OURS_ROWS, OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRows:
-    """Rows per worker and step: means over the steps that count."""
+    """Rows per worker and step: means over the steps after the warm-up."""
 
     pull: float
     push: float
     p2p: float = 0.0
     largest_pull: float
-    """Of the worker with most, from servers and workers: an iteration waits for it."""
+    """Rows that the worker with the most pulls from servers and workers; an iteration waits for this worker."""
     largest_push: float
     largest: float = math.nan
-    """Cost of Appendix A: the largest push of a step and the largest pull of the next."""
+    """Cost of Herald's Appendix A: the largest push of a step plus the largest pull of the next step."""
 
     @property
     def total(self) -> float:
-        """Transmissions; a row that goes from worker to worker counts once."""
+        """Transmissions; a row sent between workers counts once."""
         return self.pull + self.push + self.p2p
 
 
@@ -74,7 +74,7 @@ def run_scheme(
     effort: int = 0,
     scored: Collection[int] = (),
 ) -> SentRows:
-    """Schedule all batches; those after `warmup` count."""
+    """Schedule all batches; count the traffic of the batches after `warmup`."""
     scheduler = plan_traffic.ComparingScheduler(settings)
     traffic: list[plan_traffic.PlanTraffic] = []
     for batch in batches:
@@ -100,13 +100,13 @@ def run_scheme(
 
 
 PAPER = "0.45 to 0.57"
-"""Herald's own quality on its data sets (Fig. 20)."""
+"""Quality of Herald's allocation on the data sets of its paper (Fig. 20)."""
 COMPARED_SHARE = 0.1
-"""Of all rows, cached by each worker."""
+"""Share of all rows that each worker caches."""
 
 
 def quality(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, warmup: int) -> float:
-    """Transmissions of the best allocation over ours: the mean of the steps after `warmup`; 1 is the best there is."""
+    """Return the transmissions of the best allocation divided by ours: the mean after `warmup`; 1 is the optimum."""
     settings = allocate.ScheduleSettings(
         workers=workers, capacity_rows=int(COMPARED_SHARE * stream.total_rows), policy="anneal", p2p=p2p
     )
@@ -151,7 +151,7 @@ def fewest_transmissions(scheduler: plan_traffic.ComparingScheduler, features: S
 WORKERS, BATCH, SHARE = 8, 128, 0.1
 STREAMS = ("zipf-1.05", "zipf-1.2", "correlated", "w1")
 STEPS, WARMUP = 100, 100
-"""Users of the correlated stream come back every 20 steps: after 100 the caches know them."""
+"""Users of the correlated stream return about every 20 steps, so the caches are warm after 100 steps."""
 LIKE_FOR_LIKE = ((OURS_SERVERS, LAIA_PLAN), (OURS_ROWS, LAIA_PLAN_P2P), (OURS, LAIA_PLAN_P2P), (OURS, LAIA_PLAN))
 QUALITY_WORKERS = (2, 4, 6, 8)
 QUALITY_STEPS, QUALITY_WARMUP = 90, 10
@@ -188,14 +188,14 @@ def given(options: Options, *, samples: int) -> list[id_streams.IdStream]:
 
 
 def run(stream: id_streams.IdStream, way: Way, *, warmup: int) -> SentRows:
-    """One way on one stream; of a short file, the second half counts."""
+    """Run one system on one stream. If the stream is too short for `warmup`, its second half counts."""
     batches = stream.batches(WORKERS * BATCH)
     settings = way.settings(workers=WORKERS, capacity_rows=int(SHARE * stream.total_rows))
     return run_scheme(settings, batches, warmup=min(warmup, len(batches) // 2))
 
 
 def least_quality(options: Options, streams: Sequence[id_streams.IdStream]) -> float:
-    """Tiny batches of every stream, with and without P2P."""
+    """Return the lowest quality over tiny batches of all streams, with and without P2P."""
     steps, sizes = (5, (2, 4)) if options.quick else (QUALITY_STEPS, QUALITY_WORKERS)
     return min(
         quality(stream, workers=workers, p2p=p2p, steps=steps, warmup=QUALITY_WARMUP)
@@ -208,7 +208,7 @@ def ratio(ways: dict[str, SentRows], ours: Way, theirs: Way) -> float:
 
 
 def goals(found: dict[str, dict[str, SentRows]], least_quality: float, main: str) -> tuple[report.Goal, ...]:
-    """The correlated stream (or the file that was given), the worst of all, and the quality."""
+    """Return the goals: ratios on stream `main`, the worst ratio over all streams, and the quality."""
     worst = max(ratio(ways, ours, theirs) for ways in found.values() for ours, theirs in LIKE_FOR_LIKE)
     ways = found[main]
     return (

@@ -1,7 +1,7 @@
-"""Training in bsp over links of 1 and 10 Gbit/s: what a worker cache with a schedule is worth, end to end.
+"""Measure end to end what a scheduled worker cache gains when training in bsp over links of 1 and 10 Gbit/s.
 
-In: 4 workers and a server, each in its own network namespace. Out: samples/s of ours, of no cache, of HET in bsp and of
-static caching like FAE's (`vs_no_cache_1gbit`, ...). The loop: cache_loop.py; the ways: cache_systems.py.
+In: 4 workers and a server, each in its own network namespace. Out: samples/s of Springtide, of no cache, of HET in bsp
+and of static caching like FAE's (`vs_no_cache_1gbit`, ...). Training loop: cache_loop.py. Systems: cache_systems.py.
 """
 
 import concurrent.futures
@@ -19,13 +19,13 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.cache.cache_systems import Het, NoCache, Rank, Scheduled, Static, System
 from springtide_lab.bench.core import harness, peers, report
 
-BURST_S = 0.002  # a link of 1 Gbit/s passes bursts of 250 kB; the kernel's segments have 64 kB
+BURST_S = 0.002  # at 1 Gbit/s a burst of 250 kB; the kernel's segments have 64 kB
 LEAST_BURST = 128 << 10
 QUEUE_S = 0.05
 
 
 def shaping(device: str, gbit: float) -> list[str]:
-    """Arguments of `tc` that limit a device to this speed with a token bucket, in the namespace of the device."""
+    """Return the arguments of `tc` that limit a device to this speed with a token bucket."""
     bits = gbit * 1e9
     burst, queue = max(int(bits / 8 * BURST_S), LEAST_BURST), int(bits / 8 * QUEUE_S)
     bucket = ["rate", f"{bits:.0f}bit", "burst", str(burst), "limit", str(queue)]
@@ -33,7 +33,7 @@ def shaping(device: str, gbit: float) -> list[str]:
 
 
 def refusal() -> str | None:
-    """Why no such network can be made here; None: it can."""
+    """Return why this machine cannot create the network, or None if it can."""
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"{' and '.join(missing)} (iproute2) not found"
@@ -47,7 +47,7 @@ def refusal() -> str | None:
 
 
 class Net:
-    """Members on a switch. Use as a context; links can be made faster and slower while it lives."""
+    """A network of members on one switch. Use as a context; `shape` changes the speed of the links."""
 
     def __init__(self, members: Sequence[str], *, gbit: float) -> None:
         self._prefix = f"st{os.getpid()}"
@@ -82,7 +82,7 @@ class Net:
         self.gbit = gbit
 
     def carried(self, member: str) -> int:
-        """Bytes that came to it and went from it so far."""
+        """Return the bytes that a member has received and sent so far."""
         told = _do("ip", "-n", self._space(member), "-j", "-s", "link", "show", "eth0")
         counts = json.loads(told)[0]["stats64"]
         return int(counts["rx"]["bytes"] + counts["tx"]["bytes"])
@@ -118,12 +118,12 @@ SPEEDS = (1.0, 10.0)
 OURS, NO_CACHE, HET, STATIC = "ours", "no cache", "HET in bsp", "static, 1%"
 SYSTEMS: dict[str, Callable[[Rank], System]] = {OURS: Scheduled, NO_CACHE: NoCache, HET: Het, STATIC: Static}
 TARGETS = {NO_CACHE: ("vs_no_cache", 1.0), HET: ("vs_het", 1.09), STATIC: ("vs_static", 1.67)}
-"""Goals: the least that Herald's paper has over HET and over FAE; there is no figure of it without a cache."""
+"""Goals: the smallest speedups over HET and FAE in Herald's paper, which has no figure for training without a cache."""
 MEETING_PORT = 29_400
 
 
 class Cluster:
-    """The processes, each in its namespace."""
+    """The server and the workers, each a process in its own network namespace."""
 
     def __init__(self, stack: contextlib.ExitStack, *, dim: int, batches: int) -> None:
         names = ["server", *(f"worker{rank}" for rank in range(WORKERS))]
@@ -150,10 +150,11 @@ class Cluster:
         return stack.enter_context(peers.Worker("cache/cache_loop", options=options, inside=self.net.inside(name)))
 
     def round(self, system: str, steps: int) -> dict[str, float]:
-        """Samples a second of all workers together, and:
+        """Measure one round. Return samples per second of all workers together as "figure", and these parts:
 
-        cpu: share of all cores, by all processes; link: share of what the server's link can carry; megabytes: a step,
-        over the server's link; worker_s: CPU seconds of a worker, a step; goodput: of the link while nobody computed.
+        cpu: share of all cores that all processes used; link: used share of the server link's capacity; megabytes: MB
+        per step over the server's link; worker_s: CPU seconds per worker and step; goodput: used share of the link's
+        capacity, counting only the time without computation.
         """
         before, carried = self.server.ask("round")["cpu_s"], self.net.carried("server")
         answers = list(self.pool.map(lambda worker: worker.ask("round", system=system, steps=steps), self.workers))

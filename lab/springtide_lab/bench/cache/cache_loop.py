@@ -1,7 +1,8 @@
-"""One worker of a bsp group without a master: a click model on rows that it reaches in one of several ways.
+"""Train a click model as one worker of a bsp group without a master, with one of the systems of cache_systems.py.
 
-Options: rank, workers, host, meeting (rank 0's store), addresses (of servers), stream, dim, batch, batches,
-cache_share. A round: system, steps -> samples/s, seconds, CPU seconds. Ask all ranks for the same rounds.
+Options: rank, workers, host, meeting (address of rank 0's store), addresses (of servers), stream, dim, batch, batches,
+cache_share. A round takes system and steps, and returns samples/s, seconds and CPU seconds. All ranks must be asked for
+the same rounds.
 """
 
 import time
@@ -25,7 +26,7 @@ HIDDEN, LR = 64, 0.01
 
 
 class Loop:
-    """The model and the group; `run` trains some steps in one of the ways."""
+    """The model and the group; `run` trains some steps with one of the systems."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.rank, self.workers = options["rank"], options["workers"]
@@ -45,7 +46,7 @@ class Loop:
         self.group = self.meet()
 
     def connect(self) -> TableClient:
-        """To the servers; every way has tables of its own."""
+        """Connect to the servers."""
         addresses = [(host, int(port)) for host, port in (one.rsplit(":", 1) for one in self.options["addresses"])]
         owners = jobs.placement(len(addresses)).server_of_slot
         return TableClient.connect(
@@ -53,7 +54,7 @@ class Loop:
         )
 
     def meet(self) -> Any:
-        """The group of all ranks, which waits for every one of them."""
+        """Form the group of all ranks; wait until every rank has joined."""
         host, port = self.options["meeting"]
         tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
         store = tcp_store(host, port, None, is_master=self.rank == 0, wait_for_workers=False, use_libuv=False)
@@ -94,7 +95,7 @@ class Loop:
         return {"figure": samples / took, "seconds": took, "cpu_s": line.cpu_s() - used}
 
     def train(self, system: cache_systems.System, step: int) -> None:
-        """One step: rows, model, gradients of the model summed, gradients of rows away, and all wait for all."""
+        """Train one step: read rows, run the model, sum its gradients, write row gradients, wait for all workers."""
         self.number += 1
         batch = self.batches[step % len(self.batches)][system.samples(step)]
         rows, where = np.unique(batch, return_inverse=True)

@@ -1,7 +1,8 @@
-"""Ways to reach embedding rows in bsp, as `bench cache` compares them: no cache, HET in bsp, static caching, ours.
+"""Implement the systems that `bench cache` compares in bsp: no cache, HET, static caching, Springtide's schedule.
 
-In: the ids of every batch (all ranks know them), a client of the servers. Out: `System`s, which give a rank its samples
-and their rows, and take gradients. All train with SGD: a copy that one worker alone has trained is exact there.
+In: the ids of every batch (known to all ranks) and a client of the servers. Out: `System`s, which choose a rank's
+samples, read their rows and write their gradients. All use SGD, so that a cached copy stays exact while only one worker
+trains the row.
 """
 
 from collections.abc import Sequence
@@ -23,15 +24,15 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One worker among others, and what it trains."""
+    """One worker of the group and the data that it trains."""
 
     rank: int
     workers: int
     client: TableClient
     group: Any
-    """gloo."""
+    """The gloo process group."""
     batches: Sequence[Ids]
-    """Of every step the whole batch, [samples, tables], rows of all tables numbered through."""
+    """The whole batch of every step, [samples, tables]; row numbers are unique over all tables."""
     starts: Ids
     """The first row of each table."""
     first_table: int
@@ -45,31 +46,31 @@ class Rank:
         return self.client.dense(self.first_table + table, rows - self.starts[table], self.dim)
 
     def even(self, step: int) -> Ids:
-        """The samples of this rank when nobody allocates them: one stretch each."""
+        """Return this rank's samples in systems without allocation: an equal, contiguous part of the batch."""
         size = len(self.batch(step)) // self.workers
         return np.arange(self.rank * size, (self.rank + 1) * size)
 
     def batch(self, step: int) -> Ids:
-        """The batch of a step, counted from 0."""
+        """Return the batch of a step; steps count from 0."""
         return self.batches[step % len(self.batches)]
 
 
 class System(Protocol):
-    """How a rank comes to its rows. Steps are counted from 0 here; `number` is the server's count of them."""
+    """How a rank reads and writes rows. Steps count from 0; `number` is the number of the step on the servers."""
 
     def samples(self, step: int) -> Ids: ...
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
-        """The latest values of these distinct rows: [rows, dim]."""
+        """Return the latest values of these distinct rows: [rows, dim]."""
         ...
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
-        """Their gradients; what comes back is waited for."""
+        """Write the gradients of these rows; return an object to wait for."""
         ...
 
 
 class NoCache:
-    """Every row is pulled and every gradient pushed."""
+    """System that pulls every row and pushes every gradient."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -87,10 +88,10 @@ class NoCache:
 
 
 class Het:
-    """HET in bsp: LRU, pulls of what is missing or not of the latest version, every update pushed, rows prefetched.
+    """HET in bsp: an LRU cache that pulls missing and outdated rows, pushes every update and prefetches rows.
 
-    Which versions have changed follows from the ids of all ranks' samples, so asking the servers for versions costs
-    nothing here: in its favour.
+    This HET computes which versions have changed from the ids of all ranks' samples. Version checks therefore cost
+    nothing here, which favours HET.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -107,9 +108,9 @@ class Het:
         return self._rank.even(step)
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
-        """From the cache what is there and of the latest version, else from the servers; then the next step's."""
+        """Return current rows from the cache and others from the servers; then prefetch rows of the next step."""
         there = self._place[rows]
-        self._used[there[there >= 0]] = step  # what this step needs is not evicted by what it lacks
+        self._used[there[there >= 0]] = step  # so that the pulled rows do not evict rows of this step
         self._take_early(step)
         missing = rows[~self._has(rows)]
         self._enter(missing, values(pulled(self._rank, missing, number), self._rank.dim), step)
@@ -117,7 +118,7 @@ class Het:
         return self._values[self._place[rows]]
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
-        """Every update to the servers; a copy stays of the latest version if nobody else trained the row."""
+        """Push every update to the servers. A cached copy stays current if no other worker trained the row."""
         self._values[self._place[rows]] -= np.float32(self._rank.lr) * grads
         others = np.setdiff1d(np.arange(len(self._rank.batch(step))), self._rank.even(step), assume_unique=True)
         self._latest[self._rank.batch(step)[others].reshape(-1)] = False
@@ -154,7 +155,7 @@ class Het:
 
 
 class Static:
-    """FAE-like: the same most frequent rows on every worker, their gradients all-reduced as dense ones, all of them."""
+    """Static caching like FAE's: every worker keeps the same most frequent rows and all-reduces all their gradients."""
 
     def __init__(self, rank: Rank, share: float = 0.01) -> None:
         count = np.bincount(np.concatenate([batch.reshape(-1) for batch in rank.batches]))
@@ -186,7 +187,7 @@ class Static:
 
 
 def pulled(rank: Rank, rows: Ids, number: int) -> Any:
-    """Ask for rows as they are after the step before `number`; 0: as they are."""
+    """Request rows as of the end of step `number` - 1; 0 requests their present values."""
     part = rank.part(rows)
     if len(rows):
         rank.client.pull([part], after_step=max(number - 1, 0))
@@ -206,7 +207,7 @@ def pushed(rank: Rank, part: Any, grads: Floats, number: int) -> Any:
 
 
 class Scheduled:
-    """Ours: rows are cached by a plan, and go from worker to worker."""
+    """Springtide's system: workers cache rows by a plan and send rows to each other."""
 
     def __init__(self, rank: Rank) -> None:
         inner: Any = rank.client.backend
@@ -222,19 +223,19 @@ class Scheduled:
         self._scheduler = scheduler.Scheduler(settings)
         self._mine: dict[int, Ids] = {}
         self._planned: tuple[int, int] | None = None
-        """The step that is planned ahead, and the number that its plan was set for."""
+        """The step that is planned ahead, and the step number under which its plan was set."""
         self._part: Any = None
 
     def samples(self, step: int) -> Ids:
-        """As scheduled; the first step of all is scheduled now."""
+        """Return the scheduled samples; schedule the step first if it is the first of all."""
         if step not in self._mine:
             self._plan(step, 0)
         return self._mine[step]
 
     def read(self, step: int, number: int, rows: Ids) -> Floats:
-        """From the cache what the plan says, else from the servers; the next step is planned meanwhile."""
+        """Return rows from the cache or the servers, as planned; plan the next step."""
         assert self._planned is not None
-        if self._planned[1] != number:  # other ways took the numbers between
+        if self._planned[1] != number:  # other systems used the step numbers in between
             self._move(number)
         self._part = pulled(self._rank, rows, number)
         self._mine.pop(step - 1, None)
@@ -242,7 +243,7 @@ class Scheduled:
         return values(self._part, self._rank.dim)
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
-        """Rows of its own are trained here; gradients of shared rows go to the servers, rows to who needs them next."""
+        """Train rows of this worker alone here, push gradients of shared rows, send rows to their next workers."""
         pending = pushed(self._rank, self._part, grads, number)
         self._exchange(number + 1)
         return pending

@@ -1,7 +1,8 @@
-"""Streams of ids for schedulers and caches: a matrix of samples by tables, generated or read from a file.
+"""Generate or read streams of ids for schedulers and caches: a matrix of samples by tables.
 
-In: a name, a number of samples, a seed; or a path. Out: `IdStream`. zipf-*: independent ids; `correlated`: users whose
-ids come together; w1 to w4: the tables of Herald's four data sets, with users in sessions. None is real data.
+In: a name, a number of samples and a seed; or a path. Out: an `IdStream`. Streams zipf-*: independent ids;
+`correlated`: each user has favourite ids; w1 to w4: the tables of Herald's four data sets, with users in sessions or in
+a row. All of these are generated data.
 """
 
 import pathlib
@@ -21,50 +22,50 @@ CLICK_LOG = (131_000,) * 7 + (
     *(93_000, 15_000, 12_500, 5_700, 5_700, 3_200, 2_200, 1_460, 630, 580, 305, 105),
     *(27, 24, 18, 15, 10, 4, 3),
 )
-"""Rows of 26 tables, 1.06 million in all: few large ones and many small, as a display advertising log has them."""
+"""Rows of 26 tables, 1.06 million in total: few large and many small tables, as in a display advertising log."""
 MOVIES = (162_500, 59_000)
-"""Users and films."""
+"""Rows of 2 tables: users and films."""
 MOBILE = (
     *(300_000, 150_000, 8_500, 8_200, 7_700, 4_700, 2_600, 560, 435, 240, 172),
     *(68, 60, 36, 26, 9, 8, 7, 7, 5, 4, 4),
 )
-"""22 tables of a mobile click log: addresses, devices, applications, sites, and many small ones."""
+"""Rows of 22 tables of a mobile click log: addresses, devices, applications, sites, and many small tables."""
 SEARCH = (
     *(300_000, 150_000, 100_000, 50_000, 8_000, 5_000, 2_000, 1_500, 600),
     *(300, 120, 60, 30, 20, 12, 6, 4),
 )
-"""17 tables of a sponsored search log: users, products, titles, audiences, brands, categories."""
+"""Rows of 17 tables of a sponsored search log: users, products, titles, audiences, brands, categories."""
 
-ZIPF = 1.05  # the exponent that facts about click logs are usually given for
+ZIPF = 1.05  # the exponent that is usually reported for click logs
 USERS, LOYALTY = 20_000, 0.8
-"""Of `correlated`: latent users, and how often a field has the user's own id."""
+"""Number of latent users of `correlated`, and the probability that a field has the user's own id."""
 ACTIVE, EVENTS = 4_000, 25
-"""Of sessions: users at the same time, and how many events one has before another takes the place."""
+"""Number of users with an open session, and the number of events of one session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdStream:
-    """Ids of many samples in the order in which they come."""
+    """Ids of many samples, in the order of training."""
 
     name: str
     ids: Ids
-    """[samples, tables]; one id a sample and table."""
+    """[samples, tables]: one id per sample and table."""
     rows: tuple[int, ...]
     """Rows of each table."""
     said: str
-    """What it is, for people."""
+    """Description of the stream for people."""
 
     @property
     def total_rows(self) -> int:
         return sum(self.rows)
 
     def batches(self, size: int) -> list[Ids]:
-        """Whole batches of so many samples; what is left at the end is not there."""
+        """Return batches of `size` samples; an incomplete last batch is dropped."""
         return [self.ids[at : at + size] for at in range(0, len(self.ids) - size + 1, size)]
 
 
 def features(batch: Ids) -> list[FeatureIds]:
-    """A batch as a scheduler takes it: a table for each column."""
+    """Return a batch as input of a scheduler: one table for each column."""
     return [FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
 
 
@@ -76,7 +77,7 @@ def make(name: str, *, samples: int, seed: int = 0) -> IdStream:
 
 
 def read(path: str | pathlib.Path, *, samples: int | None = None) -> IdStream:
-    """An id matrix from `.npy` (samples by tables) or Parquet (every whole-number column is a table)."""
+    """Read an id matrix from `.npy` (samples by tables) or Parquet (every integer column is a table)."""
     file = pathlib.Path(path)
     if not file.is_file():
         raise errors.MissingFile(f"--ids {file}: there is no such file")
@@ -122,7 +123,7 @@ def _parquet(file: pathlib.Path) -> NDArray[Any]:
 
 
 class Popularity:
-    """A power law over the ids of each table; frequent ids lie anywhere in a table."""
+    """Draw ids of each table by a power law; frequent ids are spread randomly over the table."""
 
     def __init__(self, random: np.random.Generator, rows: Sequence[int], exponent: float) -> None:
         self._random = random
@@ -137,7 +138,7 @@ class Popularity:
 
 
 def zipf_batches(seed: int, *, batches: int, tables: int, rows: int, batch: int) -> Ids:
-    """Independent ids of shape [batches, tables, batch]; each table has its own order of popularity."""
+    """Return independent ids of shape [batches, tables, batch]; each table has its own order of popularity."""
     drawn = Popularity(np.random.default_rng(seed), [rows] * tables, ZIPF).draw(batches * batch)
     return np.ascontiguousarray(drawn.reshape(batches, batch, tables).transpose(0, 2, 1))
 
@@ -147,24 +148,24 @@ def independent(exponent: float) -> "Draw":
 
 
 def correlated(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
-    """Users, each with an id of its own in every table: that one comes most of the time, else any."""
+    """Draw samples of random users. Each user has an own id in every table, used most of the time."""
     popular = Popularity(random, rows, ZIPF)
     own = popular.draw(USERS)
     return _loyal(random, popular, own[random.integers(0, USERS, samples)])
 
 
 def sessions(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
-    """The same, but a user comes a number of times in a row, among others who are there too; then another comes.
+    """Draw samples of users in sessions: many sessions are open at a time, and each has a fixed number of events.
 
-    The first table is the user, a new one with every session.
+    Each user has own ids, as in `correlated`. The first table is the user, a new one for every session.
     """
     popular = Popularity(random, rows, ZIPF)
-    place = random.integers(0, ACTIVE, samples)  # which of the users who are there
+    place = random.integers(0, ACTIVE, samples)  # the open session of each sample
     order = np.argsort(place, kind="stable")
-    turn = np.empty(samples, dtype=np.int64)  # how often that place had its turn before
+    turn = np.empty(samples, dtype=np.int64)  # number of earlier samples of the same place
     starts = np.flatnonzero(np.diff(place[order], prepend=-1))
     turn[order] = np.arange(samples) - np.repeat(starts, np.diff(starts, append=samples))
-    offset = random.integers(0, EVENTS, ACTIVE)  # not all leave at the same time
+    offset = random.integers(0, EVENTS, ACTIVE)  # so that sessions do not all end at the same time
     _, who = np.unique(place * samples + (turn + offset[place]) // EVENTS, return_inverse=True)
     own = popular.draw(int(who.max()) + 1)
     own[:, 0] = random.permutation(len(own)) % rows[0]
@@ -178,7 +179,7 @@ def _loyal(random: np.random.Generator, popular: Popularity, own: Ids) -> Ids:
 
 
 def ratings(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
-    """Users who rate some films in a row, in the order of the file: user after user."""
+    """Draw ratings in file order: user after user, each with some films in a row."""
     popular = Popularity(random, rows, ZIPF)
     lengths = np.maximum(1, random.lognormal(4.3, 1.1, samples // 20 + 1000).astype(np.int64))  # mean about 135
     who = np.repeat(np.arange(len(lengths)), lengths)[:samples]

@@ -54,7 +54,7 @@ def traffic(plans: Sequence[_native.CachePlan]) -> PlanTraffic:
 
 
 class ComparingScheduler(Scheduler):
-    """Scheduler that shows its directory of the caches, and what other policies would do."""
+    """Scheduler that also shows the contents of the caches and the results of other policies."""
 
     def consider(
         self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0

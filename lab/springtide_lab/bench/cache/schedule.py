@@ -1,7 +1,7 @@
-"""How long a schedule takes, and how good it is when it may take only so long.
+"""Measure how long a schedule takes, and how good it is within a time budget.
 
-In: streams of `id_streams`, 8 workers x 128 samples, 26 tables, caches of a tenth. Out: time of LAIA and plan on one
-thread; transmissions of the adaptive allocation inside a budget.
+In: streams of `id_streams`, 8 workers x 128 samples, 26 tables, caches of a tenth of the rows. Out: the time of LAIA
+and plan on one thread; the transmissions of the adaptive allocation within a budget.
 """
 
 import time
@@ -17,39 +17,39 @@ from springtide_lab.bench.cache import id_streams, plan_traffic
 from springtide_lab.bench.core import harness, report
 
 CACHE_SHARE = 0.1
-"""Of all rows, what a worker's cache holds."""
+"""Share of all rows that a worker's cache holds."""
 WORKERS, BATCH = 8, 128
 MOST_MS = 2.5
 MOST_MORE = 1.11
-"""Transmissions of the adaptive allocation over those of the static one: the paper's Fig. 13."""
+"""Most transmissions of the adaptive allocation, relative to the static one: Fig. 13 of Herald's paper."""
 STREAMS = ("zipf-1.05", "correlated")
 SHARES = (0.75, 0.5, 0.25)
-"""Of the time that the static allocation takes, what the adaptive one is given beside the plan."""
+"""Time budgets of the adaptive allocation, as shares of the static allocation's time; planning time is extra."""
 
 Chooser = Callable[[Sequence[scheduler.ScheduleTime]], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drive:
-    """One scheduler over the batches after the warm-up."""
+    """Measurements of one scheduler over the batches after the warm-up."""
 
     seconds: NDArray[np.float64]
-    """Each whole schedule: reading, allocation, plans, snapshot."""
+    """Seconds of each whole schedule: reading, allocation, plans, snapshot."""
     stages: dict[str, float]
     """Median seconds of each stage."""
     transmissions: float
-    """A worker and step."""
+    """Mean number of transmitted rows per worker and step."""
     tables: NDArray[np.int64]
-    """Tables scored by each allocation."""
+    """Number of tables that each allocation scored."""
     took: tuple[scheduler.ScheduleTime, ...]
 
     def ms(self, quantile: float) -> float:
-        """Milliseconds that this share of schedules stay below."""
+        """Return a quantile of the schedules' times, in milliseconds."""
         return float(np.quantile(self.seconds, quantile) * 1e3)
 
 
 def settings(stream: id_streams.IdStream, *, workers: int, **changed: object) -> scheduler.ScheduleSettings:
-    """The setting of the paper's simulations: a cache of a tenth of the rows."""
+    """Return the settings of the paper's simulations: each cache holds a tenth of the rows."""
     return scheduler.ScheduleSettings(workers=workers, capacity_rows=int(stream.total_rows * CACHE_SHARE), **changed)  # type: ignore[arg-type]
 
 
@@ -64,7 +64,7 @@ def drive(
     warmup: int,
     choose: Chooser | None = None,
 ) -> Drive:
-    """Schedule all batches; `choose` says how many tables the next allocation may score, given those so far."""
+    """Schedule all batches. `choose` limits the tables that the next allocation scores, given the times so far."""
     own = scheduler.Scheduler(chosen)
     seconds, transmissions, history = list[float](), list[float](), list[scheduler.ScheduleTime]()
     stages: dict[str, list[float]] = {}
@@ -136,7 +136,7 @@ def adaptive(
     share: float,
     warmup: int,
 ) -> tuple[float, Drive]:
-    """A budget that leaves the allocation a share of the time it would take, and the schedules that kept to it."""
+    """Return a budget that gives the allocation `share` of its usual time, and the schedules under that budget."""
     rest_s = scheduler.high(each.rest_s for each in static.took)
     allocate_s = scheduler.high(each.allocate_s for each in static.took)
     given_s = (rest_s + share * allocate_s) / (1 - scheduler.MARGIN)

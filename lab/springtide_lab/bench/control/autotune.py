@@ -1,7 +1,7 @@
-"""Does a job that sizes itself come near the best shape of a grid? The grid is tried in full.
+"""Compare the shape that a job finds by its own planning with the best shape of a grid that is measured in full.
 
-In: the job of `bench/core/quota_job.py` and a budget of cores. Out: `vs_best`, throughput of the shape that the closed
-loop ended with over that of the best; both measured again in alternating rounds.
+In: the job of `bench/core/quota_job.py` and a budget of cores. Out: `vs_best`, the throughput of the shape that the
+planning loop chose over that of the best shape; both are measured again in alternating rounds.
 """
 
 import functools
@@ -25,20 +25,20 @@ FINALISTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How much is tried, and for how long."""
+    """Extent and durations of the search."""
 
     bounds: ShapeBounds
     try_s: Times
-    """Each shape of the grid."""
+    """Durations for each shape of the grid."""
     final_s: Times
-    """Each round of finalists, and of the two that are compared."""
+    """Durations for each round of the finalists and of the final comparison."""
     rounds: int
     patience_s: float
-    """For the loop."""
+    """Seconds that the planning loop has to settle."""
 
 
 def grid(workers: int, servers: int, *, step: float, budget: float) -> ShapeBounds:
-    """Shapes from one small worker and server to so many, each of up to one core."""
+    """Return bounds from one small worker and server up to these numbers, each role with at most one core."""
     small = Shape(workers=1, servers=1, worker_cpu=step, server_cpu=step)
     large = Shape(workers=workers, servers=servers, worker_cpu=1.0, server_cpu=1.0)
     return ShapeBounds(least=small, most=large, quota=ResourceBudget(cpu=budget, memory=float(1 << 40)), cpu_step=step)
@@ -61,7 +61,10 @@ QUICK = Search(
 
 
 def tried(bounds: ShapeBounds) -> list[list[Shape]]:
-    """Shapes within the budget that leave no room for one more step of either role, by numbers of roles."""
+    """Return the shapes that use up the budget, grouped by numbers of roles.
+
+    Such a shape leaves too little CPU for one more step of its workers or servers.
+    """
     step = bounds.cpu_step or 0.0
     found = []
     for w, p, a, b in product(bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus):
@@ -88,7 +91,7 @@ def bench(options: Options) -> report.Result:
 
 
 def tried_all(folder: pathlib.Path, search: Search) -> dict[Shape, float]:
-    """Samples a second of every shape."""
+    """Return samples per second of every shape of the grid."""
     jobs = tried(search.bounds)
     speeds: dict[Shape, float] = {}
     for shapes in harness.track("all shapes", jobs):
@@ -101,7 +104,7 @@ def tried_all(folder: pathlib.Path, search: Search) -> dict[Shape, float]:
 
 
 def speed_of(job: QuotaJob, shape: Shape, times: Times) -> float:
-    """Samples a second of a job that gets this shape."""
+    """Give a job this shape; return its samples per second."""
     job.become(shape)
     time.sleep(times.settle_s)
     began = time.time()
@@ -111,18 +114,18 @@ def speed_of(job: QuotaJob, shape: Shape, times: Times) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """What the loop made of the job."""
+    """Outcome of the job that plans its own shape."""
 
     shape: Shape
     settled: bool
     seconds: float
-    """Until it changed nothing any more."""
+    """Seconds until the loop settled, or until its patience ran out."""
     changes: tuple[str, ...]
-    """Plans that were carried out, with their reasons."""
+    """Reasons of the plans that were carried out."""
 
 
 def found_alone(folder: pathlib.Path, search: Search) -> Alone:
-    """A job that begins with one worker and one server, half of the budget for both, and plans for itself."""
+    """Run a job that plans its own shape, starting with one worker and one server that share half of the budget."""
     each = round(search.bounds.quota.cpu / 4, 2)
     first = Shape(workers=1, servers=1, worker_cpu=each, server_cpu=each)
     config = PlanningConfig(
@@ -153,7 +156,7 @@ def plain(shape: Shape) -> Shape:
 
 
 def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float]) -> Shape:
-    """The fastest by a second, longer measurement of those that seemed fastest."""
+    """Measure the fastest shapes again, for longer; return the fastest of them."""
     finalists = sorted(speeds, key=lambda one: speeds[one], reverse=True)[:FINALISTS]
     shapes = {short(shape): shape for shape in finalists}
     found = alternated(folder, search, shapes, rounds=max(1, search.rounds // 2), name="finalists")
@@ -163,7 +166,7 @@ def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float]) ->
 def alternated(
     folder: pathlib.Path, search: Search, shapes: Mapping[str, Shape], *, rounds: int, name: str
 ) -> harness.Rounds:
-    """Rounds of one job that has each of these shapes in turn."""
+    """Measure one job that takes each of these shapes in turn."""
     first = next(iter(shapes.values()))
     with QuotaJob(folder, first, name=name) as job:
         job.trains(first.workers)

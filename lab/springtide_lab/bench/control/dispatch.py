@@ -1,7 +1,8 @@
-"""How fast a master hands out shards and books them as trained: four client processes, each as fast as it is answered.
+"""Measure how fast a master leases shards and marks them as trained, with four clients that ask without a pause.
 
-In: our master as every job has it, journal on, at most 16 leases a call. Peer: DLRover's open-source local master, one
-shard a call as its client does. Out: `vs_dlrover`, shards a second of all clients. Both sides: dispatch_process.py.
+In: our master as in every job, with its journal, at most 16 leases per call. Peer: DLRover's open-source local master,
+whose client gets one shard per call. Out: `vs_dlrover`, from the shards per second of all clients. Processes:
+dispatch_process.py.
 """
 
 import concurrent.futures
@@ -13,9 +14,9 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, peers, report, versions
 
 CLIENTS = 4
-MOST = 16  # leases a call
+MOST = 16  # leases per call
 WORKERS = 1000
-LEASES = 8  # in a worker's hands: some ten seconds of shards
+LEASES = 8  # shards that each worker holds: about ten seconds of training
 
 
 def bench(options: Options) -> report.Result:
@@ -44,7 +45,7 @@ def side(stack: contextlib.ExitStack, kind: str, python: pathlib.Path | None, se
 
 
 def together(clients: list[peers.Worker], seconds: float) -> dict[str, float]:
-    """Shards and calls a second of all clients at once."""
+    """Run all clients at once; return the sums of their shards and calls per second."""
     with concurrent.futures.ThreadPoolExecutor(len(clients)) as pool:
         rounds = list(pool.map(lambda client: client.ask("round", seconds=seconds), clients))
     return {part: sum(float(done[part]) for done in rounds) for part in ("figure", "calls")}
@@ -65,10 +66,11 @@ def judge(measured: harness.Rounds, notes: list[str]) -> report.Result:
 
 
 def master_load(options: Options) -> report.Result:
-    """What a thousand workers cost their master: CPU, memory, and how late its event loop gets, over real sockets.
+    """Measure the master's CPU, memory and event loop delay with a thousand workers, over real sockets.
 
-    In: our master, journal on; a process with 1,000 simulated workers that hold leases, beat every max(1 s, N/200) and
-    lease again what they have ended (control/load_client.py). Out: `loop_lag_ms`, the longest delay within a minute.
+    In: our master with its journal; a process with 1,000 simulated workers (control/load_client.py). Each holds leases,
+    sends a heartbeat every max(1 s, N/200) and replaces finished leases. Out: `loop_lag_ms`, the longest delay within a
+    minute.
     """
     workers, seconds = (50, 2.0) if options.quick else (WORKERS, 60.0)
     heartbeat_s = max(1.0, workers / 200)

@@ -1,8 +1,8 @@
-"""The two sides of `bench dispatch`: a master (also of `bench master-load`), and a client that leases without a pause.
+"""Run a process of `bench dispatch`: a master (also of `bench master-load`), or a client that leases without a pause.
 
-Options: role (master, client), kind (springtide, dlrover); of a master spec; of a client address, secret, rank, most.
-Rounds of a master: where it is, its CPU seconds and memory. Rounds of a client: seconds -> shards and calls a second.
-DLRover's sides run in its own environment.
+Options: role (master, client), kind (springtide, dlrover); a master also takes spec; a client takes address, secret,
+rank, most. A round of a master returns its address, CPU seconds and memory. A round of a client takes seconds and
+returns shards and calls per second. DLRover's processes run in an environment of their own.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ import line
 import psutil
 
 Count = Callable[[float], tuple[int, int]]
-"""Lease and complete for some seconds: shards completed, calls made."""
+"""Function that leases and completes shards for some seconds; returns the completed shards and the calls made."""
 
 
 def lease_springtide(options: dict[str, Any]) -> Count:
@@ -56,7 +56,7 @@ def lease_springtide(options: dict[str, Any]) -> Count:
 
 
 def lease_dlrover(options: dict[str, Any]) -> Count:
-    """A call to get a shard, a call to report it."""
+    """Return a function that makes one call to get each shard and one call to report it."""
     from dlrover.python.elastic_agent.master_client import GrpcMasterClient
 
     client = GrpcMasterClient(options["address"], options["rank"], "worker")
@@ -86,7 +86,7 @@ def lease_dlrover(options: dict[str, Any]) -> Count:
 
 
 def serve_springtide(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """Start a master; where it is, and its process id."""
+    """Start a master; return its address and secret, and its process id."""
     from springtide.rpc.messages import messages
     from springtide.rpc.transport import addresses, connection
 
@@ -114,7 +114,7 @@ def serve_springtide(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def serve_dlrover(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """Its local master, as its own `main` starts it for one node."""
+    """Start DLRover's local master, as its own `main` does for one node."""
     from dlrover.python.master.args import parse_master_args
     from dlrover.python.master.local_master import LocalJobMaster
     from dlrover.python.scheduler.job import LocalJobArgs
@@ -126,7 +126,7 @@ def serve_dlrover(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     job.initilize()
     master = LocalJobMaster(port, job)
     master.prepare()
-    atexit.register(lambda: master)  # it lives as long as this process
+    atexit.register(lambda: master)  # keeps the master alive until this process ends
     return {"address": f"127.0.0.1:{port}"}, os.getpid()
 
 

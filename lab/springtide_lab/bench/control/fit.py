@@ -1,7 +1,7 @@
-"""Does the performance model foretell a real job? Measured in some configurations, it must say what others will do.
+"""Measure how well the performance model predicts a real job in configurations that it has not seen.
 
-In: a real job held to fractions of a core (`bench/core/quota_job.py`). Out: `mape`, the mean error of predicted
-throughput on configurations that the model has not seen. Readings go the same way as in a master.
+In: a real job with CPU quotas of fractions of a core (`bench/core/quota_job.py`). Out: `mape`, the mean absolute error
+of the predicted throughput on held-out configurations. Readings are processed as in a master.
 """
 
 import math
@@ -24,7 +24,7 @@ TARGET = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One configuration, and whether the model is to see it."""
+    """One configuration; `held_out` hides it from the model."""
 
     shape: Shape
     held_out: bool = False
@@ -39,12 +39,18 @@ FULL: Sizes = {
     (2, 2): [(0.5, 0.2, True), (0.3, 0.1, False)],
     (3, 2): [(0.3, 0.2, False), (0.4, 0.1, True)],
 }
-"""Workers and servers; cores of each. In some workers have too few cores, in some servers, in some neither."""
+"""By numbers of workers and servers: cores of each worker, cores of each server, held out.
+
+Some configurations are limited by the workers' cores, some by the servers' cores, some by neither.
+"""
 QUICK: Sizes = {(1, 1): [(0.5, 0.3, False), (0.25, 0.2, False), (0.35, 0.25, True)], (2, 1): [(0.3, 0.3, False)]}
 
 
 def tried(*, quick: bool) -> list[list[Tried]]:
-    """By job, so that its processes are started once: at most 1.6 cores of two, since master and kernel need some."""
+    """Return the configurations grouped by job, so that each job's processes start once.
+
+    They use at most 1.6 of two cores, because the master and the kernel need some.
+    """
     listed = QUICK if quick else FULL
     return [
         [Tried(shape=Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b), held_out=held) for a, b, held in sizes]
@@ -64,7 +70,7 @@ def bench(options: Options) -> report.Result:
 
 
 class FitModel:
-    """As a policy has it: the fitted equations, and what cores were seen to do."""
+    """The model as a policy uses it: the fitted equations, and the observed speed of a core."""
 
     def __init__(self, seen: Sequence[QuotaProfile]) -> None:
         known = [(one, speed) for one in seen if (speed := one.speed)]
@@ -81,7 +87,7 @@ class FitModel:
         self.equations: FittedModel | str = fit.fit(profiles, quota_job.facts(), self.pace)
 
     def predict(self, shape: Shape) -> float | None:
-        """Samples a second; None where nothing was measured."""
+        """Return samples per second, or None if no equations could be fitted."""
         if not isinstance(self.equations, FittedModel):
             return None
         return min(self.equations.predict(shape), measurements.ceiling_of(self.pace, shape))

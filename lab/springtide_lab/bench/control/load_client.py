@@ -1,7 +1,8 @@
-"""The asking side of `bench master-load`: many workers in one process, each with a connection of its own.
+"""Simulate the clients of `bench master-load`: many workers in one process, each with its own connection.
 
-Options: address, secret, workers, heartbeat_s, leases. Each holds some leases, trains some batches, reports on its
-heartbeat and leases again what it has ended. A round: seconds -> heartbeats a second, and how late answers were.
+Options: address, secret, workers, heartbeat_s, leases. Each worker holds some leases, pretends to train some batches,
+reports them in its heartbeat and replaces finished leases. A round takes seconds and returns heartbeats per second, the
+latency of answers, and the longest delay of the master's event loop.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ async def join(options: dict[str, Any], rank: int) -> LoadMember:
 
 
 async def watch(link: connection.RpcConnection, until: float) -> float:
-    """As an agent and a status view do; the longest lag of the master's loop, in seconds."""
+    """Poll the master as an agent and a status view do; return the longest lag of its event loop, in seconds."""
     longest = 0.0
     while time.perf_counter() < until:
         outlook = await link.ask(messages.AgentPoll())
@@ -92,7 +93,7 @@ async def watch(link: connection.RpcConnection, until: float) -> float:
 
 
 def start(options: dict[str, Any]) -> line.Round:
-    """Let everyone join; a round is some seconds of their lives."""
+    """Let all workers join; return the function that runs them for one round."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     loop = asyncio.new_event_loop()

@@ -1,7 +1,7 @@
-"""One full decision for a whole cluster: models fitted, candidates listed, capacity shared out. How long, how good?
+"""Measure the time and quality of one full decision for a cluster: fit models, list candidates, share out capacity.
 
-In: jobs with known coefficients and noisy profiles. Out: processor seconds of one decision for up to 10,000 jobs of 30
-cores each, the same with no two jobs alike, and the quality beside the optimum of small clusters.
+In: jobs with known coefficients and noisy profiles. Out: CPU seconds of one decision for up to 10,000 jobs of 30 cores
+each, also when no two jobs are alike; the quality relative to the optimum, on small clusters.
 """
 
 import statistics
@@ -28,12 +28,12 @@ from springtide_lab.bench.core import harness, report
 
 CORES_A_JOB, GIB_A_JOB = 30.0, 120.0
 MEASURED = 8
-"""Configurations of each job."""
+"""Number of measured configurations of each job."""
 WINDOWS, MOST_WINDOWS = 2, 40
-"""Of each configuration; where no two jobs are alike, up to so many: 160 of a job on the average."""
+"""Windows of each configuration, and their maximum if no two jobs are alike (160 windows per job on average)."""
 NOISE = 0.03
 USED = 0.55
-"""Of their cores, by all workers and by all servers, in every window; the mean of what each role uses."""
+"""Share of their cores that all workers and all servers use in every window: the mean of the roles' shares."""
 NOW = 100_000.0
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 KINDS = tuple(
@@ -54,7 +54,7 @@ KINDS = tuple(
 
 
 def cluster(jobs: int, *, seed: int, unlike: bool = False) -> ClusterView:
-    """So many running jobs; the same seed gives the same ones."""
+    """Generate a cluster with so many running jobs; the same seed gives the same jobs."""
     drawn = np.random.default_rng(seed)
     launches = tuple(
         LaunchTime(kind=kind, cpu=cpu, memory=4 * GIB, seconds=float(drawn.uniform(10, 20) + cpu))
@@ -67,7 +67,7 @@ def cluster(jobs: int, *, seed: int, unlike: bool = False) -> ClusterView:
 
 
 def one_job(name: str, drawn: np.random.Generator, *, unlike: bool = False) -> JobView:
-    """A job that has been through some shapes and runs in the last of them."""
+    """Generate a job that has had several shapes and now runs in the last of them."""
     bounds = _bounds(drawn) if unlike else KINDS[int(drawn.integers(len(KINDS)))]
     facts = ModelFacts(
         dense_bytes=float(drawn.uniform(1e6, 5e7)), bandwidth=1e9, dim=float(drawn.integers(100, 1000)), batch=512
@@ -175,11 +175,11 @@ def _uses(shape: Shape, drawn: np.random.Generator) -> tuple[RoleUse, ...]:
 
 
 SECONDS = 10.0
-"""For one exact answer; these take milliseconds."""
+"""Time limit of one exact solution in seconds; a solution takes milliseconds."""
 
 
 def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> JobOptions:
-    """Options from rows of (value, cost, cpu, memory), each sorted by cost."""
+    """Build the options from rows of (value, cost, cpu, memory), each sorted by cost."""
     width = max((len(row[0]) for row in rows), default=1)
     shape = (len(rows), width)
     value, cost, cpu, memory = np.full(shape, -np.inf), *(np.full(shape, np.inf) for _ in range(3))
@@ -190,7 +190,7 @@ def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Flo
 
 
 def instance(generator: np.random.Generator) -> tuple[JobOptions, ResourceBudget]:
-    """A few jobs that want more than there is, each with a front of its own: gains fall off, memory as it comes."""
+    """Draw a few jobs that together want more than the capacity, each with a front of diminishing gains."""
     rows, scale = [], []
     for _ in range(int(generator.integers(2, 10))):
         count = int(generator.integers(2, 12))
@@ -208,7 +208,7 @@ def instance(generator: np.random.Generator) -> tuple[JobOptions, ResourceBudget
 
 
 def allotment_quality(generator: np.random.Generator, *, instances: int) -> float:
-    """What is taken in the end, as a part of the best there is: the mean of so many random clusters."""
+    """Return the chosen value relative to its upper bound: the mean over so many random clusters."""
     chosen = []
     for _ in range(instances):
         options, limits = instance(generator)
@@ -230,7 +230,7 @@ QUICK_SIZES = (10, 20, 40)
 def bench(options: Options) -> report.Result:
     sizes, rounds = (QUICK_SIZES, 1) if options.quick else (SIZES, 3)
     instances = 20 if options.quick else 200
-    decision_seconds(cluster(10, seed=0))  # what is imported late is there
+    decision_seconds(cluster(10, seed=0))  # performs late imports before the measurement
     cases = [*((jobs, False) for jobs in sizes), (QUICK_SIZES[-1] if options.quick else JOBS, True)]
     took: dict[tuple[int, bool], float] = {}
     for jobs, unlike in harness.track("decisions", cases):
@@ -258,7 +258,7 @@ def bench(options: Options) -> report.Result:
 
 
 def decision_seconds(view: ClusterView) -> float:
-    """Processor seconds of one decision, with nothing cached from an earlier one."""
+    """Return the CPU seconds of one decision, without caches of earlier decisions."""
     policy = registry.load("springtide")
     pareto.sides.cache_clear()
     warm_start.known.cache_clear()

@@ -1,7 +1,7 @@
-"""The Kubernetes of `bench platforms`: an API server, the operator and nodes of this machine, and pods.
+"""Run the Kubernetes cluster of `bench platforms` on this machine: API server, operator, nodes and pods.
 
-In: a folder, a `RunPlan`. Out: the handle of a job, which is submitted as a user would, with mutual TLS between all
-roles and no memory that pods could share.
+In: a folder and a `RunPlan`. Out: the handle of a job that is submitted as a user would. All roles use mutual TLS, and
+pods share no memory.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ NODES = {f"node-{number}": (8.0, 16 << 30) for number in range(3)}
 
 @contextlib.contextmanager
 def cluster(folder: pathlib.Path) -> Iterator[Callable[[RunPlan], JobHandle]]:
-    """A new cluster of three nodes, all of them this machine; call the yielded function to submit a job."""
+    """Start a new cluster of three simulated nodes on this machine; call the yielded function to submit a job."""
     with contextlib.ExitStack() as stack:
         own = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         for each in (folder, own):
-            each.chmod(0o755)  # pods run as a user who owns none of these folders
+            each.chmod(0o755)  # pods run as a user who does not own these folders
         server = stack.enter_context(ApiServer(own / "api"))
         where = {"kubeconfig": str(server.kubeconfig), "namespace": SPACE}
         with_client(where, install)
@@ -84,7 +84,7 @@ async def install(client: Client) -> None:
 
 
 class Operator(LoopThread):
-    """An operator, in a thread and an event loop of its own."""
+    """An operator in its own thread and event loop."""
 
     def __init__(self, kubeconfig: str) -> None:
         super().__init__("operator")

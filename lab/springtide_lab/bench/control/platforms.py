@@ -1,7 +1,7 @@
-"""What a cluster costs over this machine's own processes: the same job on each platform, in alternating rounds.
+"""Measure the overhead of Ray and Kubernetes over local processes: one job on each platform, in alternating rounds.
 
-In: a script that computes all the time. Out: `ray_vs_local` and `k8s_vs_local` (samples/s), and the time from
-submitting to the first step.
+In: a training script that computes all the time. Out: `ray_vs_local` and `k8s_vs_local` (ratios of samples/s), and the
+time from submission to the first step.
 """
 
 import functools
@@ -27,7 +27,7 @@ WORKER, LINES = "worker-0", 1000
 BATCH = 512
 MARK = "measured "
 PATIENCE_S = 120.0
-LOOK_S = 1.0  # between two looks at the status: one costs more on some platforms than on others
+LOOK_S = 1.0  # seconds between polls of the status, which cost more on some platforms than on others
 TARGET = 0.95
 OTHERS = ("ray", "k8s")
 SCRIPT = """
@@ -76,14 +76,14 @@ print("measured " + json.dumps({"first_at": times[0] if times else 0.0, "rate": 
 
 
 class Ran(NamedTuple):
-    """When a job was submitted, and what its worker printed."""
+    """The time at which a job was submitted, and the lines that its worker printed."""
 
     submitted_at: float
     lines: Sequence[str]
 
 
 Run = Callable[[RunPlan], Ran]
-"""Runs a job to its end on one platform, which is set up anew, so that it is no load for the others."""
+"""Function that runs a job to its end on a platform that it starts and stops, so that idle platforms cause no load."""
 
 
 def run_locally(folder: pathlib.Path, plan: RunPlan) -> Ran:
@@ -147,7 +147,7 @@ def bench(options: Options) -> report.Result:
 
 
 def platforms(folder: pathlib.Path) -> dict[str, Run]:
-    """The platforms that are installed here."""
+    """Return the functions of the platforms that are installed here."""
     found: dict[str, Run] = {"local": functools.partial(run_locally, folder)}
     if importlib.util.find_spec("ray") is not None:
         found["ray"] = run_on_ray
@@ -157,7 +157,7 @@ def platforms(folder: pathlib.Path) -> dict[str, Run]:
 
 
 def measure(run: Run, plan: RunPlan) -> dict[str, float]:
-    """Samples a second after the first fifth, and seconds from submitting to the first step."""
+    """Run a job; return its samples per second after the first fifth, and the seconds from submission to first step."""
     ran = run(plan)
     reports = [line[len(MARK) :] for line in ran.lines if line.startswith(MARK)]
     if not reports:

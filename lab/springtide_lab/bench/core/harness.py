@@ -1,7 +1,8 @@
-"""Rounds: every contestant in turn, again and again, so that a slow minute of the machine hits all of them alike.
+"""Measure contestants in alternating rounds, so that a slow minute of the machine affects all of them alike.
 
-In: a function for each contestant that does one round and returns its figure (a rate, a latency, CPU seconds). Out:
-`Rounds`, with medians and ratios round by round; `Box`, how idle the machine was. Next: report.py. Processes: peers.py.
+In: for each contestant, a function that measures one round and returns a figure (a rate, a latency, CPU seconds).
+Out: `Rounds`, with medians and ratios by round; `Box`, which says how idle the machine was. Next: report.py.
+Contestants in processes of their own: peers.py.
 """
 
 import contextlib
@@ -23,13 +24,13 @@ from rich import progress as rich_progress
 
 from springtide_lab.bench.core.worker_side import line
 
-IDLE_SHARE = 0.10  # of all cores, used by others: above it ratios drift by more than their spread
-STEAL_SHARE = 0.05  # taken by the hypervisor
+IDLE_SHARE = 0.10  # share of all cores used by other processes; above it, ratios drift by more than their spread
+STEAL_SHARE = 0.05  # share of all cores taken by the hypervisor
 Item = TypeVar("Item")
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and how idle it was. Shares are of all cores together."""
+    """The machine and how idle it was. Shares are shares of all cores."""
 
     cpu: str
     cores: int
@@ -57,11 +58,11 @@ class MachineMoment(NamedTuple):
     busy: float
     steal: float
     ours: float
-    """Of this process and its descendants."""
+    """CPU seconds of this process and its descendants."""
 
 
 class Watch:
-    """Looks at the machine for `settle_s` before and then during a `with` block."""
+    """Measure how idle the machine is for `settle_s` seconds before a `with` block, and during it."""
 
     def __init__(self, *, settle_s: float) -> None:
         self._settle_s = settle_s
@@ -94,7 +95,7 @@ class Watch:
 
 
 def _shares(start: MachineMoment, end: MachineMoment) -> tuple[float, float]:
-    """Others' share of all cores and the hypervisor's between two moments."""
+    """Return the shares of all cores that other processes and the hypervisor used between two moments."""
     capacity = (end.at - start.at) * psutil.cpu_count()
     others = (end.busy - start.busy) - (end.ours - start.ours)
     return _share(others, capacity), _share(end.steal - start.steal, capacity)
@@ -113,8 +114,8 @@ def _now() -> MachineMoment:
 def _our_cpu_s() -> float:
     own, total = psutil.Process(), 0.0
     for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
-            total += sum(process.cpu_times()[:4])  # own and of reaped children, user and system
+        with contextlib.suppress(psutil.NoSuchProcess):  # the process ended meanwhile
+            total += sum(process.cpu_times()[:4])  # user and system time of the process and its reaped children
     return total
 
 
@@ -128,7 +129,7 @@ def say(line: str) -> None:
 
 
 def track(label: str, items: Iterable[Item], *, total: int | None = None) -> Iterator[Item]:
-    """Yield the items and show progress on a terminal; `total` where the number of items is not known."""
+    """Yield the items and show progress on a terminal. Give `total` if `items` has no length."""
     if not sys.stderr.isatty():
         say(f"measuring {label}")
         return iter(items)
@@ -137,12 +138,12 @@ def track(label: str, items: Iterable[Item], *, total: int | None = None) -> Ite
 
 
 Measure = Callable[[], float | Mapping[str, float]]
-"""Does one round and returns its figure; or several parts of it, with the one to compare named "figure"."""
+"""Function that measures one round and returns its figure, or several named figures; "figure" is the compared one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Median of the ratios of single rounds, and the quartiles around it."""
+    """Median and quartiles of the ratios of single rounds."""
 
     value: float
     low: float
@@ -154,11 +155,11 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """What every contestant measured, round by round: `figures[name][i]` are neighbours in time for one i."""
+    """Figures of every contestant by round: the `figures[name][i]` of one i were measured one after another."""
 
     figures: Mapping[str, Sequence[float]]
     parts: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
-    """Whatever else they measured in the same rounds, by part and contestant."""
+    """Other figures of the same rounds, by part and contestant."""
 
     def part(self, name: str) -> "Rounds":
         return Rounds(figures=self.parts[name])
@@ -167,7 +168,7 @@ class Rounds:
         return statistics.median(self.figures[name])
 
     def ratio(self, ours: str, theirs: str) -> Ratio:
-        """How much more `ours` measured than `theirs`, round by round."""
+        """Return the ratio of `ours` to `theirs` over the rounds."""
         pairs = zip(self.figures[ours], self.figures[theirs], strict=True)
         return spread([mine / other for mine, other in pairs if other])
 
@@ -186,7 +187,7 @@ def spread(ratios: Sequence[float]) -> Ratio:
 
 
 def alternate(contestants: Mapping[str, Measure], *, rounds: int, warmup: int = 1, label: str = "") -> Rounds:
-    """Let all contestants measure in turn, forwards and backwards, after `warmup` turns that do not count."""
+    """Measure all contestants in turn, in alternating order. The first `warmup` turns do not count."""
     parts: dict[str, dict[str, list[float]]] = {"figure": {name: [] for name in contestants}}
     for turn in track(label or " / ".join(contestants), range(-warmup, rounds)):
         for name in contestants if turn % 2 == 0 else reversed(list(contestants)):
@@ -198,7 +199,7 @@ def alternate(contestants: Mapping[str, Measure], *, rounds: int, warmup: int = 
 
 
 def rate(work: Callable[[], object], *, units: float, seconds: float) -> Callable[[], float]:
-    """A measure that repeats `work` for about `seconds` and returns units of work a second."""
+    """Return a measure that repeats `work` for about `seconds` and returns units of work per second."""
 
     def measure() -> float:
         done = line.repeat(work, seconds)

@@ -1,7 +1,7 @@
-"""Ways to start what a benchmark measures: a real job on this machine, or a worker with servers but without a master.
+"""Start what a benchmark measures: a real job on this machine, or a worker with servers but without a master.
 
-`prepared` makes a job of a script; `SCRIPT` is one that writes down when each step was done. `job` is what `st.join()`
-would give, connected to servers (core/server_process.py).
+`prepared` returns a job that runs a script. `SCRIPT` is a training script that records when each step ended. `job`
+returns the same object as `st.join()`, connected to servers (core/server_process.py).
 """
 
 import contextlib
@@ -34,7 +34,7 @@ SLOTS = 1024
 
 
 class ServedMaster(LocalMaster):
-    """A local master of a worker whose tables are on servers."""
+    """Local master of a worker whose tables are on servers."""
 
     def __init__(self, settings: config.Settings, addresses: Sequence[str], sync: SyncMode) -> None:
         super().__init__(settings)
@@ -107,7 +107,7 @@ for indices, x in batches:
 
 
 class TrainedBatch(NamedTuple):
-    """When a batch was trained, the index of its first sample, and the process that trained it."""
+    """One trained batch: the time of its step, the index of its first sample, the process that trained it."""
 
     at: float
     first: int
@@ -115,14 +115,14 @@ class TrainedBatch(NamedTuple):
 
 
 def trained(folder: pathlib.Path) -> list[list[TrainedBatch]]:
-    """The batches of each worker; the last line of a file may be half written."""
+    """Return each worker's batches. The last line of a file is skipped, because it may be half written."""
     lines = [path.read_text().splitlines()[:-1] for path in sorted(folder.glob("steps-*"))]
     words = [[line.split() for line in some] for some in lines]
     return [[TrainedBatch(float(at), int(first), int(pid)) for at, first, pid in some] for some in words]
 
 
 def steps(folder: pathlib.Path) -> list[list[float]]:
-    """When each worker's steps were done."""
+    """Return the times at which each worker's steps ended."""
     return [[batch.at for batch in worker] for worker in trained(folder)]
 
 
@@ -146,11 +146,11 @@ def warmed_up() -> Iterator[ForkServerClient]:
 
 
 EVERY_S = 3600.0
-"""Between checkpoints that nobody asks for: none of them falls into what is measured."""
+"""Seconds between periodic checkpoints: long enough that none is written during a measurement."""
 
 
 def stop_job(job: LocalCluster) -> CheckpointRules:
-    """Let workers finish the batch in hand, write the last checkpoint, end all processes."""
+    """Stop a job after its current batches and a last checkpoint; return the rules to resume from that checkpoint."""
     job.stop("to be started again")
     last = job.wait().checkpoints.number
     folder = str((job.files.root / "checkpoints").absolute())
@@ -167,14 +167,14 @@ def prepared(
     grace_s: float = 5.0,
     warm: ForkServerClient | None = None,
 ) -> LocalCluster:
-    """A job of this script, to be entered; its runs are in `folder`."""
+    """Return a job that runs this script; use it as a context. Its runs are stored in `folder`."""
     (folder / "train.py").write_text(script)
     words = [str(argument) for argument in arguments]
     return LocalCluster(folder / "train.py", words, spec=spec, folder=folder / "runs", grace_s=grace_s, warm=warm)
 
 
 def finished(job: LocalCluster, within_s: float | None = None) -> JobStatus:
-    """Wait for a job's end; raise if it has not finished."""
+    """Wait until a job ends; raise JobFailed unless its phase is FINISHED."""
     status = job.wait() if within_s is None else job.wait(within_s=within_s)
     if status.phase is not JobPhase.FINISHED:
         raise errors.JobFailed(f"the job of the benchmark has {status.phase}: {status.why}")

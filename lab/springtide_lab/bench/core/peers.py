@@ -1,7 +1,7 @@
-"""Peers run in a virtual environment of their own and in processes of their own, one JSON line at a time.
+"""Run peer systems in their own processes and virtual environment; talk to them in lines of JSON.
 
-In: a script of the benchmarks that speaks the protocol below, such as `store/bags`. Out: `Worker.figure` does a round.
-The environment `.venv-peers` lies beside the one we run in and is made once.
+In: a benchmark script that speaks the protocol below, such as `store/bags`. Out: `Worker.figure` measures one round.
+The environment `.venv-peers` is created once, beside the environment of this process.
 
     -> {"do": "start", ...options}    <- {"ready": true, "versions": {...}}  or  {"error": "..."}
     -> {"do": "round", ...}           <- {"figure": 123.4, ...}
@@ -25,22 +25,22 @@ from springtide_lab.bench.core import harness, versions
 FOLDER = ".venv-peers"
 SCRIPTS = pathlib.Path(__file__).parent.parent
 PROTOCOL = pathlib.Path(__file__).parent / "worker_side" / "line.py"
-"""Runs a script; alone in its folder, since a peer's environment has neither Springtide nor its lab."""
+"""Program that runs a peer's script. No other module is in its folder: peers can import neither Springtide nor lab."""
 PEER_VERSIONS: dict[str, str] = {}
-"""Versions of the packages that workers have reported so far; part of a benchmark's result."""
+"""Package versions that workers have reported so far; part of a benchmark's result."""
 
 
 class PeerFailed(errors.TemporaryError):
-    """A peer could not be set up or stopped answering; the benchmark goes on without it and says so."""
+    """A peer could not be set up or stopped answering; the benchmark continues without it and reports this."""
 
 
 def environment() -> pathlib.Path:
-    """The Python of the peers' environment: torch, FBGEMM, TorchRec. Raises PeerFailed with the reason."""
+    """Return the Python of the peers' environment (torch, FBGEMM, TorchRec); raise PeerFailed if there is none."""
     return environment_of("peers", FOLDER, versions.PEERS, first=(versions.TORCH,))
 
 
 def environment_of(what: str, folder_name: str, packages: Sequence[str], first: Sequence[str] = ()) -> pathlib.Path:
-    """The Python of an environment beside ours, made when it is not there; only `first` bring their dependencies."""
+    """Return the Python of an environment beside ours; create it if needed, with the dependencies of `first` only."""
     folder = pathlib.Path(sys.prefix).parent / folder_name
     python = folder / "bin" / "python"
     record = folder / "installed.txt"
@@ -64,7 +64,7 @@ def environment_of(what: str, folder_name: str, packages: Sequence[str], first: 
 
 @contextlib.contextmanager
 def optional(what: str, notes: list[str]) -> Iterator[None]:
-    """Note why a peer was not measured, and go on without it."""
+    """Continue without a peer that failed, and add the reason to the notes."""
     try:
         yield
     except PeerFailed as error:
@@ -73,7 +73,7 @@ def optional(what: str, notes: list[str]) -> Iterator[None]:
 
 
 class Worker:
-    """A process that measures when it is asked to. Use as a context."""
+    """A process that measures on request. Use as a context."""
 
     def __init__(
         self,
@@ -85,8 +85,10 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         admit: Callable[[int], None] = lambda pid: None,
     ) -> None:
-        """`inside`: words before the command, such as those that put it into a network namespace. `admit` is called
-        with the id of the process."""
+        """Start the process. `inside` is put before the command, e.g. to enter a network namespace.
+
+        `admit` is called with the id of the process.
+        """
         self.name = script
         command = [*inside, str(python or sys.executable), str(PROTOCOL), str(SCRIPTS / f"{script}.py")]
         self._process = subprocess.Popen(
@@ -119,7 +121,7 @@ class Worker:
             _pipe(self._process.stdin).write(json.dumps({"do": do, **more}) + "\n")
             line = _pipe(self._process.stdout).readline()
             while line and not line.startswith("{"):
-                line = _pipe(self._process.stdout).readline()  # what a library printed on its own
+                line = _pipe(self._process.stdout).readline()  # skip lines that a library printed
         except BrokenPipeError:
             line = ""
         if not line:
@@ -136,7 +138,7 @@ class Worker:
         return float(self.ask("round", **more)["figure"])
 
     def close(self) -> None:
-        """End the process: politely, then by force. Twice does no harm."""
+        """Ask the process to stop, and kill it after 10 seconds. May be called twice."""
         if self._process.poll() is None:
             try:
                 _pipe(self._process.stdin).write('{"do": "stop"}\n')

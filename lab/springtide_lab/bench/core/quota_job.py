@@ -1,7 +1,7 @@
-"""A real job that is held to fractions of a core: WideDeep on generated clicks, measured shape by shape.
+"""Measure a real job with CPU quotas of fractions of a core, shape by shape: WideDeep on generated clicks.
 
-In: shapes. Out: `QuotaProfile`s: profiles, and cores that its roles really used. A quota is a cap, not a speed. Tables
-are large, so that servers use about a fifth of what workers do.
+In: shapes. Out: `QuotaProfile`s, with profiles and the cores that the roles really used (a quota is only an upper
+limit). The tables are large, so that servers use about a fifth of the CPU of the workers.
 """
 
 import itertools
@@ -62,7 +62,7 @@ with open(told_in / f"told-{job.rank}", "a", buffering=1) as file:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds for each configuration."""
+    """Durations for each shape, in seconds."""
 
     settle_s: float = 3.0
     measure_s: float = 10.0
@@ -71,23 +71,23 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaProfile:
-    """What was measured of one shape."""
+    """Measurements of one shape."""
 
     shape: Shape
     profiles: tuple[Profile, ...]
     worker_used: float
-    """Cores of all workers together."""
+    """Cores used by all workers together."""
     server_used: float
 
     @property
     def speed(self) -> float | None:
-        """Samples a second, the median of windows."""
+        """Samples per second: the median over the windows, or None without any."""
         speeds = [self.shape.workers * BATCH / one.step_s for one in self.profiles if one.step_s > 0]
         return median(speeds) if speeds else None
 
 
 def clicks(folder: pathlib.Path) -> ClickLog:
-    """The log, in files that all workers and jobs share."""
+    """Return the click log, whose files all workers and jobs share."""
     return ClickLog(SAMPLES, spec=SPEC, folder=folder / "clicks")
 
 
@@ -103,7 +103,7 @@ def facts() -> ModelFacts:
 
 
 class QuotaJob:
-    """One job of that kind; `with` starts and ends it. The folder is shared by jobs that follow each other."""
+    """One WideDeep job with CPU quotas; `with` starts and ends it. Consecutive jobs may share the folder."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class QuotaJob:
     ) -> None:
         self._told_in = folder / name
         self._told_in.mkdir()
-        whole = planning is None  # processes start with a core each, so that their imports take no minutes
+        whole = planning is None  # start each process with a whole core, so that its imports do not take minutes
         spec = JobSpec(
             name=name,
             workers=first.workers,
@@ -143,7 +143,7 @@ class QuotaJob:
         self.cluster.until(lambda _: all(path.exists() and path.stat().st_size for path in told))
 
     def become(self, shape: Shape) -> None:
-        """Have this shape from now on: so many roles, each with its cores."""
+        """Change to this shape: scale to its numbers of roles, then set their CPU quotas."""
         status = self.cluster.status
         if (status.roles.workers.wanted, status.roles.servers.wanted) != (shape.workers, shape.servers):
             asked, known, same = time.time(), len(self.cluster.moves()), status.roles.servers.wanted == shape.servers
@@ -155,7 +155,7 @@ class QuotaJob:
         jobs.hold(self.cluster, roles)
 
     def let_go(self) -> None:
-        """A core for each: who comes, goes or moves slots does so at once."""
+        """Raise every quota to a whole core, so that roles start, stop and move slots quickly."""
         for kind in (RoleKind.WORKER, RoleKind.SERVER):
             for rank in ranks(self.cluster.status, kind):
                 self.cluster.throttle(f"{kind}-{rank}", 1.0)
@@ -192,7 +192,7 @@ class QuotaJob:
         ]
 
     def rate(self, since: float, until: float) -> float:
-        """Samples a second of all workers between two moments."""
+        """Return the samples per second of all workers between two moments."""
         total = 0.0
         for path in self._told_in.glob("told-*"):
             within = [one for one in read(path) if since <= one.at <= until]
@@ -203,7 +203,7 @@ class QuotaJob:
 
 
 def there(status: JobStatus, shape: Shape) -> bool:
-    """Whether all roles of the shape are there and no slot is on its way."""
+    """Return True if all roles of the shape run and have joined, and no slot is moving."""
     wanted = (shape.workers, shape.servers)
     return (
         (status.roles.workers.alive, status.roles.servers.alive)
@@ -219,7 +219,7 @@ def ranks(status: JobStatus, kind: RoleKind) -> list[int]:
 
 
 def read(path: pathlib.Path) -> list[WorkerReading]:
-    """What a worker has told; its last line may be cut off."""
+    """Return the readings in a worker's file, without its last line, which may be incomplete."""
     whole = path.read_text().rpartition("\n")[0].splitlines()
     lines = [msgspec.json.decode(line, type=tuple[float, TimingSum]) for line in whole]
     rank = int(path.name.rpartition("-")[2])
@@ -227,7 +227,7 @@ def read(path: pathlib.Path) -> list[WorkerReading]:
 
 
 def used(job: LocalCluster, seconds: float) -> tuple[float, float]:
-    """Cores that all workers, and all servers, used for so long: from one count of the kernel's to a later one."""
+    """Return the cores that all workers and all servers used during so many seconds, from the kernel's CPU counters."""
     first: dict[Role, tuple[float, float]] = {}
     last: dict[Role, tuple[float, float]] = {}
     until = time.monotonic() + seconds
@@ -248,7 +248,7 @@ def used(job: LocalCluster, seconds: float) -> tuple[float, float]:
 
 
 def measured(folder: pathlib.Path, shapes: Sequence[Shape], times: Times) -> list[QuotaProfile]:
-    """One job in each of some shapes with equal numbers of roles; forwards, then backwards, so that drift cancels."""
+    """Measure one job in shapes with equal numbers of roles: forwards, then backwards, so that drift cancels out."""
     first = shapes[0]
     name = f"quota-{first.workers}-{first.servers}"
     with QuotaJob(folder, first, name=name) as job:

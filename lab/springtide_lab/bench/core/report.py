@@ -1,6 +1,6 @@
-"""What a benchmark says: a table for people within 80 columns, and one JSON object on the last line for scripts.
+"""Report a benchmark's result: a table of at most 80 columns for people, one JSON object on the last line for scripts.
 
-In: a Result from a benchmark's module. Out: stdout. The JSON has `goals` with ids as the issues and docs name them.
+In: the Result of a benchmark's module. Out: stdout. The ids of `goals` in the JSON are those that the docs use.
 """
 
 import datetime
@@ -21,11 +21,11 @@ from springtide_lab.bench.core.worker_side import line
 WIDTH = 80
 Better = Literal["higher", "lower"]
 Cells = tuple[str | float | None, ...]
-"""One line of a table."""
+"""The cells of one table row."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure that we promised. `value` is None where it could not be measured; then it is not met."""
+    """One promised figure. If it could not be measured, `value` is None and the goal is not met."""
 
     id: str
     value: float | None
@@ -37,7 +37,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one benchmark measured."""
+    """Everything that one benchmark measured."""
 
     goals: tuple[Goal, ...]
     rounds: int
@@ -60,7 +60,7 @@ def goal(
     better: Literal["higher", "lower"] = "higher",
     why: str = "",
 ) -> Goal:
-    """A goal with its verdict. A ratio brings its spread along; `why` says why there is no value."""
+    """Return a goal with its verdict. A Ratio comes with its spread; `why` is the reason for a value of None."""
     spread = (round(value.low, 4), round(value.high, 4)) if isinstance(value, harness.Ratio) else None
     number = value.value if isinstance(value, harness.Ratio) else value
     if number is None or not math.isfinite(number):
@@ -70,7 +70,7 @@ def goal(
 
 
 def not_measured(goals: Iterable[tuple[str, float, Better]], why: str) -> Result:
-    """The result of a benchmark that cannot run on this machine."""
+    """Return the result of a benchmark that cannot run on this machine."""
     listed = tuple(goal(id, None, target=target, better=better, why=why) for id, target, better in goals)
     return Result(goals=listed, rounds=0, columns=("not measured",), rows=(), notes=(why,))
 
@@ -93,12 +93,12 @@ def complete(result: Result, *, name: str, quick: bool, box: Box) -> Result:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what is installed here and matters to a timing."""
+    """Return the versions of the installed packages that affect timings."""
     return {"python": platform.python_version(), "springtide": __version__, **line.versions(("torch", "numpy"))}
 
 
 def show(result: Result, *, json: bool) -> None:
-    """Print tables, what to know about the machine, and with `json` everything as the last line."""
+    """Print the tables and the state of the machine; with `json`, print the whole result as the last line."""
     screen = console.Console(width=WIDTH, highlight=False, emoji=False)
     title = f"bench {result.bench}{' (quick: shows that it runs, proves nothing)' if result.quick else ''}"
     screen.print(title, style="bold")

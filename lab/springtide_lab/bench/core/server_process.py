@@ -1,7 +1,7 @@
-"""A parameter server without a master, in a process of its own: it serves, saves itself and hands its slots over.
+"""Run a parameter server without a master in its own process: it serves rows, saves its slots and hands slots over.
 
-Options: index, servers, host, workers of a bsp group; for saves folder and megabytes of rows. A round without
-"what" -> address, CPU seconds; `answer` has the other rounds, by "what".
+Options: index, servers, host, workers (of a bsp group); for saves also folder and megabytes (of rows). A request
+without "what" returns the address and the CPU seconds; `answer` handles the requests with "what".
 """
 
 import pathlib
@@ -18,7 +18,7 @@ PIECE = 4 << 20
 
 
 class Saves:
-    """One save after the other, each after the one before; in a thread, like a server's own."""
+    """Saves of the server's slots, one at a time; each runs in a thread, as on a real server."""
 
     def __init__(self, role: Any, folder: pathlib.Path) -> None:
         from springtide.server import checkpoints
@@ -57,7 +57,7 @@ class Saves:
 
 
 def fill_rows(store: Any, rows: int, dim: int, *, table: int = 0) -> None:
-    """Push a gradient to this many rows of a table of its own, with Adagrad."""
+    """Declare a table trained with Adagrad, and push a gradient to `rows` rows of it."""
     from springtide import _native
     from springtide.domain.model.tables import OptimSpec, TableSpec
     from springtide.embedding.lookup.table_client import native_spec
@@ -72,7 +72,7 @@ def fill_rows(store: Any, rows: int, dim: int, *, table: int = 0) -> None:
 
 
 def sink() -> int:
-    """A socket that swallows one connection's bytes and says so at their end; its port."""
+    """Open a socket that reads and discards one connection's bytes, then sends one byte; return its port."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def swallow() -> None:
@@ -87,7 +87,7 @@ def sink() -> int:
 
 
 def send(port: int, count: int) -> float:
-    """Bytes a second of one plain TCP stream over loopback: written, read, and nothing else."""
+    """Send about `count` bytes over loopback to a `sink`; return bytes per second of the plain TCP stream."""
     piece = memoryview(bytearray(PIECE))
     with socket.create_connection(("127.0.0.1", port)) as peer:
         began = time.perf_counter()
@@ -112,7 +112,7 @@ def start(options: dict[str, Any]) -> line.Round:
     )
     role.set_owners(1, jobs.placement(options.get("servers", 1)).server_of_slot)
     if "megabytes" in options:
-        rows = (options["megabytes"] << 20) // (2 * 4 * SAVED_DIM)  # a row has a state as large as its floats
+        rows = (options["megabytes"] << 20) // (2 * 4 * SAVED_DIM)  # Adagrad's state of a row is as large as the row
         fill_rows(role.store, rows, SAVED_DIM, table=SAVED_TABLE)
     address = role.start()
     saves = Saves(role, pathlib.Path(options["folder"])) if "folder" in options else None

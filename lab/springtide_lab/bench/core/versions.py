@@ -1,7 +1,8 @@
-"""The peers' versions that work together, pinned. `python -m springtide_lab.bench.core.versions` prints them.
+"""Pin versions of the peers that work together. `python -m springtide_lab.bench.core.versions` prints them.
 
-They are installed with `--no-deps`: TorchRec's own requirements would replace torch. fbgemm 1.9.0 does not import with
-torch 2.13.0. DLRover's own requirements leave out what its master imports; these are they, and theirs.
+The packages are installed with `--no-deps`, because TorchRec's requirements would replace torch. fbgemm 1.9.0 cannot be
+imported with torch 2.13.0. DLRover's requirements omit packages that its master imports; the list below includes those
+packages and their dependencies.
 """
 
 TORCH = "torch==2.13.0"

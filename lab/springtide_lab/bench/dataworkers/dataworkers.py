@@ -1,7 +1,7 @@
-"""What data workers are worth to a job whose preprocessing exceeds its compute, with a core for it and one for them.
+"""Measure what data workers gain for a job with more preprocessing than compute: one core for it, one for them.
 
-In: a click model (text_clicks.py) with all preprocessing in the trainer, and in data workers with either split; a job
-whose preprocessing is cheap. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
+In: a click model (text_clicks.py) with all preprocessing in the trainer, or in data workers with the automatic split or
+the split at the data set; a job with cheap preprocessing. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ INSIDE, DATASET, OURS, FAKE = "in process", "data set", "automatic", "fake data"
 LINEAR = "a core alone"
 SIZES = {"batch": 2048, "samples": 2048 * 12, "hidden": 96}
 CHEAP = {"batch": 512, "samples": 512 * 200, "hidden": 96}
-WARM = 12  # batches that may be queued before a round begins, and some
+WARM = 12  # more than the batches that may be queued before a round begins
 
 
 def bench(options: Options) -> report.Result:
@@ -31,7 +31,7 @@ def bench(options: Options) -> report.Result:
     sizes = SIZES | ({"batch": 256, "samples": 256 * 12} if options.quick else {})
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with futures.ThreadPoolExecutor() as pool:  # a process takes seconds until it has imported torch
+        with futures.ThreadPoolExecutor() as pool:  # in parallel, because importing torch takes seconds
             ways = (OURS, DATASET)
             starting = {way: pool.submit(trainer, stack, way, folder / way, cores, sizes) for way in ways}
             trainers = {way: one.result() for way, one in starting.items()}
@@ -72,7 +72,7 @@ def _process(stack: contextlib.ExitStack, options: dict[str, Any]) -> peers.Work
 
 
 def pace(training: peers.Worker, feeders: list[str], seconds: float, *, fake: bool) -> dict[str, float]:
-    """Steps a second, fed by these or by nobody; what was queued before is trained first."""
+    """Return steps per second with these data workers or without any; batches queued before are trained first."""
     answer = training.ask("round", what="train", seconds=seconds, warm=WARM, addresses=feeders, fake=fake)
     if bool(feeders) != bool(answer["made"]):
         raise peers.PeerFailed(f"{answer['made']} of {answer['steps']} batches came from {len(feeders)} data workers")
@@ -80,9 +80,10 @@ def pace(training: peers.Worker, feeders: list[str], seconds: float, *, fake: bo
 
 
 def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str, Any]]:
-    """What a step costs of a job that data workers cannot help, looked at by the tuner and not; and what it wanted.
+    """Measure the cost of a step of a job with cheap preprocessing, with and without the tuner.
 
-    That is CPU seconds of all its threads, and those in which the loop was blocked.
+    The cost is the CPU seconds of all threads plus the seconds for which the training loop was blocked. Also return the
+    last answer of the trainer with the tuner, with the number of data workers that the tuner wanted.
     """
     seconds, rounds = (0.3, 2) if options.quick else (0.7, 5)
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,8 @@
-"""Fig. 13 of GoldMiner with real processes: a job's data workers are tuned, decision by decision, on this machine.
+"""Reproduce Fig. 13 of GoldMiner with real processes: tune a job's data workers, decision by decision.
 
 In: a trainer and data workers in control groups (walk_process.py), and a job's own tuner with a shorter interval. Out:
-the walk, a picture of it, and the final speed against a trainer that never waits for data (`walk_vs_ideal`).
+the sequence of decisions, a picture of it, and the final speed against a trainer that never waits for data
+(`walk_vs_ideal`).
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from springtide_lab.charts import BLUE, ORANGE, Curve, Panel
 
 
 class TunedStep(NamedTuple):
-    """One interval: when it ended, what was seen in it, and what was decided then."""
+    """One interval: its end in seconds, the observations in it, and the reason of the decision that followed."""
 
     at: float
     seen: FeedSeen
@@ -51,16 +52,16 @@ def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
 
 
 CPU = 0.02
-"""Of a core, called a CPU: 8 for the trainer and 8 each for three data workers are two thirds of a core."""
+"""Share of a core that the walk counts as one CPU, so that 8 CPUs for a trainer and each of three data workers fit."""
 RESERVE = 3
-"""Data workers that are started with the trainer and wait for their turn: starting one takes seconds of a core."""
+"""Data workers that start with the trainer and are attached later, because starting one costs seconds of CPU time."""
 SHARES = 5
-"""Of the machine, as if it had a GPU for each: the trainer has one, data workers may have the others."""
+"""Number of shares of the machine, as if each had a GPU: one for the trainer, the others for data workers."""
 END_S = 10.0
 
 
 class WalkProcess:
-    """One process and its control group; it may use a whole core until it is held to less."""
+    """One process in a control group; it may use a whole core until `hold_to` sets a lower quota."""
 
     def __init__(self, name: str, group: ControlGroup, options: dict[str, Any]) -> None:
         self.name, self.group = name, group
@@ -71,12 +72,12 @@ class WalkProcess:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds so far, in the walk's own measure."""
+        """CPU seconds used so far, in the walk's unit of CPUs."""
         return self.group.usage().cpu_s / CPU
 
 
 class WalkProcesses:
-    """One trainer and its data workers; `with` starts the trainer and ends all."""
+    """One trainer and its data workers; `with` starts the trainer and ends all processes."""
 
     def __init__(self, *, step_s: float, trainer_cpu: float, cpus: float) -> None:
         self._step_s, self._trainer_cpu, self._cpus = step_s, trainer_cpu, cpus
@@ -89,7 +90,7 @@ class WalkProcesses:
         self._feeders: list[WalkProcess] = []
         self._feeder_cpu = 0.0
         self._used_before: tuple[float, dict[str, float]] = (0.0, {})
-        """When the mark was set, and the CPU seconds that each process had used by then."""
+        """Time of the last mark, and the CPU seconds that each process had used by then."""
 
     def __enter__(self) -> "WalkProcesses":
         try:
@@ -111,7 +112,7 @@ class WalkProcesses:
         self._groups.close()
 
     def carry_out(self, target: FeedTarget) -> bool:
-        """What the tuner wants; whether that was a change. Data workers that are new begin with a whole core."""
+        """Apply the tuner's target; return True if it changed anything. New data workers start with a whole core."""
         cpu = target.data_worker_cpu or 0.0
         before = (len(self._feeders), self._feeder_cpu, self._trainer_cpu)
         while len(self._feeders) > target.data_workers:
@@ -139,7 +140,7 @@ class WalkProcesses:
         self._used_before = (time.monotonic(), used)
 
     def words(self) -> list[TrainerReport]:
-        """What the trainer has reported since the mark."""
+        """Return the trainer's reports since the mark."""
         for told in self._trainer.worker.ask("round", what="reports")["reports"]:
             self._reports.append(TrainerReport(told["at"], msgspec.convert(told["state"], FeedState)))
         return list(self._reports)
@@ -173,7 +174,7 @@ class WalkProcesses:
         return member
 
     def _until_fed(self) -> None:
-        """All are connected and one has made something: with the CPU of a data worker that would take seconds."""
+        """Wait until all data workers are connected and one has made a batch. With their quota this takes seconds."""
         until = time.monotonic() + END_S
         made = max((now.state.made for now in self.words()), default=0)
         while time.monotonic() < until:
@@ -191,11 +192,11 @@ class WalkProcesses:
 
 TRAINER_CPU = 8.0
 CPUS = 40.0
-"""8 for the trainer as in the paper, and four times as many for data workers."""
+"""CPUs in total: 8 for the trainer as in the paper, and four times as many for data workers."""
 WORKERS_NEEDED = 2.7
-"""Data workers of 8 CPUs that the device is as fast as: between two and three, as the paper's ResNet18 took three."""
+"""Data workers of 8 CPUs that match the device's speed: just under three, as the paper's ResNet18 needed three."""
 EVERY_S = 3.5
-"""Between decisions, instead of 30: the whole walk takes a minute."""
+"""Seconds between decisions, instead of 30, so that the whole walk takes about a minute."""
 MOST_STEPS = 24
 LEAST = 0.9
 
@@ -247,7 +248,7 @@ def bench(options: Options) -> report.Result:
 
 
 def walk(crew: WalkProcesses, every_s: float, *, most: int) -> list[TunedStep]:
-    """Decide, carry out, wait, look; until the tuner is content."""
+    """Observe an interval, decide and apply the decision, again and again until the tuner wants no more changes."""
     tuning = tuner.begin(FeedRules(every_s=every_s))
     began, taken, content = time.monotonic(), list[TunedStep](), False
     while len(taken) < most and not content:
@@ -270,7 +271,10 @@ def walk(crew: WalkProcesses, every_s: float, *, most: int) -> list[TunedStep]:
 
 
 def ideal(taken: Sequence[TunedStep]) -> float | None:
-    """Steps a second of the trainer with all its CPUs, had it never waited: as measured while it waited little."""
+    """Return the steps per second of the trainer with all its CPUs, had it never waited for data.
+
+    The figure comes from intervals in which the trainer waited little; None if there are none.
+    """
     seen = [one.seen for one in taken]
     fed = [
         one.capable_per_s
@@ -281,7 +285,7 @@ def ideal(taken: Sequence[TunedStep]) -> float | None:
 
 
 def cost(times: int = 30) -> float:
-    """Seconds of a core to make a mini-batch."""
+    """Return the CPU seconds of making one mini-batch."""
     make, indices = LogLines(), np.arange(LogLines.BATCH, dtype=np.int64)
     make(indices)
     began = time.process_time()

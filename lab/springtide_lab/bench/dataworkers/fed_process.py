@@ -1,8 +1,9 @@
-"""The trainer of `bench dataworkers` and its data workers, each held to one core; all but the master is a job's own.
+"""Run the trainer or a data worker of `bench dataworkers` on one core; only the master is not that of a real job.
 
-Options: role (trainer, worker), folder, core, batch, samples; of a trainer way, hidden; of a worker fake. Rounds
-of a trainer: {"what": "split"} or {"what": "train", "seconds", "warm", "addresses", "fake"}; of a worker:
-{"what": "address"} or {"what": "alone", "seconds"}. Ways "off" and "auto" are of a job whose preprocessing is cheap."""
+Options: role (trainer, worker), folder, core, batch, samples; a trainer also takes way and hidden, a worker fake.
+Rounds of a trainer: {"what": "split"} or {"what": "train", "seconds", "warm", "addresses", "fake"}; of a worker:
+{"what": "address"} or {"what": "alone", "seconds"}. The ways "off" and "auto" run a job with cheap preprocessing.
+"""
 
 import dataclasses
 import gc
@@ -48,10 +49,10 @@ class FedMaster(LocalMaster):
         super().__init__(settings)
         self._rules, self._folder = rules, folder
         self.packaged = threading.Event()
-        """The trainer has written the job's package."""
+        """Set when the trainer has written the job's package."""
 
     def welcome(self) -> WorkerWelcome:
-        """As if a master had said what may be done about data workers."""
+        """Return a welcome with the rules for data workers that a real master would send."""
         welcome = super().welcome()
         spec = dataclasses.replace(welcome.spec, feeding=self._rules)
         return msgspec.structs.replace(welcome, spec=spec, package=str(self._folder), secret=SECRET)
@@ -64,7 +65,7 @@ class FedMaster(LocalMaster):
 
 
 class FedJob(Job):
-    """Its tables are in this process, since a server would want a third core; batches come as in a job with servers."""
+    """A job that reads batches as with servers, but keeps its tables in this process: a server needs a third core."""
 
     def __init__(self, rules: FeedRules, folder: pathlib.Path) -> None:
         settings = config.load()
@@ -76,7 +77,7 @@ class FedJob(Job):
         self.feed_from([])
 
     def feed_from(self, addresses: list[str]) -> None:
-        """Let these data workers feed from now on; without any the trainer reads for itself."""
+        """Read batches from these data workers from now on; without any, the trainer reads samples itself."""
         self._roster += 1
         members = tuple(Feeder(f"data worker at {address}", address, n) for n, address in enumerate(addresses))
         self._link.news.feeders.take(Feeders(epoch=self._roster, wanted=max(1, len(members)), members=members))
@@ -90,7 +91,7 @@ class FedJob(Job):
 
 
 class Trainer:
-    """The user's loop, run as far as a round asks for."""
+    """The user's training loop, advanced by the steps that a round asks for."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         way = options["way"]
@@ -110,7 +111,7 @@ class Trainer:
         self.tuned = TunedFeed(self.job) if way == "auto" else None
 
     def loop(self) -> Iterator[None]:
-        """A step for every time that it is asked for one."""
+        """Train one step for each iteration."""
         for one in self.batches:
             text_clicks.train(self.model, [self.optimizer], one)
             yield
@@ -124,15 +125,15 @@ class Trainer:
         return {"moved": made.explanation.summary if made.explanation is not None else made.why}
 
     def compare(self, some: bool) -> None:
-        """Whether some of the batches of data workers are compared, as in every job."""
+        """Turn on or off the comparison of some received batches with local results, as in every job."""
         if self.job._splitting is not None:
             self.job._splitting.received.every = received_batches.CHECKED if some else sys.maxsize
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Some steps that do not count, then some seconds that do."""
+        """Train some warm-up steps, then measure some seconds."""
         if "addresses" in request:
             self.job.feed_from(request["addresses"])
-        self.compare(False)  # with what forward() makes: fake batches, of which some may be queued, would be given up
+        self.compare(False)  # some fake batches may be queued, and a comparison would reject them
         for _ in range(request["warm"]):
             next(self.steps)
         self.compare(not request.get("fake"))
@@ -150,18 +151,18 @@ class Trainer:
 
 
 def ready_s() -> float:
-    """Seconds so far that this thread ran, or could have if others had not; all others it was blocked."""
+    """Return the seconds for which this thread ran or waited for a core; at all other times it was blocked."""
     _, queued, _ = pathlib.Path("/proc/thread-self/schedstat").read_text().split()
     return time.thread_time() + int(queued) / 1e9
 
 
 class TunedFeed:
-    """The master's part of tuning, beside the loop and at its cost: a word and a decision every second."""
+    """The master's part of tuning: one report and one decision per second, in a thread of the trainer's process."""
 
     def __init__(self, job: Any) -> None:
         self.job, self.tuning = job, tuner.begin(FeedRules(every_s=1.0))
         self.wanted = self.decisions = 0
-        """Data workers that were wanted at any time."""
+        """Number of decisions so far; `wanted` is the highest number of data workers wanted so far."""
         self.why = ""
         threading.Thread(target=self.run, daemon=True).start()
 
@@ -180,7 +181,7 @@ class TunedFeed:
 
 
 class Again:
-    """Makes one batch, and gives it again for whatever is asked."""
+    """Make one batch, and return this batch for every later request."""
 
     def __init__(self, run: Any) -> None:
         self.run = run

@@ -1,7 +1,8 @@
-"""Click models and logs as users write them: strings hashed in collate, buckets, crosses and unique in forward().
+"""Define click models and logs as users write them: strings hashed in collate; buckets, crosses, unique in forward().
 
-Nothing of the models knows of data workers. `Ready` and `PlainModel` are on ids that are ready, without crosses or
-unique. `LogLines` makes batches of text lines, the load of the walk. Also imported by its bare name.
+The models contain no code for data workers. `Ready` and `PlainModel` use ready ids, without crosses or unique.
+`LogLines` makes batches of text lines, for `bench dataworkers-walk`. Some processes import this module as
+`text_clicks`.
 """
 
 import random
@@ -18,7 +19,7 @@ ROWS, DIM = 20_000, 8
 
 
 class TextClicks(torch.utils.data.Dataset[Any]):
-    """Events as a log has them: 6 words, 20 ids, 13 numbers, clicked or not."""
+    """Events as in a log: 6 words, 20 ids, 13 numbers, clicked or not."""
 
     def __init__(self, samples: int, seed: int = 0) -> None:
         drawn = torch.Generator().manual_seed(seed)
@@ -36,7 +37,7 @@ class TextClicks(torch.utils.data.Dataset[Any]):
 
 
 def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Words become numbers by a hash that is the same everywhere."""
+    """Collate samples into tensors; convert words to numbers by a hash that is the same in every process."""
     texts, ids, numbers, clicked = zip(*samples, strict=True)
     hashed = torch.tensor([[zlib.crc32(word.encode()) for word in words] for words in texts])
     columns = torch.cat([hashed, torch.from_numpy(np.stack(ids))], dim=1)
@@ -44,7 +45,7 @@ def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 
 class TextModel(nn.Module):
-    """Wide and deep over ids, buckets of numbers and crosses of ids, all in one table, and how common crosses are."""
+    """Click model over ids, buckets of numbers and crosses of ids in one table, and the frequencies of crosses."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class TextModel(nn.Module):
 
 
 class Ready(torch.utils.data.Dataset[Any]):
-    """Events whose ids are ready: next to nothing is left to do before training."""
+    """Events with ready ids, which need almost no preprocessing."""
 
     def __init__(self, samples: int, seed: int = 0) -> None:
         drawn = torch.Generator().manual_seed(seed)
@@ -91,7 +92,7 @@ class Ready(torch.utils.data.Dataset[Any]):
 
 
 class PlainModel(nn.Module):
-    """The same kind of model on ids that are ready."""
+    """Click model on ready ids."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -120,9 +121,10 @@ def train(model: nn.Module, optimizers: list[torch.optim.Optimizer], batch: Any)
 
 
 class LogLines:
-    """A log of some thousand lines that is read again and again: a label, 13 counts and 26 words, some missing.
+    """Batches from a log of some thousand lines, read repeatedly. A line has a label, 13 counts and 26 words.
 
-    A batch of it: split, counts to buckets, words to ids by a fixed hash, pairs of words crossed, distinct ids.
+    Some counts and words are missing. Making a batch splits the lines, puts counts into buckets, hashes words to ids,
+    crosses pairs of words and finds distinct ids.
     """
 
     BATCH, LINES, COUNTS, WORDS, ROWS = 96, 4096, 13, 26, 100_000
@@ -154,7 +156,7 @@ def _line(chance: random.Random) -> str:
 
 
 def log_pipeline() -> Any:
-    """What data workers of the walk run, and its trainer while it has none."""
+    """Return the preprocessing of the walk, run by its data workers or, without any, by its trainer."""
     from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 
     return Pipeline((PipelineStage("clicks", LogLines()),))

@@ -1,7 +1,8 @@
-"""What it takes to bring a batch from one process to another: 29 tensors, 3.5 MB, one outstanding.
+"""Measure the transfer of batches from one process to another: 29 tensors, 3.5 MB, one batch outstanding.
 
-In: dataworker/transport/channel.py over shared memory and TCP, against raw copies by programs that know every shape
-(`shm_vs_raw_copy`, `tcp_vs_raw`); and 141 small tensors, trained, against one message a tensor.
+In: dataworker/transport/channel.py over shared memory and TCP. Out: `shm_vs_raw_copy` and `tcp_vs_raw`, against raw
+copies by programs that know every shape; and, while training on 141 small tensors, one message per batch against one
+message per tensor.
 """
 
 import contextlib
@@ -44,14 +45,14 @@ def bench(options: Options) -> report.Result:
 
 
 def placings() -> dict[str, dict[str, list[int]]]:
-    """Cores of both processes: one each, and one for both together."""
+    """Return the cores of both processes: a core for each, and one core for both."""
     cores = sorted(os.sched_getaffinity(0))
     first, second = [cores[0]], [cores[-1]]
     return {"a core each": {"sender": second, "receiver": first}, "half a core": {"sender": first, "receiver": first}}
 
 
 def one(sender: peers.Worker, receiver: peers.Worker, **request: Any) -> dict[str, float]:
-    """Batches a second by one way, and CPU seconds a batch of both processes."""
+    """Measure one way; return batches per second, and CPU seconds of both processes per batch."""
     before = sender.figure(what="cpu")
     answer = receiver.ask("round", **request)
     used = (sender.figure(what="cpu") - before) / answer["batches"] + answer["cpu_s"]

@@ -1,7 +1,9 @@
-"""The two sides of `bench transfer`. `SENDING[way](sock, tensors)` sends once, `RECEIVING[way]` receives once.
+"""Run a process of `bench transfer`: the sender or the receiver of batches.
 
-Options: role (sender, receiver); ours and raw (addresses) of a receiver. Rounds of a sender: {"what": "addresses" |
-"cpu" | "pin", "cores"}; of a receiver: way, tensors, rows, seconds, train -> batches a second, CPU seconds a batch.
+Options: role (sender, receiver); a receiver also takes the addresses ours and raw. Rounds of a sender: {"what":
+"addresses" | "cpu" | "pin", "cores"}. A round of a receiver takes way, tensors, rows, seconds and train, and returns
+batches per second and CPU seconds per batch. `SENDING[way](sock, tensors)` returns a function that sends one batch,
+`RECEIVING[way]` a function that receives one batch.
 """
 
 import contextlib
@@ -25,7 +27,7 @@ LENGTH = struct.Struct("<Q")
 
 
 def draw(tensors: int, rows: int, seed: int = 0) -> list[torch.Tensor]:
-    """A batch of click data: columns of ids, then dense features, labels, and weights of samples."""
+    """Generate a batch of click data: columns of ids, then dense features, labels, and weights of samples."""
     drawn = torch.Generator().manual_seed(seed)
     ids = [torch.randint(0, 1 << 40, (rows,), generator=drawn) for _ in range(tensors - 3)]
     return [*ids, *(torch.rand(shape, generator=drawn) for shape in ((rows, 13), (rows,), (rows,)))]
@@ -36,7 +38,7 @@ def buffers(tensors: Sequence[torch.Tensor]) -> list[memoryview]:
 
 
 def laid_out(tensors: Sequence[torch.Tensor], pages: memoryview) -> list[tuple[memoryview, memoryview]]:
-    """Each tensor's bytes, and their place in shared pages."""
+    """Return each tensor's bytes with their place in shared pages."""
     ends = itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0)
     places = [pages[a:b] for a, b in itertools.pairwise(ends)]
     return list(zip(buffers(tensors), places, strict=True))
@@ -70,7 +72,7 @@ def send_raw(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
 
 
 def receive_raw(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Came:
-    """Into memory that is there already and used again for each batch."""
+    """Return a function that receives each batch into the same memory."""
     into = memoryview(bytearray(LENGTH.size + sum(tensor.nbytes for tensor in tensors)))
 
     def receive() -> Any:
@@ -81,7 +83,7 @@ def receive_raw(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Came:
 
 
 def send_raw_shared(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
-    """Copied into memory that both have mapped; a byte through the socket says that it is there."""
+    """Return a function that copies a batch into shared memory and sends one byte to announce it."""
     size = sum(tensor.nbytes for tensor in tensors)
     fd = os.memfd_create("raw")
     os.ftruncate(fd, size)
@@ -98,7 +100,7 @@ def send_raw_shared(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sen
 
 
 def receive_raw_shared(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Came:
-    """Copied out into memory that is there already, one piece a tensor."""
+    """Return a function that copies a batch from shared memory into the same tensors each time."""
     path = bytearray(64)
     read(sock, memoryview(path))
     fd = os.open(path.decode().strip(), os.O_RDWR)
@@ -130,7 +132,7 @@ ASK, BATCH, TENSOR = 1, 2, 3
 
 
 def serve_ours(accepted: Any) -> None:
-    """Fused, or one message a tensor: as the request says."""
+    """Serve Springtide's ways: each request asks for one fused message or one message per tensor."""
     from springtide.dataworker.transport import codec
 
     drawn: dict[tuple[int, int], list[torch.Tensor]] = {}
@@ -148,7 +150,7 @@ def serve_ours(accepted: Any) -> None:
 
 
 def serve_raw(sock: socket.socket) -> None:
-    """One of the ways that are not ours: a byte asks for the next batch."""
+    """Serve a raw way: each received byte requests the next batch."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     said = json.loads(read_long(sock))
     send = SENDING[said["way"]](sock, draw(said["tensors"], said["rows"]))
@@ -200,7 +202,7 @@ def raw(address: list[Any], way: str, tensors: int, rows: int) -> Fetch:
 
 
 class Training:
-    """A click model over the columns of ids, small enough that fetching its input is worth looking at."""
+    """A click model over the columns of ids, small enough that fetching its input takes a visible share of a step."""
 
     def __init__(self, tensors: int) -> None:
         torch.manual_seed(0)
@@ -221,7 +223,7 @@ class Training:
 
 
 def ahead(fetch: Fetch, wanted: threading.Event) -> "queue.Queue[Any]":
-    """Batches fetched by a thread of their own, two ahead, while `wanted` is set."""
+    """Start a thread that fetches up to two batches ahead while `wanted` is set; return their queue."""
     queued: queue.Queue[Any] = queue.Queue(maxsize=2)
 
     def run() -> None:
@@ -234,7 +236,7 @@ def ahead(fetch: Fetch, wanted: threading.Event) -> "queue.Queue[Any]":
 
 
 def trained(fetch: Fetch, model: Training, seconds: float) -> line.Repeated:
-    """Steps of training within some seconds, the next batches being fetched meanwhile."""
+    """Train for some seconds while a thread fetches the next batches; return the number of steps and their time."""
     wanted = threading.Event()
     wanted.set()
     queued = ahead(fetch, wanted)

@@ -1,7 +1,8 @@
-"""The processes of the walk: a trainer, and data workers that preprocess click logs as text.
+"""Run a process of `bench dataworkers-walk`: a trainer, or a data worker that preprocesses click logs as text.
 
-Options: role (trainer, feeder), secret (hex), step_s of a trainer: seconds of a step on the device, a wait. Rounds of a
-trainer: {"what": "attach", "name", "address"}, {"what": "reports"}; of a feeder: {"what": "address" | "drain"}.
+Options: role (trainer, feeder), secret (hex); a trainer also takes step_s, the seconds that it waits for the simulated
+device in each step. Rounds of a trainer: {"what": "attach", "name", "address"}, {"what": "reports"}; of a feeder:
+{"what": "address" | "drain"}.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from springtide_lab.bench.dataworkers.text_clicks import LogLines, log_pipeline
 
 REPORT_S = 0.1
 SHARD = 1000
-"""Mini-batches of a shard, for their names."""
+"""Mini-batches per shard; the names of batches contain the shard."""
 
 
 def wanted() -> Iterator[WantedBatch]:
@@ -35,7 +36,7 @@ def wanted() -> Iterator[WantedBatch]:
 
 
 def train(feed: BatchFeed, step_s: float) -> None:
-    """Copy each batch to memory of the device's own, and wait for as long as a step takes there."""
+    """Train on a simulated device: copy each batch to separate memory, and wait for the time of a step."""
     memory: dict[str, torch.Tensor] = {}
     for batch in feed.read(wanted(), log_pipeline()):
         for name, tensor in batch.items():
@@ -71,7 +72,7 @@ def start_trainer(options: dict[str, Any]) -> line.Round:
 
 def start_feeder(options: dict[str, Any]) -> line.Round:
     make = log_pipeline()
-    make(np.arange(LogLines.BATCH))  # what a first batch costs besides is no part of the walk
+    make(np.arange(LogLines.BATCH))  # the first batch has extra costs, which the walk excludes
     serving = DataWorker(make, 0, bytes.fromhex(options["secret"]))
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What checkpoints cost: a job that saves itself while it trains, and the caller of `Checkpointer.save`.
+"""Measure what checkpoints cost a job that saves itself while training, and the caller of `Checkpointer.save`.
 
-Out: the goals and rows of both parts, each measured by itself. Next: checkpoint_blocking.py.
+Out: the goals and rows of both parts, measured one after the other. Next: checkpoint_blocking.py.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ LOCAL = ("memcpy", "springtide", "torch.save", "async_save")
 
 
 def blocking(options: Options) -> report.Result:
-    """Each size by itself, so that memory is there for it."""
+    """Measure how long a save blocks its caller; one size at a time, so that there is enough memory."""
     sizes, rounds = ((0.05,), 2) if options.quick else ((1.0, 2.0), 5)
     notes: list[str] = []
     measured = {size: saved(size, rounds, options, notes) for size in sizes}
@@ -41,7 +41,7 @@ def blocking(options: Options) -> report.Result:
 
 
 def saved(gigabytes: float, rounds: int, options: Options, notes: list[str]) -> harness.Rounds:
-    """All ways in turn; the first two rounds make pages and do not count."""
+    """Measure all ways to save in turn. The first two rounds allocate pages and do not count."""
     with contextlib.ExitStack() as stack:
         local = stack.enter_context(
             peers.Worker("faults/checkpoint_blocking", options={"kind": "local", "gigabytes": gigabytes})
@@ -54,7 +54,7 @@ def saved(gigabytes: float, rounds: int, options: Options, notes: list[str]) -> 
                 )
                 given = {"kind": "dlrover", "gigabytes": gigabytes}
                 theirs = stack.enter_context(peers.Worker("faults/checkpoint_blocking", python=python, options=given))
-                theirs.figure(way="dlrover")  # fails where the process of its saver has not come up
+                theirs.figure(way="dlrover")  # fails if DLRover's saver process has not started
                 sides.append(("dlrover", theirs))
         ways = {way: functools.partial(worker.figure, way=way) for way, worker in sides}
         return harness.alternate(ways, rounds=rounds, warmup=2, label=f"saves of {gigabytes:g} GB")
@@ -68,7 +68,7 @@ BLOCKED = ("pull_wait_s", "push_wait_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Steps beside one full save."""
+    """Step times during one full save, and the save itself."""
 
     p99_s: float
     longest_without_s: float
@@ -120,7 +120,7 @@ def saving(options: Options) -> report.Result:
 
 @contextlib.contextmanager
 def started(options: Options, megabytes: int) -> Any:
-    """A server with so many rows and a loop that has warmed up."""
+    """Start a server with so many MB of rows, and a worker whose training loop has warmed up."""
     sizes = train.sizes_of(options)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder.absolute()))
@@ -133,13 +133,13 @@ def started(options: Options, megabytes: int) -> Any:
 
 
 def stall(options: Options, server: peers.Worker, worker: peers.Worker) -> Stall:
-    """Steps of a while without a save, then beside one."""
+    """Measure step times without a save, then during a save."""
     quiet_s = 0.5 if options.quick else 10.0
     steps = sorted(length for _, length in gaps(worker.ask("round", seconds=quiet_s, times=True)["times"]))
     server.ask("round", what="save", after_s=0.1)
     beside: list[tuple[float, float]] = []
     runs = 1.0
-    while runs:  # the loop goes on for as long as the save does, however long that is
+    while runs:  # train until the save has ended
         beside += gaps(worker.ask("round", seconds=quiet_s / 2, times=True)["times"])
         runs = server.figure(what="saving")
     saved = server.ask("round", what="saved")
@@ -155,12 +155,12 @@ def stall(options: Options, server: peers.Worker, worker: peers.Worker) -> Stall
 
 
 def gaps(times: list[float]) -> list[tuple[float, float]]:
-    """When each step ended and how long after the one before."""
+    """Return each step's end, and the seconds since the end of the step before."""
     return [(after, after - before) for before, after in itertools.pairwise(times)]
 
 
 def cost_share(options: Options, server: peers.Worker, worker: peers.Worker) -> tuple[float, list[report.Cells]]:
-    """Rounds of 30 s with one checkpoint and without, in turn; the parts of the cost, and the rows that show them."""
+    """Alternate rounds of 30 s with and without a checkpoint; return the checkpoint's share of the cost, and rows."""
     seconds, rounds = (1.0, 2) if options.quick else (EVERY_S, 3)
     costs: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for turn in range(2 * rounds):
@@ -195,12 +195,12 @@ def cost_share(options: Options, server: peers.Worker, worker: peers.Worker) -> 
 
 
 def sizes_for(available: int) -> tuple[int, ...]:
-    """Sizes of tables to measure: those that fit."""
+    """Return the table sizes in MB that fit into memory."""
     return tuple(size for size in SIZES_MB if fits(size, available)) or (LEAST_MB,)
 
 
 def fits(megabytes: int, available: int) -> bool:
-    """Whether there is room for tables of this size and the pages of their copy."""
+    """Return True if tables of this size and their copy fit into the available bytes."""
     return available > 2.3 * megabytes * 2**20 + 2**31
 
 

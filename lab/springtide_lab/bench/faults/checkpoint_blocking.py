@@ -1,7 +1,8 @@
-"""One process that saves a state dict in several ways. Options: kind (local | dlrover), gigabytes. A round: way.
+"""Measure in one process how long several ways to save a state dict block the caller.
 
-`local` has Springtide's Checkpointer, torch.save, torch's async_save, and two threads that copy onto memory of their
-own. A round is the seconds for which the caller is held; the rest of the save is waited for before the answer.
+Options: kind (local | dlrover), gigabytes. The ways of `local` are Springtide's Checkpointer, torch.save, torch's
+async_save, and a copy by two threads into other memory. A round takes the way and returns the seconds for which the
+caller was blocked; it answers after the rest of the save has ended.
 """
 
 import atexit
@@ -21,26 +22,26 @@ import torch
 PACKAGES = ("torch",)
 
 Way = Callable[[int], tuple[float, Callable[[], object]]]
-"""A save of this number: seconds, and what waits for the rest of it."""
+"""Function that starts a save with a number; returns the blocked seconds, and a function that waits for its end."""
 
 THREADS = 2
 
 
 def state_of(gigabytes: float) -> dict[str, torch.Tensor]:
-    """Some large tensors and many small ones, as a model and its optimizer have."""
+    """Return a state of some large and many small tensors, like that of a model and its optimizer."""
     large = {f"large.{i}": torch.randn(int(gigabytes * 2**30 / 4 / 32)) for i in range(32)}
     return large | {f"small.{i}": torch.randn(256) for i in range(300)}
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what it gave."""
+    """Call `work`; return its seconds and its result."""
     began = time.perf_counter()
     given = work()
     return time.perf_counter() - began, given
 
 
 def memcpy(state: dict[str, torch.Tensor]) -> Way:
-    """The yardstick: halves of every tensor, two threads, touched pages."""
+    """Return the baseline: two threads copy half of every tensor each, into pages that are already allocated."""
     copies = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     pool = concurrent.futures.ThreadPoolExecutor(THREADS)
     blocks: list[list[tuple[int, int, int]]] = [[] for _ in range(THREADS)]
@@ -53,7 +54,7 @@ def memcpy(state: dict[str, torch.Tensor]) -> Way:
         for to, source, size in share:
             ctypes.memmove(to, source, size)
 
-    return lambda number: (timed(lambda: list(pool.map(copy, blocks)))[0], copies.keys)  # which keeps the copies alive
+    return lambda number: (timed(lambda: list(pool.map(copy, blocks)))[0], copies.keys)  # `keys` keeps the copies alive
 
 
 def springtide(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
@@ -69,7 +70,7 @@ def springtide(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
 
 
 def shared_memory(folder: pathlib.Path) -> pathlib.Path:
-    """A folder in shared memory that goes away with ours."""
+    """Create a folder in shared memory, which is removed together with `folder`."""
     place = pathlib.Path("/dev/shm") / folder.name
     place.mkdir(parents=True)
     return place
@@ -100,14 +101,14 @@ def dlrover(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
     single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0"}
     os.environ.update(
         single | {"ELASTIC_JOB_NAME": folder.name, "TORCHELASTIC_RUN_ID": folder.name}
-    )  # its sockets' names
+    )  # names of its sockets
     dist.init_process_group("gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
     from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
     from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
 
     checkpointer = DdpCheckpointer(str(folder / "dlrover"))
     memory = pathlib.Path(f"/dev/shm/{folder.name}_ckpt_shm_0")
-    atexit.register(memory.unlink, missing_ok=True)  # it leaves its memory behind, and its sockets
+    atexit.register(memory.unlink, missing_ok=True)  # DLRover does not remove its memory and its sockets
     atexit.register(shutil.rmtree, pathlib.Path("/tmp/ckpt_sock") / folder.name, ignore_errors=True)
 
     def save(number: int) -> tuple[float, Callable[[], object]]:

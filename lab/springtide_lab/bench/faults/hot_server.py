@@ -1,7 +1,7 @@
-"""One of two servers loses most of its CPU in the middle of a job, by a real quota: how long is the job held up?
+"""Measure how long a job is slow after one of its two servers loses most of its CPU by a real quota.
 
-In: real jobs whose workers write down each step. Ours: the job's own guards act; `stop-restart`: stopped and started
-again with healthy servers. Out: seconds below 90% of the full rate (`degraded_vs_stop_restart`).
+In: real jobs whose workers record each step. In `ours` the job's guards act; in `stop-restart` the job is stopped and
+started again with healthy servers. Out: seconds below 90% of the full rate (`degraded_vs_stop_restart`).
 """
 
 import pathlib
@@ -22,26 +22,26 @@ LOOK_S, PATIENCE_S = 0.5, 300.0
 WORKERS, VICTIM = 2, "server-1"
 CPU, SHARE = 0.7, 0.03  # cores of each server, and the part of them that the throttled one keeps
 DIM, IDS, PAUSE_S = 64, 256, 0.03
-"""Of a sample, of a step: 16 thousand keys a step, so that servers have something to do."""
+"""Row size, ids per sample, pause per step: 16 thousand keys per step, so that servers have enough work."""
 PAPER = "36.4% shorter than doing nothing, 27.6% than stop-restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotServerSizes:
-    """How large, and how long each part takes."""
+    """Size of the table and durations of the job's parts."""
 
     rows: int = 40_000
     before_s: float = 8.0
     work_s: float = 30.0
-    """At the full rate, from the throttling on."""
+    """Seconds of work at the full rate that remain when the server is throttled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotServerRun:
-    """What became of one job after its server was throttled."""
+    """Measurements of one job after its server was throttled."""
 
     full: float
-    """Steps a second before."""
+    """Steps per second before the throttling."""
     below_s: float
     took_s: float
     noticed_s: float
@@ -85,9 +85,9 @@ def ours(sizes: HotServerSizes) -> HotServerRun:
 
 
 def stop_restart(sizes: HotServerSizes, *, notice_s: float, more_s: float) -> HotServerRun:
-    """The same job without guards, stopped as soon as ours noticed the slow server, and started again.
+    """Run the job without guards; stop and restart it when our guards would have noticed the slow server.
 
-    `more_s`: seconds that a cluster adds.
+    `more_s` is the extra time of a restart on a cluster, in seconds.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -105,7 +105,7 @@ def stop_restart(sizes: HotServerSizes, *, notice_s: float, more_s: float) -> Ho
 
 
 def full_rate(job: LocalCluster, folder: pathlib.Path, sizes: HotServerSizes) -> float:
-    """Steps a second of the undisturbed job, once it is under way."""
+    """Return the steps per second of the undisturbed job after its start."""
     known = len(jobs.merged(folder))
     wait(job, lambda: len(jobs.merged(folder)) > known + 150)
     began = time.time()
@@ -114,7 +114,7 @@ def full_rate(job: LocalCluster, folder: pathlib.Path, sizes: HotServerSizes) ->
 
 
 def wait(job: LocalCluster, true: Callable[[], object]) -> None:
-    """Look now and then: reading what all workers have noted costs the processor that they need."""
+    """Wait for a condition; check it rarely, because reading the workers' records takes CPU time from the job."""
     deadline = time.time() + PATIENCE_S
     while not true():
         assert not job.over and time.time() < deadline, f"not within {PATIENCE_S:g} s: {job.status}"
@@ -122,7 +122,7 @@ def wait(job: LocalCluster, true: Callable[[], object]) -> None:
 
 
 def throttle(job: LocalCluster) -> float:
-    """Leave the server a small part of its cores; the moment."""
+    """Reduce the CPU quota of the server to a small share; return the time."""
     since = time.time()
     jobs.hold(job, {VICTIM: CPU * SHARE})
     return since

@@ -1,7 +1,7 @@
-"""How fast slots move at rest: one server hands all its slots to another, against plain TCP over loopback.
+"""Measure how fast one server hands all its slots to another while nobody trains, against plain TCP over loopback.
 
-In: two server processes with tables of some hundred MB; the data goes there and back. Out: `bandwidth_vs_loopback`,
-bytes of slot data a second over those of one TCP stream between the same processes in the same round.
+In: two server processes with tables of some hundred MB; the slots move there and back. Out: `bandwidth_vs_loopback`,
+bytes of slot data per second divided by those of one TCP stream between the same processes in the same round.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, peers, report
 
 ROWS, DIM = 1_000_000, 64
-ROW_BYTES = 2 * 4 * DIM  # with the state of Adagrad
+ROW_BYTES = 2 * 4 * DIM  # with Adagrad's state
 TARGET = 0.5
 SLOTS, STREAM = "slots handed over, both servers serving", "one plain TCP stream of as many bytes"
 
@@ -23,7 +23,7 @@ def bench(options: Options) -> report.Result:
     ):
         servers = (first, second)
         addresses = [server.ask("round")["address"] for server in servers]
-        first.ask("round", what="fill", rows=rows, dim=DIM)  # the first server has all slots at first
+        first.ask("round", what="fill", rows=rows, dim=DIM)  # the first server starts with all slots
         directions = itertools.cycle(((0, 1), (1, 0)))
 
         def hand_over() -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""How soon the work of a killed worker goes on: `kill -9` of one of four, until another trains a batch of what it left.
+"""Measure how soon another worker continues the shard of a worker that was ended by `kill -9`, one of four workers.
 
-In: a real job whose workers write down what they train. Out: `seconds_over_two_heartbeats`, by which that time exceeds
-two heartbeats; the agent sees a process die at once, so it can be negative.
+In: a real job whose workers record the batches they train. Out: `seconds_over_two_heartbeats`, the measured time minus
+two heartbeat periods. It can be negative, because the agent notices the end of a process at once.
 """
 
 import itertools
@@ -35,7 +35,7 @@ def bench(options: Options) -> report.Result:
 
 
 def one(job: LocalCluster, folder: pathlib.Path, victim: str) -> float:
-    """Seconds from the kill to the first batch that another worker trains of the shard that the victim was at."""
+    """Return the seconds from the kill until another worker trains a batch of the victim's current shard."""
     everyone = {f"worker-{rank}" for rank in range(WORKERS)}
 
     def all_train(_: object) -> bool:

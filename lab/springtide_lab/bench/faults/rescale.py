@@ -1,7 +1,7 @@
-"""What it costs a job that trains when a server is added and one removed: step times during the moves, and gaps.
+"""Measure what adding and removing a server costs a training job: step times and gaps while slots move.
 
-In: a real job whose workers write down each step. Out: `p99_vs_before`, `longest_gap_vs_p99_step`, and
-`vs_stop_restart`, a real stop, start and restore.
+In: a real job whose workers record each step. Out: `p99_vs_before`, `longest_gap_vs_p99_step`, and `vs_stop_restart`,
+against a real stop, start and restore.
 """
 
 import functools
@@ -21,9 +21,9 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
 
 BUCKET_S = 0.5
-"""Rates are those of half seconds: long enough to hold a few dozen steps, short against what is looked for."""
+"""Seconds of each window of a rate: long enough for a few dozen steps, short against the slow phases to be found."""
 SHARE = 0.9
-"""Of the full rate: below that a job counts as held up."""
+"""Share of the full rate below which a job counts as slow."""
 
 
 def rate(times: Sequence[float], begin: float, end: float) -> float:
@@ -31,25 +31,25 @@ def rate(times: Sequence[float], begin: float, end: float) -> float:
 
 
 def seconds_below(times: Sequence[float], begin: float, end: float, full: float) -> float:
-    """How much of the time between two moments lies in half seconds with fewer steps than a share of the full rate."""
+    """Return the seconds between two moments in which the rate was below SHARE of the full rate."""
     edges = np.arange(begin, end + 1e-9, BUCKET_S)
     counts, _ = np.histogram(np.asarray(times), edges)
     return float(np.count_nonzero(counts < SHARE * full * BUCKET_S)) * BUCKET_S
 
 
 def done_at(times: Sequence[float], begin: float, steps: int) -> float | None:
-    """When so many steps had been done after `begin`; None: they have not been yet."""
+    """Return the time at which so many steps had ended since `begin`, or None if they have not."""
     later = sorted(at for at in times if at >= begin)
     return later[steps - 1] if 0 < steps <= len(later) else None
 
 
 DIM, SLOTS, WORKERS = 32, 1024, 2
-PATIENCE_S = 600.0  # for an event of the job on a busy machine; what is measured lies between events
+PATIENCE_S = 600.0  # most seconds to wait for an event of the job; waiting does not change the measurements
 
 
 @dataclass(frozen=True, slots=True)
 class RescaleSizes:
-    """How large, and how long to look."""
+    """Rows of the table, and seconds to measure before the change."""
 
     rows: int
     before_s: float
@@ -57,7 +57,7 @@ class RescaleSizes:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time."""
+    """Begin and end of a period."""
 
     begin: float
     end: float
@@ -92,7 +92,7 @@ def spec(servers: int, rules: CheckpointRules) -> JobSpec:
 def live(
     job: LocalCluster, folder: pathlib.Path, sizes: RescaleSizes
 ) -> tuple[Span, list[Span], list[dict[str, object]]]:
-    """Train, add a server, remove one: when each was, and what moved."""
+    """Train, add a server, remove one; return the period before, the periods of both changes, and the slot moves."""
     job.until(lambda status: status.samples > 200 * jobs.BATCH, within_s=PATIENCE_S)
     began = time.time()
     time.sleep(sizes.before_s)
@@ -116,7 +116,7 @@ def step_times(folder: pathlib.Path, spans: Sequence[Span]) -> list[float]:
 
 
 def longest_gap(folder: pathlib.Path, spans: Sequence[Span]) -> float:
-    """The longest time within these spans in which nobody completed a step."""
+    """Return the longest time within these spans in which no worker ended a step."""
     times = jobs.merged(folder)
     return max(
         end - begin for begin, end in itertools.pairwise(times) if any(span.begin <= end <= span.end for span in spans)

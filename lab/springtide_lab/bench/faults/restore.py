@@ -1,7 +1,7 @@
-"""How soon training goes on after `kill -9` of a server: from the checkpoint's pages in memory, against from storage.
+"""Measure how soon training continues after `kill -9` of a server: checkpoint in memory against checkpoint in storage.
 
-In: a real job with one large table. Every other time the server's segment files are removed at the kill, and the copy
-at the checkpoints' URL is out of the page cache. Out: `memory_vs_storage`, seconds from the kill to the next step.
+In: a real job with one large table. For every second kill, the server's segment files are removed and the copy at the
+checkpoints' URL is dropped from the page cache. Out: `memory_vs_storage`, from the seconds between kill and next step.
 """
 
 import os
@@ -41,7 +41,7 @@ def bench(options: Options) -> report.Result:
 
 
 def one(job: LocalCluster, folder: pathlib.Path, source: str) -> float:
-    """Seconds from the kill to the first step after the server is back."""
+    """Return the seconds from the kill to the first step after the server is back."""
     begun = job.status.checkpoints.number
 
     def saved(status: JobStatus) -> bool:
@@ -74,11 +74,11 @@ def uploaded(folder: pathlib.Path) -> int:
 
 
 def forget_pages(folder: pathlib.Path) -> None:
-    """What is read from these files next is read from the disk."""
+    """Drop these files from the page cache, so that the next read comes from the disk."""
     for path in folder.iterdir():
         try:
             handle = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:  # an old one, dropped by the upload just now
+        except FileNotFoundError:  # an old file that the upload has just removed
             continue
         try:
             os.fsync(handle)
@@ -88,7 +88,7 @@ def forget_pages(folder: pathlib.Path) -> None:
 
 
 def largest(job: LocalCluster) -> int:
-    """Bytes of the largest checkpoint that was written."""
+    """Return the size of the largest written checkpoint, in bytes."""
     told = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
     return max((int(str(event["bytes"])) for event in told), default=0)
 

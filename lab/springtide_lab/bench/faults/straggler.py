@@ -1,7 +1,8 @@
-"""One of four workers is throttled by a real CPU quota: how much longer than ideal does the job take?
+"""Measure how much longer than ideal a job takes when one of its four workers is throttled by a real CPU quota.
 
-In: real jobs; at 3% a worker is throttled midway, at 25% WideDeep and xDeepFM have a slow worker from the start. Out:
-`jct_vs_ideal` (work left over capacity left), beside jobs whose workers have equal parts of the data.
+In: real jobs. In one, a worker is throttled to 3% midway; WideDeep and xDeepFM have a worker at 25% from the start.
+Out: `jct_vs_ideal`, where the ideal time is the remaining work divided by the remaining capacity; for comparison, jobs
+whose workers have equal parts of the data.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ LOG = 20_000  # samples
 
 
 class Numbers(torch.utils.data.Dataset[Tensor]):
-    """Samples that are their own indices."""
+    """Samples that are derived from their indices."""
 
     def __init__(self, folder: pathlib.Path, samples: int) -> None:
         self._samples = samples
@@ -45,7 +46,7 @@ class Numbers(torch.utils.data.Dataset[Tensor]):
 
 
 class StragglerClicks(torch.utils.data.Dataset[Any]):
-    """So many samples of a log that begins anew after its last one; in files that all workers and jobs share."""
+    """So many samples of a click log that repeats after its end; all workers and jobs share its files."""
 
     def __init__(self, folder: pathlib.Path, samples: int) -> None:
         self._samples, self._log = samples, ClickLog(LOG, spec=SPEC, folder=folder / "clicks")
@@ -59,12 +60,12 @@ class StragglerClicks(torch.utils.data.Dataset[Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One kind."""
+    """One kind of work: data, model and cost of a batch."""
 
     batch: int
-    """Samples of a batch: it takes about 10 ms of a core."""
+    """Samples per batch, chosen so that a batch takes about 10 ms of a core."""
     batch_s: float = 0.0
-    """Processor time that a batch takes at least."""
+    """Least CPU time of a batch, in seconds."""
     data: Callable[[pathlib.Path, int], torch.utils.data.Dataset[Any]]
     model: Callable[[], nn.Module]
     loss: Callable[[nn.Module, Any], Tensor]
@@ -89,10 +90,10 @@ KINDS = {
     ),
 }
 WORKERS, SLOW = 4, 2
-CPU = 0.35  # cores of a worker: four and a server fit into two, and 3% of it is still a quota that the kernel takes
+CPU = 0.35  # cores of a worker: four workers and a server fit into two cores, and 3% of it is still a valid quota
 ROLES = [f"worker-{rank}" for rank in range(WORKERS)]
 EVEN_PACE = CPU / KINDS["even"].batch_s
-"""Batches a second of a worker whose batches all cost the same."""
+"""Batches per second of a worker with work of kind `even`, whose batches all cost the same."""
 WARM_S, TRY_S = 1.0, 5.0
 SCRIPT = """
 import os, pathlib, sys, time
@@ -124,14 +125,14 @@ for batch in batches:
 
 
 def started(folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS) -> LocalCluster:
-    """A job of so many batches, to be entered. It notes what it trained in `folder`; data lies beside it."""
+    """Return a job of so many batches; use it as a context. It records trained batches in `folder`, beside its data."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0)
     return jobs.prepared(folder, SCRIPT, [folder, folder.parent, kind, batches], spec)
 
 
 def until_ready(job: LocalCluster, folder: pathlib.Path, workers: int = WORKERS) -> None:
-    """Every worker waits for `go`."""
+    """Wait until every worker is ready and waits for `go`."""
     job.until(lambda _: all((folder / f"trained-{rank}").exists() for rank in range(workers)))
 
 
@@ -141,7 +142,7 @@ def go(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def under_way(folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS) -> Iterator[LocalCluster]:
-    """A job whose workers have their full quota, and have all trained a batch."""
+    """Start a job; yield it once every worker has its full quota and has trained a batch."""
     with started(folder, kind, batches, workers=workers) as job:
         until_ready(job, folder, workers=workers)
         jobs.hold(job, dict.fromkeys(ROLES[:workers], CPU))
@@ -164,7 +165,7 @@ def healthy_pace(times: Sequence[Sequence[float]], since: float, until: float) -
 
 
 def tried_pace(kind: str) -> float:
-    """Batches a second of one worker alone at its full quota: what a model costs on this machine nobody knows."""
+    """Measure the batches per second of one worker alone at its full quota; a model's cost depends on the machine."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "job"
         with under_way(folder, kind, 1_000_000, workers=1) as job:
@@ -179,13 +180,13 @@ PATIENCE_S = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerCase:
-    """A kind of work, and how slow one of its workers becomes."""
+    """One case: a kind of work, and how slow one worker becomes."""
 
     kind: str
     slow: float
-    """Part of its quota that the slow worker is left."""
+    """Share of its quota that the slow worker keeps."""
     paper: str
-    """How much shorter than equal parts (doing nothing) the paper's job is."""
+    """Reported change of job time in the paper, relative to equal parts of the data (doing nothing)."""
 
     def __str__(self) -> str:
         return f"{self.slow:.0%}" if self.kind == "even" else f"{self.slow:.0%} {self.kind}"
@@ -204,12 +205,12 @@ MODELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerRun:
-    """One job, or one in four parts."""
+    """Times of one job, or of four jobs with equal parts of the data."""
 
     took_s: float
-    """From the throttling to the last batch."""
+    """Seconds from the throttling to the last batch."""
     ideal_s: float
-    """The work that was left by then, over the capacity that was left."""
+    """Seconds that the remaining work would take at the remaining capacity."""
 
     @property
     def ratio(self) -> float:
@@ -217,7 +218,7 @@ class StragglerRun:
 
 
 def equal_parts(case: StragglerCase, batches: int) -> StragglerRun:
-    """Four jobs of one worker each: every worker trains a part that was fixed beforehand."""
+    """Run four jobs of one worker each, so that every worker trains a fixed part of the data."""
     harness.say(f"{case}: equal parts")
     part = batches // WORKERS
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as entered:
@@ -239,23 +240,23 @@ def equal_parts(case: StragglerCase, batches: int) -> StragglerRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerSizes:
-    """How long each part takes, at full quota."""
+    """Durations of each part, in seconds at full quota."""
 
     even_s: float = 20.0
-    """Before the throttling at 3%."""
+    """Seconds before the throttling to 3%."""
     rest_s: float = 65.0
     runs: int = 3
     equal_s: float = 4.0
-    """Work of equal parts at 3%: the slow one's quarter takes 25 times as long."""
+    """Seconds of work in the comparison with equal parts at 3%; the slow worker's quarter takes 25 times as long."""
     model_s: float = 36.0
-    """All of a model's work; the slow one's equal part takes three times as long."""
+    """Seconds of work of each model; the slow worker's equal part takes three times as long."""
     pace: float | None = None
-    """Batches a second that a worker is taken to train of a model; None: it is tried."""
+    """Assumed batches per second of a worker that trains a model; None measures them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerOutcome:
-    """A case: our jobs, and the one in equal parts that they are shown beside."""
+    """Results of a case: our jobs, and the job with equal parts for comparison."""
 
     case: StragglerCase
     runs: tuple[StragglerRun, ...]
@@ -273,7 +274,7 @@ def bench(options: Options) -> report.Result:
 
 
 def hard_case(sizes: StragglerSizes) -> StragglerOutcome:
-    """Throttled to next to nothing in the middle of the job."""
+    """Measure the case in which a worker is throttled to 3% in the middle of the job."""
     batches = round(EVEN_PACE * (sizes.even_s * WORKERS + sizes.rest_s * HARD.capacity))
     runs = tuple(one(HARD, batches, even_s=sizes.even_s) for _ in range(sizes.runs))
     parts = equal_parts(HARD, round(EVEN_PACE * sizes.equal_s * HARD.capacity))
@@ -281,7 +282,7 @@ def hard_case(sizes: StragglerSizes) -> StragglerOutcome:
 
 
 def model_case(case: StragglerCase, sizes: StragglerSizes) -> StragglerOutcome:
-    """A model of the zoo, with a slow worker from the first batch on: two ways to train the same data."""
+    """Measure a model with a slow worker from the first batch on: our job, and equal parts of the same data."""
     pace = tried_pace(case.kind) if sizes.pace is None else sizes.pace
     batches = max(WORKERS, round(pace * sizes.model_s * case.capacity))
     return StragglerOutcome(case=case, runs=(one(case, batches, even_s=0.0),), parts=equal_parts(case, batches))
@@ -306,12 +307,12 @@ def one(case: StragglerCase, batches: int, *, even_s: float) -> StragglerRun:
 
 
 def full_paces(times: list[list[float]], began: float, throttled_at: float) -> tuple[float, ...]:
-    """Batches a second of each worker at its full quota: before the throttling or after it, whichever is more.
+    """Return each worker's batches per second at its full quota: the higher rate of before and after the throttling.
 
-    So a neighbour who disturbs one of the two phases does not make the ideal look worse.
+    A disturbance from outside in one of the two phases therefore does not make the ideal look worse.
     """
     later = sorted(at for mine in times for at in mine if at >= throttled_at)
-    until = later[int(0.8 * len(later))]  # by the end, some may have nothing to do
+    until = later[int(0.8 * len(later))]  # without the end, where some workers may have nothing to do
     before = [measured_pace(mine, began, throttled_at) for mine in times]
     after = [measured_pace(mine, throttled_at, until) for mine in times]
     after[SLOW] = healthy_pace(times, throttled_at, until)

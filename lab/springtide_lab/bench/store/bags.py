@@ -1,6 +1,7 @@
-"""Times lookup, backward and update of many bags of one id each in nn.EmbeddingBag (sparse) or FBGEMM's TBE.
+"""Time lookup, backward and update of many bags of one id each in nn.EmbeddingBag (sparse) or FBGEMM's TBE.
 
-Options: kind, file (int64 ids), shape [batches, tables, batch], rows, dim, threads, lr. A round: seconds -> M rows/s.
+Options: kind, file (int64 ids), shape [batches, tables, batch], rows, dim, threads, lr. A round takes seconds and
+returns million rows per second.
 """
 
 import itertools
@@ -16,7 +17,7 @@ Step = Callable[[torch.Tensor], None]
 
 
 def embedding_bag(options: dict[str, Any]) -> Step:
-    """26 plain modules and torch's own sparse SGD."""
+    """Return a step with one nn.EmbeddingBag per table and torch's sparse SGD."""
     tables = [
         torch.nn.EmbeddingBag(options["rows"], options["dim"], mode="sum", sparse=True)
         for _ in range(options["shape"][1])
@@ -35,7 +36,7 @@ def embedding_bag(options: dict[str, Any]) -> Step:
 
 
 def tbe(optimizer: str) -> Callable[[dict[str, Any]], Step]:
-    """All tables in one of FBGEMM's fused modules, which updates in its backward pass."""
+    """Return a function that makes a step with one fused FBGEMM module, which updates tables in its backward pass."""
 
     def make(options: dict[str, Any]) -> Step:
         from fbgemm_gpu import split_embedding_configs

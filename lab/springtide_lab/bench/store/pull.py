@@ -1,7 +1,8 @@
-"""How fast rows come over the wire: 13,312 rows of dim 16 a pull, one outstanding, server and client in two processes.
+"""Measure pulls from a server in another process: 13,312 rows of dim 16 per pull, one pull outstanding.
 
 In: the native server and client over TCP and shared memory. Peers: a Python socket with np.take, torch.distributed.rpc.
-Out: `vs_raw_socket`, `vs_torch_rpc`, `shm_cpu_vs_tcp`, `eight_clients_vs_one`; and `tls`. Sides: pull_process.py.
+Out: `vs_raw_socket`, `vs_torch_rpc`, `shm_cpu_vs_tcp`, `eight_clients_vs_one`; `tls` is a benchmark of its own.
+Processes: pull_process.py.
 """
 
 import concurrent.futures
@@ -25,7 +26,7 @@ Process = tuple[peers.Worker, str]
 
 
 def sizes_of(options: Options) -> tuple[dict[str, Any], float, int]:
-    """Sizes, seconds of a round, rounds."""
+    """Return the sizes, the seconds of a round and the number of rounds."""
     return (SIZES | {"rows": 2000}, 0.1, 2) if options.quick else (SIZES, 1.0, 12)
 
 
@@ -54,9 +55,9 @@ def bench(options: Options) -> report.Result:
 
 
 def tls(options: Options) -> report.Result:
-    """What TLS costs: the pulls of `bench pull`, in the clear and by mutual TLS, with Python's own TLS as a peer.
+    """Measure what TLS costs the pulls of `bench pull`: plain TCP against mutual TLS, with Python's own TLS as a peer.
 
-    Out: `tls_vs_tcp` (pulls a second), `tls_vs_python_tls` (the same rows by a Python socket with np.take and ssl).
+    Out: `tls_vs_tcp` (pulls per second), `tls_vs_python_tls` (the same rows by a Python socket with np.take and ssl).
     """
     sizes, seconds, rounds = sizes_of(options)
     with contextlib.ExitStack() as stack:
@@ -102,7 +103,7 @@ def connect(
 
 
 def together(server: peers.Worker, clients: Sequence[peers.Worker], seconds: float) -> dict[str, float]:
-    """Pulls a second of all clients at once, and CPU seconds a pull of all processes."""
+    """Let all clients pull at once; return their pulls per second, and the CPU seconds of all processes per pull."""
     before = server.figure(what="cpu")
     with concurrent.futures.ThreadPoolExecutor(len(clients)) as pool:
         rounds = list(pool.map(lambda client: client.ask("round", seconds=seconds), clients))
@@ -123,6 +124,6 @@ def result(measured: harness.Rounds, goals: tuple[report.Goal, ...], notes: tupl
 
 
 def free_port() -> int:
-    """A port that nobody has at this moment; for torch's rendezvous, which cannot choose one itself."""
+    """Return a port that is free now, for torch's rendezvous, which cannot choose one itself."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

@@ -1,7 +1,8 @@
-"""The two sides of `bench pull` and `bench tls`: springtide, a plain socket with np.take, or torch.distributed.rpc.
+"""Run a server or client of `bench pull` and `bench tls`: Springtide, a socket with np.take, or torch.distributed.rpc.
 
-Options: role (server, client), kind, tables, rows, dim, keys, certificates (for TLS); port of a server; address, shared
-of a client. Rounds of a server: {"what": "address" | "cpu"}; of a client: seconds -> pulls a second, CPU a pull.
+Options: role (server, client), kind, tables, rows, dim, keys, certificates (for TLS); a server also takes port, a
+client address and shared. Rounds of a server: {"what": "address" | "cpu"}. A round of a client takes seconds and
+returns pulls per second and CPU seconds per pull.
 """
 
 import itertools
@@ -16,10 +17,10 @@ import line
 import numpy as np
 
 SETS = 16
-"""Different sets of keys, taken in turn."""
+"""Number of different sets of keys, used in turn."""
 Pull = Callable[[int], None]
 ALIVE: list[Any] = []
-"""Servers and tables that live as long as this process."""
+"""Servers and tables, kept alive until this process ends."""
 
 
 def serve_springtide(options: dict[str, Any]) -> str:
@@ -39,7 +40,7 @@ def serve_springtide(options: dict[str, Any]) -> str:
 
 
 def serve_raw(options: dict[str, Any]) -> str:
-    """One array, one socket: indices in, rows out. A fixed request size stands for a protocol."""
+    """Serve rows of one array over one socket: it receives indices in requests of fixed size and sends rows."""
     table = np.ones((options["tables"] * options["rows"], options["dim"]), dtype=np.float32)
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -60,7 +61,7 @@ def serve_raw(options: dict[str, Any]) -> str:
 
 
 def serve_rpc(options: dict[str, Any]) -> str:
-    import pull_process  # this file by its name: what a call refers to on the other side
+    import pull_process  # import this file by the name under which the other process looks up calls
     import torch
 
     pull_process.ALIVE.append(torch.ones(options["tables"] * options["rows"], options["dim"]))
@@ -69,7 +70,7 @@ def serve_rpc(options: dict[str, Any]) -> str:
 
 
 def take(index: Any) -> Any:
-    """Rows of the served table; called over torch.distributed.rpc."""
+    """Return rows of the served table; called over torch.distributed.rpc."""
     return ALIVE[0].index_select(0, index)
 
 
@@ -82,7 +83,7 @@ def join_rpc(name: str, rank: int, port: int) -> None:
 
 
 def tls_context(folder: str, *, server: bool) -> ssl.SSLContext:
-    """A context of Python's own, with certificates on both sides."""
+    """Return an ssl context of Python's library that requires certificates on both sides."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -92,7 +93,7 @@ def tls_context(folder: str, *, server: bool) -> ssl.SSLContext:
 
 
 def draw(options: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Sets of (table, key) pairs, no pair twice in a set, the same for every kind."""
+    """Draw sets of distinct (table, key) pairs; the sets are the same for every kind."""
     rng = np.random.default_rng(0)
     each = options["keys"] // options["tables"]
     table = np.repeat(np.arange(options["tables"], dtype=np.uint16), each)
@@ -103,7 +104,7 @@ def draw(options: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def numbered(options: dict[str, Any]) -> list[Any]:
-    """The same sets with the rows of all tables numbered through."""
+    """Return the same sets as row numbers of all tables in one array."""
     return [table.astype(np.int64) * options["rows"] + keys for table, keys in draw(options)]
 
 

@@ -1,6 +1,6 @@
-"""Tables alone and behind the public module, against the bare bound and against peers.
+"""Measure tables, alone against a minimal loop in C++, and behind the public module against peers.
 
-In: native tables against a loop that reads one index cell and then the row; lookup, backward and update through
+In: native tables against a loop that only reads one index cell and then the row; lookup, backward and update through
 `st.EmbeddingBags` against nn.EmbeddingBag and FBGEMM. Out: five goals.
 """
 
@@ -32,13 +32,13 @@ OURS = {"embeddingbag_sgd": "sgd", "tbe_sgd": "sgd", "tbe_rowwise_adagrad": "row
 THREADS = (1, 2)
 GROWN_DIM, GROWN_BATCH = 8, 8192
 ROW_BYTES = 4 * GROWN_DIM  # SGD keeps no state
-CELL_BYTES = 24  # what a row may cost beside its floats
-ODD = np.uint64(0x9E3779B97F4A7C15)  # times an odd number is one to one: distinct keys all over the range
+CELL_BYTES = 24  # bytes that a row may cost beside its floats
+ODD = np.uint64(0x9E3779B97F4A7C15)  # multiplying by an odd number gives distinct keys over the whole range
 TABLES, DIM, BATCH, LR = 26, 16, 512, 0.01
 
 
 def measure(*, quick: bool, notes: list[str]) -> dict[int, harness.Rounds]:
-    """Modules in turn, by number of threads."""
+    """Measure the modules in turn; return the rounds by number of threads."""
     measured: dict[int, harness.Rounds] = {}
     rows = 5_000 if quick else 100_000
     drawn = id_streams.zipf_batches(7, batches=8 if quick else 256, tables=TABLES, rows=rows, batch=BATCH)
@@ -65,13 +65,13 @@ def named(threads: int) -> str:
 
 
 def worst(measured: Mapping[int, harness.Rounds], peer: str) -> harness.Ratio | None:
-    """Ours over this peer, at the thread count that is worse for us."""
+    """Return our rate relative to this peer, at the number of threads that is worse for us."""
     rounds = [one for one in measured.values() if peer in one.figures]
     return report.worst([one.ratio(f"ours {OURS[peer]}", peer) for one in rounds])
 
 
 def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float) -> harness.Measure:
-    """Our module as a user has it: alone in this process, with autograd and a torch.optim optimizer."""
+    """Return a measure of our module as a user runs it: in one process, with autograd and a torch.optim optimizer."""
     model: torch.nn.Module = st.EmbeddingBags([DIM] * TABLES, optimizer=optimizer)
     nothing = TensorDataset(torch.zeros(1, 1))
     sgd = torch.optim.SGD(model.parameters(), lr=LR)
@@ -84,7 +84,7 @@ def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float)
         sgd.step()
 
     every = torch.arange(rows)
-    for first in range(0, rows, BATCH):  # rows exist once they are trained: peers' exist from the start
+    for first in range(0, rows, BATCH):  # training creates our rows; peers create all rows at once
         ids_of_all = every[first : first + BATCH]
         if len(ids_of_all) == BATCH:
             step(ids_of_all.unsqueeze(1).expand(BATCH, TABLES).contiguous())
@@ -95,7 +95,7 @@ def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float)
 def theirs(
     stack: contextlib.ExitStack, options: dict[str, object], seconds: float, notes: list[str]
 ) -> dict[str, harness.Measure]:
-    """Every peer that can be had; `notes` say why the others are missing."""
+    """Return a measure of every available peer; add to `notes` why others are missing."""
     sides: dict[str, harness.Measure] = {}
     for kind in TARGETS:
         with peers.optional(kind, notes):
@@ -106,7 +106,7 @@ def theirs(
 
 
 PROBE_BATCH = 13_312  # 512 samples x 26 features
-CHUNK = 1 << 18  # rows that one call puts in
+CHUNK = 1 << 18  # rows that one call inserts
 STATE_FLOATS: Mapping[str, Callable[[int], int]] = {
     "sgd": lambda dim: 0,
     "adagrad": lambda dim: dim,
@@ -119,7 +119,7 @@ STATE_FLOATS: Mapping[str, Callable[[int], int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeCase:
-    """Tables of one shape."""
+    """A number of tables of one shape and optimizer."""
 
     optimizer: str
     dim: int
@@ -137,7 +137,7 @@ class ProbeCase:
 
 
 def probe_cases(*, quick: bool) -> list[ProbeCase]:
-    """26 tables of 100k rows, and one whose rows (weights and state) take 4 GiB, for every optimizer."""
+    """Return for every optimizer 26 tables of 100k rows, and one table whose rows (weights and state) take 4 GiB."""
     small, big_bytes = (2_000, 1 << 24) if quick else (100_000, 1 << 32)
     found = []
     for optimizer, state in STATE_FLOATS.items():
@@ -149,7 +149,7 @@ def probe_cases(*, quick: bool) -> list[ProbeCase]:
 
 
 def probe(case: ProbeCase, *, quick: bool) -> harness.Rounds:
-    """M rows/s of lookups and updates, ours and the bare loop's."""
+    """Measure million rows per second of lookups and updates, ours and those of the minimal loop."""
     harness.say(f"filling {case.name}")
     store = filled(case)
     probe = _native.ProbeLoop(case.spec(0), rows=case.tables * case.rows, seed=1)
@@ -179,13 +179,13 @@ def probe(case: ProbeCase, *, quick: bool) -> harness.Rounds:
             probe, next(following)[2], gradients.reshape(matrix.shape), hyper
         ),
     }
-    seconds = 0.02 if quick else 0.08  # 50 batches and more a round; the whole in minutes
+    seconds = 0.02 if quick else 0.08  # at least 50 batches per round, and minutes in total
     rates = {name: harness.rate(work, units=count / 1e6, seconds=seconds) for name, work in works.items()}
     return harness.alternate(rates, rounds=3 if quick else 9, label=case.name)
 
 
 def filled(case: ProbeCase) -> _native.Store:
-    """A store that holds every row of the case, put in by all cores; what is measured has one thread."""
+    """Return a store of one thread that holds every row of the case; all cores insert the rows."""
     store = _native.Store(slots=1024, seed=0, threads=1)
     for table in range(case.tables):
         store.declare(case.spec(table))
@@ -205,7 +205,7 @@ Request = tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]
 
 
 def draw(case: ProbeCase, store: _native.Store, rng: np.random.Generator, count: int) -> Request:
-    """Distinct (table, key) pairs ordered by slot, as a client sends them; and distinct places for the probe."""
+    """Draw distinct (table, key) pairs ordered by slot, as a client sends them, and distinct places for the probe."""
     places = np.unique(rng.integers(0, case.tables * case.rows, size=count + count // 2))
     places = rng.permutation(places)[:count]
     while len(places) < count:
@@ -261,10 +261,10 @@ def bench(options: Options) -> report.Result:
 
 
 def growth_bench(options: Options) -> report.Result:
-    """Does a table grow evenly? Insert 50 M keys of dim 8: rate over time, latency of batches, bytes a row.
+    """Measure how evenly a table grows while 50 M keys of dim 8 are inserted: rate, latency of batches, bytes per row.
 
-    Out: `rate_flat` (slowest tenth over mean), `p999_vs_p50` of batch latency, both after the first 5 M, and
-    `bytes_vs_payload` (resident over payload + state + 24 B a row).
+    Out: `rate_flat` (rate of the slowest tenth divided by the mean), `p999_vs_p50` of batch latency, both after the
+    first 5 M keys, and `bytes_vs_payload` (resident bytes divided by payload + state + 24 B per row).
     """
     rows, skip = (1_000_000, 100_000) if options.quick else (50_000_000, 5_000_000)
     process = psutil.Process()
@@ -296,7 +296,7 @@ def growth_bench(options: Options) -> report.Result:
 
 
 def grow(store: _native.Store, *, rows: int) -> NDArray[np.float64]:
-    """Push a gradient to `rows` keys that were never seen before; seconds of each batch."""
+    """Push a gradient to `rows` new keys; return the seconds of each batch."""
     store.declare(_native.TableSpec(id=0, name="grown", dim=GROWN_DIM, optimizer="sgd"))
     tables = np.zeros(GROWN_BATCH, dtype=np.uint16)
     gradients = np.full(GROWN_BATCH * GROWN_DIM, 0.01, dtype=np.float32)

@@ -1,7 +1,8 @@
-"""Which model of throughput foretells a real job with another number of workers? Kale's, Ernest's, Optimus'.
+"""Compare models that predict a real job's throughput with other numbers of workers: ours, Kale's, Ernest's, Optimus'.
 
-In: a real job held to fractions of a core, at one's own pace and in step; all shapes in turn, forwards and backwards: a
-window alone is off by 2 to 4%. Out: `capacity_mape_async`, `capacity_mape_bsp`, each shape foretold from the others.
+In: a real job with CPU quotas of fractions of a core, in async and in bsp. All shapes are measured in turn, forwards
+and backwards, because a single window is off by 2 to 4%. Out: `capacity_mape_async` and `capacity_mape_bsp`, where each
+shape is predicted from the others.
 """
 
 import contextlib
@@ -24,20 +25,21 @@ from springtide_lab.bench.core.quota_job import QuotaJob
 from springtide_lab.reproduce.kale import throughput
 
 TARGET = 0.0243
-WORKER_CPU, SERVER_CPU = 0.15, 0.05  # a worker needs about a fifth of its cores at servers: one serves one and a half
+WORKER_CPU, SERVER_CPU = 0.15, 0.05  # cores; servers need about a fifth of the workers' cores
 SETTLE_S = 1.5
 MEASURE_S: Mapping[SyncMode, float] = {"async": 5.0, "bsp": 12.0}
-"""In step a window of 4 s is 2.5% off, and a job's start takes longer than that: few long windows are worth more."""
+"""Seconds of a window. In bsp a window of 4 s is off by 2.5%, and starting a job takes longer than that, so it gets
+few long windows."""
 BUDGET_S: Mapping[SyncMode, float] = {"async": 290.0, "bsp": 400.0}
-"""For all rounds of one way of training, the start of its jobs too: twelve minutes together."""
+"""Seconds for all rounds of one mode, including the start of its jobs: twelve minutes for both modes."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 DRAWS = 200
-"""How often rounds are drawn again, for the interval."""
+"""Number of resamplings of the rounds for the confidence interval."""
 Round = Sequence[CapacitySample]
 Rounds = Generator[Round, None, None]
 Item = TypeVar("Item")
 FULL: Mapping[SyncMode, Sequence[int]] = {"async": (1, 2, 3, 4, 5), "bsp": (1, 2, 3, 4, 5, 6)}
-"""Workers, and as many servers."""
+"""Numbers of workers; each shape has as many servers."""
 QUICK: Mapping[SyncMode, Sequence[int]] = {"async": (2, 1), "bsp": ()}
 KINDS: Mapping[SyncMode, Kind] = {"async": "async", "bsp": "sync"}
 NAMES = {
@@ -57,7 +59,7 @@ def bench(options: Options) -> report.Result:
         folder = pathlib.Path(name)
         quota_job.clicks(folder)
         for sync, numbers in wanted.items():
-            # in step, a job of its own for each: a group formed anew goes back to a checkpoint, which takes long here
+            # in bsp every shape gets its own job, because a new group resumes from a checkpoint, which takes long here
             ways = one_job if sync == "async" else jobs_anew
             least, budget_s, seconds = (
                 (1, 0.0, 1.5) if options.quick else (LEAST_ROUNDS, BUDGET_S[sync], MEASURE_S[sync])
@@ -70,7 +72,7 @@ def bench(options: Options) -> report.Result:
 def within(
     rounds: Iterable[Item], budget_s: float, *, least: int, label: str, clock: Callable[[], float] = time.monotonic
 ) -> list[Item]:
-    """As many rounds as there is time for, reckoning with one as long as the longest so far; `least` in any case."""
+    """Take as many rounds as fit into the budget, if each takes as long as the longest so far; at least `least`."""
     found: list[Item] = []
     began = last = clock()
     longest = 0.0
@@ -84,7 +86,7 @@ def within(
 
 
 def one_job(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], seconds: float) -> Rounds:
-    """Rounds of one job that goes on all the while, with each of these numbers of workers."""
+    """Yield rounds of one running job, which takes each of these numbers of workers in turn."""
     first = _shape(numbers[0])
     with QuotaJob(folder, first, name=f"capacity-{sync}", sync=sync) as job:
         job.trains(first.workers)
@@ -93,7 +95,7 @@ def one_job(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], second
 
 
 def jobs_anew(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], seconds: float) -> Rounds:
-    """Rounds in which each of these numbers of workers is a job of its own."""
+    """Yield rounds with a separate job for each of these numbers of workers."""
     for turn in itertools.count():
         found = []
         for workers in numbers if turn % 2 == 0 else numbers[::-1]:
@@ -101,7 +103,7 @@ def jobs_anew(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], seco
             with QuotaJob(folder, shape, name=f"capacity-{sync}-{workers}-{turn}", sync=sync) as job:
                 job.trains(workers)
                 found.append(_seen(job, shape, seconds))
-            shutil.rmtree(job.cluster.files.root, ignore_errors=True)  # checkpoints of a job that nobody goes on from
+            shutil.rmtree(job.cluster.files.root, ignore_errors=True)  # remove checkpoints that no job will resume from
         yield found
 
 
@@ -126,7 +128,7 @@ def typical(rounds: Sequence[Round]) -> list[CapacitySample]:
 
 
 def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[float, float]:
-    """Between which our error lies for nine in ten draws of as many rounds, with repetition."""
+    """Return the 90% bootstrap interval of our model's error, from rounds drawn with repetition."""
     chance = random.Random(seed)
     draws = [tuple(sorted(chance.choices(range(len(rounds)), k=len(rounds)))) for _ in range(DRAWS)]
     errors = {
@@ -137,7 +139,7 @@ def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[flo
 
 
 def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
-    """Every measurement foretold from the others."""
+    """Return the result: every model's error when it predicts each measurement from the others."""
     rows: list[report.Cells] = []
     goals: list[report.Goal] = []
     speeds: list[str] = []

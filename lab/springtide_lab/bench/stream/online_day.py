@@ -1,7 +1,7 @@
-"""A day of traffic in five minutes: a real job on a log follows it with its workers, by forecast and measurement.
+"""Replay a day of traffic in five minutes to a real online job, which scales its workers by forecast and measurement.
 
-In: a generated day, and the seven days before it as history; workers held to a part of a core. Out: the figures of
-Kale's section 4.1, a picture, and whether every record was trained exactly once.
+In: a generated day, and the seven days before it as history; workers with a quota of part of a core. Out: the figures
+of Kale's section 4.1, a picture, and whether every record was trained exactly once.
 """
 
 import pathlib
@@ -33,7 +33,7 @@ from springtide_lab.reproduce.kale import world
 
 
 def day_shares(seed: int) -> Callable[[float], float]:
-    """The day's traffic as a share of its peak, by days after its midnight; below 0: the days before."""
+    """Return a function from days since midnight to traffic as a share of the peak; negative days are the history."""
     day = world.paper(seed)
     values = np.concatenate([day.past, day.steps]) / day.rates.max()
     midnight = len(values) - world.DAY
@@ -68,7 +68,7 @@ def draw(points: Sequence[OnlinePoint], path: pathlib.Path, *, lasts_s: float, s
 
 
 PARTITIONS, BATCH, KEYS = 8, 64, 997
-EVERY_S = 0.05  # between two appends
+EVERY_S = 0.05  # seconds between two appends
 
 SCRIPT = """
 import pathlib, sys, time
@@ -118,7 +118,7 @@ if not job.leaving:
 
 
 class Producer:
-    """Appends records to a new log, as many a second as traffic says; knows what it has appended."""
+    """Append records to a new log at the rate of `traffic`, and count them."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Producer:
         partitions: int = PARTITIONS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`traffic`: records a second at a time of day; `clock`: what stamps are of."""
+        """`traffic` returns records per second at a time of the clock; `clock` returns the time stamps of records."""
         self._stream = create(folder / "log", LogSettings(partitions=partitions))
         self.url = self._stream.url
         self._traffic, self._partitions, self._clock = traffic, partitions, clock
@@ -164,7 +164,7 @@ class Producer:
 
 
 class Held:
-    """Workers get a whole core until they train, so that imports take no minutes, and so many from then on."""
+    """Set the CPU quota of each worker once it has joined; before that, a whole core keeps its imports short."""
 
     def __init__(self, job: LocalCluster, cpu: float) -> None:
         self._job, self._cpu = job, cpu
@@ -231,7 +231,7 @@ BEFORE = 7
 SEED = 8
 CPU, MOST = 0.15, 4
 PEAK = 3.2
-"""Times what one worker trains: four keep up with it, three do not."""
+"""Peak traffic relative to the throughput of one worker: four workers keep up with it, three do not."""
 WORK = 60
 VIOLATION, DOWN_MIN, OF_ADEQUATE = 0.026, 1.0, 0.85
 
@@ -295,7 +295,7 @@ def told(
 
 
 def one_worker(folder: pathlib.Path) -> float:
-    """Records a second that one worker trains when it never waits."""
+    """Measure the records per second of one worker that never waits for data."""
     records, seconds = 40_000, 8.0
     folder.mkdir()
     producer = Producer(folder, lambda _: records / EVERY_S / 4)
@@ -312,7 +312,7 @@ def one_worker(folder: pathlib.Path) -> float:
 
 
 def play(folder: pathlib.Path, *, peak: float, lasts_s: float) -> tuple[JobStatus, list[OnlinePoint], int]:
-    """One day to a job; how it was at the day's end, its points, and records that were lost or trained twice."""
+    """Replay one day to a job; return its last status, its points, and the number of lost or repeated records."""
     folder.mkdir()
     share = day_shares(SEED)
     midnight = time.time()
@@ -341,7 +341,7 @@ def play(folder: pathlib.Path, *, peak: float, lasts_s: float) -> tuple[JobStatu
 
 
 def past(share: Callable[[float], float], peak: float, midnight: float, lasts_s: float) -> list[TrafficStep]:
-    """The days before, as an earlier run would have kept them."""
+    """Return the history of the days before, as an earlier run would have stored it."""
     step_s = lasts_s / world.DAY
     return [
         TrafficStep(

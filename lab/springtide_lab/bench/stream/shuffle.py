@@ -1,7 +1,7 @@
-"""Global shuffling as in §4.3 of Kale: one of many partitions gets ten times what the others get; who trains it?
+"""Measure global shuffling as in §4.3 of Kale, when one of many partitions gets ten times the records of the others.
 
-In: a producer, a log and eight workers, real processes (shuffle_process.py); training is a wait of known length. Out:
-how long a backlog takes to drain under three strategies, bytes between workers for each byte read, CPU, a picture.
+In: a producer, a log and eight workers as real processes (shuffle_process.py); training is a wait of known length. Out:
+the time to drain a backlog under three strategies, bytes sent between workers per byte read, and a picture.
 """
 
 import contextlib
@@ -34,25 +34,25 @@ RECORD_BYTES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One stream and the workers that train it."""
+    """One stream with its traffic, and the workers that train it."""
 
     name: str
     partitions: int
     workers: int = 8
     capacity: float = 2000.0
-    """Records a second that a worker trains: a wait of known length, no computing."""
+    """Records per second that a worker trains, by waiting instead of computing."""
     load: float = 0.8
-    """Of all workers' capacity, what comes to each worker while all partitions are alike."""
+    """Share of its capacity that arrives at each worker while all partitions have the same rate."""
     hot: int = 1
-    """Partitions that get more than the others, all of one worker."""
+    """Number of partitions with a higher rate during the burst, all of one worker."""
     times: float = 10.0
-    """A hot partition's rate during the burst, in rates of another."""
+    """Rate of a hot partition during the burst, relative to the other partitions."""
     begins_s: float = 2.0
     burst_s: float = 4.0
     ends_s: float = 20.0
-    """When the scene is over."""
+    """Length of the scene in seconds."""
     at_once: bool = False
-    """What the burst brings beyond the usual comes in one moment: the same backlog whatever is done about it."""
+    """All extra records of the burst arrive at one moment, so that the backlog is the same under every strategy."""
     batch: int = 100
     linger_s: float = 0.5
 
@@ -77,11 +77,11 @@ class Scene:
         return partition % self.workers
 
     def alone_s(self) -> float:
-        """How long after it is quiet the worker of hot partitions would need, if nobody helped: by arithmetic."""
+        """Return the computed seconds after the burst that the worker of the hot partitions needs without help."""
         return self._needs_s((1 - self.load) * self.capacity)
 
     def together_s(self) -> float:
-        """The same, if all workers did nothing but help and nothing were lost on the way."""
+        """Return the same if all workers share the backlog without any overhead."""
         return self._needs_s((1 - self.load) * self.capacity * self.workers)
 
     def _needs_s(self, spare: float) -> float:
@@ -90,9 +90,9 @@ class Scene:
 
 
 def lags(times: Floats, offsets: Ints, appended: Floats) -> Floats:
-    """At each time, how long the oldest record of a partition has waited that is not trained; 0 when there is none.
+    """Return for each time how long a partition's oldest untrained record has waited, in seconds; 0 without any.
 
-    times: when somebody looked. offsets: how far the partition was trained then. appended: when each record came.
+    times: observation times. offsets: the partition's trained offset at each time. appended: each record's arrival.
     """
     there = np.searchsorted(appended, times, side="right")
     waiting_times = offsets < there
@@ -101,14 +101,14 @@ def lags(times: Floats, offsets: Ints, appended: Floats) -> Floats:
 
 
 def waiting_times(times: Floats, offsets: Ints, appended: Floats) -> Ints:
-    """At each time, how many records of a partition have come and are not trained."""
+    """Return for each time how many records of a partition have arrived and are not trained."""
     there: Ints = np.searchsorted(appended, times, side="right").astype(np.int64)
     waits: Ints = np.maximum(there - offsets, np.int64(0))
     return waits
 
 
 def drained_at(times: Floats, amount: Floats, *, since: float, calm: float) -> float | None:
-    """From when on, of the times since then, the amount stays within `calm`; None: not to the end."""
+    """Return the first time after `since` from which on the amount stays within `calm`, or None if there is none."""
     restless = np.flatnonzero((amount > calm) & (times >= since))
     if not len(restless):
         return since
@@ -117,49 +117,49 @@ def drained_at(times: Floats, amount: Floats, *, since: float, calm: float) -> f
 
 
 STEP_S = 0.25
-"""Between two columns of a picture."""
+"""Seconds between two points of a picture."""
 CALM = 1.3
-"""So many times what usually waits is no backlog: it varies by some tenths, as batches fill and linger."""
+"""Factor of the usual number of waiting records up to which there is no backlog; the number varies as batches fill."""
 START_S = 1.0
-"""From the moment when all workers know each other to the first record."""
+"""Seconds from the time when all workers know each other to the first record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleReport:
-    """One run of one strategy."""
+    """Measurements of one strategy in one scene."""
 
     strategy: str
     times: Floats
-    """Seconds of the scene."""
+    """Times of the observations, in seconds from the start of the scene."""
     lag_s: Floats
-    """Partitions by times."""
+    """Lag of each partition at each time in seconds, [partitions, times]."""
     waiting: Floats
-    """Records that have come and are not trained, all partitions together, by times."""
+    """Arrived and untrained records of all partitions together, at each time."""
     read_bytes: int
     sent_bytes: int
-    """Between workers: batches and all words."""
+    """Bytes sent between workers: batches and control messages."""
     late_s: float
-    """How late the producer was in the end: more than a moment, and the machine was too small for the scene."""
+    """Seconds by which the producer was late at the end; more than a fraction means the machine was too slow."""
 
     @property
     def extra_traffic(self) -> float:
-        """Bytes between workers for each byte that they read from the stream."""
+        """Bytes sent between workers for each byte that they read from the stream."""
         return self.sent_bytes / max(1, self.read_bytes)
 
     def usual(self, scene: Scene) -> float:
-        """Records that wait in the last second before the burst: batches that fill, and queues."""
+        """Return the mean number of waiting records in the last second before the burst."""
         before = (self.times >= scene.begins_s - 1.0) & (self.times < scene.begins_s)
         return float(self.waiting[before].mean())
 
     def drain_s(self, scene: Scene) -> float | None:
-        """Seconds after it is quiet until no more records wait than usual, or little more; None: not before the end."""
+        """Return the seconds after the burst until about as few records wait as usual, or None if they never do."""
         since = scene.quiet_from_s
         at = drained_at(self.times, self.waiting, since=since, calm=CALM * self.usual(scene))
         return None if at is None else at - since
 
 
 class ShuffleProcesses:
-    """One producer and some workers, for one run after the other; `with` starts and ends them."""
+    """One producer and some workers for consecutive runs; `with` starts and ends them."""
 
     def __init__(self, workers: int) -> None:
         self._count = workers
@@ -246,7 +246,7 @@ def _appended(folder: pathlib.Path, partitions: int) -> list[Floats]:
 
 
 def draw(runs: Sequence[ShuffleReport], path: pathlib.Path) -> None:
-    """The longest lag of a partition, the mean lag, and the records that wait, by strategy."""
+    """Draw the longest lag of a partition, the mean lag and the number of waiting records, by strategy."""
     figures: dict[str, Callable[[ShuffleReport], Floats]] = {
         "longest lag, s": lambda run: run.lag_s.max(axis=0),
         "mean lag, s": lambda run: run.lag_s.mean(axis=0),
@@ -271,9 +271,9 @@ STRATEGIES = ("none", "basic", "advanced")
 BACKLOG = Scene(name="backlog", partitions=64, at_once=True, ends_s=24.0)
 BURST = Scene(name="burst", partitions=64, ends_s=20.0)
 MANY = Scene(name="burst of 800", partitions=800, hot=10, begins_s=3.0, ends_s=21.0, linger_s=1.0)
-"""Ten of the hundred partitions of one worker at ten times their rate: one of them alone is less than a tenth more."""
+"""Ten of the hundred partitions of one worker get ten times their rate, as one alone would add less than a tenth."""
 SOONER_S = 13.0
-"""When a scene is over with shuffling, six seconds after the burst. Later, the extra traffic would be less."""
+"""Length of a scene with shuffling in seconds. A longer scene would lower the share of extra traffic."""
 QUICK_WORKERS = 2
 PAPER = "paper: 905 MB without, 1097 basic (+21%), 948 advanced (+4.8%), all traffic of a job; 10 times in production"
 
@@ -283,17 +283,17 @@ def bench(options: Options) -> report.Result:
 
 
 def backlog(options: Options) -> report.Result:
-    """One scene of `bench shuffle` by itself, a backlog that came in one moment: a minute instead of three."""
+    """Run only the scene of `bench shuffle` whose backlog arrives at one moment: one minute instead of three."""
     return measure(options, [BACKLOG])
 
 
 def burst(options: Options) -> report.Result:
-    """One scene of `bench shuffle` by itself, a burst: a minute instead of three."""
+    """Run only the scene of `bench shuffle` with a burst: one minute instead of three."""
     return measure(options, [BURST])
 
 
 def many_partitions(options: Options) -> report.Result:
-    """One scene of `bench shuffle` by itself, a burst in ten of 800 partitions: a minute instead of three."""
+    """Run only the scene of `bench shuffle` with a burst in ten of 800 partitions: one minute instead of three."""
     return measure(options, [MANY])
 
 

@@ -1,7 +1,8 @@
-"""The producer and the workers of `bench shuffle`: readers and sockets are a job's own, training is a wait.
+"""Run the producer or a worker of `bench shuffle`: readers and sockets are those of a real job, training is a wait.
 
-Options: role (producer, worker). A round of a producer appends a scene's records: folder, scene, begins_at -> late_s.
-Rounds of a worker: {"what": "begin", ...} -> its address; {"what": "meet", "addresses"}; {"what": "end"}.
+Options: role (producer, worker). A round of a producer appends a scene's records; it takes folder, scene and begins_at,
+and returns late_s. Rounds of a worker: {"what": "begin", ...}, which returns its address; {"what": "meet",
+"addresses"}; {"what": "end"}.
 """
 
 import pathlib
@@ -26,14 +27,14 @@ from springtide.worker.online.usage_report import StreamMeter
 from springtide_lab.bench.stream.shuffle import RECORD_BYTES, Scene
 
 TOGETHER_S = 0.1
-"""What is due within that time is appended at once."""
+"""Seconds; records that are due within this time are appended immediately."""
 OFTEN_S, SELDOM_S = 0.1, 0.5
-"""Between two appends to a partition, up to a hundred of them and beyond: the machine is for the workers."""
+"""Seconds between two appends to a partition, with up to a hundred partitions and with more; workers need the CPU."""
 LOOK_S = 0.1
 
 
 class Cuts:
-    """What a master would note of cuts, noted at once: in this bench partitions stay where they are."""
+    """Stand-in for the master that acknowledges cuts immediately; in this benchmark no partition changes its worker."""
 
     def __init__(self, tracker: LeaseTracker) -> None:
         self._tracker = tracker
@@ -69,7 +70,7 @@ def produce(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class ShuffleWorker:
-    """One worker in one scene; `round` takes the requests of it in turn."""
+    """One worker in one scene; `round` answers its requests in order."""
 
     def round(self, asked: dict[str, Any]) -> dict[str, Any]:
         if asked["what"] == "begin":
@@ -137,7 +138,7 @@ def _leased(scene: Scene, own: list[int], url: str) -> LeaseTracker:
 
 
 def _train(unit: ShuffleUnit, scene: Scene, over: threading.Event) -> None:
-    """Wait as long as each batch would take to train; never shorter because another wait was too long."""
+    """Wait for the training time of each batch; delays of earlier waits are made up for."""
     free_at = time.monotonic()
     while not over.is_set():
         run = unit.take(0)

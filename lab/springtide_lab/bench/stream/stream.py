@@ -1,7 +1,7 @@
-"""Records a second from a stream into training batches.
+"""Measure records per second from a stream into training batches.
 
 In: a real Kafka broker and a log on disk with the same records, against a bare consumer loop and NumPy on a file. Out:
-`kafka_vs_bare`. Ways: stream_readers.py.
+`kafka_vs_bare`. Readers: stream_readers.py.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def compare(
     if broker is not None:
         url = broker.url(kind)
         topic = open_stream(url)
-        topic.partitions()  # makes it
+        topic.partitions()  # creates the topic
         harness.say(f"appending {count} {kind} records")
         stream_readers.fill(topic, rows, PARTITIONS)
         topic.close()

@@ -1,7 +1,7 @@
-"""Ways to read the same clicks: a bare Kafka consumer, NumPy, and streams into training batches as a job reads them.
+"""Read the same clicks in several ways: a bare Kafka consumer, NumPy, and Springtide's streams as a job reads them.
 
-The bare consumer is what one would write by hand, with our client settings. Ours is all that a worker does before its
-model sees a batch: read, cut, claim, decode into tensors.
+The bare consumer is hand-written code with our client settings. `ours` does all that a worker does before its model
+sees a batch: it reads and cuts records into batches, claims batches and decodes them into tensors.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ from springtide.worker.online.stream_batches import StreamFeed
 CLICK: dict[str, Field] = {"at": "f8", "dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"}
 SMALL: dict[str, Field] = {"at": "f8", "id": "i8", "label": "f4"}
 KINDS = {"click": CLICK, "small": SMALL}
-CHUNK = 1000  # records handed to a writer at once
+CHUNK = 1000  # records per append
 
 
 def dtype_of(kind: str) -> np.dtype[np.void]:
@@ -33,7 +33,7 @@ def dtype_of(kind: str) -> np.dtype[np.void]:
 
 
 def draw(kind: str, count: int, seed: int) -> NDArray[np.void]:
-    """Records of random bytes: only their size matters."""
+    """Return records of random bytes; only their size matters."""
     rng = np.random.default_rng(seed)
     return np.frombuffer(rng.bytes(count * dtype_of(kind).itemsize), dtype_of(kind))
 
@@ -48,7 +48,7 @@ def fill(stream: Stream, rows: NDArray[np.void], partitions: int) -> None:
 
 
 def bare(url: str, count: int, partitions: int, at_once: int) -> float:
-    """Records a second by consume() and value() of each, from the first records on to the last."""
+    """Return records per second of consume() and value() calls, from the first records to the last."""
     from confluent_kafka import Consumer, TopicPartition
 
     from springtide.data.stream.kafka.client import CONSUMING, parse
@@ -70,7 +70,7 @@ def bare(url: str, count: int, partitions: int, at_once: int) -> float:
 
 
 def ours(url: str, kind: str, count: int, batch_size: int) -> float:
-    """Records a second that a worker gets as batches of tensors, from the first batch on to the last."""
+    """Return records per second that a worker gets as batches of tensors, from the first batch to the last."""
     pace = Pace(count)
     for batch in batches_of(url, kind, batch_size):
         pace.came(len(batch["label"]))
@@ -80,7 +80,7 @@ def ours(url: str, kind: str, count: int, batch_size: int) -> float:
 
 
 class Pace:
-    """How fast records come, once they do: to connect and to come to an end is not counted, for anyone."""
+    """Rate of incoming records. The time to connect and to close is not counted, for any reader."""
 
     def __init__(self, count: int) -> None:
         self.count, self.got, self.first = count, 0, 0
@@ -104,7 +104,7 @@ class Pace:
 
 
 def batches_of(url: str, kind: str, batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Everything that is in the stream now, each batch taken for trained when the next one is asked for."""
+    """Yield batches of all records that the stream holds now; mark each batch as trained before the next."""
     dataset = dataset_of(url, decode=Fixed(KINDS[kind]), until="now", linger_s=0.05, shuffle="none")
     link = local_link(config.Settings())
     link.join()
@@ -121,7 +121,7 @@ def batches_of(url: str, kind: str, batch_size: int) -> Iterator[dict[str, torch
 
 
 def by_numpy(file: pathlib.Path, kind: str, count: int, batch_size: int) -> float:
-    """Records a second from a file of the same records, a batch at a time, into the same tensors."""
+    """Return records per second of reading a file of the same records, batch by batch, into the same tensors."""
     dtype, pace = dtype_of(kind), Pace(count)
     with file.open("rb", buffering=0) as opened:
         while len(rows := np.fromfile(opened, dtype, batch_size)):

@@ -1,7 +1,7 @@
-"""Does it hurt the model when workers and servers come, go and die? The same training, undisturbed and disturbed.
+"""Compare the AUC of undisturbed training with training during which workers and servers are added, killed and removed.
 
-In: WideDeep, or xDeepFM, on a generated click log, several seeds. Disturbed runs get workers and servers added, killed
-and removed. Out: `auc_difference` of the means; a table beside the model counts samples lost or repeated.
+In: WideDeep, or xDeepFM, on a generated click log, with several seeds. Out: `auc_difference` of the means;
+`lost_or_repeated`, from an extra table that counts how often each sample was trained.
 """
 
 import math
@@ -19,7 +19,7 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
 
 MOST_DIFFERENCE = 0.0006
-"""In all of DLRover's experiments (its section 6.2) xDeepFM's AUC lay within 0.0006, Wide & Deep's within 0.0004."""
+"""Most difference of AUC. In all of DLRover's experiments (section 6.2) xDeepFM's AUC was within 0.0006."""
 WORKERS, SERVERS = 2, 2
 
 SCRIPT = """
@@ -61,14 +61,14 @@ if job.rank == 0 and not job.leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """One run."""
+    """Results of one training run."""
 
     auc: float
     lost: int
     repeated: int
     seconds: float
     done: tuple[str, ...] = ()
-    """What was done to it, while it trained."""
+    """Descriptions of the disturbances during the run."""
 
 
 Act = Callable[[LocalCluster], object]
@@ -78,7 +78,7 @@ ACTS: Sequence[tuple[float, str, Act]] = (
     (0.5, "server-1 killed", lambda job: job.kill("server-1")),
     (0.7, "2 workers, 1 server", lambda job: job.scale(2, servers=1)),
 )
-"""When, in parts of the samples, what, and how."""
+"""Disturbances: share of the samples after which it happens, description, action."""
 
 
 def bench(options: Options) -> report.Result:
@@ -86,7 +86,7 @@ def bench(options: Options) -> report.Result:
 
 
 def xdeepfm(options: Options) -> report.Result:
-    """The same as `bench auc`, for xDeepFM."""
+    """Compare the AUC of xDeepFM with and without disturbances, as `bench auc` does for WideDeep."""
     return compare(options, "xdeepfm")
 
 
@@ -132,7 +132,7 @@ def trained(
 
 
 def reached(job: LocalCluster, samples: float) -> bool:
-    """Wait until so many samples are trained; False: the job ends, or drains, before."""
+    """Wait until so many samples are trained; return False if the job ends or drains before."""
     over = (JobPhase.DRAINING, JobPhase.FINISHED, JobPhase.FAILED, JobPhase.STOPPED)
     try:
         status = job.until(lambda now: now.samples >= samples or now.phase in over, within_s=600.0)

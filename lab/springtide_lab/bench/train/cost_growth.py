@@ -1,7 +1,7 @@
-"""What a step costs against batch size, tables, dim and servers: nothing may grow worse than linearly.
+"""Measure how the time of a step grows with batch size, tables, dim and servers: at most linearly.
 
-One worker trains `st.EmbeddingBags` and a linear head on servers in processes of their own; one size varies at a time.
-In: a job of bench/core/jobs.py. Out: as goals the exponents of power laws through the measured points (1 is linear).
+One worker trains `st.EmbeddingBags` and a linear head; each server is a process. One size varies at a time. In: a job
+of bench/core/jobs.py. Out: goals for the exponents of power laws through the measured points (1 is linear).
 """
 
 import itertools
@@ -20,12 +20,12 @@ from springtide_lab.bench.cache import id_streams
 from springtide_lab.bench.core import harness, jobs, report
 
 ROWS = 100_000
-LINEAR = 1.1  # an exponent measured on a shared machine strays by about this much
+LINEAR = 1.1  # allows for the error of an exponent measured on a shared machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthSizes:
-    """One point."""
+    """Sizes of one measured point."""
 
     batch: int = 512
     tables: int = 26
@@ -69,13 +69,13 @@ def bench(options: Options) -> report.Result:
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """Slope of log(seconds) over log(size) by least squares, over the upper half, where fixed costs hide least."""
+    """Return the slope of log(seconds) over log(size), by least squares over the upper half of the sizes."""
     upper = max(3, (len(sizes) + 1) // 2)
     return float(np.polyfit(np.log(sizes[-upper:]), np.log(seconds[-upper:]), 1)[0])
 
 
 def step_seconds(sizes: GrowthSizes, *, steps: int) -> float:
-    """Median seconds of a step, from the end of one to the end of the next, after a third of them to warm up."""
+    """Return the median seconds from the end of one step to the end of the next; the first third is warm-up."""
     popular = id_streams.Popularity(np.random.default_rng(3), [ROWS] * sizes.tables, id_streams.ZIPF)
     samples = torch.from_numpy(popular.draw(steps * sizes.batch))
     labels = (samples.sum(dim=1) % 2).float()

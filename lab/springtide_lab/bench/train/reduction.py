@@ -1,7 +1,7 @@
-"""What it costs to sum gradients in the order of the batch: whole bsp jobs, the same model and data, in either order.
+"""Measure what summing gradients in the order of the batch costs whole bsp jobs, compared with rank order.
 
-Out: samples/s in rank order and in units of 1, 8, 32 and 128 samples (`batch_order_N`, of rank order's), and whether
-two workers and three come to the same model to the bit: that is the goal. Design: docs/design/batch-order.md.
+Out: samples/s in rank order and in units of 1, 8, 32 and 128 samples (`batch_order_N`, relative to rank order). The
+goal is that two workers and three workers train the same model to the bit. Design: docs/design/batch-order.md.
 """
 
 import functools
@@ -19,7 +19,7 @@ from springtide_lab.bench.core import harness, jobs, report
 BATCH, WARM = 512, 3
 RANK = "rank-order"
 STEPS = {RANK: 100, "batch-order:1": 4, "batch-order:8": 12, "batch-order:32": 32, "batch-order:128": 64}
-"""Some seconds of each."""
+"""Steps of each order, so that each takes some seconds."""
 
 SCRIPT = """
 import hashlib, json, pathlib, sys, time
@@ -88,7 +88,7 @@ def bench(options: Options) -> report.Result:
 
 
 def judge(measured: harness.Rounds, models: Mapping[str, Collection[str]]) -> report.Result:
-    """`models`: of every order the models that came of it, with two workers and with three."""
+    """Return the result. `models` has the hashes of the models that each order trained with two and three workers."""
     ordered = [way for way in measured.figures if way != RANK]
     alike = sum(len(models[way]) == 1 for way in ordered) / len(ordered)
     return report.Result(
@@ -108,7 +108,7 @@ def judge(measured: harness.Rounds, models: Mapping[str, Collection[str]]) -> re
 
 
 def trained(way: str, *, workers: int, steps: int) -> list[dict[str, Any]]:
-    """One job to its end; what each worker says."""
+    """Run one job to its end; return each worker's report."""
     spec = JobSpec(name="reduction", workers=workers, servers=1, sync="bsp", checkpoints=CheckpointRules(every_s=600.0))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -1,7 +1,8 @@
-"""A whole training loop: WideDeep and DLRM, batch 512, one server and one worker, against the same loop without us.
+"""Measure a training loop of WideDeep and DLRM with one server and one worker, against loops without Springtide.
 
-Peers: plain PyTorch with sparse EmbeddingBags, and TorchRec for DLRM. Every side may use both cores. Out:
-`vs_pytorch_widedeep`, `vs_pytorch_dlrm`, `vs_torchrec`, `wait_share`. The loops: train_loop.py, train_torchrec.py.
+Peers: plain PyTorch with sparse EmbeddingBags, and TorchRec for DLRM. The batch size is 512, and every side may use
+both cores. Out: `vs_pytorch_widedeep`, `vs_pytorch_dlrm`, `vs_torchrec`, `wait_share`. Loops: train_loop.py,
+train_torchrec.py.
 """
 
 import contextlib
@@ -21,8 +22,8 @@ HISTORY = 200
 COSTS = ("worker CPU", "server CPU", "blocked")
 ON, OFF = "identities on", "identities off"
 SIZES: dict[str, Any] = {"rows": 100_000, "dim": 16, "batch": BATCH, "batches": 256, "lr": 0.01}
-LAYERS = {"bottom": [128, 64], "top": [256, 128]}  # the zoo's own widths, for the model that TorchRec cannot take over
-THREADS = (1, 2)  # a second thread does not always help, us or a peer: for each the better one counts
+LAYERS = {"bottom": [128, 64], "top": [256, 128]}  # the zoo's widths, for the copy of the model with TorchRec's tables
+THREADS = (1, 2)  # a second thread does not always help, so the better number counts for each side
 
 
 def sizes_of(options: Options) -> dict[str, Any]:
@@ -52,14 +53,14 @@ def bench(options: Options) -> report.Result:
 
 
 def trainer(stack: contextlib.ExitStack, server: peers.Worker, sizes: dict[str, Any], **more: Any) -> peers.Worker:
-    """A process that trains a model whose tables are on this server, which has the threads that it takes by itself."""
+    """Start a process that trains a model whose tables are on this server."""
     address = server.ask("round")["address"]
     loop = {**sizes, "kind": "springtide", "model": "widedeep", "threads": 1, "addresses": [address], **more}
     return stack.enter_context(peers.Worker("train/train_loop", options=loop))
 
 
 def one_round(worker: peers.Worker, seconds: float) -> dict[str, float]:
-    """Samples a second of ours, and the share of the time in which it waited for the server."""
+    """Return our worker's samples per second, and the share of time in which it waited for the server."""
     answer = worker.ask("round", seconds=seconds)
     spent = answer["spent"]
     step_s = BATCH / answer["figure"]
@@ -72,13 +73,13 @@ def named(side: str, threads: int) -> str:
 
 
 def our_best(rounds: harness.Rounds) -> int:
-    """The thread count that suits our worker best, as `against` finds a peer's."""
+    """Return the number of threads with which our worker is fastest."""
     measured = [threads for threads in THREADS if named("springtide", threads) in rounds.figures]
     return max(measured, key=lambda threads: rounds.median(named("springtide", threads)))
 
 
 def against(rounds: harness.Rounds, peer: str) -> harness.Ratio | None:
-    """Ours over a peer, each at the thread count that suits it best; None when it was not measured."""
+    """Return our rate relative to a peer, each at its best number of threads; None if the peer was not measured."""
     ours, names = named("springtide", our_best(rounds)), [named(peer, threads) for threads in THREADS]
     return report.worst([rounds.ratio(ours, name) for name in names if name in rounds.figures])
 
@@ -125,11 +126,11 @@ def judge(measured: dict[str, harness.Rounds], notes: list[str]) -> report.Resul
 
 
 def exactly_once(options: Options) -> report.Result:
-    """What it costs that no batch is applied twice: one loop whose pushes name their batches in every other round.
+    """Measure what it costs that no batch is applied twice: pushes name their batches in every other round.
 
-    WideDeep, batch 512, the same server process and worker process for both sides. The cost of a step is the CPU time
-    of both and the time the worker was blocked. Slots begin with a history of `HISTORY` ranges that do not join, as
-    many as fifty workers have under way. Out: `cost_vs_identity_off`.
+    WideDeep, batch 512; both sides use the same server and worker processes. The cost of a step is the CPU time of both
+    processes plus the time for which the worker was blocked. Slots start with a history of `HISTORY` separate ranges,
+    as many as fifty workers have in progress. Out: `cost_vs_identity_off`.
     """
     seconds, rounds = (0.3, 2) if options.quick else (0.75, 80)
     with contextlib.ExitStack() as stack:
@@ -141,7 +142,7 @@ def exactly_once(options: Options) -> report.Result:
 
 
 def cost(server: peers.Worker, worker: peers.Worker, identities: bool, seconds: float) -> dict[str, float]:
-    """Seconds of CPU and of waiting that a step of this round cost, and the parts of it."""
+    """Return the seconds of CPU and waiting per step of this round, in total and by part."""
     before = server.ask("round")["cpu_s"]
     answer = worker.ask("round", seconds=seconds, identities=identities)
     used = server.ask("round")["cpu_s"] - before

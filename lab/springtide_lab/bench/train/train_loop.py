@@ -1,7 +1,8 @@
-"""A training loop of a zoo model: plain PyTorch with sparse EmbeddingBags, or the same loop prepared by springtide.
+"""Run the training loop of a zoo model: plain PyTorch with sparse EmbeddingBags, or the same loop with Springtide.
 
-Options: kind, model, rows, dim, batch, batches, threads, lr, addresses (of servers), history (ranges that slots
-remember). A round: seconds, identities, times -> samples/s, steps, CPU seconds, parts of the time.
+Options: kind, model, rows, dim, batch, batches, threads, lr, addresses (of servers), history (number of ranges of
+trained batches that slots remember at the start). A round takes seconds, identities and times, and returns samples/s,
+steps, CPU seconds and the parts of the time.
 """
 
 import dataclasses
@@ -23,11 +24,11 @@ from springtide_lab.bench.core import jobs
 PACKAGES = ("torch",)
 
 TABLES, DENSE = 26, 13
-OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # ranges that never join, of a shard that is none of the loop
+OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # separate ranges of a shard that the loop never trains
 
 
 class LoopClicks(Dataset[Any]):
-    """Ready batches in memory: reading costs next to nothing, on both sides the same."""
+    """Ready batches in memory; reading costs almost nothing, and the same for both loops."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.size: int = options["batch"]

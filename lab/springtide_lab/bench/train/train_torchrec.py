@@ -1,7 +1,8 @@
-"""The DLRM of `bench train` with TorchRec: an EmbeddingBagCollection under DistributedModelParallel, gloo, world 1.
+"""Train the DLRM of `bench train` with TorchRec: EmbeddingBagCollection, DistributedModelParallel, gloo, world size 1.
 
 Options: rows, dim, batch, batches, threads, lr, file (int64 ids), shape [batches, tables, batch], port, and the layer
-widths of the model. A round: seconds -> samples/s. Runs in the peers' environment, without springtide.
+widths of the model. A round takes seconds and returns samples/s. The script runs in the peers' environment, without
+Springtide.
 """
 
 import itertools
@@ -29,7 +30,7 @@ def mlp(inputs: int, widths: Sequence[int], *, last_relu: bool) -> nn.Sequential
 
 
 class DLRM(nn.Module):
-    """Bottom MLP, dot products of all pairs, top MLP: the zoo's, with TorchRec's tables."""
+    """DLRM of the zoo with TorchRec's tables: bottom MLP, dot products of all pairs, top MLP."""
 
     pairs: torch.Tensor
 

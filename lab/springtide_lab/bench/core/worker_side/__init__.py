@@ -1,1 +1,1 @@
-"""The only folder on the import path of benchmark processes that run beside peers."""
+"""The only lab folder on the import path of processes in the peers' environment."""

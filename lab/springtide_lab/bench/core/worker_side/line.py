@@ -1,7 +1,7 @@
-"""The worker's end of the JSON-line protocol of bench/core/peers.py: `python line.py SCRIPT`.
+"""Serve a benchmark script over the JSON-line protocol of bench/core/peers.py: `python line.py SCRIPT`.
 
-A script imports it by its bare name. `start(options)` of a script prepares and returns the function that does a round;
-`PACKAGES` are those whose versions are reported.
+Scripts import this module as `line`. A script's `start(options)` prepares and returns the function that measures a
+round. The script's `PACKAGES` names the packages whose versions are reported.
 """
 
 import importlib
@@ -21,7 +21,7 @@ Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def serve(path: pathlib.Path) -> None:
-    """Answer requests for a script until told to stop; what libraries print goes to stderr, away from the answers."""
+    """Answer requests for a script until a stop request. Output of libraries goes to stderr, not among the answers."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     sys.path.insert(0, str(path.parent))
@@ -55,13 +55,13 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process so far, all threads."""
+    """Return the CPU seconds that all threads of this process have used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 class Repeated(NamedTuple):
-    """How often something was done, in how many seconds and CPU seconds."""
+    """Number of repetitions, and the seconds and CPU seconds that they took."""
 
     times: int
     seconds: float
@@ -69,7 +69,7 @@ class Repeated(NamedTuple):
 
 
 def repeat(work: Callable[[], object], seconds: float) -> Repeated:
-    """Do it again and again for about `seconds`, once at least."""
+    """Repeat `work` for about `seconds`, but at least once."""
     used, began, times = cpu_s(), time.perf_counter(), 0
     while (took := time.perf_counter() - began) < seconds or not times:
         work()
@@ -78,7 +78,7 @@ def repeat(work: Callable[[], object], seconds: float) -> Repeated:
 
 
 def fill(peer: socket.socket, view: memoryview) -> bool:
-    """Receive as many bytes as the view has; False when the peer has closed."""
+    """Receive bytes until the view is full; return False if the peer closes the connection first."""
     have = 0
     while have < len(view):
         came = peer.recv_into(view[have:], 0, 0 if isinstance(peer, ssl.SSLSocket) else socket.MSG_WAITALL)
