@@ -1,1 +1,1 @@
-"""Tables and figures of the five papers, computed by this code."""
+"""Reproduce tables and figures of the five papers with this code."""

@@ -1,7 +1,7 @@
-"""The autoscalers that Kale compares: HPA, KEDA, Autopilot and Madu by their published rules, and Kale as published.
+"""Implement the autoscalers that Kale compares, by their published rules: HPA, KEDA, Autopilot, Madu and Kale.
 
-In: measurements of each lane (one day under one setting), as arrays. Out: wanted workers. `schemes` in kale/ says how
-often each is asked.
+In: measurements of each lane (one day under one setting), as arrays. Out: wanted workers. `schemes` in kale/ sets how
+often each autoscaler decides.
 """
 
 import math
@@ -80,7 +80,7 @@ class Windows:
 
 
 class Hpa:
-    """Follows a ratio, by default utilization / target, within stabilization windows."""
+    """Autoscaler that follows a ratio, by default utilization / target, within stabilization windows."""
 
     def __init__(self, settings: "HpaSettings | KedaSettings", *, most: int, every_s: float) -> None:
         self._target, self._most = settings[0], most
@@ -110,7 +110,7 @@ class KedaSettings(NamedTuple):
 
 
 class Keda(Hpa):
-    """Follows lag."""
+    """Autoscaler that follows lag."""
 
     def _ratio(self, workers: Counts, backlog: Array) -> Array:
         return np.minimum(backlog, PARTITIONS * self._target) / (self._target * workers)

@@ -1,4 +1,4 @@
-"""Report of a reproduction: rows with the paper's figure beside ours, and a table of them.
+"""Report a reproduction: rows with the paper's figure beside ours, printed as a table.
 
 In: figures by seed. Out: `Row`s; `show` prints them. Next: `runner`.
 """
@@ -16,13 +16,13 @@ from springtide_lab.charts import Bar
 
 NOT_IN_TEXT = "not in text"
 BENCHES = pathlib.Path(__file__).parents[3] / "docs" / "benchmarks"
-"""Published results of benchmarks, a JSON file each."""
+"""Folder of published benchmark results, one JSON file each."""
 Better = Literal["higher", "lower"]
 EQUAL = 1e-9
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure. `ours` is None where it cannot be reproduced; `why` says why."""
+    """One figure. `ours` is None if it cannot be reproduced, and `why` is the reason."""
 
     figure: str
     what: str
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     spread: tuple[float, float] | None = None
     why: str = ""
     bound: float | None = None
-    """The best that anyone could do in this world, where that is known."""
+    """Best value that any system could reach in the simulated world, if it is known."""
 
 
 def row(
@@ -47,7 +47,7 @@ def row(
     bound: Sequence[float] = (),
     **goal: Any,
 ) -> Row:
-    """The median over seeds, with the smallest and the largest; a goal is met by the median."""
+    """Return a row with the median, smallest and largest value over the seeds; the median decides about the goal."""
     known = [value for value in ours if value is not None]
     if not known:
         return missing(figure, what, paper, why or "nothing was measured")
@@ -88,10 +88,10 @@ def missing(figure: str, what: str, paper: float | str, why: str) -> Row:
 
 
 def show(rows: Sequence[Row], *, title: str) -> None:
-    """A table within 80 columns; notes below it."""
+    """Print a table of at most 80 columns, with notes below it."""
     screen = console.Console(width=80, highlight=False, emoji=False)
     screen.print(title, style="bold")
-    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False)  # 69 columns and 11 between them
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False)  # 69 columns + 11 of gaps
     for column, width in (("figure", 11), ("what", 28), ("paper", 9), ("ours", 7), ("goal", 8), ("", 6)):
         justify: Literal["left", "right"] = "left" if column in {"figure", "what"} else "right"
         shown.add_column(column, justify=justify, overflow="fold", width=width)
@@ -104,7 +104,7 @@ def show(rows: Sequence[Row], *, title: str) -> None:
 
 
 def published(path: pathlib.Path) -> dict[str, Any] | None:
-    """Read what a benchmark has published; None where there is nothing, or only a quick run."""
+    """Read a benchmark's published result; return None if there is none, or only one of a quick run."""
     try:
         run: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
@@ -113,7 +113,7 @@ def published(path: pathlib.Path) -> dict[str, Any] | None:
 
 
 def published_goal(folder: pathlib.Path, bench: str, id: str, figure: str, what: str, paper: float | str) -> Row:
-    """A row from a goal of a published benchmark; without a figure if that goal is not published."""
+    """Return a row from a published benchmark's goal; without a value if the goal is not published."""
     run, command = published(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
     goal = next((goal for goal in (run or {}).get("goals", []) if goal["id"] == id), None)
     if run is None or goal is None or goal["value"] is None:
@@ -133,7 +133,7 @@ def _figure(value: float | str | None) -> str:
 
 
 def bars_of(rows: Iterable[Row], label: Callable[[Row], str] = lambda row: row.what) -> list[Bar]:
-    """Bars of those rows that have a figure, with the paper's where that is a number."""
+    """Return bars of the rows that have a value, with the paper's value if it is a number."""
     return [
         Bar(
             label(row),

@@ -1,7 +1,7 @@
-"""`springtide reproduce NAME`: computes a paper's figures with this code and prints them beside the paper's own.
+"""Run `springtide reproduce NAME`: compute a paper's figures with this code and print them beside the paper's.
 
-In: `ReproduceOptions`. Out: a table, one JSON object, and with a folder pictures. `PAPERS` lists the papers; each one's
-`reproduction` module has `reproduce(seeds, options)`, which returns a `Reproduced`.
+In: `ReproduceOptions`. Out: a table, one JSON object and, if a folder is given, pictures. `PAPERS` lists the papers;
+the `reproduction` module of each has `reproduce(seeds, options)`, which returns a `Reproduced`.
 """
 
 import concurrent.futures
@@ -25,7 +25,7 @@ from springtide_lab.reproduce.report import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReproduceOptions:
-    """What the user asked for; None: as the paper has it."""
+    """Options of the user; None means the reproduction's default."""
 
     seeds: int | None = None
     jobs: int | None = None
@@ -42,11 +42,11 @@ class Reproduced(NamedTuple):
     facts: dict[str, Any]
     """Sizes of the run that belong in its report, such as the number of jobs."""
     draw: Callable[[pathlib.Path], list[pathlib.Path]]
-    """Draws the pictures into a folder."""
+    """Function that draws the pictures into a folder and returns their paths."""
 
 
 class Paper(NamedTuple):
-    """One paper: its module, how many seeds it takes by default, and the options that it knows."""
+    """One paper: its module, its default number of seeds, and the options that it accepts."""
 
     module: str
     seeds: int = 3

@@ -1,1 +1,1 @@
-"""DLRover-RM: simulated clusters and figures."""
+"""Reproduce DLRover-RM and DLRover with simulated clusters."""

@@ -1,4 +1,4 @@
-"""The papers' production clusters: days of drawn jobs, as their users asked for and as planned.
+"""Simulate days of the papers' production clusters, with the shapes that users requested and with planned shapes.
 
 In: seeds. Out: rows of Fig. 9, Table 4, Figs. 14 and 15 of DLRover-RM (000), and of §6.4 of DLRover (001).
 """
@@ -34,11 +34,11 @@ CLASSES: dict[str, Which] = {
     "hot servers": lambda one: one.job.faults.hot > 1,
     "too little server CPU": lambda one: one.job.faults.starved,
 }
-"""Whose completion times Fig. 15 shows."""
+"""Classes of jobs whose completion times Fig. 15 shows."""
 
 
 class Case(NamedTuple):
-    """A figure of a summary, before and with DLRover-RM, as the paper has it."""
+    """One figure of a summary, with the paper's values before and with DLRover-RM."""
 
     figure: str
     what: str
@@ -53,7 +53,7 @@ FAILURES = (
     Case("000 Table 4", "slow by a hot server", "slow_hot", 0.08, 0.01),
     Case("000 Table 4", "slow by a straggler", "slow_straggler", 0.07, 0.007),
 )
-"""Shares of jobs."""
+"""Failures and slow jobs, as shares of all jobs."""
 UTILIZATION = (
     Case("000 Fig. 14", "CPU of workers", "worker_cpu", 0.19, 0.40),
     Case("000 Fig. 14", "CPU of servers", "server_cpu", 0.13, 0.414),
@@ -62,27 +62,27 @@ UTILIZATION = (
     Case("001 §6.4", "CPU", "cpu", 0.29, 0.44),
     Case("001 §6.4", "memory", "memory", 0.31, 0.52),
 )
-"""Used of what was allocated."""
+"""Used shares of the allocated resources."""
 COMPLETION = (
     Case("000 Fig. 14", "completed, below 100 CPUs", "completion_small", 0.84, 0.95),
     Case("000 Fig. 14", "completed, from 100 CPUs", "completion_large", 0.67, 0.87),
 )
-"""Finished over submitted, by size."""
+"""Finished jobs as a share of submitted jobs, by size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDay:
-    """The same jobs under several systems."""
+    """Stories of the same jobs under several systems."""
 
     before: Story
-    """As users asked for, on Kubeflow."""
+    """Shapes as requested by users, on Kubeflow."""
     after: Story
-    """Ours."""
+    """Our planner, with the history of earlier jobs."""
     cold: Story
-    """Ours, which has no history."""
+    """Our planner without history."""
     oracle: Story
     soonest: Story
-    """The oracle that knows how long pods pend, too."""
+    """The oracle that also knows how long pods stay pending."""
 
     @property
     def was(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def rows(days: Sequence[ClusterDay]) -> list[Row]:
 
 
 def warm_start(days: Sequence[ClusterDay]) -> list[Row]:
-    """Fig. 9: how near the first shape is to the last, of jobs whose user has run such a job before."""
+    """Return Fig. 9: how close the first shape is to the last, for jobs whose kind has finished before."""
     spent = [1 - _scaling(day.after) / _scaling(day.cold) for day in days]
     shapes = [
         row("000 Fig. 9", f"first to last shape: {role}", paper, [near(day.after, role) for day in days], goal=paper)
@@ -165,13 +165,13 @@ def warm_start(days: Sequence[ClusterDay]) -> list[Row]:
 
 
 def near(story: Story, role: str) -> float:
-    """1 - |first - last| / last, in the mean."""
+    """Return the mean of 1 - |first - last| / last."""
     found = [max(0.0, 1 - abs(first - last) / last) for first, last in first_and_last(story, role)]
     return float(np.mean(found)) if found else float("nan")
 
 
 def first_and_last(story: Story, role: str) -> list[tuple[int, int]]:
-    """How many workers or servers finished jobs began and ended with, of kinds that had finished before they began."""
+    """Return the first and last number of a role in finished jobs whose kind had finished before they started."""
     first_end: dict[str, float] = {}
     for outcome in story.outcomes:
         first_end.setdefault(outcome.job.kind, outcome.ended_at)
@@ -197,7 +197,7 @@ def before_and_after(cases: Sequence[Case], days: Sequence[ClusterDay], *, bette
 
 
 def times(days: Sequence[ClusterDay]) -> list[Row]:
-    """Fig. 15: completion times of finished jobs below those of before; and over the oracle's."""
+    """Return Fig. 15: completion times of finished jobs compared with those before and with the oracle's."""
     papers = ((0.31, 0.357), (0.21, 0.286), (0.57, 0.287))
     every = CLASSES["all jobs"]
     rows = []

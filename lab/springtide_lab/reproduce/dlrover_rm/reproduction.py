@@ -1,6 +1,7 @@
-"""Reproduces DLRover-RM (000) and DLRover (001): rows and the pictures of Figs. 7 and 9 to 15.
+"""Reproduce DLRover-RM (000) and DLRover (001): rows and the pictures of Figs. 7 and 9 to 15.
 
-In: seeds and a number of jobs per day. Next: `testbed` and `trouble` run one job at a time, `cluster_days` a cluster.
+In: seeds and a number of jobs per day. Next: `testbed` and `trouble` simulate one job at a time, `cluster_days` a
+cluster.
 """
 
 import functools
@@ -106,7 +107,7 @@ def _throughput(path: pathlib.Path, seed: int) -> pathlib.Path:
 
 
 def _fit(path: pathlib.Path, seed: int) -> pathlib.Path:
-    """Fig. 11: measured shapes, the model fitted to every third, and its prediction for the others."""
+    """Draw Fig. 11: measured shapes, the model fitted to every third, and its prediction for the others."""
     job, random = testbed.job_of(MODELS["widedeep"], seed), np.random.default_rng([seed, 11])
     counts, servers = (2, 4, 8, 12, 16, 20, 24, 28, 32), (2, 4, 8)
     shapes = {p: [Shape(workers=w, servers=p, worker_cpu=3, server_cpu=16) for w in counts] for p in servers}
@@ -148,7 +149,7 @@ def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.TroubleCase
 
 
 def warm_start(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib.Path:
-    """Fig. 9: the first against the last configuration of each job; on the line nothing had to be changed."""
+    """Draw Fig. 9: the first against the last configuration of each job; points on the line did not change."""
     panels = []
     for role, paper in (("workers", 0.92), ("servers", 0.85)):
         pairs = [pair for day in days for pair in cluster_days.first_and_last(day.after, role)]
@@ -191,7 +192,7 @@ def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib
 
 
 def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib.Path:
-    """Fig. 15: how many jobs had ended after so many hours."""
+    """Draw Fig. 15: the share of finished jobs that had ended after so many hours."""
     panels = []
     for title, which in cluster_days.CLASSES.items():
         curves = [

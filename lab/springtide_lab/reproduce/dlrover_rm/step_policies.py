@@ -1,4 +1,4 @@
-"""ES and Optimus, the baselines of DLRover's section 6.3: they scale a job in fixed steps, by its measured speeds.
+"""Implement ES and Optimus, the baselines of DLRover's section 6.3, which scale a job in fixed steps by measured speed.
 
 In: a job's model, which sets the size of a step. Out: systems for the simulator, with the mechanisms of an elastic
 scheduler. Both keep the role sizes that the user requested. This Optimus, by DLRover's authors, is faster than the

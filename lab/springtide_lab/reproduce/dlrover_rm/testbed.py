@@ -1,7 +1,7 @@
-"""The papers' test beds: one job at a time on a calm cluster of 20 nodes.
+"""Simulate the papers' test beds: one job at a time on a fault-free cluster of 20 nodes.
 
 In: seeds. Out: rows of Figs. 7, 8, 10 and 11 of DLRover-RM (000), of Tables 1 and 2 and Fig. 9 of DLRover (001).
-Table 1 is DLRover's own way (`planning.lifecycle.stages`, Eqns 10 and 11). Jobs with slow roles: `trouble`.
+Table 1 uses DLRover's own equations (`planning.lifecycle.stages`, Eqns 10 and 11). Jobs with slow roles: `trouble`.
 """
 
 import math
@@ -47,13 +47,13 @@ load).
 """
 TWELVE_MIN_S, AT_THE_END_S = 720.0, 1e9
 DRAWS = 20
-"""Of 36 shapes, by seed, for Fig. 11: of Eqn 1 alone single draws lie between 7 and 33%."""
+"""Draws of 36 shapes per seed for Fig. 11, because the error of Eqn 1 varies from 7 to 33% between draws."""
 TUNED_NEED = MemoryNeed(worker=4 * GIB, server=GIB, rows=56 * GIB)
-"""001 Table 2: 4 GB a worker, 8 servers of 8 GB."""
+"""Memory by 001 Table 2: 4 GB per worker, 8 servers of 8 GB."""
 
 
 def job_of(model: PaperModel, seed: int, **faults: Any) -> TrueJob:
-    """The test bed's job, sized by hand where nobody else sizes it."""
+    """Return the test bed's job; it requests the shape tuned by hand."""
     return replace(workload.one(WORLD, model, requested=model.tuned), seed=seed * 8, faults=JobFaults(**faults))
 
 
@@ -65,7 +65,7 @@ def tell(
     mechanisms: systems.Mechanisms | None = None,
     cores: float | None = None,
 ) -> Story:
-    """One job under one policy; `cores`: all that it may have, if not the usual."""
+    """Simulate one job under one policy. `cores` replaces the usual limit of cores."""
     config = PlanningConfig(exact_seconds=0.0, total_cpu=cores or PlanningConfig().total_cpu)
     world = WORLD if cores is None else WORLD.changed(job_cpu=cores)
     if name == "oracle":
@@ -105,7 +105,7 @@ def history_of(job: TrueJob) -> list[PastJob]:
 
 
 def speed_at(story: Story, seconds: float) -> float:
-    """Steps a second that many seconds after the submission."""
+    """Return the steps per second at so many seconds after the submission."""
     known = [steps for at, steps in story.speeds.get("job", []) if at <= seconds]
     return known[-1] if known else 0.0
 
@@ -115,7 +115,7 @@ def less(ours: float, theirs: float) -> float:
 
 
 def completion(seeds: Sequence[int]) -> list[Row]:
-    """Fig. 7: completion times beside shapes tuned by hand, ES, Optimus; and beside the oracle."""
+    """Return Fig. 7: completion times compared with shapes tuned by hand, ES, Optimus and the oracle."""
     rows, by_es, by_optimus = [], [], []
     for model in MODELS.values():
         tuned, ratio = [], []
@@ -138,7 +138,7 @@ def completion(seeds: Sequence[int]) -> list[Row]:
 
 
 def other_widths(seeds: Sequence[int]) -> list[Row]:
-    """Jobs that are wider or narrower than the models are, as those of a cluster's day; how near to the oracle."""
+    """Compare with the oracle for jobs that vary from the models, as jobs of a cluster's day do."""
     from_nothing, from_history = [], []
     for model in MODELS.values():
         for seed in seeds:
@@ -161,7 +161,10 @@ def _means(values: Sequence[float], seeds: Sequence[int]) -> list[float]:
 
 
 def cold_start(seeds: Sequence[int]) -> list[Row]:
-    """000 Fig. 10 and 001 Fig. 9: how fast, how soon, from nothing. 001's Wide & Deep has a hot server."""
+    """Return 000 Fig. 10 and 001 Fig. 9: speed, and time to reach it, from a cold start.
+
+    The Wide & Deep job of 001 has a hot server.
+    """
     kinds = {"widedeep": {}, "hot": {"hot": WORLD.faults.hot_load}, "xdeepfm": {}}
     stories = {
         (kind, name): [tell(job_of(MODELS.get(kind, MODELS["widedeep"]), seed, **changes), name) for seed in seeds]
@@ -191,7 +194,7 @@ def cold_start(seeds: Sequence[int]) -> list[Row]:
 
 
 def fitted(seeds: Sequence[int]) -> list[Row]:
-    """Fig. 11: the model fitted to some shapes, asked about others; means over draws, by seed."""
+    """Return Fig. 11: errors of the model fitted to some shapes on other shapes, as means over draws by seed."""
     found = np.array([_mean_mapes(seed) for seed in seeds])
     alone, planned, knowing, within = (column.tolist() for column in found.T)
     what = "widedeep: MAPE on shapes not measured"
@@ -222,8 +225,11 @@ def _mean_mapes(seed: int) -> list[float]:
 
 
 def _mapes(seed: int) -> tuple[float, float, float, float] | None:
-    """Of Eqn 1 fitted to some shapes, of what plans are made by, of Eqn 1 fitted to those it is asked about; and of the
-    first on the shapes that it was fitted to."""
+    """Return four errors, or None if a fit fails.
+
+    Errors on unmeasured shapes: of Eqn 1 alone, of the model that plans use, of Eqn 1 fitted to these shapes
+    themselves. The fourth is the error of Eqn 1 on the shapes that it was fitted to.
+    """
     random = np.random.default_rng(seed)
     job = job_of(MODELS["widedeep"], seed)
     shapes = [_random_shape(random) for _ in range(36)]
@@ -260,18 +266,18 @@ def _random_shape(random: np.random.Generator) -> Shape:
 
 
 def measured(job: TrueJob, shape: Shape, random: np.random.Generator, at: float = 0.0) -> Profile:
-    """A profile of 100 steps with the test bed's noise."""
+    """Return a profile of 100 steps with the test bed's noise."""
     noise = tuple(np.exp(random.normal(0.0, WORLD.measured.noise, size=5)).tolist())
     return physics.profile(job, shape, physics.speed(job, shape), steps=100, at=at, noise=noise)
 
 
 def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
-    """000 Fig. 10: minutes and steps a second, by policy, for a plot."""
+    """Return minutes and steps per second by policy, for the plot of 000 Fig. 10."""
     found = {}
     for name in ("springtide", "es", "optimus"):
         story = tell(job_of(MODELS["widedeep"], seed), name)
-        points = sorted(dict(story.speeds.get("job", [])).items())  # the last speed of each moment
-        points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # as it was to the end
+        points = sorted(dict(story.speeds.get("job", [])).items())  # keep the last speed of each time
+        points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # and its end
         steps = [pair for before, after in pairwise(points) for pair in ((before[0], before[1]), (after[0], before[1]))]
         found[name] = [(at / 60, speed) for at, speed in steps]
     return found
@@ -280,15 +286,15 @@ def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
 SPEED_UP = {"widedeep": 0.73, "xdeepfm": 0.96}
 OPTIMIZED = {"widedeep": 210.0, "xdeepfm": 47.8}
 ADJUSTED = {"widedeep": 258.0, "xdeepfm": 56.0}
-"""001 Table 1 and §4.2: speed-up, steps/s with the shape of Table 2, and steps/s at the end."""
+"""Figures of 001 Table 1 and §4.2: speed-up, steps/s with the shape of Table 2, and steps/s at the end."""
 WHY = {
     "widedeep": "one worker and one server make 12 steps/s by 001 and 3 by 000's coefficients, which are used: so more "
     "servers make every worker faster",
     "xdeepfm": "001's worker used 19 of 32 cores; by the coefficients that its other figures give it uses nearly all",
 }
-"""Why speed-ups are others than the paper's."""
+"""Reasons why the speed-ups differ from the paper's."""
 BEYOND_CORES = 232.0
-"""001 §4.2: 8 + 2 workers of 20 cores and 2 servers of 16, two of the workers being beyond the quota."""
+"""Cores in 001 §4.2: 8 + 2 workers of 20 cores and 2 servers of 16; two of the workers exceed the quota."""
 WITHIN = (
     f"the paper's 56 steps/s are those of {BEYOND_CORES:g} cores, two workers of low priority among them; within 200 "
     "it makes 47.8, and no shape is faster than ours"
@@ -296,7 +302,7 @@ WITHIN = (
 
 
 def by_use(model: PaperModel) -> tuple[float, float, Shape]:
-    """Steps/s of the sample and of the size that DLRover's equations find from it, and that size."""
+    """Return steps/s of the sample run, steps/s of the shape that DLRover's equations find from it, and that shape."""
     job, limits, config = job_of(model, 0), running_job.bounds(WORLD, elastic=True), PlanningConfig()
     sample = Shape(workers=1, servers=1, worker_cpu=config.node_cpu, server_cpu=config.node_cpu)
     servers = stages.servers_first(sample, _need(physics.speed(job, sample), sample), limits, config)
@@ -311,7 +317,7 @@ def _need(speed: physics.Speed, shape: Shape) -> stages.MeasuredNeed:
 
 
 def sizes() -> list[Row]:
-    """Table 1, by DLRover's equations alone."""
+    """Return Table 1, computed with DLRover's equations only."""
     found = []
     for name, paper in SPEED_UP.items():
         one, many, size = by_use(MODELS[name])
@@ -324,7 +330,7 @@ def sizes() -> list[Row]:
 
 
 def adjusted(seeds: Sequence[int]) -> list[Row]:
-    """Where ours ends, from a cold start; Wide & Deep with a hot server too."""
+    """Return the speeds at which our planner ends from a cold start; for Wide & Deep also with a hot server."""
     wide, hot = MODELS["widedeep"], WORLD.faults.hot_load
     before = [physics.speed(job_of(wide, seed), wide.tuned, physics.FaultCondition(hot=hot)).steps_s for seed in seeds]
     rows = [row("001 Table 1", "widedeep: steps/s with a hot server, as tuned", OPTIMIZED["widedeep"], before)]
@@ -353,12 +359,12 @@ def _last_speed(job: physics.TrueJob, name: str, cores: float | None = None) -> 
 
 
 def tables(seeds: Sequence[int]) -> list[Row]:
-    """Tables 1 and 2 of DLRover (001)."""
+    """Return Tables 1 and 2 of DLRover (001)."""
     return [*sizes(), *adjusted(seeds)]
 
 
 def trained(folder: pathlib.Path = BENCHES) -> list[Row]:
-    """Rows that need real training: Fig. 8 of 000 and §6.2 of 001, from the published `bench auc` and `auc-xdeepfm`."""
+    """Return rows of real training, Fig. 8 of 000 and §6.2 of 001, from the published `bench auc` and `auc-xdeepfm`."""
     papers = (("widedeep", "auc", 0.0004), ("xdeepfm", "auc-xdeepfm", 0.0006))
     return [row for model, bench, within in papers for row in _trained(folder, model, bench, within)]
 

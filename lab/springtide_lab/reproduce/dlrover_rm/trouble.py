@@ -1,7 +1,7 @@
-"""One job of the test bed with a slow worker or server, and three ways to meet it: Figs. 12, 13 (000), Fig. 8 (001).
+"""Simulate a test bed job with a slow worker or server under three strategies: Figs. 12, 13 (000), Fig. 8 (001).
 
-000 compares strategies in the shape tuned by hand; 001 compares DLRover, which sizes jobs itself, with jobs tuned by
-hand. The bound is the same job, had nothing happened to it.
+Paper 000 compares strategies with the shape tuned by hand. Paper 001 compares DLRover, which sizes jobs itself, with
+jobs tuned by hand. The bound is the same job without the slow role.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from springtide_lab.reproduce.dlrover_rm.testbed import end, job_of, learned, le
 from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
 TRADITIONAL = systems.Mechanisms(servers=systems.ServerChange.RESTART, dynamic_shards=False)
-"""Stops and restarts when something is wrong; each worker has an equal part of the data (000 section 5.1)."""
+"""Mechanisms that stop and restart a job with a slow role; each worker has an equal part of the data (000 §5.1)."""
 EIGHT_MIN = (
     "a restart takes 8 minutes, as the text says of Fig. 12 (5 to restart, 3 to save and load); all notice after one"
 )
@@ -33,18 +33,18 @@ SET = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TroubleCase:
-    """One figure's job."""
+    """The job of one figure."""
 
     figure: str
     who: str
     speed: float
     model: str
     paper: float
-    """By how much ours is below doing nothing."""
+    """The paper's reduction of completion time compared with doing nothing."""
     restart: float | None = None
-    """The same of a restart, where the paper has one."""
+    """The paper's reduction compared with a restart; None if it has no such figure."""
     at: float | None = None
-    """Share of the job after which it happens; None: drawn."""
+    """Share of the job after which the role becomes slow; None draws it by seed."""
 
     @property
     def what(self) -> str:
@@ -149,5 +149,5 @@ def _own(case: TroubleCase, jobs: Sequence[TrueJob], seeds: Sequence[int]) -> li
 
 
 def _times(jobs: Sequence[TrueJob], mechanisms: systems.Mechanisms | None) -> list[float]:
-    """Completion times in the shape tuned by hand; None: nothing is done about anything."""
+    """Return completion times with the shape tuned by hand; without `mechanisms`, nothing is done about slow roles."""
     return [end(job, "static", mechanisms=mechanisms).jct_s for job in jobs]

@@ -1,1 +1,1 @@
-"""GoldMiner: a cluster of 64 GPUs in virtual time, with jobs that want more cores a GPU than there are."""
+"""Reproduce GoldMiner: a cluster of 64 GPUs in virtual time, with jobs that need more cores per GPU than it has."""

@@ -1,7 +1,7 @@
-"""One run of one system in virtual time: jobs wait, run and end; between two events every speed is constant.
+"""Simulate one system on a cluster in virtual time: jobs wait, run and end; speeds are constant between two events.
 
-In: jobs, a `SharingSystem`, a `TracePreset`. Out: a `ClusterStory`, and `Figures` of it. Every job is tuned first by
-the code that tunes real ones (`walk`: Fig. 13), and lends afterwards what its trainers do not need.
+In: jobs, a `SharingSystem`, a `TracePreset`. Out: a `ClusterStory`, and its `Figures`. The tuner of real jobs first
+tunes every job (`walk`: Fig. 13). Afterwards each job lends the cores that its trainers do not need.
 """
 
 import functools
@@ -21,24 +21,24 @@ from springtide_lab.reproduce.goldminer.systems import Held, Host, SharingSystem
 
 DONE = 1e-9
 INTERVALS = 80
-"""No walk is so long."""
+"""Most intervals of a walk; real walks are shorter."""
 QUIET = 6
-"""Intervals without a change after which it is over."""
+"""Intervals without a change after which a walk is over."""
 FREE = 256.0
-"""Cores that it may have beside its trainer's."""
+"""Cores that a tuned job may use in addition to its trainer's cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """One interval."""
+    """State of a job in one interval of its walk."""
 
     data_workers: int
     data_worker_cpu: float
     trainer_cpu: float
     speed: float
-    """Of its ideal."""
+    """Share of the job's ideal speed."""
     why: str = ""
-    """What led to the next."""
+    """Reason of the decision that led to the next interval."""
 
     @property
     def sizes(self) -> tuple[int, float, float]:
@@ -47,11 +47,11 @@ class Stand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """From the first interval to the one after which nothing changed."""
+    """Tuning of one job, from the first interval to its last change."""
 
     stands: tuple[Stand, ...]
     spare: float = 0.0
-    """Cores of its trainer that others may have, of a job that ends without data workers."""
+    """Cores of the trainer that other jobs may use, if the walk ends without data workers."""
 
     @property
     def end(self) -> Stand:
@@ -95,7 +95,7 @@ def _seen(model: GpuModel, stand: Stand, at: float, share: float) -> FeedSeen:
     capable = min(model.capable, _takes(model, stand.trainer_cpu)) if fed else 1.0
     waits = max(0.0, 1.0 - could / capable) if fed else 0.0
     uses = stand.speed * (model.trainer - 0.5 if fed else model.ratio)
-    own = 0.0 if fed else 1.0 - stand.speed  # overlapped in one process: what it loses to preprocessing
+    own = 0.0 if fed else 1.0 - stand.speed  # in one process: the share of time lost to preprocessing
     stage = StageSeen(
         consumers=1,
         workers=stand.data_workers,
@@ -122,7 +122,7 @@ def _seen(model: GpuModel, stand: Stand, at: float, share: float) -> FeedSeen:
 
 @dataclass(slots=True)
 class ClusterRun:
-    """A job that runs."""
+    """A running job."""
 
     job: Job
     held: Held
@@ -199,9 +199,9 @@ class Feeding:
         self.local_share = 1.0
 
     def round(self, running: Sequence[ClusterRun], now: float, *, others: bool) -> bool:
-        """Share out and place; True: something changed, so that there is something to measure.
+        """Divide cores between jobs and place data workers; return True if anything changed and must be measured.
 
-        `others`: jobs have come or gone, so that there may be better places even for what stays as it is.
+        `others` says that jobs have started or ended, so that unchanged data workers may find better places.
         """
         for one in running:
             self._settle(one, now)
@@ -238,7 +238,7 @@ class Feeding:
         return now < one.started + len(self._tuned(one).stands) * self._preset.round_min - 1e-9
 
     def _settle(self, one: ClusterRun, now: float) -> None:
-        """A trainer whose job is tuned gives back what it does not need; one that is fed has it settled by `_lend`."""
+        """Take unneeded cores from the trainer of a tuned job without data workers; `_lend` handles other jobs."""
         tuned = self._tuned(one)
         if not self._new(one, now) and not tuned.end.data_workers:
             _hold(one, min(one.held[0][2], max(tuned.end.trainer_cpu - tuned.spare, self._preset.keep)))
@@ -250,9 +250,9 @@ class Feeding:
         return TrainerCores(one.job.gpus, needs, lends=not self._preset.keep)
 
     def _lend(self, fed: Sequence[ClusterRun], kept: Mapping[str, float]) -> bool:
-        """Trainers have so many cores from now on, where their machines have them. Whether anything changed."""
+        """Give trainers these numbers of cores; return True if anything changed."""
         changed = False
-        for one in sorted(fed, key=lambda one: kept[one.job.name] - one.held[0][2]):  # those that give back first
+        for one in sorted(fed, key=lambda one: kept[one.job.name] - one.held[0][2]):  # givers first
             before, wanted = one.held[0][2], kept[one.job.name]
             if wanted != before:
                 _hold(one, wanted)
@@ -303,7 +303,7 @@ def _homes(one: ClusterRun) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """A job that has ended."""
+    """A job that has ended; times are in minutes."""
 
     job: Job
     started: float
@@ -320,7 +320,7 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMoment:
-    """How the cluster was from a moment on: shares of what there is."""
+    """State of the cluster from a time on, as shares of its resources."""
 
     at: float
     gpus: float
@@ -331,7 +331,7 @@ class ClusterMoment:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterStory:
-    """What happened."""
+    """Ended jobs and states of the cluster in one run."""
 
     ends: list[JobEnd] = field(default_factory=list)
     moments: list[ClusterMoment] = field(default_factory=list)
@@ -431,17 +431,17 @@ class _World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Minutes and shares."""
+    """Figures of one run: times in minutes, and shares."""
 
     jct: float
     queueing: float
     gpus: float
-    """Allocated, of all, in the minutes that are measured."""
+    """Allocated share of all GPUs in the measured minutes."""
     cpus: float
     fragmentation: float
-    """Section 2: |free cores' share - free GPUs' share|, mean of machines and time."""
+    """Mean over machines and time of |share of free cores - share of free GPUs|, as defined in section 2."""
     local: float
-    """Of data workers' cores, those beside a trainer of theirs."""
+    """Share of the data workers' cores that are on a machine of one of their trainers."""
 
 
 def figures(story: ClusterStory, until: float) -> Figures:

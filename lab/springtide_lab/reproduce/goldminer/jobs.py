@@ -1,7 +1,8 @@
-"""Jobs of GoldMiner's section 5.6: ten models with the cores per GPU that each wants, and draws of submissions.
+"""Draw jobs of GoldMiner's section 5.6: ten models with the cores per GPU that each needs, and their submissions.
 
-The text does not have Fig. 1's bars: Bert alone fits 8 cores a GPU, the most is 64. Each ratio is the lowest allowed,
-so jobs with 8 cores a GPU are slowed 2.44 times in the mean (Table 5: 2.43).
+The text does not give the bars of Fig. 1, only that 8 cores per GPU suffice for Bert alone and that the maximum is 64.
+Each ratio is the lowest that the text allows. With 8 cores per GPU, jobs are therefore 2.44 times slower on average
+(Table 5: 2.43).
 """
 
 import csv
@@ -19,17 +20,17 @@ from springtide import errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """One kind of job."""
+    """One model that jobs train."""
 
     name: str
     ratio: float
-    """Cores a GPU with which it is as fast as it can be, in one process."""
+    """Cores per GPU that it needs for full speed in one process."""
     trainer: float
-    """Of these, cores that stay with its trainer once data workers preprocess."""
+    """Cores per GPU that its trainer needs once data workers preprocess."""
     intensive: bool
-    """Above 12 cores a GPU: the class of section 5.6."""
+    """True if it needs more than 12 cores per GPU: the class of section 5.6."""
     overhead: float = 0.0
-    """What data workers cost it at its fastest (Table 2)."""
+    """Share of its full speed that data workers cost (Table 2)."""
     source: str
 
     @property
@@ -37,16 +38,16 @@ class GpuModel:
         return self.ratio - self.trainer
 
     def alone(self, cpu: float) -> float:
-        """Share of its ideal speed in one process with so many cores a GPU."""
+        """Return the share of its ideal speed in one process with so many cores per GPU."""
         return min(1.0, cpu / self.ratio)
 
     def fed(self, cpu: float) -> float:
-        """Share of its ideal speed with data workers of so many cores a GPU."""
+        """Return the share of its ideal speed with data workers of so many cores per GPU."""
         return min(self.capable, cpu / self.feeding)
 
     @property
     def enough(self) -> float:
-        """Cores of data workers, in whole ones, with which one GPU is as fast as data workers let it be."""
+        """Whole number of data worker cores per GPU that give the highest speed with data workers."""
         return math.ceil(self.feeding * self.capable - 1e-9)
 
     @property
@@ -91,29 +92,33 @@ CHOICES: dict[str, Mapping[str, float]] = {
         "Bert": 8,
     },
 }
-"""Other ratios that the text allows: ResNet18's three data workers all used to the full (and what is in proportion to
-it); a mean of 22.5 over jobs, which 35.5% of GPUs allocated by No DW (tuned) mean if all cores are (8 / 0.355,
-Fig. 14); the order in which section 5.6 names models taken for descending; the highest."""
+"""Other ratios that the text allows, by name.
+
+three full: ResNet18's three data workers are fully used, and models in proportion to it change too. mean 22.5: the mean
+over jobs is 22.5, which follows from 35.5% of GPUs allocated by No DW (tuned) if all cores are (8 / 0.355, Fig. 14). in
+order: ratios descend in the order in which section 5.6 names models. highest: the highest ratios.
+"""
 
 
 def models(choice: str = "chosen") -> dict[str, GpuModel]:
-    """The models with another choice of ratios; what their trainers keep stays."""
+    """Return the models with another choice of ratios; the cores of their trainers stay the same."""
     changed = CHOICES[choice]
     return {name: replace(one, ratio=changed.get(name, one.ratio)) for name, one in MODELS.items()}
 
 
 Floats = NDArray[np.float64]
 JOBS = 121
-"""Not in the text; so many that No DW (tuned C/G) queues for the 338 min of Table 5, as the median of 20 seeds."""
+"""Number of jobs. It is not in the text; with it, No DW (tuned C/G) queues for the 338 min of Table 5 (median of 20
+seeds)."""
 SHORTEST = 10.0
-"""Minutes."""
+"""Shortest duration of a job in minutes."""
 LONGEST = {"8 h": 480.0, "1 day": 1440.0, "2 days": 2880.0}
 GPUS = {
     "8 h": {1: 0.9712, 2: 0.0020, 4: 0.0142, 8: 0.0126},
     "1 day": {1: 0.9608, 2: 0.0034, 4: 0.0203, 8: 0.0155},
     "2 days": {1: 0.9506, 2: 0.0047, 4: 0.0252, 8: 0.0195},
 }
-"""Share of jobs by GPUs, of those that are no longer than that."""
+"""Shares of jobs by number of GPUs, for each maximum duration."""
 SHARES = (0, 5, 10, 25, 50, 75, 90, 95, 97, 98, 99, 99.5, 100)
 QUANTILES = {
     "8 h": {
@@ -135,56 +140,56 @@ QUANTILES = {
         8: (10, 15, 22, 86, 326, 1162, 2232, 2581, 2750, 2764, 2831, 2858, 2878),
     },
 }
-"""Minutes at these percentiles, by GPUs."""
+"""Durations in minutes at the percentiles of SHARES, by maximum duration and number of GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePreset:
-    """The cluster and its jobs."""
+    """Parameters of the cluster and its jobs."""
 
     machines: int = 8
     gpus: int = 8
     cpus: int = 64
-    """Of one machine: §5, experimental setup."""
+    """Cores of one machine (§5, experimental setup)."""
     period_min: float = 480.0
-    """In which jobs are submitted: §5.6."""
+    """Minutes during which jobs are submitted (§5.6)."""
     jobs: int = JOBS
     mean_min: float = 202.0
-    """Mean duration of a job at its ideal speed: 540 - 338 min of No DW (tuned C/G), which runs at it (Table 5)."""
+    """Mean duration of a job at its ideal speed: 540 - 338 min of No DW (tuned C/G), which runs at that speed."""
     longest: str = "1 day"
-    """Of the trace's jobs, those up to this; a key of LONGEST."""
+    """Maximum duration of the trace's jobs that are used; a key of LONGEST."""
     ratios: str = "chosen"
-    """A key of `models.CHOICES`."""
+    """Choice of the models' ratios; a key of CHOICES."""
     keep: float = 0.0
-    """Cores that a trainer keeps at least, whatever tuning finds. With 8 on every GPU nothing is left to feed them."""
+    """Least cores that a trainer keeps after tuning. With 8 cores per GPU, data workers would get none."""
     round_min: float = 0.5
-    """§3.4: every 30 s."""
+    """Minutes between two rounds of allocation: 30 s (§3.4)."""
     quiet_min: float = 10.0
-    """Rounds that would change nothing are left out for so long."""
+    """Minutes until the next round if the last round changed nothing."""
     measured_min: float = 500.0
-    """Fig. 14: utilization of the first 500 min."""
+    """Minutes over which utilization is measured: the first 500 min (Fig. 14)."""
     trace: str | None = None
-    """A CSV file with columns timestamp, duration (s) and num_gpus."""
+    """Path of a CSV file with columns timestamp, duration (s) and num_gpus; None draws jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One submission."""
+    """One submitted job."""
 
     name: str
     at: float
-    """Minutes."""
+    """Time of submission in minutes."""
     gpus: int
     minutes: float
-    """At its ideal speed."""
+    """Duration at its ideal speed."""
     model: GpuModel
 
 
 def draw(preset: TracePreset, seed: int) -> list[Job]:
-    """Jobs in order of submission: half of each class, models evenly, the rest from Microsoft's trace.
+    """Draw jobs in order of submission: half of each class, all models equally often, GPUs and durations by a trace.
 
-    The paper samples 8 hours of that trace and does not say which. Here jobs are drawn from the distribution of its
-    46,592 jobs of up to 8 GPUs that ran for 10 minutes to a day, scaled to the text's mean duration.
+    The paper samples 8 hours of Microsoft's trace and does not say which. Here jobs are drawn from the distribution of
+    that trace's 46,592 jobs of up to 8 GPUs that ran for 10 minutes to a day, scaled to the text's mean duration.
     """
     random = np.random.default_rng([seed, 193])
     at, gpus, minutes = _real(preset, random) if preset.trace else _drawn(preset, random)
@@ -202,7 +207,7 @@ def draw(preset: TracePreset, seed: int) -> list[Job]:
 
 
 def _places(count: int, random: np.random.Generator) -> Floats:
-    """Numbers from 0 to 1 in any order, one in each of so many equal parts: every trace has its share of rare jobs."""
+    """Return stratified random numbers from 0 to 1 in random order, so that every trace has its share of rare jobs."""
     return (random.permutation(count) + random.uniform(0, 1, count)) / count
 
 
@@ -237,7 +242,7 @@ def _real(preset: TracePreset, random: np.random.Generator) -> tuple[Floats, Flo
 
 
 def _read(path: pathlib.Path) -> tuple[Floats, Floats, Floats]:
-    """Minutes since an epoch, minutes and GPUs of each line."""
+    """Read each line's start in minutes since the epoch, duration in minutes, and number of GPUs."""
     try:
         with path.open(newline="") as file:
             lines = [

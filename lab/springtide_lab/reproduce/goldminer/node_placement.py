@@ -1,4 +1,4 @@
-"""Places data workers on machines: next to their trainers if possible, otherwise where the network is quiet.
+"""Place data workers on machines: next to their trainers if possible, otherwise where the network is quiet.
 
 In: the cores granted to each job (`allocation.allot`), free cores of machines, and the current seats. Out: the next
 seats: cores of one job on one machine.

@@ -1,6 +1,6 @@
-"""Reproduces GoldMiner (002): all rows, and pictures of Table 5 and Figs. 13 and 14.
+"""Reproduce GoldMiner (002): all rows, and pictures of Table 5 and Figs. 13 and 14.
 
-In: seeds, a number of jobs, perhaps a trace. The code that shares out cores and tunes jobs is that of real jobs,
+In: seeds, a number of jobs, optionally a trace. The code that allocates cores and tunes jobs is that of real jobs:
 `springtide.planning.dataworkers`. Next: `rows`.
 """
 
@@ -22,7 +22,7 @@ from springtide_lab.reproduce.runner import Reproduced, ReproduceOptions
 
 QUICK_JOBS = 30
 VARIED_SEEDS = 8
-"""Seeds of what is run for sensitivity only."""
+"""Number of seeds for the sensitivity rows."""
 
 
 def reproduce(seeds: range, options: ReproduceOptions) -> Reproduced:
@@ -35,7 +35,7 @@ def reproduce(seeds: range, options: ReproduceOptions) -> Reproduced:
 
 
 def rows_of(seeds: Sequence[int], preset: TracePreset, metrics: Sequence[str] = ()) -> list[Row]:
-    """All rows; `metrics` are the user's own, which the paper does not have."""
+    """Return all rows; `metrics` names additional metrics of the user."""
     for name in metrics:
         allocation.load(name)
     which = (*SYSTEMS, *map(systems.own, metrics))
@@ -66,7 +66,7 @@ def _table(path: pathlib.Path, found: Sequence[Row]) -> pathlib.Path:
 
 
 def _use(path: pathlib.Path, preset: TracePreset, seed: int) -> pathlib.Path:
-    """Fig. 14: GPUs and cores allocated over time."""
+    """Draw Fig. 14: GPUs and cores allocated over time."""
     drawn = jobs.draw(preset, seed)
     stories = {system: cluster.run(drawn, system, preset, seed).moments for system in (TUNED, FIXED, MAXTP)}
     panels = [
@@ -87,7 +87,7 @@ def _use(path: pathlib.Path, preset: TracePreset, seed: int) -> pathlib.Path:
 
 
 def _walk(path: pathlib.Path) -> pathlib.Path:
-    """Fig. 13 in virtual time."""
+    """Draw Fig. 13 in virtual time."""
     stands = walk(MODELS["ResNet18"]).stands
     at = [place / 2 for place in range(len(stands))]
     speed = Curve(at, [stand.speed for stand in stands], style="steps")

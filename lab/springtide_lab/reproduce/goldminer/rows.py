@@ -1,7 +1,7 @@
-"""Rows of Table 5, Fig. 14 and what they stand on. In: seeds and a `TracePreset`. Out: `Row`s.
+"""Compute the rows of Table 5 and Fig. 14, their bounds and their sensitivity, and rows of single jobs.
 
-The world is calibrated on the two lines of Table 5 without data workers: number, duration and ratios of jobs. All other
-lines come out as they come out.
+In: seeds and a `TracePreset`. Out: `Row`s. The number, duration and ratios of jobs are calibrated with the two lines of
+Table 5 without data workers. All other lines are results.
 """
 
 import functools
@@ -22,7 +22,7 @@ from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, goal_row,
 
 SLOT_MIN = 10.0
 Results = Mapping[SharingSystem, Sequence[Figures]]
-"""Of each system, one a seed."""
+"""Figures of each system, one for each seed."""
 TABLE, PICTURE, PART_2 = "002 Table 5", "002 Fig. 14", "002 §2"
 CALIBRATED = "the number and the mean duration of jobs are chosen by this line"
 HARDER = "how many cores jobs want and how long the longest are is chosen by this line; all lines below come out"
@@ -55,20 +55,20 @@ VARIANTS: dict[str, Change] = {
     "jobs of up to 2 days in the trace": lambda preset: replace(preset, longest="2 days"),
     "trainers keep 5 cores at least": lambda preset: replace(preset, keep=5.0),
 }
-"""What else could have been assumed."""
+"""Alternative assumptions, by description."""
 AS_MANY = {"chosen": 121, "three full": 110, "mean 22.5": 102, "in order": 80, "highest": 70}
-"""Jobs with which No DW (tuned C/G) queues for about the 338 min of Table 5, by ratios: the median of 60 seeds."""
+"""Numbers of jobs by ratios, so that No DW (tuned C/G) queues for about the 338 min of Table 5 (median of 60 seeds)."""
 
 
 def _of_ratios(preset: TracePreset, ratios: str) -> TracePreset:
-    """Other ratios, and so many fewer jobs that the first line of Table 5 stays what it is."""
+    """Return the preset with other ratios, and with fewer jobs so that the first line of Table 5 still holds."""
     return replace(preset, ratios=ratios, jobs=round(preset.jobs * AS_MANY[ratios] / AS_MANY["chosen"]))
 
 
 def results(
     preset: TracePreset, seeds: Sequence[int], which: Sequence[SharingSystem] = SYSTEMS
 ) -> dict[SharingSystem, list[Figures]]:
-    """All systems on the same jobs; seeds side by side, in processes of their own."""
+    """Simulate all systems on the same jobs; seeds run in parallel processes."""
     each = runner.in_parallel(functools.partial(_of_seed, preset, which), seeds)
     return {system: [figures[at] for figures in each] for at, system in enumerate(which)}
 
@@ -79,7 +79,7 @@ def _of_seed(preset: TracePreset, which: Sequence[SharingSystem], seed: int) -> 
 
 
 def table_5(found: Results) -> list[Row]:
-    """Table 5: completion, gain and queueing of each system."""
+    """Return Table 5: completion, gain and queueing of each system."""
     rows = []
     base = [one.jct for one in found[TUNED]]
     for system in SYSTEMS:
@@ -127,7 +127,7 @@ def bounds(preset: TracePreset, found: Results, seeds: Sequence[int]) -> list[Ro
 
 
 def use(found: Results) -> list[Row]:
-    """Fig. 14: what is allocated in the first 500 min; fragmentation as section 2 has it; where data workers are."""
+    """Return Fig. 14: shares allocated in the first 500 min, fragmentation (section 2), places of data workers."""
     rows = []
     paper = {TUNED: 0.355, FIXED: 0.438, MAXTP: 0.76}
     for system in SYSTEMS:
@@ -156,7 +156,7 @@ def use(found: Results) -> list[Row]:
 
 
 def sensitivity(preset: TracePreset, seeds: Sequence[int]) -> list[Row]:
-    """The gains with other assumptions; first, whether No DW (tuned) still queues as it should."""
+    """Return the gains with other assumptions, and the queueing of No DW (tuned), which should stay the same."""
     rows = []
     for name, change in VARIANTS.items():
         found = results(change(preset), seeds)
@@ -181,7 +181,7 @@ def least_jct(jobs: Sequence[Job], preset: TracePreset) -> float:
     starts = SLOT_MIN * np.arange(slots)
     at, minutes, trainers = (np.array([getattr(job, name) for job in jobs]) for name in ("at", "minutes", "gpus"))
     wants = np.array([job.gpus * job.model.ratio for job in jobs])
-    # x[job, slot]: of the slot, the part that the job would run at its ideal speed; then each job's JCT
+    # variables: x[job, slot], the share of the slot in which the job runs at its ideal speed; then each job's JCT
     open_for = np.clip((starts[None, :] + SLOT_MIN - at[:, None]) / SLOT_MIN, 0.0, 1.0)
     each_slot = sparse.eye_array(slots)
     shared = sparse.vstack([sparse.kron(amounts[None, :], each_slot) for amounts in (wants, trainers)])
@@ -209,7 +209,7 @@ def least_jct(jobs: Sequence[Job], preset: TracePreset) -> float:
 
 
 PRICE = 8.9
-"""A machine with 8 GPUs costs so much as one without (section 5.2)."""
+"""Price of a machine with 8 GPUs relative to a machine without GPUs (section 5.2)."""
 VIRTUAL = (
     "in virtual time, by the code that tunes real jobs; that 18 cores feed the GPU is chosen, that a trainer needs 3 "
     "is by Fig. 13 itself"
@@ -248,7 +248,7 @@ def of_one_job(folder: pathlib.Path = BENCHES) -> list[Row]:
 
 
 def ratios() -> list[Row]:
-    """Fig. 1: what was chosen, and what it means with 8 cores."""
+    """Return Fig. 1: the chosen ratios, and the slow-down that they cause with 8 cores per GPU."""
     found = [
         row("002 Fig. 1", f"{one.name}: cores a GPU", NOT_IN_TEXT, [one.ratio], why=f"{one.name}: {one.source}")
         for one in MODELS.values()
@@ -259,7 +259,7 @@ def ratios() -> list[Row]:
 
 
 def walked() -> list[Row]:
-    """Fig. 13 in virtual time."""
+    """Return Fig. 13 in virtual time."""
     path = walk(MODELS["ResNet18"])
     end = path.end
     least = min(one.trainer_cpu for one in path.stands)
@@ -278,7 +278,7 @@ def walked() -> list[Row]:
 
 
 def _really_walked(folder: pathlib.Path) -> list[Row]:
-    """Fig. 13 with real processes, as far as it is published."""
+    """Return Fig. 13 with real processes, from published results."""
     run = published(folder / "dataworkers-walk.json")
     command = "`springtide bench dataworkers-walk --json`"
     if run is None:
@@ -301,7 +301,7 @@ def _really_walked(folder: pathlib.Path) -> list[Row]:
 
 
 def _fused(folder: pathlib.Path) -> list[Row]:
-    """Fig. 12, as far as it is published: the trainer's cores are the paper's axis, a machine's two are ours."""
+    """Return Fig. 12 from published results: with one core for the trainer, and with half a core."""
     run, command = published(folder / "transfer.json"), "`springtide bench transfer --json`"
     gains = (run or {}).get("details", {}).get("fused_vs_singly", {})
     if run is None or not gains:
@@ -317,7 +317,7 @@ def _fused(folder: pathlib.Path) -> list[Row]:
 
 
 def costs() -> list[Row]:
-    """Tables 3 and 4: what is saved, from the paper's speed-ups; and ResNet18's speed-up from the ratios."""
+    """Return Tables 3 and 4: savings computed from the paper's speed-ups, and ResNet18's speed-up from the ratios."""
     found = []
     for name, machines, faster, paper in (("ResNet18", 1, 1.2, 0.09), ("DeepFM", 4, 12.1, 0.88)):
         saved = 1 - (1 + machines / PRICE) / faster

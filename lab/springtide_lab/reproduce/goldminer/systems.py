@@ -1,7 +1,8 @@
-"""Pure. Machines with GPUs and cores, and the six systems of Table 5 that place jobs on them.
+"""Pure. Define machines with GPUs and cores, and the six systems of Table 5 that place jobs on them.
 
-In: a job's trainers, one a GPU, and the cores of each. Out: what the job holds and its speed, or None: then it waits,
-and all behind it (first come, first served, packed compactly: section 5.6). Next: `cluster` runs them.
+In: a job's trainers, one per GPU, and the cores of each. Out: the resources that the job holds and its speed, or None
+if the job must wait. Later jobs then wait too: first come, first served, packed compactly (section 5.6). Next:
+`cluster`.
 """
 
 from collections.abc import Sequence
@@ -19,23 +20,23 @@ class Host:
     cpus: float
     gpus_free: int = 0
     cpus_free: float = 0.0
-    """Of trainers and fixed data workers; elastic ones use what is left."""
+    """Cores that trainers and fixed data workers leave free; elastic data workers use them."""
     fed: float = 0.0
-    """Cores of elastic data workers."""
+    """Cores that elastic data workers use."""
     distributed: set[str] = field(default_factory=set)
-    """Jobs here that are elsewhere too."""
+    """Names of jobs on this machine that also run on other machines."""
 
     def __post_init__(self) -> None:
         self.gpus_free, self.cpus_free = self.gpus, self.cpus
 
     @property
     def fragmentation(self) -> float:
-        """Section 2: how far the share of free cores and that of free GPUs are apart."""
+        """Difference between the shares of free cores and free GPUs, as defined in section 2."""
         return abs((self.cpus_free - self.fed) / self.cpus - self.gpus_free / self.gpus)
 
 
 def pack(hosts: Sequence[Host], trainers: int, cpus: float) -> list[Host] | None:
-    """A machine for each trainer: one for all where possible, the fullest first; else as few as possible."""
+    """Return a machine for each trainer: the fullest machine that fits all, or else as few machines as possible."""
     room = {host.name: _holds(host, cpus) for host in hosts}
     whole = [host for host in hosts if room[host.name] >= trainers]
     if whole:
@@ -51,7 +52,7 @@ def _holds(host: Host, cpus: float) -> int:
 
 
 def spread(hosts: Sequence[Host], cpus: float) -> list[tuple[Host, float]] | None:
-    """Cores anywhere, the fullest machine first; None: there are not so many."""
+    """Return cores on any machines, the fullest machine first; None if there are too few free cores."""
     found, left = [], cpus
     for host in sorted(hosts, key=lambda host: (host.cpus_free, host.name)):
         take = min(host.cpus_free, left)
@@ -62,25 +63,25 @@ def spread(hosts: Sequence[Host], cpus: float) -> list[tuple[Host, float]] | Non
 
 
 Held = list[tuple[Host, int, float]]
-"""On which machine a job has how many GPUs and cores."""
+"""Resources of a job: machine, GPUs on it, cores on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingSystem:
-    """One line of Table 5."""
+    """The system of one line of Table 5."""
 
     name: str
     key: str
     metric: str = ""
-    """Of the elastic ones."""
+    """Metric by which an elastic system allocates cores; empty for other systems."""
     jct: float
     gain: float
     queueing: float
-    """Minutes, times and minutes, as the paper has them."""
+    """The paper's queueing time in minutes; `jct` is in minutes too, `gain` is a factor."""
 
     @property
     def elastic(self) -> bool:
-        """Whether cores go from job to job while they run."""
+        """True if cores move between running jobs."""
         return bool(self.metric)
 
 
@@ -96,12 +97,12 @@ TUNED, HARDWARE, FIXED, FAIR, MAXTP, SRTF = SYSTEMS
 
 
 def own(metric: str) -> SharingSystem:
-    """A metric of one's own, of which the paper knows nothing."""
+    """Return an elastic system with a metric of the user, which the paper does not have."""
     return SharingSystem(name=metric, key="own", metric=metric, jct=0.0, gain=0.0, queueing=0.0)
 
 
 def start(system: SharingSystem, job: Job, hosts: Sequence[Host], share: float) -> tuple[Held, float] | None:
-    """What the job gets and its speed, or None. `share` is the cores a GPU that machines have."""
+    """Return a job's resources and speed, or None if it must wait. `share` is the machines' cores per GPU."""
     cpus = {"tuned": job.model.ratio, "fixed": job.model.trainer}.get(system.key, share)
     machines = pack(hosts, job.gpus, cpus)
     if machines is None:
@@ -122,6 +123,6 @@ def start(system: SharingSystem, job: Job, hosts: Sequence[Host], share: float) 
 
 
 def take(host: Host, gpus: int, cpus: float) -> None:
-    """From the machine; less than nothing: back to it."""
+    """Take GPUs and cores from a machine; negative numbers give them back."""
     host.gpus_free -= gpus
     host.cpus_free -= cpus

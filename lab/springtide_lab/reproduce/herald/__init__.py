@@ -1,1 +1,1 @@
-"""Herald: its defaults and streams, counts of rows, times from measured costs."""
+"""Reproduce Herald: defaults and streams, counts of rows, times from measured costs."""

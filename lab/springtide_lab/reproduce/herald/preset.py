@@ -1,7 +1,8 @@
-"""The paper's defaults, and the streams that stand for its data sets.
+"""Define the paper's defaults, and the streams that stand for its data sets.
 
-In: seeds, perhaps a file of ids. Out: `Workload`s. 004 §6.1: 8 workers, 1 server, LRU caches of 10% of the rows, batch
-128 a worker in simulation and 256 on the test bed, dim 512, 10 warm-up iterations. Next: `rows_counted`, `rows_timed`.
+In: seeds, optionally a file of ids. Out: `Workload`s. Defaults of 004 §6.1: 8 workers, 1 server, LRU caches of 10% of
+the rows, batches of 128 per worker in simulation and 256 on the test bed, dim 512, 10 warm-up iterations. Next:
+`rows_counted`, `rows_timed`.
 """
 
 import functools
@@ -18,7 +19,7 @@ WORKERS, SERVERS, BATCH, DIM, CACHE_SHARE, WARM_UPS = 8, 1, 128, 512, 0.1, 10
 ROW_BYTES = 4 * DIM
 GENERATED = ("w1", "w2", "w3", "w4")
 HARDER = ("zipf-1.05", "zipf-1.2", "correlated")
-"""Streams with less locality than any log has: only their transmissions are counted."""
+"""Streams with less locality than real logs; only their transmissions are counted."""
 OTHER_DATA = (
     "streams are generated, with as many tables as the paper's data sets have (w1 Criteo AD, w2 MovieLens 25M, w3 "
     "Avazu, w4 Criteo Sponsored Search) but not their locality; --ids takes real data"
@@ -27,14 +28,14 @@ OTHER_DATA = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeraldSize:
-    """How much is looked at."""
+    """Size of the reproduction."""
 
     iterations: int = 90
-    """Counted, after the warm-ups; as many as the paper's Appendix C counts."""
+    """Counted iterations after the warm-up; as many as in the paper's Appendix C."""
     epoch: int = 400_000
-    """Samples of an epoch, for popularity."""
+    """Samples of an epoch, for the popularity of rows."""
     workers: tuple[int, ...] = (8, 16, 32, 64, 80)
-    """Sizes of the cluster, for Figs. 6, 13 and 18."""
+    """Numbers of workers for Figs. 6, 13 and 18."""
 
 
 QUICK = HeraldSize(iterations=6, epoch=20_000, workers=(8, 16))
@@ -42,13 +43,13 @@ QUICK = HeraldSize(iterations=6, epoch=20_000, workers=(8, 16))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A stream by name, made when it is needed, the same for the same seed."""
+    """A stream by name, generated when needed; the same seed gives the same stream."""
 
     name: str
     path: str | None = None
 
     def stream(self, *, samples: int, seed: int) -> IdStream:
-        """So many samples; a file has as many as it has, and one seed is as good as another."""
+        """Return so many samples. A file may have fewer, and ignores the seed."""
         return _read(self.path, samples) if self.path else _make(self.name, samples, seed)
 
     def batches(
@@ -73,7 +74,7 @@ def _read(path: str, samples: int) -> IdStream:
 
 
 def workloads(ids: str | None, names: Sequence[str] = (*GENERATED, *HARDER)) -> list[Workload]:
-    """What is reproduced: a file alone if one is given, else the generated streams."""
+    """Return the workloads: only the file if one is given, otherwise the generated streams."""
     if ids is not None:
         return [Workload(name=pathlib.Path(ids).name, path=ids)]
     return [Workload(name=name) for name in names]
@@ -81,17 +82,17 @@ def workloads(ids: str | None, names: Sequence[str] = (*GENERATED, *HARDER)) -> 
 
 PUBLISHED = BENCHES / "cache.json"
 GBIT = 10.0
-"""Links of the modelled cluster. The paper's are of 100 Gbit/s, and its workers have GPUs."""
+"""Speed of the modelled cluster's links in Gbit/s. The paper's links have 100 Gbit/s, and its workers GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Measured."""
+    """Measured costs of a step, from published results of `bench cache`."""
 
     necessary_s: float
-    """CPU seconds that a worker spends on a step, which is what it takes on a core of its own."""
+    """CPU seconds of a worker per step, which is its time on a core of its own."""
     goodput: float
-    """What part of a link's nominal speed rows really got where the network was the bottleneck."""
+    """Share of a link's nominal speed that rows reached when the network was the bottleneck."""
     source: str
 
     @property
@@ -100,7 +101,7 @@ class Costs:
 
 
 def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
-    """What was published; None: nothing was, or it only showed that it runs."""
+    """Read the published costs; return None if there are none, or only those of a quick run."""
     found = published(path)
     known = (found or {}).get("details", {})
     if found is None or "necessary_s" not in known:
@@ -116,9 +117,10 @@ def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
 def communication_s(
     sent: SentRows, cost: Costs, *, workers: int, servers: int = SERVERS, reduced: float = 0.0
 ) -> float:
-    """Seconds for the rows of an iteration; `reduced` are rows that all workers sum by a ring all-reduce.
+    """Return the seconds to transmit the rows of an iteration.
 
-    Rows sent directly load workers' links only.
+    `reduced` is the number of rows that all workers sum by a ring all-reduce. Rows sent directly between workers load
+    only the workers' links.
     """
     pull = max(workers * sent.pull / servers, sent.largest_pull)
     push = max(workers * sent.push / servers, sent.largest_push)

@@ -1,6 +1,6 @@
-"""Reproduces Herald (004): all rows, and a picture of bars for each figure.
+"""Reproduce Herald (004): all rows, and a picture of bars for each figure.
 
-In: seeds, perhaps a file of ids; streams are generated otherwise. The scheduler is the one that jobs train with. Next:
+In: seeds, optionally a file of ids; otherwise streams are generated. The scheduler is that of real jobs. Next:
 `rows_counted` and `rows_timed`.
 """
 
@@ -18,11 +18,11 @@ from springtide_lab.reproduce.report import Row, bars_of
 from springtide_lab.reproduce.runner import Reproduced, ReproduceOptions
 
 W1 = "w1"
-"""What the paper shows of one data set only is of this one."""
+"""Data set of the figures that the paper shows for one data set only."""
 
 
 class Sheet(NamedTuple):
-    """One picture: its rows, and the paper's range."""
+    """One picture: its figure, titles, and the paper's range."""
 
     figure: str
     title: str
@@ -75,7 +75,7 @@ def rows_of(seeds: Sequence[int], size: HeraldSize, ids: str | None = None) -> l
 
 
 def _order(figure: str) -> tuple[int, int]:
-    """Figures by number; the table after Fig. 11, to which it belongs."""
+    """Return a sort key: figures by number, the table after Fig. 11, to which it belongs."""
     word, _, number = figure.removeprefix("004 ").partition(" ")
     if word == "Fig.":
         return int(number), 0

@@ -1,6 +1,6 @@
-"""Figures of Herald that are counts: Figs. 3, 4 (causes), 6, 10, 11, 13, Table 2.
+"""Compute the figures of Herald that are counts: Figs. 3, 4 (causes), 6, 10, 11, 13, Table 2.
 
-In: workloads, seeds. Out: rows; nothing of it depends on how fast a machine is. Next: `reproduction`.
+In: workloads, seeds. Out: rows, which do not depend on the speed of the machine. Next: `reproduction`.
 """
 
 import functools
@@ -25,10 +25,10 @@ WAYS: dict[str, dict[str, Any]] = {
     HERALD: {"policy": "laia"},
     OURS: {"policy": "anneal", "p2p": "gradients"},
 }
-"""Vanilla is random allocation with every update pushed; Herald is LAIA with the plan; ours has its own allocator
-and sends rows, values and gradients straight from worker to worker too."""
+"""Settings of each system. Vanilla allocates samples randomly and pushes every update. Herald is LAIA with the plan.
+Ours has its own allocator and also sends rows, values and gradients directly between workers."""
 TABLE_2 = {LAIA: (0.54, 0.17, 0.35), PLAN: (0.0, 0.13, 0.07), HERALD: (0.54, 0.63, 0.59)}
-"""Pulls, pushes and all transmissions that each saves on W1."""
+"""Shares of pulls, pushes and all transmissions that each system saves on W1, as in the paper."""
 ADAPTIVE_TABLES = 4
 
 
@@ -44,10 +44,10 @@ def sent(
     share: float = preset.CACHE_SHARE,
     scored: tuple[int, ...] = (),
 ) -> SentRows:
-    """What one way transmits with the paper's defaults; `share` is the size of the cache."""
+    """Count what one system transmits with the paper's defaults; `share` is the size of the cache."""
     stream, batches = load.batches(size, seed, workers=workers, batch=batch)
     settings = ScheduleSettings(workers=workers, capacity_rows=int(share * stream.total_rows), seed=seed, **WAYS[way])
-    effort = MOST_SWEEPS if way == OURS else 0  # as in a job: a step of these leaves it the time
+    effort = MOST_SWEEPS if way == OURS else 0  # as in a job, whose steps leave enough time
     return allocate.run_scheme(settings, batches, warmup=preset.WARM_UPS, scored=scored, effort=effort)
 
 
@@ -56,7 +56,7 @@ def less(way: SentRows, plain: SentRows, of: Callable[[SentRows], float]) -> flo
 
 
 def popular(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
-    """Figs. 3, 6 and 10."""
+    """Return Figs. 3, 6 and 10: popularity of rows."""
     grown: list[float] = []
     dois: dict[int, list[float]] = {workers: [] for workers in size.workers}
     low, high = [], []
@@ -83,7 +83,7 @@ def popular(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]
 
 
 def causes(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
-    """Fig. 4 and its text: why plain caches transmit."""
+    """Return Fig. 4 and its text: the causes of transmissions with plain caches."""
     updates, apart = [], []
     for seed in load.seeds(seeds):
         stream, batches = load.batches(size, seed)
@@ -104,7 +104,7 @@ def causes(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
 
 
 def reductions(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
-    """Fig. 11: transmissions below the vanilla's, in all and by direction."""
+    """Return Fig. 11: the share of the vanilla system's transmissions that is saved, in total and by direction."""
     each = [{way: sent(load, way, size, seed) for way in (PLAIN, HERALD, OURS)} for seed in load.seeds(seeds)]
     found = []
     for way in (HERALD, OURS):
@@ -122,7 +122,7 @@ def reductions(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[R
 
 
 def breakdown(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
-    """Table 2: what each half of Herald does alone."""
+    """Return Table 2: what each part of Herald saves alone."""
     chosen = load.seeds(seeds)
     plain = [sent(load, PLAIN, size, seed) for seed in chosen]
     found = []
@@ -141,7 +141,7 @@ def breakdown(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Ro
 
 
 def adaptive(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
-    """Fig. 13: scoring with the four tables of the highest DoI only, beside scoring with all."""
+    """Return Fig. 13: scoring with only the four tables of the highest DoI, compared with all tables."""
     ratios: dict[int, list[float]] = {workers: [] for workers in size.workers}
     few = HeraldSize(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
     for seed in load.seeds(seeds):
@@ -166,7 +166,7 @@ def adaptive(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row
 
 
 def best_tables(ids: Ids, rows: Sequence[int], workers: int) -> tuple[int, ...]:
-    """The tables of the highest DoI; among equals those that caches hold most of."""
+    """Return the tables with the highest DoI; among equals, those with the most infrequent rows in caches."""
     seen = traffic.occurrences(ids, rows)
     held = traffic.hottest(seen, preset.CACHE_SHARE)
     infrequent = [int((count[mask] < len(ids) / workers).sum()) for count, mask in zip(seen, held, strict=True)]

@@ -1,7 +1,7 @@
-"""Figures of Herald that are times: Figs. 4 (share), 14-19, from counted rows and measured costs; Fig. 12 (the
-scheduler's time) and Fig. 20 (brute force) from the benchmarks that measure them.
+"""Compute the figures of Herald that are times: Figs. 4 (share) and 14-19 from counted rows and measured costs.
 
-In: workloads, seeds, `timing.Costs`. Out: rows that name the costs they use. Next: `reproduction`.
+Fig. 12 (the scheduler's time) and Fig. 20 (brute force) come from published benchmarks. In: workloads, seeds,
+`preset.Costs`. Out: rows that name the costs they use. Next: `reproduction`.
 """
 
 import pathlib
@@ -18,7 +18,8 @@ from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, 
 
 NOT_MEASURED = "needs what `springtide bench cache --json` measures; nothing of it is published here"
 SHARES = (0.0025, 0.01, 0.04, 0.1)
-"""The paper has 4 to 10%. A cache holds what its worker alone trained last, here less than 4%: size matters below."""
+"""Cache sizes as shares of all rows. The paper has 4 to 10%. Here caches need less than 4%, as they hold only rows that
+their worker alone trained last; so size matters below 4%."""
 SERVERS = (1, 2, 4)
 STATIC_SHARE = 0.01
 FIGURES: tuple[tuple[str, str, str], ...] = (
@@ -32,20 +33,20 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
 )
 SCALING = {PLAIN: ("HET in bsp", "0.42-0.60"), HERALD: ("LAIA and plan", "0.52-0.90"), OURS: ("ours", "0.52-0.90")}
 SCHEDULED = "zipf-1.05"
-"""Whose schedules are timed: it has as many tables as Criteo AD, and takes longest."""
+"""Stream whose schedules are timed: it has as many tables as Criteo AD, and takes longest."""
 STAGES: dict[str, tuple[tuple[str, ...], float | str]] = {
     "scoring": (("look_up", "score"), 0.42),
     "allocation": (("allocate",), 0.08),
     "snapshot": (("snapshot",), NOT_IN_TEXT),
     "plan": (("plan",), NOT_IN_TEXT),
 }
-"""Of the scheduler, with the paper's part of its time."""
+"""Stages of the scheduler: names of our stages, and the paper's share of the time."""
 PUBLISHED = (
     ("cache", "vs_het_1gbit", "004 Fig. 14", "measured, 4 workers, 1 Gbit/s: ours over HET", "1.09-2.11"),
     ("cache", "vs_static_1gbit", "004 Fig. 17", "measured, 4 workers, 1 Gbit/s: ours over static", "1.67-51.59"),
     ("allocate", "quality_vs_brute_force", "004 Fig. 20", "brute force over ours, transmissions", "0.45-0.57"),
 )
-"""By benchmark and goal: the figure that it belongs to."""
+"""Published goals: benchmark, goal, figure, description, the paper's value."""
 
 
 def seconds(
@@ -61,7 +62,10 @@ def faster(load: Workload, way: str, size: HeraldSize, seed: int, cost: Costs, *
 
 
 def static(load: Workload, size: HeraldSize, seed: int, cost: Costs) -> float:
-    """Seconds of an iteration with the same hottest rows everywhere, all-reduced, the others pulled and pushed."""
+    """Return the seconds of an iteration with static caching: the same hottest rows are all-reduced by all workers.
+
+    All other rows are pulled and pushed.
+    """
     stream, batches = load.batches(size, seed)
     starts = np.concatenate([[0], np.cumsum(stream.rows)[:-1]]).astype(np.int64)
     often = np.bincount((stream.ids + starts).reshape(-1), minlength=stream.total_rows)
@@ -78,7 +82,7 @@ def static(load: Workload, size: HeraldSize, seed: int, cost: Costs) -> float:
 
 
 def timed(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
-    """Figs. 4, 14, 15 and 17 of one workload."""
+    """Return Figs. 4, 14, 15 and 17 of one workload."""
     if cost is None:
         return [missing(figure, f"{load.name}: {what}", paper, NOT_MEASURED) for figure, what, paper in FIGURES[:4]]
     chosen, name = load.seeds(seeds), load.name
@@ -104,7 +108,7 @@ def timed(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs | 
 
 
 def shapes(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
-    """Figs. 16, 18 and 19: smaller caches, a large cluster, more servers."""
+    """Return Figs. 16, 18 and 19: smaller caches, a large cluster, more servers."""
     if cost is None:
         return [missing(figure, f"{load.name}: {what}", paper, NOT_MEASURED) for figure, what, paper in FIGURES[4:]]
     chosen, found = load.seeds(seeds), []
@@ -136,12 +140,12 @@ def shapes(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs |
 
 
 def measured(folder: pathlib.Path = BENCHES) -> list[Row]:
-    """What was really trained and really searched, as far as it is published."""
+    """Return figures of real training and real searches, from published results."""
     return [published_goal(folder, *case) for case in PUBLISHED]
 
 
 def overhead(path: pathlib.Path = BENCHES / "schedule.json") -> list[Row]:
-    """Fig. 12: the scheduler's time an iteration, and where it goes, as far as it is published."""
+    """Return Fig. 12 from published results: the scheduler's time per iteration, and its stages."""
     figure, command = "004 Fig. 12", "`springtide bench schedule --json`"
     run = published(path)
     if run is None:

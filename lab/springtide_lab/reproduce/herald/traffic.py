@@ -1,7 +1,8 @@
-"""Pure. What the rows of a stream are like for caches: how often they come, and what plain caches transmit for them.
+"""Pure. Count how often the rows of a stream occur, and what plain caches transmit for them.
 
-In: an id matrix or batches of it. Out: figures for Figs. 3, 4, 6 and 10 of Herald (004). `count_plain` is HET in bsp,
-the paper's "vanilla": it keeps versions row by row, apart from the native scheduler, whose figures it checks.
+In: an id matrix or batches of it. Out: figures for Figs. 3, 4, 6 and 10 of Herald (004). `count_plain` simulates HET in
+bsp, the paper's "vanilla". It tracks versions row by row, independently of the native scheduler, and checks its
+figures.
 """
 
 from collections.abc import Sequence
@@ -14,13 +15,13 @@ from springtide_lab.bench.cache.id_streams import Ids
 
 
 def distinct(ids: Ids, samples: int) -> float:
-    """Distinct rows of all tables in an iteration of so many samples, on average."""
+    """Return the mean number of distinct rows of all tables in an iteration of so many samples."""
     parts = [ids[at : at + samples] for at in range(0, len(ids) - samples + 1, samples)]
     return float(np.mean([sum(len(np.unique(column)) for column in part.T) for part in parts]))
 
 
 def growth(ids: Ids, *, workers: int, small: int = 64, large: int = 256) -> float:
-    """Fig. 3: how many times more rows an iteration has when each worker's batch grows so."""
+    """Return the factor of Fig. 3 by which the rows of an iteration grow when each worker's batch grows."""
     return distinct(ids, large * workers) / distinct(ids, small * workers)
 
 
@@ -29,7 +30,7 @@ def occurrences(ids: Ids, rows: Sequence[int]) -> list[NDArray[np.int64]]:
 
 
 def hottest(seen: Sequence[NDArray[np.int64]], share: float) -> list[NDArray[np.bool_]]:
-    """Which rows a cache of that share of all tables holds: the most frequent, table by table a mask."""
+    """Return a mask per table of the most frequent rows, which a cache of this share of all rows holds."""
     every = np.concatenate(seen)
     held = max(int(share * len(every)), 1)
     mask = np.zeros(len(every), dtype=bool)
@@ -38,14 +39,14 @@ def hottest(seen: Sequence[NDArray[np.int64]], share: float) -> list[NDArray[np.
 
 
 def doi(seen: Sequence[NDArray[np.int64]], share: float, *, samples: int, workers: int) -> float:
-    """Fig. 6: of the rows that a cache holds, the part that is infrequent."""
+    """Return the share of infrequent rows among the rows that a cache holds (Fig. 6)."""
     held = hottest(seen, share)
     inside = np.concatenate([count[mask] for count, mask in zip(seen, held, strict=True)])
     return float(np.mean(inside < samples / workers))
 
 
 def doi_by_table(seen: Sequence[NDArray[np.int64]], share: float, *, samples: int, workers: int) -> list[float]:
-    """Fig. 10: the same for each table that the cache holds something of."""
+    """Return the same share for each table of which the cache holds rows (Fig. 10)."""
     return [
         float(np.mean(count[mask] < samples / workers))
         for count, mask in zip(seen, hottest(seen, share), strict=True)
@@ -55,7 +56,7 @@ def doi_by_table(seen: Sequence[NDArray[np.int64]], share: float, *, samples: in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainCaches:
-    """Rows a worker and iteration."""
+    """Rows that plain caches transmit per worker and iteration."""
 
     misses: float
     stale: float
@@ -81,7 +82,7 @@ class PlainCaches:
 def count_plain(
     batches: Sequence[Ids], rows: Sequence[int], *, workers: int, capacity: int, skip: int, seed: int = 0
 ) -> PlainCaches:
-    """Train the batches; the first `skip` fill the caches and do not count."""
+    """Simulate training on the batches; the first `skip` batches fill the caches and do not count."""
     starts = np.concatenate([[0], np.cumsum(rows)[:-1]]).astype(np.int64)
     random = np.random.default_rng([seed, 41])
     caches = [_Lru(sum(rows), capacity) for _ in range(workers)]
@@ -100,7 +101,7 @@ def count_plain(
         version[trained] += by.astype(np.int32)
         alone = trained[by == 1]
         for cache, keys in zip(caches, mine, strict=True):
-            cache.version[keys] = -1  # others have trained it too: what is here lacks their part
+            cache.version[keys] = -1  # outdated, since other workers may have trained these rows
             own = np.intersect1d(keys, alone, assume_unique=True)
             cache.version[own] = version[own]
     counted = max(len(batches) - skip, 1) * workers
@@ -109,7 +110,7 @@ def count_plain(
 
 
 class _Lru:
-    """One worker's cache: when each row was used last (-1: not there), and the version that it has."""
+    """One worker's cache: the step of each row's last use (-1 if not cached), and the cached version."""
 
     def __init__(self, rows: int, capacity: int) -> None:
         self.used = np.full(rows, -1, dtype=np.int32)
@@ -119,7 +120,7 @@ class _Lru:
         self._oldest = 0
 
     def touch(self, keys: Ids, step: int) -> None:
-        """These are used now; what was used longest ago leaves if there is no room."""
+        """Mark rows as used now; evict the least recently used rows if there is no room."""
         self._held += int((self.used[keys] < 0).sum())
         self.used[keys] = step
         self._order.append(keys)

@@ -1,1 +1,1 @@
-"""Kale: days of traffic in virtual time, and schemes that scale a job along them."""
+"""Reproduce Kale: days of traffic in virtual time, and schemes that scale a job with them."""

@@ -1,7 +1,7 @@
-"""How stale a model may be: AUC against lag on a click stream whose truth turns (Fig. 1).
+"""Measure AUC against lag on a click stream whose true weights drift (Fig. 1).
 
-In: a seed. Out: AUC by lag. A linear model is trained on the stream, and judged on each minute as it was so many
-minutes before. How fast the truth turns is our choice.
+In: a seed. Out: AUC by lag. A linear model is trained on the stream. Its state of so many minutes before is evaluated
+on each minute. The speed of the drift is our choice.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from springtide_lab.reproduce.kale.world import Array, Counts
 
 LAGS_MIN = (0, 5, 10, 20, 30, 45, 60, 90, 120)
 FIELDS = (200, 100, 40, 60, 24, 200, 100, 7)
-"""Few ids, so that each is seen often enough to be learnt again as its meaning turns."""
-RATE = 0.1  # of Adagrad
-DRIFT = 0.8  # an hour: what it was correlates 0.73 with what it is after one
-FORGETS = 0.995  # of the sum of squares, a minute: the rate does not die away on a stream
+"""Cardinalities of the fields: few ids, so that each occurs often enough to be learnt again while its weight drifts."""
+RATE = 0.1  # learning rate of Adagrad
+DRIFT = 0.8  # per hour: true weights correlate by 0.73 with those of an hour before
+FORGETS = 0.995  # decay of Adagrad's sum of squares per minute, so that the learning rate does not vanish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSize:
-    """How much is trained."""
+    """Length and rate of the stream."""
 
     hours: float = 5.0
     events_per_s: float = 20.0
@@ -34,7 +34,7 @@ USUAL, QUICK = StreamSize(), StreamSize(hours=2.5, events_per_s=5.0)
 
 
 def against_lag(seed: int, size: StreamSize) -> Array:
-    """AUC at each of `LAGS_MIN`."""
+    """Return the AUC at each lag of `LAGS_MIN`."""
     spec = LogSpec(seed=seed, cardinalities=FIELDS, drift_per_hour=DRIFT, events_per_s=size.events_per_s)
     generator = Generator(spec)
     minute = round(60 * size.events_per_s)

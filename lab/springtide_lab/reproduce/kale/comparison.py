@@ -1,7 +1,7 @@
-"""Tables A and B on one kind of traffic: every scheme at its best settings, on the same days.
+"""Compare all schemes at their best settings on the same days of one kind of traffic: tables A and B.
 
-A: every change pauses the job for 10 minutes. B: ours, HPA and Kale scale live. Best is the cheapest setting that keeps
-the promise (at most 2.6% violation) on the days to tune on, or else the least violation.
+Table A: every change pauses the job for 10 minutes. Table B: ours, HPA and Kale scale without a pause. The best setting
+is the cheapest with at most 2.6% violation on the tuning days, or else the one with the least violation.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from springtide_lab.reproduce.kale.world import CAPACITY, MOST, TICK_S, Array, C
 
 SLO_S = 1200.0
 PROMISED = 0.026
-"""Of the time: the paper's violation rate."""
+"""Most violation as a share of time: the paper's violation rate."""
 AT_ONCE = 150
-"""Settings that are run side by side: with five days that is 300 MB."""
+"""Settings that are simulated together; with five days they take 300 MB."""
 PAUSE_S = 600.0
-"""Section 1: container 30 s, image 30 s, model 6 min, streams 2 min; "roughly 10 minutes"."""
+"""Seconds of a pause. Section 1: container 30 s, image 30 s, model 6 min, streams 2 min; "roughly 10 minutes"."""
 START_S = 60.0
-"""Live: container and image, while the others go on."""
+"""Seconds to start container and image, during which other workers continue when scaling live."""
 A, B = ChangeEffect(PAUSE_S, START_S), ChangeEffect(0.0, START_S)
 RULES = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=PAUSE_S, start_s=START_S)
 LIVE = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=0.0, start_s=START_S)
@@ -35,19 +35,19 @@ LIVE_TOO = ("HPA", "Kale")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedScheme:
-    """A scheme at its best, and how all its settings did."""
+    """A scheme's best settings, and the figures of all settings."""
 
     scheme: str
     settings: Any
     tried: int
     figures: Array
-    """[settings, 4], means over days: violation, lag in min, downtime in min, worker-hours."""
+    """Means over days, [settings, 4]: violation, lag in min, downtime in min, worker-hours."""
 
 
 def run(
     scheme: str, settings: Sequence[Any], days: Sequence[TrafficDay], outlooks: Sequence[Outlooks], doing: ChangeEffect
 ) -> world.OnlineRun:
-    """Each of the settings on each of the days: lanes are days x settings."""
+    """Simulate each setting on each day; lanes are days x settings."""
     make = GRIDS[scheme][0]
     lanes = [(day, outlook, one) for day, outlook in zip(days, outlooks, strict=True) for one in settings]
     at = make([outlook for _, outlook, _ in lanes], [one for _, _, one in lanes])
@@ -56,7 +56,7 @@ def run(
 
 
 def figures(done: world.OnlineRun, lanes: Sequence[int], after: int) -> Array:
-    """[lanes, 4], as in `Tuned`."""
+    """Return the four figures of each lane, [lanes, 4], as in `TunedScheme`."""
     kept = [done.kept(lane, after=after, slo_s=SLO_S) for lane in lanes]
     return np.asarray([(one.violation, one.lag_min, one.down_min, one.worker_hours) for one in kept])
 
@@ -70,13 +70,13 @@ def tune(
 
 
 def _means(done: world.OnlineRun, days: Sequence[TrafficDay], settings: int) -> Array:
-    """[settings, 4], over days."""
+    """Return the means over days, [settings, 4]."""
     by_lane = figures(done, range(len(days) * settings), days[0].warm)
     return np.asarray(by_lane.reshape(len(days), settings, 4).mean(axis=0))
 
 
 def best(found: Array) -> int:
-    """Which setting: the cheapest that keeps the promise, or the one that breaks it least."""
+    """Return the index of the cheapest setting that violates at most PROMISED, or else of the least violation."""
     violation, hours = found[:, 0], found[:, 3]
     keeps = violation <= max(PROMISED, float(violation.min()))
     return int(np.flatnonzero(keeps)[hours[keeps].argmin()])
@@ -84,7 +84,7 @@ def best(found: Array) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeStory:
-    """A day of one scheme, minute by minute."""
+    """One day of one scheme, by minute."""
 
     traffic: Array
     workers: Counts
@@ -93,22 +93,22 @@ class SchemeStory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One kind of traffic."""
+    """Results of all schemes on one kind of traffic."""
 
     name: str
     days: int
     figures: dict[tuple[str, str], Array] = field(default_factory=dict)
-    """By table and scheme, [days, 4]: violation, lag in min, downtime in min, worker-hours."""
+    """Figures by table and scheme, [days, 4]: violation, lag in min, downtime in min, worker-hours."""
     auc: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     stories: dict[tuple[str, str], SchemeStory] = field(default_factory=dict)
     tuned: dict[tuple[str, str], TunedScheme] = field(default_factory=dict)
     on_tuning_days: dict[str, Array] = field(default_factory=dict)
-    """Of ours, table A: the days on which the settings of the others were chosen."""
+    """Our figures of table A on the days on which the settings of other schemes were chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficKind:
-    """A kind of traffic."""
+    """A kind of traffic, with days to measure and days to choose settings."""
 
     name: str
     measured: tuple[TrafficDay, ...]
@@ -116,7 +116,7 @@ class TrafficKind:
 
 
 def compare(kind: TrafficKind, curve: Sequence[float], *, most_settings: int | None = None) -> Compared:
-    """Everything on one kind of traffic; `curve` is AUC by lag; of each grid at most so many settings."""
+    """Compare all schemes on one kind of traffic. `curve` is the AUC by lag; `most_settings` limits each grid."""
     outlooks = [Outlooks(day) for day in kind.measured]
     before = [Outlooks(day) for day in kind.tuned_on]
     found = Compared(name=kind.name, days=len(kind.measured))

@@ -1,7 +1,7 @@
-"""Reproduces Kale (003): all rows, and pictures of AUC against lag, Table 3 and days.
+"""Reproduce Kale (003): all rows, and pictures of AUC against lag, Table 3 and days.
 
-In: seeds (days of each kind of traffic), perhaps traces. Kinds of traffic are worked on side by side, in processes. The
-planner of ours is that of real jobs, `springtide.planning.online`. Next: `comparison`, `rows`, `throughput`.
+In: seeds (days of each kind of traffic), optionally traces. Kinds of traffic are simulated in parallel processes. Our
+planner is that of real jobs, `springtide.planning.online`. Next: `comparison`, `rows`, `throughput`.
 """
 
 import functools
@@ -24,29 +24,32 @@ from springtide_lab.reproduce.kale.world import CAPACITY, Trace
 from springtide_lab.reproduce.runner import Reproduced, ReproduceOptions
 
 TUNED_ON = 5
-"""Days on which settings are chosen."""
+"""Number of days on which settings are chosen."""
 OTHER_DAYS = 1000
-"""Seeds of the paper's shape from here on are for choosing settings."""
+"""First seed of the days in the paper's shape on which settings are chosen."""
 CURVES = 3
-"""Seeds of AUC against lag."""
+"""Number of seeds for AUC against lag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KalePreset:
-    """How much is done."""
+    """Size of the reproduction."""
 
     traces: tuple[pathlib.Path, ...] = ()
     tuned_on: int = TUNED_ON
     most_settings: int | None = None
     hours: int = 24
-    """Of each day, from midnight on."""
+    """Measured hours of each day, from midnight on."""
     stream: auc.StreamSize = auc.USUAL
     processes: int = 0
-    """0: as many as there are cores; 1: none besides this one."""
+    """Number of processes; 0 means one per core, 1 only this process."""
 
 
 def found_traces(given: str | None) -> tuple[pathlib.Path, ...]:
-    """CSV files: one, or all of a folder; by themselves those in data/traces, here or in a folder beside this one."""
+    """Return the given CSV file, or all CSV files of the given folder.
+
+    By default, return those of data/traces in the current folder or in a folder beside it.
+    """
     if given is None:
         here = pathlib.Path.cwd()
         known = [one for one in (here / "data/traces", *sorted(here.parent.glob("*/data/traces"))) if one.is_dir()]
@@ -125,7 +128,7 @@ def draw(compared: Sequence[Compared], curve: Sequence[float], folder: pathlib.P
 
 
 def _table_3(path: pathlib.Path, found: Compared) -> pathlib.Path:
-    """Table 3 and Fig. 9."""
+    """Draw Table 3 and Fig. 9."""
     panels = []
     for place, metric in enumerate(METRICS):
         bars = []
@@ -141,7 +144,7 @@ def _table_3(path: pathlib.Path, found: Compared) -> pathlib.Path:
 
 
 def _day(path: pathlib.Path, found: Compared) -> pathlib.Path:
-    """Fig. 10: workers, lag and worker-hours of a day."""
+    """Draw Fig. 10: workers, lag and worker-hours of a day."""
     traffic_of_day = found.stories["A", OURS].traffic
     hours = (np.arange(len(traffic_of_day)) / 60).tolist()
     fewest = np.searchsorted(CAPACITY, traffic_of_day, side="right").tolist()

@@ -1,7 +1,7 @@
-"""Rows of Kale's Table 3 and what it stands on. In: what `comparison` found. Out: `Row`s.
+"""Compute the rows of Kale's Table 3, goals, Fig. 1 and forecast errors.
 
-A figure is the mean over days, its spread the 95% interval of that mean. Ratios are of means; their interval is that of
-days drawn again and again, both schemes on the same ones.
+In: results of `comparison`. Out: `Row`s. A figure is the mean over days, its spread the 95% interval of that mean.
+Ratios are ratios of means with a 95% bootstrap interval; both schemes have the same days.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ TABLE_3: dict[str, tuple[float, float, float, float, float]] = {
     "Madu": (2.57, 2303.0, 190.0, 455.0, 95.3),
     "Kale": (2.60, 2204.0, 109.0, 242.0, 95.8),
 }
-"""Violation in %, lag in min, downtime in min, GPU hours, AUC in %; of the paper's own load, which it does not give."""
+"""The paper's violation in %, lag in min, downtime in min, GPU hours, AUC in %, for a load that it does not publish."""
 METRICS = ("violation, %", "accumulated lag, min", "downtime, min", "worker-hours")
 SHORT = ("violation", "lag", "downtime", "worker-hours")
 SCHEMES = (ADEQUATE, "HPA", "KEDA", "Autopilot", "Madu", "Kale", OURS, CLAIRVOYANT)
 PAPERS_SHAPE = "paper's shape"
 TAXI = "taxi"
-"""What the name of a trace has in it for which the issue's goals are the paper's."""
+"""Part of the name of a trace to which the paper's goals apply."""
 RESAMPLED = 1000
 BEST = "best settings: the fewest worker-hours of those that violate 2.6% at most, on 5 other days of the same kind"
 PAPERS = "the paper's figures are of its own load and cluster, which it does not describe"
@@ -43,7 +43,7 @@ def mean_row(
     goal: float | None = None,
     why: str = "",
 ) -> Row:
-    """A mean with its 95% interval; a goal is the most that it may be."""
+    """Return a row of a mean with its 95% interval; the goal is an upper limit."""
     known = np.asarray(values, dtype=float)
     middle = float(known.mean())
     half = 1.96 * float(known.std(ddof=1)) / len(known) ** 0.5 if len(known) > 1 else 0.0
@@ -54,7 +54,7 @@ def mean_row(
 def ratio_row(
     figure: str, what: str, paper: float | str, ours: Array, theirs: Array, *, goal: float | None, why: str = ""
 ) -> Row:
-    """A ratio of means with its 95% interval; nothing by nothing is as good as theirs."""
+    """Return a row of a ratio of means with its 95% interval; 0 / 0 counts as 1."""
     draws = np.random.default_rng(0).integers(0, len(ours), (RESAMPLED, len(ours)))
     low, high = np.percentile(_ratio(ours[draws].mean(axis=1), theirs[draws].mean(axis=1)), (2.5, 97.5))
     middle = float(_ratio(np.asarray(ours.mean()), np.asarray(theirs.mean())))
@@ -68,7 +68,7 @@ def _ratio(ours: Array, theirs: Array) -> Array:
 
 
 def table(found: Compared) -> list[Row]:
-    """All schemes: four figures and AUC, tables A and B."""
+    """Return four figures and the AUC of all schemes, for tables A and B."""
     rows = []
     for table_of in ("A", "B"):
         for scheme in SCHEMES:
@@ -93,7 +93,7 @@ def _said(settings: object) -> str:
 
 
 def goals(found: Compared) -> list[Row]:
-    """What was aimed at: the paper's gains on its shape and on taxis; elsewhere nothing worse than HPA's."""
+    """Return the goals: the paper's gains on its shape and on taxi traces, and no worse than HPA on other traces."""
     main = found.name == PAPERS_SHAPE or TAXI in found.name
     return [*(_main_goals(found) if main else _other_goals(found)), *_live_goals(found), *_others(found)]
 
@@ -161,7 +161,7 @@ def _others(found: Compared) -> list[Row]:
 
 
 def lag_and_auc(curves: Sequence[Sequence[float]]) -> list[Row]:
-    """Fig. 1."""
+    """Return Fig. 1: AUC by lag."""
     why = "a linear model on a generated click stream whose truth turns; how fast is our choice (auc.py)"
     return [
         mean_row(
@@ -172,7 +172,7 @@ def lag_and_auc(curves: Sequence[Sequence[float]]) -> list[Row]:
 
 
 def forecasts(name: str, days: Sequence[TrafficDay]) -> list[Row]:
-    """How far forecasts are off, one day ahead, beside tomorrow = today."""
+    """Return the errors of forecasts one day ahead, compared with the rule tomorrow = today."""
     said: dict[str, list[float]] = {"the default forecaster": [], "tomorrow = today": []}
     for day in days:
         came = day.steps[WARM:]

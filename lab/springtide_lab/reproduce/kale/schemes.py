@@ -1,7 +1,7 @@
-"""Schemes that say how many workers each lane should have: ours, the same planner with perfect forecasts, and others.
+"""Define schemes that choose the workers of each lane: ours, our planner with perfect forecasts, and other autoscalers.
 
-In: days, or outlooks and settings by lane. Out: a `Scheme` (world.py). The decisions are in planning; here is only how
-often each is asked. `GRIDS` are the settings that `comparison` tries.
+In: days, or outlooks and settings by lane. Out: a `Scheme` (world.py). Our decisions are made in planning, those of
+others in `autoscalers`; this module sets how often each decides. `GRIDS` has the settings that `comparison` tries.
 """
 
 import itertools
@@ -31,16 +31,16 @@ from springtide_lab.reproduce.kale.world import (
 
 TICKS = int(STEP_S / TICK_S)
 BEFORE = round(seasonal.LOOKED_AT_S / STEP_S)
-"""Steps before now that a forecast begins at the latest, so that its level is known."""
+"""Steps by which a forecast begins before now, so that its level can be compared with recent traffic."""
 EVERY = 6
 """Steps between two forecasts: an hour."""
 A_WORKER = float(CAPACITY[PEAK] / PEAK)
-FEW = (1, 2, 3, 4)  # workers that Madu's straight line was measured with
+FEW = (1, 2, 3, 4)  # numbers of workers that Madu's straight line is fitted to
 MINUTE, REPLANNED = round(60 / TICK_S), round(6 * 3600 / TICK_S)
 
 
 class Outlooks:
-    """What the forecaster says at each step of a day, made when first asked for."""
+    """Forecasts at each step of a day, computed at the first request."""
 
     def __init__(self, day: TrafficDay) -> None:
         self._all = np.concatenate([day.past, day.steps])
@@ -50,7 +50,7 @@ class Outlooks:
         self._made: dict[int, TrafficOutlook] = {}
 
     def at(self, step: int) -> TrafficOutlook:
-        """The next 24 hours, from step `step` of the run on."""
+        """Return the forecast of the 24 hours from step `step` of the run on."""
         if step not in self._made:
             begin = self._now + step - step % EVERY - BEFORE
             if begin not in self._said:
@@ -61,7 +61,7 @@ class Outlooks:
 
 
 class Clairvoyant:
-    """What will really come; after the end of the run, as in its last step."""
+    """Perfect forecasts: the real traffic; after the end of the run, the traffic of its last step."""
 
     def __init__(self, day: TrafficDay) -> None:
         self._steps = day.steps
@@ -73,7 +73,7 @@ class Clairvoyant:
 
 
 class Ours:
-    """Asks `decide` for each lane when it is due."""
+    """Our scheme: calls `decide` for each lane when a decision is due."""
 
     def __init__(self, outlook: Sequence[Outlooks | Clairvoyant], rules: OnlineRules) -> None:
         self._outlook, self._rules = outlook, rules
@@ -81,7 +81,7 @@ class Ours:
         self._capacity = tuple(CAPACITY.tolist())
 
     def __call__(self, seen: Seen) -> Counts:
-        """A `Scheme`."""
+        """Return the wanted workers of each lane, as a `Scheme` does."""
         wanted = seen.workers.copy()
         lag_s = seen.backlog / np.maximum(seen.arrivals, 1e-9)
         late = lag_s >= decision.WAITS * self._rules.slo_lag_s
@@ -121,7 +121,7 @@ def by_keda(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.KedaSe
 
 
 def by_autopilot(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.AutopilotSettings]) -> Scheme:
-    """Every 5 minutes, by the mean of what was used in them while workers trained."""
+    """Return Autopilot's scheme, which decides every 5 minutes by the mean usage while workers trained."""
     it = autoscalers.Autopilot(autoscalers.AutopilotSettings(*_columns(settings)), most=MOST)
     every = round(autoscalers.AUTOPILOT_EVERY_S / TICK_S)
     used, times = np.zeros(len(settings)), np.zeros(len(settings))
@@ -155,7 +155,7 @@ def by_madu(outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.MaduSet
 
 
 def by_kale(outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.KaleSettings]) -> Scheme:
-    """A plan every six hours; what it says, and lag, are looked at every minute."""
+    """Return Kale's scheme, which plans every six hours, and follows the plan and the lag every minute."""
     plans = np.zeros((DAY * round(STEP_S / autoscalers.KALE_STEP_S), len(settings)), dtype=np.int64)
     lanes = np.arange(len(settings))
     lead, fallback_s = (np.asarray(column) for column in zip(*(one[-2:] for one in settings), strict=True))
@@ -228,4 +228,4 @@ GRIDS: dict[str, tuple[Callable[[Sequence[Outlooks], Sequence[Any]], Scheme], li
         ),
     ),
 }
-"""How each is made of settings, and the settings that are tried."""
+"""For each scheme, the function that makes it from settings, and the settings to try."""

@@ -1,7 +1,7 @@
-"""Kale's Table 1 and Fig. 7 from made truth: which model of throughput foretells numbers of workers it has not seen.
+"""Compare models of throughput on synthetic data for Kale's Table 1 and Fig. 7: errors on unseen numbers of workers.
 
-Two truths: the paper's fitted curves with noise, and one that no model here knows (servers rounded up, the slowest
-worker counts). Real runs: `springtide bench capacity`.
+There are two kinds of data: the paper's fitted curves with noise, and curves outside all models (the number of servers
+is rounded up, the slowest worker counts). Real runs: `springtide bench capacity`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ from springtide_lab.reproduce.autoscalers import least
 from springtide_lab.reproduce.report import Row, row
 
 M = 16_384
-NOISE = 0.02  # of one measurement
+NOISE = 0.02  # standard deviation of one measurement, as a share
 SLOWNESS = 0.05  # standard deviation of one worker's step, where the slowest counts
-FITTED = (1, 2, 4, 6, 8, 12, 16, 24, 32)  # numbers of workers that are measured; all others up to 32 are foretold
+FITTED = (1, 2, 4, 6, 8, 12, 16, 24, 32)  # measured numbers of workers; all others up to 32 are predicted
 MOST = 32
 TABLE_1: Mapping[str, CapacityCurve] = {
     "T4, sync": CapacityCurve(kind="sync", coefficients=(0.00253, 11.1614, 11.6335, 1.88e-14), batch=M),
@@ -27,8 +27,9 @@ TABLE_1: Mapping[str, CapacityCurve] = {
     "T4, async": CapacityCurve(kind="async", coefficients=(0.001421, 0.0002297, 1.12e-18)),
     "A10, async": CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21)),
 }
-"""As the authors fitted them. Their table has the coefficients in another order: the first two are of 1 / w and of 1 in
-Eqn 6, as their example shows, and are taken to be so in Eqn 9; an A10 then trains 2.5 times as fast as a T4."""
+"""Curves as the authors fitted them. Their table has the coefficients in another order: the first two are those of
+1 / w and of 1 in Eqn 6, as their example shows. The same order is assumed for Eqn 9; an A10 then trains 2.5 times as
+fast as a T4."""
 NAMES: Mapping[Kind, str] = {
     "sync": "ours",
     "async": "ours",
@@ -97,7 +98,7 @@ def noisy(curve: CapacityCurve, workers: int, chance: np.random.Generator) -> fl
 
 
 def uneven(curve: CapacityCurve, workers: int, chance: np.random.Generator) -> float:
-    """Half as many servers as workers, rounded up: what servers do is theirs; in step, the slowest worker counts."""
+    """Return the rate with half as many servers as workers, rounded up; in sync training the slowest worker counts."""
     servers = -(-workers // 2)
     if curve.kind == "sync":
         one, each, squared, grows = curve.coefficients
@@ -114,10 +115,10 @@ def noisy_rate(rate: float, chance: np.random.Generator) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputOutcome:
-    """Of one truth, all machines and ways, one seed."""
+    """Errors and coefficients for one kind of data and one seed, on all machines and modes."""
 
     by_case: Mapping[str, Mapping[str, CapacityErrors]]
-    """Machine and way; then whose model."""
+    """Errors by machine and mode, then by model."""
     coefficients: Mapping[str, tuple[float, ...]]
 
     def mean(self, whose: str, what: str) -> float:
@@ -127,7 +128,7 @@ class ThroughputOutcome:
         return max(case[whose].worst for case in self.by_case.values())
 
     def gained(self, what: str) -> float:
-        """By how much ours is smaller than the better of the others, at most."""
+        """Return the largest reduction of an error by our model, relative to the better of the others."""
         others = ("Ernest", "Optimus")
         shares = [
             getattr(case["ours"], what) / min(getattr(case[other], what) for other in others)
@@ -151,7 +152,7 @@ def measure(truth: Truth, seed: int) -> ThroughputOutcome:
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:
-    """Table 1, the example of section 3.4 and Fig. 7."""
+    """Return Table 1, the example of section 3.4 and Fig. 7."""
     paper = [measure(noisy, seed) for seed in seeds]
     harder = [measure(uneven, seed) for seed in seeds]
     return [

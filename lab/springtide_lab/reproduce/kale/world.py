@@ -1,7 +1,7 @@
-"""Days of traffic, and an online job that runs along many of them at once, in steps of 15 seconds of virtual time.
+"""Simulate an online job on many days of traffic at once, in steps of 15 seconds of virtual time.
 
-In: the paper's shape or a trace in CSV; a scheme that says how many workers there should be. Out: `TrafficDay`s, scaled
-so that the peak needs 28 workers; `OnlineRun`: samples, workers and pauses by step and lane (a day and a setting).
+In: the paper's traffic shape or a trace in CSV; a scheme that chooses the number of workers. Out: `TrafficDay`s, scaled
+so that the peak needs 28 workers; `OnlineRun` with samples, workers and pauses by step and lane (a day and a setting).
 """
 
 import math
@@ -22,55 +22,55 @@ from springtide.planning.online.slo_metrics import SloSums
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 TICK_S = 15.0
-"""As often as HPA looks."""
+"""Seconds per step: the interval at which HPA decides."""
 
 
 class Seen(NamedTuple):
-    """What a scheme may look at, of each lane."""
+    """Observations of all lanes that a scheme may use."""
 
     tick: int
     workers: Counts
     backlog: Array
-    """Samples."""
+    """Samples that wait."""
     arrivals: Array
-    """Samples a second in the last step."""
+    """Samples per second in the last step."""
     utilization: Array
-    """Of workers, in the last step in which they trained."""
+    """Utilization of the workers in the last step in which they trained."""
     free: NDArray[np.bool_]
-    """No change is under way."""
+    """True for lanes without a change in progress."""
 
     @property
     def at(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start of the run."""
         return self.tick * TICK_S
 
 
 Scheme = Callable[[Seen], Counts]
-"""How many workers each lane should have; where a change is under way it is not listened to."""
+"""Function that returns the wanted workers of each lane; ignored for lanes with a change in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineRun:
-    """What became of the lanes."""
+    """Results of a run for all lanes."""
 
     arrived: Array
-    """[lanes, steps + 1] samples since the beginning."""
+    """Arrived samples since the start, [lanes, steps + 1]."""
     trained: Array
-    """[steps + 1, lanes]"""
+    """Trained samples since the start, [steps + 1, lanes]."""
     workers: Counts
-    """[steps, lanes]"""
+    """Number of workers, [steps, lanes]."""
     down: Array
-    """[steps, lanes] part of a step in which nothing was trained because of a change."""
+    """Share of each step without training because of a change, [steps, lanes]."""
 
     def lag_s(self, lane: int) -> Array:
-        """How long the oldest sample that is not trained has waited, at the end of each step."""
+        """Return how long the oldest untrained sample has waited at the end of each step, in seconds."""
         arrived, trained = self.arrived[lane], self.trained[1:, lane]
         ends = np.arange(len(arrived)) * TICK_S
         came = np.interp(trained, arrived + np.arange(len(arrived)) * 1e-9, ends)
         return np.where(trained >= arrived[1:] - 1e-6, 0.0, np.maximum(ends[1:] - came, 0.0))
 
     def kept(self, lane: int, *, after: int, slo_s: float) -> SloSums:
-        """The four figures, of the steps from `after` on."""
+        """Return the sums of one lane from step `after` on."""
         return measure(
             self.lag_s(lane)[after:],
             self.workers[after:, lane].astype(float),
@@ -99,7 +99,7 @@ def measure(
 
 
 def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: ChangeEffect) -> OnlineRun:
-    """All lanes from the first step to the last. `traffic` is [lanes, steps], `capacity[w]` is samples a second."""
+    """Simulate all lanes. `traffic` is samples per second, [lanes, steps]; `capacity[w]` that of w workers."""
     lanes, steps = traffic.shape
     arrived = np.concatenate([np.zeros((lanes, 1)), np.cumsum(traffic * TICK_S, axis=1)], axis=1)
     by_step = np.ascontiguousarray(arrived.T)
@@ -135,35 +135,35 @@ def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doi
 
 
 STEP_S = 600.0
-"""Of what forecasts are made of."""
+"""Seconds per step of the traffic that forecasts are made from."""
 DAY = 144
 WEEKS = 28 * DAY
 WARM = 12
-"""Steps before midnight that are run and not measured."""
+"""Steps of STEP_S before midnight that are run but not measured."""
 FIRST_DAY = 14
-"""Days that a trace must have before the first day that is used."""
+"""Days of a trace before the first day that is used."""
 PEAK, MOST = 28, 32
-"""Workers that the peak needs (672 GPU hours are 28 for a day), and that there are (section 4.1)."""
+"""Workers that the peak needs (672 GPU hours are 28 workers for a day), and most workers (section 4.1)."""
 A10 = CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21))
-"""Table 1, asynchronous training on A10, in the order of Eqn 9."""
+"""Capacity of asynchronous training on A10 (Table 1), with coefficients in the order of Eqn 9."""
 CAPACITY = np.array([0.0, *(A10(workers) for workers in range(1, MOST + 1))])
 RATIO = 7.65
-"""Between the highest and the lowest traffic of a day (section 2.3)."""
+"""Ratio of the highest to the lowest traffic of a day (section 2.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficDay:
-    """One day, and what was before it."""
+    """Traffic of one day in samples per second, and the traffic before it."""
 
     name: str
     past: Array
-    """By `STEP_S`, up to the warm-up."""
+    """Traffic before the warm-up, in steps of `STEP_S`."""
     rates: Array
-    """By `TICK_S`: the warm-up and the day."""
+    """Traffic of the warm-up and the day, in steps of `TICK_S`."""
 
     @property
     def warm(self) -> int:
-        """Steps of 15 s that are not measured."""
+        """Number of steps of `TICK_S` that are not measured."""
         return int(WARM * STEP_S / TICK_S)
 
     def first(self, hours: int) -> "TrafficDay":
@@ -171,14 +171,14 @@ class TrafficDay:
 
     @property
     def steps(self) -> Array:
-        """The same by `STEP_S`."""
+        """Traffic of the warm-up and the day, in steps of `STEP_S`."""
         return np.asarray(self.rates.reshape(-1, int(STEP_S / TICK_S)).mean(axis=1))
 
 
 def paper(seed: int) -> TrafficDay:
-    """34k a second in the early morning, 260k in the evening, more at weekends: the shape that the text describes.
+    """Generate a day in the shape of the text: 34k/s in the early morning, 260k/s in the evening, more at weekends.
 
-    Days differ by 3% in their level, and traffic wanders by another 3% within some hours: the text says nothing of it.
+    The level differs by 3% between days, and traffic varies by another 3% within hours; the text does not say how much.
     """
     chance = np.random.default_rng((3, seed))
     days = WEEKS // DAY + 2
@@ -199,12 +199,12 @@ def paper(seed: int) -> TrafficDay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A CSV file with a time and a number in each line, by equal steps."""
+    """Traffic of a CSV file in equal steps."""
 
     name: str
     step_s: float
     values: Array
-    """From a midnight on."""
+    """Traffic from the first midnight on."""
 
     @property
     def days(self) -> range:
@@ -215,13 +215,13 @@ class Trace:
         return _day(f"{self.name} {number}", self.values, self.step_s, round(number * 86_400 / self.step_s))
 
     def drawn(self, count: int, *, seed: int = 0) -> list[TrafficDay]:
-        """Some, without repeating, in an order that `seed` makes."""
+        """Return up to `count` distinct days in random order."""
         order = np.random.default_rng((5, seed)).permutation(np.asarray(self.days))
         return [self.day(int(one)) for one in order[:count]]
 
 
 def read(path: pathlib.Path) -> Trace:
-    """A trace as `springtide produce --trace` reads it, by equal steps: what is missing is drawn between others."""
+    """Read a trace as `springtide produce --trace` does, in equal steps; missing values are interpolated."""
     found = read_trace(file_input.read(path, what=f"a {TRACE}").splitlines(), f"--trace {path}")
     step_s = float(np.median(np.diff(found.at_s)))
     coarse_or_fine = (STEP_S % step_s == 0 or step_s % STEP_S == 0) and 86_400 % step_s == 0
@@ -241,7 +241,7 @@ def read(path: pathlib.Path) -> Trace:
 
 
 def _day(name: str, values: Array, step_s: float, start: int) -> TrafficDay:
-    """The day that begins at step `start`, with what is before it, scaled by its own peak."""
+    """Return the day that begins at step `start`, with the traffic before it, scaled by the day's peak."""
     begin = start - round(WARM * STEP_S / step_s)
     rates = _finer(values[begin : start + round(86_400 / step_s)], step_s, TICK_S)
     warm = int(WARM * STEP_S / TICK_S)
@@ -261,6 +261,6 @@ def _finer(values: Array, step_s: float, finer_s: float) -> Array:
 
 
 def start(days: Sequence[TrafficDay]) -> Counts:
-    """Workers that a scheme begins with: a fifth more than the first traffic needs."""
+    """Return the workers that every scheme starts with: a fifth more than the first traffic needs."""
     first = np.asarray([day.rates[0] for day in days])
     return np.minimum(np.searchsorted(CAPACITY, 1.2 * first, side="right"), MOST)
