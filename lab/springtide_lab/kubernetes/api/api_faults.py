@@ -1,6 +1,6 @@
-"""Injected faults of the API server: refusals, conflicts, delays, old lists, lost replies.
+"""Inject faults into the API server: refusals, conflicts, delays, old lists, lost replies.
 
-In: calls from the test's thread. Out: `http` asks before each request, from the server's thread.
+In: calls from the test's thread. Out: faults for each request, which `http` takes in the server's thread.
 """
 
 import http
@@ -15,20 +15,20 @@ EVER = 1 << 60
 
 @dataclass(slots=True)
 class Fault:
-    """One thing that goes wrong for the next `times` requests that fit."""
+    """One fault, which applies to the next `times` requests that match."""
 
     code: int = 0
-    """The answer; 0: it is only late, or old."""
+    """Status code of the answer; 0 means a normal answer that is late or old."""
     verbs: tuple[str, ...] = ()
     resource: str = ""
-    """`pods`, `pods/status`, `elasticjobs`; empty: any."""
+    """Resource that matches, such as `pods`, `pods/status` or `elasticjobs`; empty matches any."""
     times: int = 1
     retry_after_s: float | None = None
     delay_s: float = 0.0
     behind: int = 0
-    """A list answers with the state before so many changes."""
+    """Number of changes by which the answer to a list is out of date."""
     after: bool = False
-    """The request is done, and only its answer is lost."""
+    """True if the server carries out the request and only the answer is lost."""
 
     def fits(self, verb: str, resource: str) -> bool:
         return self.times > 0 and (not self.verbs or verb in self.verbs) and self.resource in ("", resource)
@@ -40,20 +40,20 @@ class Fault:
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong now. All of it may be called at any time, from any thread."""
+    """Active faults. All methods may be called at any time, from any thread."""
 
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, code: int, *, times: int = 1, **of: Any) -> None:
-        """Answer with 409, 429, 500, 503, ... instead; `of` are fields of `Fault`."""
+        """Answer requests with this status code, such as 409 or 503; `of` sets fields of `Fault`."""
         self._add(Fault(code=code, times=times, **of))
 
     def slow(self, delay_s: float, *, times: int = EVER, **of: Any) -> None:
         self._add(Fault(delay_s=delay_s, times=times, **of))
 
     def stale(self, resource: str, *, behind: int = 1, times: int = 1) -> None:
-        """Answer lists with an older state, as a server that lags behind its peers does."""
+        """Answer lists with an older state, like a server that lags behind its peers."""
         self._add(Fault(behind=behind, times=times, verbs=("list",), resource=resource))
 
     def clear(self) -> None:
@@ -61,7 +61,7 @@ class Faults:
             self._faults.clear()
 
     def take(self, verb: str, resource: str) -> list[Fault]:
-        """What happens to this request; each counts as used."""
+        """Return the faults for this request, and count each of them as used."""
         with self._lock:
             found = [each for each in self._faults if each.fits(verb, resource)]
             refusing = next((each for each in found if each.code), None)

@@ -1,7 +1,7 @@
-"""The API over HTTP: authentication, authorization, injected faults, then the verb.
+"""Serve the API over HTTP: authentication, authorization, injected faults, then the verb.
 
-In: requests. Out: objects, lists, watches, `Status` objects for refusals. `Parts` answers requests to parts of objects
-that are more than a change: binding, eviction, tokens.
+In: requests. Out: objects, lists, watches, `Status` objects for refusals. `Parts` answers requests to the subresources
+binding, eviction and token.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from springtide_lab.kubernetes.objects.admission import kinds_of
 from springtide_lab.kubernetes.objects.kinds import BUDGETS, CRDS, NAMESPACES, NODES, PODS, RBAC
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-BOOKMARK_S = 5.0  # servers send one about every minute; clients must not depend on it
+BOOKMARK_S = 5.0  # seconds between bookmarks; real servers send one per minute, and clients must not depend on it
 BODY = 16 * 1024 * 1024
 TOKEN_S = 3600
 SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 class Api:
-    """One server's state and how it answers. Lives in one event loop."""
+    """State and request handlers of one server, used in one event loop."""
 
     def __init__(self, ca: str) -> None:
         self.store = Store()
@@ -174,7 +174,7 @@ class Api:
             await response.prepare(request)
             await self._stream(request, response, feed)
         except ConnectionError:
-            pass  # whoever watched is gone
+            pass  # the watching client has disconnected
         finally:
             self.feeds.discard(feed)
             feed.close()

@@ -1,7 +1,8 @@
-"""Creates, changes and deletes objects by the server's rules; the server alone writes most of `metadata`.
+"""Create, change and delete objects by the server's rules; only the server writes most of `metadata`.
 
-In: requests that `http` has read and allowed. `admission` fills in and refuses by kind; `store` keeps. Versions are
-compared on every change (409), the status changes only through its own path, finalizers hold an object back.
+In: requests that `http` has read and authorized. Out: objects in `object_store`. `admission` fills in defaults and
+refuses faulty objects by kind. Every change compares versions (409 if they differ). The status changes only through its
+own path. Finalizers delay the removal of an object.
 """
 
 import copy
@@ -23,7 +24,7 @@ OWN_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGraceP
 
 
 class Lifecycle:
-    """Changes the store as a server would."""
+    """Change the store by the rules of a real server."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -55,7 +56,7 @@ class Lifecycle:
         return self.store.put(kind.resource, key, item)
 
     def change(self, kind: Kind, key: Key, body: Json, *, part: str = "") -> Json:
-        """Replace an object, or only its status, or (a pod) only its resources."""
+        """Replace an object, or only its status, or only the resources of a pod."""
         old = self.need(kind, key)
         new = self._shaped(kind, key[0], body)
         given, meta = new["metadata"], old["metadata"]
@@ -110,7 +111,7 @@ class Lifecycle:
         return old if _same(new, old) else self.store.put(kind.resource, key, new)
 
     def need(self, kind: Kind, key: Key) -> Json:
-        """An object, or 404."""
+        """Return an object; raise Refused (404) if there is none."""
         found = self.store.get(kind.resource, key)
         if found is None:
             raise status_errors.not_found(kind.resource, key[1])

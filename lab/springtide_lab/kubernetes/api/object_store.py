@@ -1,7 +1,7 @@
-"""All objects of the API, in memory, each change numbered; lists, and the events of watches.
+"""Store all objects of the API in memory, number each change, and serve lists and watches.
 
 In: whole objects from `object_lifecycle`; the query of a request. Out: lists of objects, `Feed`s of events. The number
-of the last change is the `resourceVersion`; a version that is no longer remembered is `Refused` with 410.
+of the last change is the `resourceVersion`. A request for a version that is no longer stored is `Refused` with 410.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.objects import selectors
 
 Key = tuple[str, str]
-"""Namespace (empty for kinds of the whole cluster) and name."""
-REMEMBERED = 2000  # changes a resource: a watch that resumes from before them must list again
+"""Namespace (empty for cluster-scoped kinds) and name."""
+REMEMBERED = 2000  # changes stored per resource; a watch that resumes from an older version must list again
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Change:
 
 
 class Store:
-    """Objects by resource. Only its own event loop's thread may use it. Objects in it are never changed in place."""
+    """Objects by resource. Only the server's event loop may use it. Objects are never changed in place."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -42,23 +42,23 @@ class Store:
         self._forgotten: dict[str, int] = {}
         self._followers: dict[str, list[Callable[[Change], None]]] = {}
         self.after_change: list[Callable[[str, Change], None]] = []
-        """Called with the resource and each change, after its followers: what the server's own loops do."""
+        """Callbacks of the server's controllers, called with the resource and each change after the followers."""
 
     def get(self, resource: str, key: Key) -> Json | None:
         return self._objects.get(resource, {}).get(key)
 
     def all(self, resource: str, namespace: str | None = None) -> list[Json]:
-        """Objects in the order of their keys, of one namespace or of all."""
+        """Return the objects of one namespace or of all, in the order of their keys."""
         found = self._objects.get(resource, {})
         return [found[key] for key in sorted(found) if namespace is None or key[0] == namespace]
 
     def put(self, resource: str, key: Key, item: Json) -> Json:
-        """Add or replace an object; as it is kept, with its new version."""
+        """Add or replace an object; return it as stored, with its new version."""
         before = self.get(resource, key)
         return self._commit(resource, "ADDED" if before is None else "MODIFIED", key, item, before)
 
     def drop(self, resource: str, key: Key, last: Json | None = None) -> Json:
-        """Remove an object; its last state, with the version of its end."""
+        """Remove an object; return its last state, with the version of the removal."""
         before = self._objects[resource][key]
         return self._commit(resource, "DELETED", key, before if last is None else last, before)
 
@@ -67,14 +67,14 @@ class Store:
             self.drop(resource, key)
 
     def since(self, resource: str, version: int) -> list[Change]:
-        """Changes after a version; 410 where they are no longer known."""
+        """Return the changes after a version; raise Refused (410) if they are no longer stored."""
         if version < self._forgotten.get(resource, 0):
             why = f"too old resource version: {version} ({self._forgotten[resource]})"
             raise status_errors.Refused(410, "Expired", why)
         return [change for change in self._history.get(resource, ()) if change.version > version]
 
     def at(self, resource: str, version: int) -> dict[Key, Json]:
-        """The objects of a resource as they were at a version."""
+        """Return the objects of a resource as they were at a version."""
         then = dict(self._objects.get(resource, {}))
         for change in reversed(self.since(resource, version)):
             if change.before is None:
@@ -84,7 +84,7 @@ class Store:
         return then
 
     def compact(self) -> None:
-        """Forget all history: whoever resumes from before now gets 410."""
+        """Drop all history, so that a watch that resumes from an earlier version gets 410."""
         self.version += 1
         for resource in [*self._history, *self._objects]:
             self._forgotten[resource] = self.version
@@ -143,7 +143,7 @@ def labels_of(item: Json) -> Mapping[str, str]:
 
 
 class Feed:
-    """The events of one watch. `events` fills up as things happen; `close` when nobody reads it any more."""
+    """Events of one watch. New events are put into `events`; call `close` when the watch ends."""
 
     def __init__(self, store: Store, target: Target, query: Mapping[str, str]) -> None:
         self.events: asyncio.Queue[Json | None] = asyncio.Queue()
@@ -158,7 +158,7 @@ class Feed:
         self.events.put_nowait(None)
 
     def bookmark(self) -> None:
-        """Say how far this watch is, though nothing of interest happened."""
+        """Send the current version, so that the watch can resume from it."""
         kind = self.target.kind
         meta = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
         self._send("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})

@@ -1,6 +1,6 @@
-"""Pure. Which kinds there are, what a path of the API means, and what the server says of itself (discovery).
+"""Pure. Register kinds, resolve paths of the API, and answer discovery requests.
 
-In: `/apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL/NAME/PART`. Out: a `Target`, or 404.
+In: `/apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL/NAME/PART`. Out: a `Target`, or a refusal with 404.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ VERSION = {"gitVersion": "v1.34.0+springtide-testing"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about. No name: all objects of the kind; no namespace: of all namespaces."""
+    """Objects that a request addresses. An empty name means all objects, an empty namespace all namespaces."""
 
     kind: Kind
     namespace: str = ""
@@ -32,7 +32,7 @@ class Target:
 
 
 class Registry:
-    """The kinds that there are: those built in, and those that definitions made."""
+    """Known kinds: built-in kinds and kinds of definitions."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str], Kind] = {}
@@ -45,7 +45,7 @@ class Registry:
         self._kinds = {key: each for key, each in self._kinds.items() if (key[0], key[2]) != (group, plural)}
 
     def of_resource(self, resource: str) -> Kind:
-        """By its name among all: `pods`, `elasticjobs.springtide.dev`."""
+        """Return a kind by its full name, such as `pods` or `elasticjobs.springtide.dev`."""
         return next(each for each in self._kinds.values() if each.resource == resource)
 
     def target(self, path: str) -> Target:
@@ -67,7 +67,7 @@ class Registry:
         return Target(kind, namespace, *rest[1:3])
 
     def discovery(self, path: str) -> Json | None:
-        """The answer to a path about the server; None: it is about objects."""
+        """Return the answer to a discovery path, or None if the path addresses objects."""
         if path == "/version":
             return VERSION
         group, version, *rest = self._split(path)
@@ -78,7 +78,7 @@ class Registry:
         return {"kind": "APIResourceList", "apiVersion": "v1", "resources": [{"name": name} for name in names]}
 
     def _split(self, path: str) -> list[str]:
-        """Group, version and what follows."""
+        """Split a path into group, version and the remaining parts."""
         parts = [part for part in path.split("/") if part]
         if parts[:2] == ["api", "v1"]:
             return ["", *parts[1:]]

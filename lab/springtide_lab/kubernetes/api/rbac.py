@@ -1,7 +1,7 @@
-"""Who may do what: tokens of service accounts, and the Roles and ClusterRoles bound to them.
+"""Authorize requests by tokens of service accounts, and the Roles and ClusterRoles bound to them.
 
-In: a bearer token, and what it asks for. Out: the user, and whether some rule allows it. Nobody may make a role that
-allows more than they may do themselves, nor bind one, as on every server.
+In: a bearer token and a request. Out: the user, and whether a rule allows the request. As on every server, users cannot
+create or bind a role with more permissions than they have.
 """
 
 import secrets
@@ -18,7 +18,7 @@ MASTERS = "system:masters"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """The user of a request."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -30,19 +30,19 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What is asked for."""
+    """A request to authorize."""
 
     verb: str
     group: str
     resource: str
-    """With its subresource: `pods/log`."""
+    """Resource with its subresource, such as `pods/log`."""
     namespace: str = ""
     name: str = ""
 
 
 @dataclass(slots=True)
 class Tokens:
-    """Whose each token is."""
+    """Users and service accounts by token."""
 
     _users: dict[str, User] = field(default_factory=dict)
     _accounts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Tokens:
         return token
 
     def user(self, token: str, store: Store) -> User | None:
-        """Whose it is; the token of an account that is gone is nobody's."""
+        """Return the user of a token, or None if it is unknown or its account was deleted."""
         if token in self._users:
             return self._users[token]
         if token not in self._accounts:
@@ -76,7 +76,7 @@ def allowed(store: Store, user: User, ask: Ask) -> bool:
 
 
 def rules_of(store: Store, user: User, namespace: str) -> Iterator[Json]:
-    """All rules that hold for a user: of the whole cluster, and of one namespace."""
+    """Yield all rules that apply to a user, cluster-wide and in one namespace."""
     bindings = [(each, "") for each in store.all(f"clusterrolebindings.{RBAC}")]
     if namespace:
         bindings += [(each, namespace) for each in store.all(f"rolebindings.{RBAC}", namespace)]
@@ -86,7 +86,7 @@ def rules_of(store: Store, user: User, namespace: str) -> Iterator[Json]:
 
 
 def rules_behind(store: Store, reference: Json, namespace: str) -> list[Json]:
-    """The rules of the role that a binding names; none where there is no such role."""
+    """Return the rules of the role that a binding refers to; none if the role does not exist."""
     if reference["kind"] == "ClusterRole":
         role = store.get(f"clusterroles.{RBAC}", ("", reference["name"]))
     else:
@@ -117,7 +117,7 @@ def _named(listed: Any, wanted: str) -> bool:
 
 
 def beyond(store: Store, user: User, rules: list[Json], namespace: str) -> list[str]:
-    """What these rules allow that the user may not do: (verb, resource) pairs in words."""
+    """Return the permissions of these rules that the user lacks, as strings of verb and resource."""
     if user.may_all:
         return []
     missing = []

@@ -1,7 +1,7 @@
-"""An API server for tests, over real HTTPS, in a thread of its own: `with ApiServer(folder) as server: ...`.
+"""Run an API server for tests in its own thread, over real HTTPS: `with ApiServer(folder) as server: ...`.
 
 In: a folder for its certificate and kubeconfig. Out: `server.kubeconfig`, which every client can use; `server.faults`
-to make things go wrong. Requests: `http`. Pods run only where a `LocalKubelet` does.
+to inject faults. Next: `http` answers requests. Pods run only with a `LocalKubelet`.
 """
 
 import abc
@@ -35,7 +35,7 @@ LIFE = datetime.timedelta(days=2)
 
 
 def make_context(address: str, folder: pathlib.Path) -> ssl.SSLContext:
-    """Make an authority, and its certificate for an address and the names of an API server; both go into `folder`."""
+    """Create an authority and its certificate for an address and the names of an API server; save both in `folder`."""
     now = datetime.datetime.now(datetime.UTC)
     made = credentials.make("testing", at=now, life=LIFE, roles=("kubernetes",), hosts=(address, *NAMES))
     for name, content in credentials.of_role(made, "kubernetes").items():
@@ -47,7 +47,7 @@ def make_context(address: str, folder: pathlib.Path) -> ssl.SSLContext:
 
 
 class LoopThread(abc.ABC):
-    """A thread with its own event loop. Subclasses have `main`, which calls `ready`, and ends when `over` is set."""
+    """A thread with its own event loop. A subclass's `main` must call `ready`, and end when `over` is set."""
 
     def __init__(self, name: str) -> None:
         self.over = asyncio.Event()
@@ -65,7 +65,7 @@ class LoopThread(abc.ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # it may have ended by itself
+        with contextlib.suppress(RuntimeError):  # the loop may have ended already
             self._loop.call_soon_threadsafe(self.over.set)
         self._thread.join()
 
@@ -77,7 +77,7 @@ class LoopThread(abc.ABC):
         self._up.set_result(None)
 
     def call(self, work: Coroutine[Any, Any, Result], within_s: float = START_S) -> Result:
-        """Run a coroutine in the loop, from another thread."""
+        """Run a coroutine in the loop from another thread; return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(within_s)
 
     def _run(self) -> None:
@@ -94,7 +94,7 @@ class LoopThread(abc.ABC):
 
 
 class ApiServer(LoopThread):
-    """One server, empty but for the namespaces `default` and `kube-system`."""
+    """One server; at the start it has only the default namespaces."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__("kubernetes-api-server")
@@ -113,7 +113,7 @@ class ApiServer(LoopThread):
         return self._api.faults
 
     def _write_kubeconfig(self) -> None:
-        """JSON, which is YAML."""
+        """Write the kubeconfig as JSON, which is valid YAML."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -135,7 +135,7 @@ class ApiServer(LoopThread):
         self._call(self._api.drop_watches)
 
     def compact(self) -> None:
-        """Forget the past: whoever resumes a watch from before now gets 410."""
+        """Drop all history, so that a watch that resumes from an earlier version gets 410."""
         self._call(self._api.store.compact)
 
     def _call(self, step: Callable[[], Any]) -> Any:

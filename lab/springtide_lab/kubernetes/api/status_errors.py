@@ -1,6 +1,6 @@
-"""Refusals as an API server words them: one exception, and a function for each reason that clients tell apart.
+"""Build refusals with the messages of a real API server: one exception, and a function for each reason.
 
-Out: `Refused`, which `http` turns into a `Status` object with its code, and with `Retry-After` where there is one.
+Out: `Refused`, which `http` turns into a `Status` object with its code and, if given, a `Retry-After` header.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 class Refused(Exception):
-    """An answer other than success."""
+    """Exception for an answer other than success."""
 
     def __init__(self, code: int, reason: str, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -40,12 +40,12 @@ def forbidden(resource: str, name: str, why: str) -> Refused:
 
 
 def not_found(resource: str, name: str) -> Refused:
-    """404 of an object."""
+    """Return the refusal (404) of a request for a missing object."""
     return Refused(404, "NotFound", f'{resource} "{name}" not found')
 
 
 def no_such_path() -> Refused:
-    """404 of a path: no such kind."""
+    """Return the refusal (404) of a path without a known kind."""
     return Refused(404, "NotFound", "the server could not find the requested resource")
 
 
@@ -55,12 +55,12 @@ def not_allowed(method: str) -> Refused:
 
 
 def conflict(resource: str, name: str, why: str = "") -> Refused:
-    """409 of a change to something that has changed meanwhile."""
+    """Return the refusal (409) of a change to an object that has changed meanwhile."""
     why = why or "the object has been modified; please apply your changes to the latest version and try again"
     return Refused(409, "Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def invalid(resource: str, name: str, faults: Sequence[str]) -> Refused:
-    """422: `faults` are `path: what is wrong`."""
+    """Return the refusal (422) of an invalid object; each fault is a string `path: reason`."""
     told = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
     return Refused(422, "Invalid", f'{resource} "{name}" is invalid: {told}')

@@ -1,1 +1,1 @@
-"""Controllers: scheduler, garbage collector, namespaces."""
+"""Controllers of the cluster: scheduler, garbage collector, namespaces."""

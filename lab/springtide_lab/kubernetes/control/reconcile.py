@@ -1,7 +1,8 @@
-"""What a cluster's controller manager does: `decide` (pure) says what, `Housekeeping` does it in our API server.
+"""Reconcile objects as a cluster's controller manager does: `decide` (pure) chooses steps, `Housekeeping` applies them.
 
-An account and the server's certificate in every namespace; owned objects go with their owner; a deleted namespace is
-emptied and ends; budgets count; claims and pods of lost nodes go.
+Every namespace gets an account and the server's certificate. Owned objects are deleted with their owner. A deleted
+namespace is emptied and removed. The status of budgets is updated. Pods of lost nodes and unused deleted claims are
+removed.
 """
 
 import copy
@@ -19,23 +20,23 @@ IN_USE = "kubernetes.io/pvc-protection"
 
 
 AnyKind = kinds.Kind | ObjectKind
-"""A kind of our API server or of the client."""
+"""Kind of our API server or of the client."""
 Found = Sequence[tuple[AnyKind, Json]]
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """It has no owner any more, or no node, or no namespace."""
+    """Step that deletes an object whose owner, node or namespace no longer exists."""
 
     kind: AnyKind
     thing: Json
     grace_s: int | None = None
-    """0 for a pod whose node is gone."""
+    """Grace period in seconds; 0 for a pod whose node no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """Nothing that we know of holds it any more: these finalizers stay."""
+    """Step that removes finalizers that no longer apply; `holds` are those that stay."""
 
     kind: AnyKind
     thing: Json
@@ -44,7 +45,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A budget's figures."""
+    """Step that updates the status of a disruption budget."""
 
     kind: AnyKind
     thing: Json
@@ -55,7 +56,7 @@ Step = Delete | Let | Count
 
 
 def decide(there: Found, *, nodes: set[str], leaving: bool | set[str] = False) -> list[Step]:
-    """`leaving`: namespaces that are to go, or whether the only one is."""
+    """Return the steps for these objects. `leaving` names the namespaces to empty; True means all objects."""
     return [*_deletions(there, nodes, leaving), *_releases(there), *_counts(there)]
 
 
@@ -117,7 +118,7 @@ def _owners(thing: Json) -> list[Json]:
 
 
 def counted(budget: Json, pods: list[Json]) -> Json:
-    """The status of a budget: how many of its pods are healthy, and how many may go."""
+    """Return the status of a budget: how many of its pods are healthy, and how many may be disrupted."""
     spec = budget["spec"]
     fits = selectors.by_structure(spec.get("selector"))
     chosen = [pod for pod in pods if fits(pod["metadata"].get("labels") or {}) and not is_over(pod)]
@@ -151,7 +152,7 @@ def is_over(pod: Json) -> bool:
 
 
 def refuse_disruption(pod: Json, budgets: list[Json]) -> None:
-    """429 where a budget does not let this pod go now; a pod that is not ready, or over, may always go."""
+    """Raise Refused (429) if a budget forbids to evict this pod now. Pods that are not ready can always be evicted."""
     if is_over(pod) or not is_ready(pod):
         return
     labels = pod["metadata"].get("labels") or {}
@@ -163,7 +164,7 @@ def refuse_disruption(pod: Json, budgets: list[Json]) -> None:
 
 
 class Housekeeping:
-    """Brings the objects of our API server up to date after every change."""
+    """Reconcile the objects of our API server after every change."""
 
     def __init__(self, lifecycle: Lifecycle, registry: Registry, ca: str) -> None:
         self._life, self._registry, self._ca = lifecycle, registry, ca
@@ -171,7 +172,7 @@ class Housekeeping:
 
     def after(self, resource: str, change: Change) -> None:
         if self._busy:
-            return  # the loop below sees it
+            return  # the running loop below handles this change
         self._busy = True
         store, before = self._life.store, -1
         try:

@@ -1,7 +1,7 @@
-"""Puts pods on nodes through the API, as a cluster's scheduler does: binds, or says why not.
+"""Schedule pods on nodes through the API, as a cluster's scheduler does: bind them, or report why not.
 
-In: pods and nodes, kept fresh by watches (`View`). Out: bindings, the condition `PodScheduled`. `place` decides by
-requests, node selectors and taints; the emptiest node first.
+In: pods and nodes, updated by watches (`View`). Out: bindings, the condition `PodScheduled`. `place` decides by
+requests, node selectors and taints, and prefers the emptiest node.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from springtide_lab.kubernetes.control.reconcile import is_over
 from springtide_lab.kubernetes.kubelet import pod_lifecycle
 
 OWN_TAINT = "springtide.dev/local-kubelet"
-"""Keeps others' pods off a node; the pods of this scheduler are at home there."""
+"""Taint that keeps pods of other schedulers off a node; pods of this scheduler tolerate it."""
 WATCHED = (PODS, SERVICES, NODES)
 
 
 class Scheduler:
-    """One round at a time; `name` is what pods must ask for."""
+    """Scheduler that runs one round at a time; pods must name it as their `schedulerName`."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client, self._name = client, name
@@ -94,7 +94,7 @@ def is_leaving(pod: Json) -> bool:
 
 @dataclass(slots=True)
 class Round:
-    """What to do now."""
+    """Decisions of one round: pods to bind with their nodes, and unschedulable pods with the reasons."""
 
     bind: list[tuple[Json, str]] = field(default_factory=list)
     nowhere: list[tuple[Json, str]] = field(default_factory=list)
@@ -109,7 +109,7 @@ def requests(pod: Json) -> dict[str, float]:
 
 
 def place(pending: Iterable[Json], placed: Sequence[Json], nodes: Sequence[Json]) -> Round:
-    """One round: first the pods that have waited longest."""
+    """Decide about all pending pods, starting with the pod that has waited longest."""
     result = Round()
     on: dict[str, list[Json]] = {node["metadata"]["name"]: [] for node in nodes}
     for pod in placed:
@@ -135,7 +135,7 @@ def place(pending: Iterable[Json], placed: Sequence[Json], nodes: Sequence[Json]
 
 
 def obstacle(pod: Json, node: Json, others: Sequence[Json]) -> str:
-    """Why a pod cannot go to a node; empty: it can."""
+    """Return why a pod cannot run on a node; empty if it can."""
     if node["spec"].get("unschedulable"):
         return "node(s) were unschedulable"
     tolerations = [{"key": OWN_TAINT, "operator": "Exists"}, *(pod["spec"].get("tolerations") or [])]
@@ -154,7 +154,7 @@ def obstacle(pod: Json, node: Json, others: Sequence[Json]) -> str:
 
 
 def _free(node: Json, others: Sequence[Json]) -> float:
-    """The share of a node that is left, by what is scarcest on it."""
+    """Return the free share of a node's scarcest resource."""
     shares = []
     for name in ("cpu", "memory", "pods"):
         room = parse_quantity((node["status"].get("allocatable") or {}).get(name, "0"))
@@ -164,7 +164,7 @@ def _free(node: Json, others: Sequence[Json]) -> float:
 
 
 class View:
-    """Pods and services of some namespaces (none named: all), and all nodes."""
+    """Pods and services of some namespaces (of all if none is given), and all nodes, updated by watches."""
 
     def __init__(self, client: Client, namespaces: Sequence[str], changed: Callable[[], None]) -> None:
         self._client, self._namespaces, self._changed = client, list(namespaces), changed

@@ -1,1 +1,1 @@
-"""The kubelet: pods as processes of this machine."""
+"""A kubelet that runs pods as processes of this machine."""

@@ -1,7 +1,8 @@
-"""Becomes a container of this machine. Runs as a script: `python -I -S container_entry.py '{"argv": ...}'`.
+"""Turn a process into a container on this machine: `python -I -S container_entry.py '{"argv": ...}'`.
 
-In: what `containers` says. Private: process ids, host name, root folder, volumes, user, control groups; the network is
-the machine's. Out: the exit code, 128 + signal, or 128 if it could not start. It ends with its parent.
+In: arguments from `containers`. The container has its own process ids, host name, root folder, volumes, user and
+control groups, but the machine's network. Out: the exit code, 128 + signal, or 128 if it could not start. The container
+ends with its parent.
 """
 
 import ctypes
@@ -40,7 +41,7 @@ def make_read_only(path: str) -> None:
 
 
 def leave_the_machine(wish: dict[str, Any]) -> None:
-    """New namespaces; a user that is not root may have them in a user namespace."""
+    """Enter new namespaces; a user other than root needs a user namespace for that."""
     inside, outside = (wish["uid"], wish["gid"]), (os.getuid(), os.getgid())
     flags = NEW_MOUNTS | NEW_NAME | NEW_PROCESSES | (0 if wish["root"] else NEW_USER)
     check(LIBC.unshare(flags), "unshare")
@@ -53,7 +54,7 @@ def leave_the_machine(wish: dict[str, Any]) -> None:
 
 
 def build_root(wish: dict[str, Any]) -> None:
-    """A root of our own at `wish["at"]`, made of the machine's folders."""
+    """Build the container's root folder at `wish["at"]` from the machine's folders."""
     at: str = wish["at"]
     mount("none", "/", "", RECURSIVE | PRIVATE)
     mount("tmpfs", at, "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
@@ -74,14 +75,14 @@ def build_root(wish: dict[str, Any]) -> None:
                 open_up(at, here, wish["needed"])
     try:
         mount("proc", f"{at}/proc", "proc")
-    except PermissionError:  # a container in a container
+    except PermissionError:  # inside another container
         mount("/proc", f"{at}/proc", "", BIND | RECURSIVE)
     mount("tmpfs", f"{at}/dev/shm", "tmpfs", NO_SUID | NO_DEVICES, "mode=1777,size=64m")
     mount(wish["hosts"], f"{at}/etc/hosts", "", BIND)
 
 
 def open_up(at: str, folder: str, needed: list[str]) -> None:
-    """Of a folder that others may not enter only what the interpreter needs."""
+    """Mount only the paths that the interpreter needs from a folder that other users cannot enter."""
     for path in needed:
         if path.startswith(folder + "/") and not os.path.exists(at + path):
             os.makedirs(at + path, 0o755)
@@ -97,7 +98,7 @@ def close_root(wish: dict[str, Any]) -> None:
 
 
 def make_place(path: str) -> None:
-    """A folder to mount a volume on, made without a trace on the machine."""
+    """Create a folder to mount a volume on, without changing the machine's folders."""
     if os.path.isdir(path):
         return
     above = path
@@ -109,7 +110,7 @@ def make_place(path: str) -> None:
 
 
 def shadow(folder: str) -> None:
-    """Put a copy of a folder's first level, in memory, in its place: things can be added to it."""
+    """Replace a folder by an in-memory copy of its first level, so that entries can be added to it."""
     aside = f"/.aside{len(os.listdir('/'))}"
     os.mkdir(aside)
     mount("tmpfs", aside, "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
@@ -127,7 +128,7 @@ def shadow(folder: str) -> None:
 
 
 def mount_volumes(wish: dict[str, Any], handles: list[int]) -> None:
-    """Each where it is wanted; their folders are held open from before the root changed."""
+    """Mount each volume at its target. `handles` are their source folders, opened before the root changed."""
     for volume, handle in zip(wish["mounts"], handles, strict=True):
         target = volume["target"]
         if stat.S_ISREG(os.fstat(handle).st_mode):
@@ -178,7 +179,7 @@ def become(wish: dict[str, Any]) -> NoReturn:
 
 
 def come_in(wish: dict[str, Any]) -> None:
-    """Join a container that runs, as `kubectl exec` does; the next child is in it."""
+    """Join a running container, as `kubectl exec` does; the next child process runs in it."""
     at = f"/proc/{wish['join']}"
     root = os.open(f"{at}/root", os.O_PATH)
     kinds = ("mnt", "uts", "pid") if wish["root"] else ("user", "mnt", "uts", "pid")
@@ -192,15 +193,15 @@ def come_in(wish: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Start the container, pass signals on to it, end as it ends."""
+    """Start the container, forward signals to it, and exit with its exit code."""
     wish = json.loads(sys.argv[1])
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until there is someone to pass them on to
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until the child exists
     try:
         come_in(wish) if wish.get("join") else leave_the_machine(wish)
     except OSError as error:
         sys.stderr.write(f"cannot start the container: {error}\n")
         os._exit(COULD_NOT_START)
-    os.set_inheritable(wish["started"], False)  # whoever holds the other end sees it close when the command begins
+    os.set_inheritable(wish["started"], False)  # closes when the command starts, which the parent notices
     child = os.fork()
     if child == 0:
         try:

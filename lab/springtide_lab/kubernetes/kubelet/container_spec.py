@@ -1,7 +1,8 @@
-"""What a container of a pod is started with: command, environment, volumes, limits, user.
+"""Derive from a pod how to start a container: command, environment, volumes, limits, user.
 
 In: the pod, and ConfigMaps, Secrets and tokens that it refers to. Out: a `Wish` for `containers`, and folders for its
-volumes; `Missing` where something is not there yet: a kubelet reports CreateContainerConfigError and tries again.
+volumes. `Missing` is raised if an object does not exist yet; the kubelet reports this in the pod's status and tries
+again.
 """
 
 import base64
@@ -21,15 +22,15 @@ from springtide_lab.kubernetes.kubelet.containers import PACKAGE, Mount, Wish
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z0-9]+)\)")
 Lookup = Callable[[str, str], Json | None]
-"""(`configmaps` or `secrets`, name) to the object."""
+"""Function from a resource (`configmaps` or `secrets`) and a name to the object, or None if it does not exist."""
 RESOURCES = {"configMap": "configmaps", "secret": "secrets"}
 DEFAULT_MODE = 0o644
 TokenOf = Callable[[str, int], Awaitable[str]]
-"""(Service account, seconds) to a token."""
+"""Function from a service account and a lifetime in seconds to a token."""
 
 
 class Missing(Exception):
-    """Something that the pod refers to is not there."""
+    """An object that the pod refers to does not exist, or its configuration cannot work here."""
 
 
 def wish_of(
@@ -69,7 +70,7 @@ def wish_of(
 
 
 def image_env(server: str) -> dict[str, str]:
-    """What an image and a kubelet give every container: here `python` is this interpreter, with this package."""
+    """Return the variables that an image and a kubelet set in every container; `python` is this interpreter."""
     url = urllib.parse.urlsplit(server)
     tools = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin"]
     return {
@@ -95,7 +96,7 @@ def _mounts(container: Json, volumes: Mapping[str, Mount]) -> list[Mount]:
 
 
 def limits_of(container: Json) -> ProcessLimits:
-    """From its resources; no container gets less than an interpreter needs."""
+    """Return the limits of a container, but at least what an interpreter needs."""
     found = (container.get("resources") or {}).get("limits") or {}
     cpu, memory = found.get("cpu"), found.get("memory")
     return ProcessLimits(
@@ -105,7 +106,7 @@ def limits_of(container: Json) -> ProcessLimits:
 
 
 def references(pod: Json) -> set[tuple[str, str]]:
-    """All ConfigMaps and Secrets that a pod needs, as (resource, name)."""
+    """Return all ConfigMaps and Secrets that a pod needs, as (resource, name)."""
     found: set[tuple[str, str]] = set()
     for container in pod["spec"]["containers"]:
         for source in container.get("envFrom") or []:
@@ -132,7 +133,7 @@ def variables(pod: Json, container: Json, lookup: Lookup) -> dict[str, str]:
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """`$(NAME)` as its value; unknown names stay, `$$` is one dollar."""
+    """Replace `$(NAME)` by the variable's value and `$$` by one dollar sign; unknown names stay."""
 
     def one(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -143,7 +144,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def field(pod: Json, path: str) -> str:
-    """The downward API: `status.podIP`, `spec.nodeName`, `metadata.namespace` ..."""
+    """Return a field of the pod for the downward API, such as `status.podIP` or `metadata.namespace`."""
     value = pod
     for part in path.split("."):
         value = value[part]
@@ -151,7 +152,7 @@ def field(pod: Json, path: str) -> str:
 
 
 def contents(kind: str, name: str, lookup: Lookup) -> dict[str, bytes]:
-    """Files of a `configMap` or `secret`."""
+    """Return the files of a `configMap` or `secret` by name."""
     item = lookup(RESOURCES[kind], name)
     if item is None:
         raise Missing(f'{kind.lower()} "{name}" not found')
@@ -163,12 +164,12 @@ def contents(kind: str, name: str, lookup: Lookup) -> dict[str, bytes]:
 
 
 Owner = tuple[int | None, int | None]
-"""User of a pod's containers, where all have the same; and `fsGroup`."""
+"""User id of a pod's containers (None if they differ), and `fsGroup`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """Makes them in `folder`; claims live in `claims`, shared by all pods."""
+    """Create a pod's volumes in `folder`; claims are folders in `claims`, shared by all pods."""
 
     folder: pathlib.Path
     claims: pathlib.Path
@@ -176,7 +177,7 @@ class Volumes:
     token_of: TokenOf
 
     async def make(self, pod: Json) -> dict[str, Mount]:
-        """All volumes by name; targets are filled in by container."""
+        """Create all volumes; return them by name, without targets, which differ between containers."""
         found = {}
         for volume in pod["spec"].get("volumes") or []:
             path = self.folder / volume["name"]

@@ -1,7 +1,7 @@
-"""Containers as processes of this machine: started by `enter`, held to their limits, ended, and gone with the test.
+"""Run containers as processes of this machine: start them by `container_entry`, limit them, end them with the test.
 
-In: a `Wish`. Out: a `Container` whose `ended` says how it ended. All are in the process group of a watchdog that kills
-them when the test's process ends, however it ends (`platforms.local.process_group`).
+In: a `Wish`. Out: a `Container` whose `ended` says how it ended. All containers are in the process group of a watchdog,
+which kills them whenever the test's process ends (`platforms.local.process_group`).
 """
 
 import asyncio
@@ -70,20 +70,20 @@ class ContainerEnd:
 
 @dataclass(slots=True)
 class Container:
-    """One that was started."""
+    """A started container."""
 
     process: "subprocess.Popen[bytes]"
     group: ControlGroup | None
     log: pathlib.Path
     started_at: float
     begun: asyncio.Event
-    """Its command runs, or never will."""
+    """Set when the command has started, or will never start."""
     ended: "asyncio.Future[ContainerEnd]"
     wish: Wish
     limits: ProcessLimits
 
     def first(self) -> int | None:
-        """The machine's number of process number 1 in it; None while or when there is none."""
+        """Return the machine's id of the container's process 1, or None if it does not run."""
         path = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         try:
             children = path.read_text().split()
@@ -92,14 +92,14 @@ class Container:
         return int(children[0]) if children else None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, as to process number 1 in it; harmless when it has ended."""
+        """Send a signal to the container's process 1; do nothing if the container has ended."""
         if not self.ended.done():
             if number == signal.SIGKILL and self.group is not None:
                 kill_members(self.group)
             self.process.send_signal(number)
 
     def hold(self, limits: ProcessLimits) -> bool:
-        """Other limits; whether they hold now."""
+        """Change the limits; return True if they are in force now."""
         if self.group is None or not self.group.can_hold(limits):
             return False
         try:
@@ -112,7 +112,7 @@ class Container:
 
 
 class Machine:
-    """Starts containers. Use within a running event loop, and close it."""
+    """Start and execute containers. Use within a running event loop, and call `close` at the end."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._roots = folder / "roots"
@@ -136,7 +136,7 @@ class Machine:
         return container
 
     async def execute(self, container: Container, argv: Sequence[str], within_s: float) -> int | None:
-        """Run a command in a container that runs; its exit code, or None where it took too long."""
+        """Run a command in a running container; return its exit code, or None if it took too long."""
         first = container.first()
         if first is None:
             return None
@@ -158,7 +158,7 @@ class Machine:
         return process.returncode
 
     def _spawn(self, words: Mapping[str, Any], path: pathlib.Path) -> "tuple[subprocess.Popen[bytes], asyncio.Event]":
-        """Start `enter`; the event comes when the command runs, or never will."""
+        """Start `container_entry`; return it with an event that is set when the command has started or never will."""
         path.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = os.pipe()
         try:
@@ -213,7 +213,7 @@ class Machine:
 
 
 def words_of(wish: Wish, root: pathlib.Path | None, group: ControlGroup | None) -> dict[str, Any]:
-    """Arguments of `container_entry`, as JSON."""
+    """Return the arguments of `container_entry`."""
     return {
         **dataclasses.asdict(wish),
         "root": os.getuid() == 0,
@@ -236,7 +236,7 @@ def needed() -> list[str]:
 
 
 def why_not() -> str:
-    """Why containers cannot be had on this machine; empty: they can."""
+    """Return why containers cannot run on this machine; empty if they can."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "hosts").write_text("127.0.0.1 localhost\n")

@@ -1,7 +1,7 @@
-"""A kubelet and the scheduler beside it for one machine: pods of any API server run here as processes.
+"""Run a kubelet and a scheduler for one machine: pods of any API server run here as processes.
 
-In: a kubeconfig and how large each node pretends to be. Only standard calls of the API are made, so a real server does
-as well as `ApiServer`. One pod: `pod_lifecycle`; what a pod sees of the machine: `container_entry`.
+In: a kubeconfig and the simulated size of each node. The kubelet uses only standard calls of the API, so it works with
+a real server as well as with `ApiServer`. Next: `pod_lifecycle` runs one pod; `container_entry` isolates containers.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from springtide_lab.kubernetes.kubelet.pod_lifecycle import Place, PodLife
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0
-LATER_S = 1.0  # what could not be placed is tried again, as nodes may have changed
+LATER_S = 1.0  # seconds until unschedulable pods are tried again, as nodes may have changed
 EVICT_S = 0.5
 
 
 class LocalKubelet(LoopThread):
-    """Nodes of this machine: `nodes` are name to (cores, bytes of memory); `scheduler` is whom pods must ask for."""
+    """Nodes on this machine. `nodes` maps names to (cores, bytes of memory); pods must name the `scheduler`."""
 
     def __init__(
         self,
@@ -65,19 +65,19 @@ class LocalKubelet(LoopThread):
     # ---- what a test may do to it ----
 
     def kill_node(self, name: str) -> None:
-        """A machine is lost: its processes are gone, nobody says so, and the cluster notices at once."""
+        """Lose a machine: kill its processes without a report to the API, and mark the node as lost at once."""
         self.call(self._kill_node(name))
 
     def remove_node(self, name: str) -> None:
-        """A lost machine is taken off the cluster, which then removes its pods."""
+        """Remove a lost machine from the cluster, which then removes its pods."""
         self.call(self._remove_node(name))
 
     def drain(self, name: str) -> None:
-        """Empty a node as `kubectl drain` does: evict its pods, as their budgets allow; returns when it is empty."""
+        """Drain a node as `kubectl drain` does: evict its pods as their budgets allow, and wait until it is empty."""
         self.call(self._drain(name))
 
     def pids(self, namespace: str, pod: str) -> dict[str, int]:
-        """The processes of a pod's containers, by container, as this machine numbers them."""
+        """Return the process ids of a pod's containers on this machine, by container."""
 
         async def look() -> dict[str, int]:
             life = self._find(namespace, pod)
@@ -126,7 +126,7 @@ class LocalKubelet(LoopThread):
         await self._logs.close()
         self._machine.close()
         for name in self._sizes:
-            with contextlib.suppress(errors.SpringtideError):  # the server may be gone already
+            with contextlib.suppress(errors.SpringtideError):  # the server may have ended already
                 await nodes.remove(self._client, name)
         await self._client.close()
 
@@ -134,7 +134,7 @@ class LocalKubelet(LoopThread):
         while True:
             await asyncio.sleep(LEASE_S)
             for name in self._sizes.keys() - self._lost:
-                with contextlib.suppress(errors.SpringtideError):  # the next one may come through
+                with contextlib.suppress(errors.SpringtideError):  # the next renewal may succeed
                     await nodes.renew(self._client, name)
 
     async def _step_on(self) -> None:
@@ -153,7 +153,7 @@ class LocalKubelet(LoopThread):
 
     def _step(self) -> None:
         wanted = {pod["metadata"]["uid"]: pod for pod in self._view.pods.values() if self._is_here(pod)}
-        for uid in self._lives.keys() - wanted.keys():  # taken away by force
+        for uid in self._lives.keys() - wanted.keys():  # deleted by force
             self._lives.pop(uid)
             self._tasks.pop(uid).cancel()
         for uid, pod in wanted.items():
@@ -239,7 +239,7 @@ class LocalKubelet(LoopThread):
         return path
 
     def _write_hosts(self) -> None:
-        """In place: containers have this very file mounted."""
+        """Update the hosts files in place, because containers have these files mounted."""
         pods = list(self._view.pods.values())
         for namespace in {life.pod["metadata"]["namespace"] for life in self._lives.values()}:
             text = nodes.text(namespace, self._view.services.values(), pods).encode()
@@ -289,7 +289,7 @@ class LocalKubelet(LoopThread):
 
 
 def report(task: asyncio.Task[None], pod: Json) -> None:
-    """A pod whose life broke is a fault of the kubelet."""
+    """Log an exception of a pod's task, which is an error of the kubelet."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("pod %s: %r", pod["metadata"]["name"], error, exc_info=error)
 

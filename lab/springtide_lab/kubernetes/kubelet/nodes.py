@@ -1,6 +1,6 @@
-"""Nodes of the API that stand for this machine: registered, kept alive, lost; their hosts file and their logs.
+"""Manage the API's nodes on this machine: register, renew and lose them; write hosts files and serve logs.
 
-In: names and sizes; requests that an API server passes on for `kubectl logs`. Out: Node objects, `/etc/hosts` of pods,
+In: names and sizes; requests that an API server forwards for `kubectl logs`. Out: Node objects, `/etc/hosts` of pods,
 and `NodeServer` at `/containerLogs/NAMESPACE/POD/CONTAINER`. A lost node is marked at once instead of after minutes.
 """
 
@@ -37,7 +37,7 @@ CHUNK = 1 << 16
 
 
 def text(namespace: str, services: Iterable[Json], pods: Sequence[Json]) -> str:
-    """The whole file, as pods of `namespace` see it."""
+    """Return the hosts file for pods of `namespace`."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
     for pod in pods:
         if pod["metadata"]["namespace"] == namespace and _address(pod):
@@ -71,9 +71,9 @@ def _answers(service: Json, pod: Json) -> bool:
 
 
 async def host_for(client: Client) -> str:
-    """The address of this machine by which the API server can ask for logs.
+    """Return the address of this machine at which the API server can request logs.
 
-    A server that is reached on this machine may still run in a container, as kind's do: it says where it is.
+    A server at a local address may still run in a container, as those of kind do. Its endpoint then has its address.
     """
     theirs, own = towards(urllib.parse.urlsplit(client.access.server).hostname or HOST)
     if theirs == own:
@@ -84,7 +84,7 @@ async def host_for(client: Client) -> str:
 
 
 def towards(host: str) -> tuple[str, str]:
-    """The address of a host, and which one of this machine a packet to it would have; nothing is sent."""
+    """Return a host's address, and this machine's source address for packets to it; send nothing."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 443, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -95,7 +95,7 @@ def towards(host: str) -> tuple[str, str]:
 
 
 async def register(client: Client, name: str, cpu: float, memory: int, *, host: str, port: int) -> None:
-    """Make a node, or take over one that an earlier kubelet left; a real one is left alone."""
+    """Create a node, or take over a node of an earlier kubelet; raise BadInput for a real node."""
     body = NODES.body(name, spec={"taints": [{"key": OWN_TAINT, "effect": "NoSchedule"}]})
     body["metadata"]["labels"] = {
         "kubernetes.io/hostname": name,
@@ -120,7 +120,7 @@ def _status(name: str, cpu: float, memory: int, host: str, port: int) -> Json:
         "capacity": size,
         "allocatable": size,
         "conditions": [condition("True", "KubeletReady", "LocalKubelet is posting ready status")],
-        "addresses": [{"type": "InternalIP", "address": host}],  # a name would be asked for by API servers
+        "addresses": [{"type": "InternalIP", "address": host}],  # API servers would try to resolve a name
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
     }
 
@@ -138,17 +138,17 @@ def condition(status: str, reason: str, message: str) -> Json:
 
 
 async def renew(client: Client, name: str) -> None:
-    """Say that a node lives: without it a cluster takes it for lost after 40 seconds."""
+    """Renew a node's lease; a cluster treats a node without renewal as lost after 40 seconds."""
     spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": timestamp(time.time(), micro=True)}
     try:
         await client.patch(LEASES, name, {"spec": spec}, namespace=LEASE_NAMESPACE)
     except errors.NotFound:
-        with contextlib.suppress(errors.NotFound, errors.AlreadyThere):  # servers have that namespace a moment later
+        with contextlib.suppress(errors.NotFound, errors.AlreadyThere):  # the namespace may not exist yet
             await client.create(LEASES, LEASES.body(name, LEASE_NAMESPACE, spec=spec))
 
 
 async def mark_lost(client: Client, name: str) -> None:
-    """What the node controller does to a node that it hears nothing of."""
+    """Mark a node as lost, as the node controller does when a node stops reporting."""
     lost = condition("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
     await client.patch(NODES, name, {"status": {"conditions": [lost]}}, subresource="status", how="strategic")
     taints = [
@@ -166,7 +166,7 @@ async def remove(client: Client, name: str) -> None:
 
 
 class NodeServer:
-    """Serves logs of the pods that `find` knows by namespace and name."""
+    """Server for the logs of pods; `find` returns a pod by namespace and name."""
 
     def __init__(self, find: Callable[[str, str], PodLife | None], folder: pathlib.Path) -> None:
         self._find = find
@@ -205,7 +205,7 @@ class NodeServer:
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         lines = request.query.get("tailLines")
-        with contextlib.suppress(ConnectionError):  # whoever read it is gone
+        with contextlib.suppress(ConnectionError):  # the reader has disconnected
             await self._send(response, path, None if lines is None else int(lines), life if follow else None, container)
         return response
 
@@ -230,6 +230,6 @@ class NodeServer:
 
 
 def start_of_tail(data: bytes, lines: int) -> int:
-    """Where the last `lines` lines begin."""
+    """Return the offset at which the last `lines` lines begin."""
     kept = data.splitlines(keepends=True)[-lines:] if lines > 0 else []
     return len(data) - sum(map(len, kept))

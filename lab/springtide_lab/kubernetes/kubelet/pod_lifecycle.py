@@ -1,7 +1,7 @@
-"""One pod on this machine, from its binding to its end: volumes, containers, restarts, deletion.
+"""Run one pod on this machine from its binding to its end: volumes, containers, restarts, deletion.
 
-In: the pod as the API has it, again whenever it changes (`see`). Out: processes, and its status through the API (phase,
-conditions, container statuses). Ends when the pod is over, or when it was deleted and has been removed.
+In: the pod as the API has it, passed again after each change (`see`). Out: processes, and the pod's status through the
+API (phase, conditions, container statuses). `run` returns when the deleted pod has been removed.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from springtide_lab.kubernetes.kubelet.container_spec import Lookup, Missing
 from springtide_lab.kubernetes.kubelet.containers import Container, ContainerEnd, Machine, Mount
 
 log = logging.getLogger(__name__)
-AGAIN_S = 0.3  # between two looks for something that is missing
+AGAIN_S = 0.3  # seconds between two checks for missing objects
 KILLED = 137
-BACKOFF_S = 0.2  # before the first restart; a real kubelet takes 10 s
+BACKOFF_S = 0.2  # seconds before the first restart; a real kubelet waits 10 s
 MISSING_IMAGE = "missing"  # an image whose name contains this cannot be pulled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One container: not started (`waiting` says why), running since, or ended."""
+    """State of one container: not started (`waiting` is the reason), running, or ended."""
 
     name: str
     image: str = ""
@@ -52,11 +52,11 @@ class State:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended and is not about to start again."""
+        """True if the container has ended and is not waiting for a restart."""
         return self.ended_at is not None
 
     def as_json(self) -> Json:
-        """`waiting`, `running` or `terminated`."""
+        """Return the `state` of a container status: `waiting`, `running` or `terminated`."""
         if self.ended_at is not None:
             return {
                 "terminated": {
@@ -84,7 +84,7 @@ class State:
         )
 
     def status(self) -> Json:
-        """As it stands in the pod's status."""
+        """Return the container status for the pod's status."""
         found = {
             "name": self.name,
             "state": self.as_json(),
@@ -108,7 +108,7 @@ def reason_of(code: int, *, oom: bool) -> str:
 
 
 def last_words(log: bytes) -> str:
-    """The end of a container's log as a kubelet puts it into the status: 80 lines, 2 KiB at most."""
+    """Return the end of a container's log for the status, as a kubelet does: at most 80 lines and 2 KiB."""
     return "".join(log[-2048:].decode(errors="replace").splitlines(keepends=True)[-80:])
 
 
@@ -121,7 +121,7 @@ def phase(policy: str, states: Sequence[State]) -> str:
 
 
 def comes_back(policy: str, state: State) -> bool:
-    """Whether a container that has ended is to be started again."""
+    """Return True if an ended container must be restarted."""
     return state.ended and (policy == "Always" or (policy == "OnFailure" and state.code != 0))
 
 
@@ -149,7 +149,7 @@ def timed(holds: Mapping[str, tuple[bool, str]], before: Sequence[Json], now: fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a pod lives, and what it has there."""
+    """Environment of a pod on this machine: client, folders, addresses and callbacks."""
 
     client: Client
     machine: Machine
@@ -162,11 +162,11 @@ class Place:
     fetch: Callable[[str, set[tuple[str, str]]], Awaitable[Lookup]]
     token_of: Callable[[str, str, int, Json], Awaitable[str]]
     hindered: Callable[[Json], str] = field(default=lambda _: "")
-    """Why the node has no room for the pod as it is now (after a resize); empty: it has."""
+    """Function that returns why the node has no room for the resized pod; empty if it has."""
 
 
 class PodLife:
-    """Runs one pod; see `run`."""
+    """One pod on this machine; see `run`."""
 
     def __init__(self, place: Place, pod: Json) -> None:
         self.pod = pod
@@ -205,7 +205,7 @@ class PodLife:
         return any(each.name == container and each.ended for each in self._states)
 
     async def run(self) -> None:
-        """Live. Cancelled: the node is gone, and nobody is told."""
+        """Run the pod. If cancelled, as when its node is lost, kill its containers without a report."""
         try:
             if self.pod["metadata"].get("deletionTimestamp"):
                 self._stop.set()
@@ -215,7 +215,7 @@ class PodLife:
             try:
                 await asyncio.wait({living, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if self._stop.is_set():
-                    living.cancel()  # nothing is started any more
+                    living.cancel()  # start no more containers
                     await asyncio.wait({living})
                     await self._end()
             finally:
@@ -395,7 +395,7 @@ class PodLife:
             await self._place.client.delete(PODS, meta["name"], namespace=meta["namespace"], grace_s=0, uid=meta["uid"])
 
     def _status(self, *, last: bool) -> Json:
-        """The whole status. `last`: nothing is started again, whatever the policy says."""
+        """Return the pod's status. With `last`, no container will restart, whatever the restart policy is."""
         pod, address = self.pod, self._place.address
         now_phase = phase("Never" if last else pod["spec"].get("restartPolicy", "Always"), self._states)
         before = pod["status"].get("conditions") or []
@@ -424,7 +424,7 @@ class PodLife:
                     PODS, meta["name"], body, namespace=meta["namespace"], subresource="status", how="strategic"
                 )
             except (errors.NotFound, errors.Conflict):
-                return  # another has its name now, or nobody
+                return  # the pod was removed, or replaced by another of the same name
             except errors.ClusterUnreachable as error:
                 log.warning("the status of pod %s is told later: %s", meta["name"], error)
                 await asyncio.sleep(AGAIN_S)

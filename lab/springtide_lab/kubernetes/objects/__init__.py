@@ -1,1 +1,1 @@
-"""Pure. Object kinds: schemas, patches, selectors, admission."""
+"""Pure. Kinds of objects: schemas, patches, selectors, admission."""

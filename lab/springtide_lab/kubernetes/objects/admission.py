@@ -1,7 +1,7 @@
-"""What a server fills in and refuses, by kind: names and labels of everything; pods; definitions; services and others.
+"""Fill in defaults of objects and refuse faulty objects, by kind: pods, definitions, services and others.
 
-In: an object on its way into the store. Out: the same with defaults, or what is wrong with it; for a definition, the
-`Kind`s that it makes, one for each served version.
+In: an object before it is stored. Out: the object with defaults, or its faults; for a definition also its `Kind`s, one
+for each served version.
 """
 
 import copy
@@ -48,7 +48,7 @@ def name_faults(kind: Kind, meta: Json) -> Iterator[str]:
 
 
 def label_faults(labels: Json | None) -> Iterator[str]:
-    """What is wrong with labels: a value has at most 63 characters, and none that are odd."""
+    """Yield the faults of labels, such as values of more than 63 characters."""
     for key, value in (labels or {}).items():
         if not KEY.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
             yield f'metadata.labels: Invalid value: "{key}": name part must be a qualified name'
@@ -173,7 +173,7 @@ def quality_of(spec: Json) -> str:
 
 
 def admit_pod_change(new: Json, old: Json, part: str) -> Json:
-    """A change of resources is taken through `resize` alone; a status keeps what the server itself wrote."""
+    """Return the changed pod. Resources change only through `resize`; a status keeps the server's own fields."""
     if part == "resize":
         spec = copy.deepcopy(old["spec"])
         by_name = {each["name"]: each for each in new["spec"].get("containers", [])}
@@ -193,7 +193,7 @@ def admit_pod_change(new: Json, old: Json, part: str) -> Json:
 
 
 def pod_faults(pod: Json, old: Json | None) -> Iterator[str]:
-    """What is wrong with a pod, or with a change to it."""
+    """Yield the faults of a new pod, or of a change to a pod."""
     spec = pod["spec"]
     if old is not None:
         if _fixed(spec) != _fixed(old["spec"]):
@@ -247,7 +247,7 @@ def _fixed(spec: Json) -> Json:
 
 
 def grace_of(kind: Kind, item: Json, asked: int | None) -> int:
-    """Seconds that an object may take to end: 0 unless it is a pod that runs."""
+    """Return the seconds that an object may take to end: 0 unless it is a running pod."""
     if kind is not PODS or not item["spec"].get("nodeName"):
         return 0
     if item.get("status", {}).get("phase") in ("Succeeded", "Failed"):
@@ -257,7 +257,7 @@ def grace_of(kind: Kind, item: Json, asked: int | None) -> int:
 
 
 def fill_definition(item: Json) -> None:
-    """The status of a definition that is in force."""
+    """Set the status of a definition that is in force."""
     at = item["metadata"].get("creationTimestamp", "")
     item.setdefault("status", {})["conditions"] = [
         {"type": kind, "status": "True", "lastTransitionTime": at} for kind in ("NamesAccepted", "Established")

@@ -1,4 +1,4 @@
-"""Pure. Kinds of objects that every API server knows; `admission.kinds_of` reads more from definitions."""
+"""Pure. Define the kinds of objects that every API server has; `admission.kinds_of` reads more from definitions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of objects and how it behaves."""
+    """A kind of objects and its properties."""
 
     plural: str
     kind: str
@@ -15,13 +15,13 @@ class Kind:
     namespaced: bool = True
     subresources: tuple[str, ...] = ()
     counted: bool = False
-    """Whether `metadata.generation` counts the changes to its spec."""
+    """True if `metadata.generation` counts the changes to its spec."""
     schema: dict[str, Any] | None = field(default=None, hash=False, compare=False)
     """The structural schema of a custom kind; None for a built-in kind."""
 
     @property
     def resource(self) -> str:
-        """Its name among all: `pods`, `elasticjobs.springtide.dev`."""
+        """Full name of the kind, such as `pods` or `elasticjobs.springtide.dev`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property

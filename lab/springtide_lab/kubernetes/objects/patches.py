@@ -1,6 +1,6 @@
-"""Pure. Changes of an object by a patch: merge patch and strategic merge patch.
+"""Pure. Apply patches to objects: merge patches and strategic merge patches.
 
-In: the object, the patch and its media type. Out: the changed object (nothing is changed in place).
+In: the object, the patch and its media type. Out: the changed object; the input is not modified.
 """
 
 import copy
@@ -24,11 +24,14 @@ LIST_KEYS = {
     "addresses": "type",
     "taints": "key",
 }
-"""Which key identifies the items of a list in built-in objects; other lists are replaced."""
+"""Key that identifies the items of a list in built-in objects; other lists are replaced as a whole."""
 
 
 def merge(target: Any, patch: Any, *, strategic: bool = False) -> Any:
-    """RFC 7386: null removes, objects go deeper, the rest replaces. `strategic`: lists of named items merge as well."""
+    """Return the merge by RFC 7386: null removes a key, objects merge recursively, other values replace.
+
+    With `strategic`, lists of named items merge as well.
+    """
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, dict) else {}
@@ -56,7 +59,7 @@ def _merge_lists(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def apply(target: Json, patch: Any, media: str, kind: Kind) -> Json:
-    """The object after a patch; a custom kind takes no strategic one."""
+    """Return the object after a patch; refuse strategic patches of custom kinds."""
     if not isinstance(patch, dict):
         raise status_errors.bad_request("a merge patch is an object")
     if media not in (MERGE, STRATEGIC) or (media == STRATEGIC and kind.schema is not None):

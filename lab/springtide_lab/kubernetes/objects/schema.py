@@ -1,7 +1,7 @@
-"""Pure. Structural schemas of custom kinds: unknown fields cut off, defaults filled in, the rest validated.
+"""Pure. Apply structural schemas of custom kinds: prune unknown fields, fill in defaults, validate values.
 
-In: an OpenAPI v3 schema and an object. Out: the object as the server keeps it, and what is wrong with it, a line a
-fault: `spec.workers: Invalid value: ...`. Rules in CEL (`x-kubernetes-validations`) are kept, not evaluated.
+In: an OpenAPI v3 schema and an object. Out: the object as the server stores it, and its faults, one line each:
+`spec.workers: Invalid value: ...`. Rules in CEL (`x-kubernetes-validations`) are stored, but not evaluated.
 """
 
 import copy
@@ -49,7 +49,7 @@ def prune(value: Any, schema: Schema, *, root: bool = False) -> Any:
 
 
 def fill(value: Any, schema: Schema) -> Any:
-    """With the defaults of fields that are missing, or null where null is not allowed."""
+    """Return the value with defaults for missing fields, and for null fields that are not nullable."""
     if isinstance(value, dict):
         filled = dict(value)
         for key, each in schema.get("properties", {}).items():
@@ -116,7 +116,7 @@ def _list(value: list[Any], schema: Schema, path: str) -> Iterator[str]:
 
 
 def misshapen(schema: Schema, path: str = "") -> Iterator[str]:
-    """Why a schema is not structural: every node says its type, and `additionalProperties` stands alone."""
+    """Yield why a schema is not structural: a node lacks its type, or has `properties` and `additionalProperties`."""
     free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     if not schema.get("type") and not free:
         yield f"{path}.type: Required value: must not be empty for specified object fields"

@@ -1,4 +1,4 @@
-"""Pure. Label and field selectors: text in, a test of labels or the name of an object out."""
+"""Pure. Parse label and field selectors: from text to a test of labels or the name of an object."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ _SETS = re.compile(r"^\s*(\S+)\s+(in|notin)\s*\(([^)]*)\)\s*$")
 
 
 def by_labels(text: str) -> Test:
-    """A test of labels from `a=b,c!=d,e in (f,g),h,!i`."""
+    """Return a test of labels for a selector such as `a=b,c!=d,e in (f,g),h,!i`."""
     tests = [_one_label(part.strip()) for part in _PARTS.split(text) if part.strip()]
     return lambda labels: all(test(labels) for test in tests)
 
@@ -37,7 +37,7 @@ def _one_label(part: str) -> Test:
 
 
 def by_structure(selector: Mapping[str, Any] | None) -> Test:
-    """A test of labels from `matchLabels`; an empty selector takes all, none takes nothing."""
+    """Return a test of labels for `matchLabels`; an empty selector matches all objects, None matches nothing."""
     if selector is None:
         return lambda _: False
     wanted: Mapping[str, str] = selector.get("matchLabels") or {}
@@ -45,7 +45,7 @@ def by_structure(selector: Mapping[str, Any] | None) -> Test:
 
 
 def chosen_name(fields: str) -> str:
-    """The one object that a list or a watch asks for by `metadata.name=NAME`: no other field can be selected by."""
+    """Return the name in the field selector `metadata.name=NAME` of a list or watch; refuse other fields."""
     if not fields:
         return ""
     found = re.fullmatch(r"metadata\.name==?([^!=,]+)", fields.strip())
