@@ -1,1 +1,1 @@
-"""Clusters and brokers on one machine, for benchmarks and tests."""
+"""Run clusters and brokers on one machine, for benchmarks and tests."""

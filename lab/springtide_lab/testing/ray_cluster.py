@@ -1,7 +1,7 @@
-"""Runs a Ray cluster of several nodes in a child process, which contains the threads, files and warnings of Ray.
+"""Run a Ray cluster of several nodes in a child process, which contains the threads, files and warnings of Ray.
 
-In: `RayWorld.do("submit", plan)` and so on call methods of `RayTestCluster`, one at a time, over a pipe. Out: their
-results or errors. Nodes are real raylets.
+In: calls such as `RayWorld.do("submit", plan)`, which call methods of `RayTestCluster` over a pipe, one at a time. Out:
+their results or errors. Nodes are real raylets.
 """
 
 import multiprocessing
@@ -27,16 +27,16 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages.types import JobStatus
 
 CPUS = 2
-"""Cores of each node in Ray's count, so that any node can take over from another."""
+"""Number of cores that Ray assumes for each node, so that any node can replace another."""
 PATIENCE_S = 180.0
 LOOK_S = 0.05
 
 
 class RayWorld:
-    """Client of the child process."""
+    """A Ray cluster in a child process, called over a pipe."""
 
     def __init__(self, nodes: int, *options: str, module: str = "springtide_lab.testing.ray_cluster") -> None:
-        """Start a cluster; `module` runs `main` with a subclass of `RayTestCluster` that takes `options`."""
+        """Start a cluster. `module` must run `main` with a subclass of `RayTestCluster` that accepts `options`."""
         self._pipe, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, str(theirs.fileno()), str(nodes), *options],
@@ -75,10 +75,10 @@ class RayWorld:
 
 
 class RayTestCluster:
-    """The cluster in the child process: a head and nodes."""
+    """The Ray cluster in the child process: a head and other nodes."""
 
     def __init__(self, nodes: int, **head: Any) -> None:
-        """`head`: options of the head node."""
+        """Start the cluster; `head` has the options of the head node."""
         import ray
         from ray.cluster_utils import Cluster
 
@@ -115,7 +115,7 @@ class RayTestCluster:
         return self._reach(name).status()
 
     def wait(self, name: str) -> JobStatus:
-        """Return the final status, once the steward has left."""
+        """Wait until the job has ended; return its final status."""
         job, deadline = self._reach(name), time.monotonic() + PATIENCE_S
         while job.running():
             assert time.monotonic() < deadline, f"not over within {PATIENCE_S:g} s: {job.status()}"
@@ -132,18 +132,18 @@ class RayTestCluster:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of the cluster, so that its actors import the same modules as this process."""
+    """Return the cluster's environment variables, so that its actors import the same modules as this process."""
     inherited = config.child_environment({}, {})
     here = [str(pathlib.Path(str(each.__file__)).parents[1]) for each in (springtide, springtide_lab)]
     return {
         **inherited,
         "PYTHONPATH": os.pathsep.join(filter(None, [*here, inherited.get("PYTHONPATH", "")])),
-        "RAY_worker_niceness": "0",  # by default 15: on a busy machine actors, and our master in one, would starve
+        "RAY_worker_niceness": "0",  # the default of 15 would starve actors, such as our master, on a busy machine
     }
 
 
 def main(make: Callable[..., RayTestCluster]) -> None:
-    """Serve calls in the child process, one after another, until the pipe closes."""
+    """Answer calls in the child process, one after another, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     world = None
     pipe: connection.Connection[Any, Any] = connection.Connection(int(sys.argv[1]))
