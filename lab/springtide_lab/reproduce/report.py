@@ -91,7 +91,7 @@ def show(rows: Sequence[Row], *, title: str) -> None:
     """Print a table of at most 80 columns, with notes below it."""
     screen = console.Console(width=80, highlight=False, emoji=False)
     screen.print(title, style="bold")
-    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False)  # 69 columns + 11 of gaps
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False)  # widths sum to 69, gaps to 11
     for column, width in (("figure", 11), ("what", 28), ("paper", 9), ("ours", 7), ("goal", 8), ("", 6)):
         justify: Literal["left", "right"] = "left" if column in {"figure", "what"} else "right"
         shown.add_column(column, justify=justify, overflow="fold", width=width)

@@ -56,7 +56,7 @@ class Rank:
 
 
 class System(Protocol):
-    """How a rank reads and writes rows. Steps count from 0; `number` is the number of the step on the servers."""
+    """Interface to read and write a rank's rows. Steps count from 0; `number` is the step number on the servers."""
 
     def samples(self, step: int) -> Ids: ...
 

@@ -49,7 +49,7 @@ class IdStream:
 
     name: str
     ids: Ids
-    """[samples, tables]: one id per sample and table."""
+    """Ids of shape [samples, tables]: one for each sample and table."""
     rows: tuple[int, ...]
     """Rows of each table."""
     said: str

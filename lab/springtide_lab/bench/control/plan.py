@@ -54,7 +54,7 @@ KINDS = tuple(
 
 
 def cluster(jobs: int, *, seed: int, unlike: bool = False) -> ClusterView:
-    """Generate a cluster with so many running jobs; the same seed gives the same jobs."""
+    """Generate a cluster with `jobs` running jobs; the same seed gives the same jobs."""
     drawn = np.random.default_rng(seed)
     launches = tuple(
         LaunchTime(kind=kind, cpu=cpu, memory=4 * GIB, seconds=float(drawn.uniform(10, 20) + cpu))
@@ -208,7 +208,7 @@ def instance(generator: np.random.Generator) -> tuple[JobOptions, ResourceBudget
 
 
 def allotment_quality(generator: np.random.Generator, *, instances: int) -> float:
-    """Return the chosen value relative to its upper bound: the mean over so many random clusters."""
+    """Return the chosen value relative to its upper bound: the mean over `instances` random clusters."""
     chosen = []
     for _ in range(instances):
         options, limits = instance(generator)

@@ -1,1 +1,1 @@
-"""What every benchmark uses: alternating rounds, the machine's state, reports, peers."""
+"""Shared parts of all benchmarks: alternating rounds, the machine's state, reports, peers."""

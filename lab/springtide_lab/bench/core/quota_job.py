@@ -227,7 +227,7 @@ def read(path: pathlib.Path) -> list[WorkerReading]:
 
 
 def used(job: LocalCluster, seconds: float) -> tuple[float, float]:
-    """Return the cores that all workers and all servers used during so many seconds, from the kernel's CPU counters."""
+    """Return the cores that all workers and all servers used during `seconds`, from the kernel's CPU counters."""
     first: dict[Role, tuple[float, float]] = {}
     last: dict[Role, tuple[float, float]] = {}
     until = time.monotonic() + seconds

@@ -94,7 +94,7 @@ class WalkProcesses:
 
     def __enter__(self) -> "WalkProcesses":
         try:
-            with futures.ThreadPoolExecutor() as pool:  # a process takes seconds until it has imported torch
+            with futures.ThreadPoolExecutor() as pool:  # in parallel, because importing torch takes seconds
                 trainer = pool.submit(self._start, "trainer", role="trainer", step_s=self._step_s)
                 self._reserve = list(pool.map(self._feeder, range(RESERVE)))
                 self._trainer = trainer.result()

@@ -120,7 +120,7 @@ def saving(options: Options) -> report.Result:
 
 @contextlib.contextmanager
 def started(options: Options, megabytes: int) -> Any:
-    """Start a server with so many MB of rows, and a worker whose training loop has warmed up."""
+    """Start a server with `megabytes` MB of rows, and a worker whose training loop has warmed up."""
     sizes = train.sizes_of(options)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder.absolute()))

@@ -21,7 +21,7 @@ from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
 
 BUCKET_S = 0.5
-"""Seconds of each window of a rate: long enough for a few dozen steps, short against the slow phases to be found."""
+"""Length of the windows of rates in seconds: enough for a few dozen steps, and short compared with slow phases."""
 SHARE = 0.9
 """Share of the full rate below which a job counts as slow."""
 
@@ -38,7 +38,7 @@ def seconds_below(times: Sequence[float], begin: float, end: float, full: float)
 
 
 def done_at(times: Sequence[float], begin: float, steps: int) -> float | None:
-    """Return the time at which so many steps had ended since `begin`, or None if they have not."""
+    """Return the time at which `steps` steps had ended since `begin`, or None if fewer have ended."""
     later = sorted(at for at in times if at >= begin)
     return later[steps - 1] if 0 < steps <= len(later) else None
 

@@ -46,7 +46,7 @@ class Numbers(torch.utils.data.Dataset[Tensor]):
 
 
 class StragglerClicks(torch.utils.data.Dataset[Any]):
-    """So many samples of a click log that repeats after its end; all workers and jobs share its files."""
+    """`samples` samples of a click log that repeats after its end; all workers and jobs share its files."""
 
     def __init__(self, folder: pathlib.Path, samples: int) -> None:
         self._samples, self._log = samples, ClickLog(LOG, spec=SPEC, folder=folder / "clicks")
@@ -125,7 +125,7 @@ for batch in batches:
 
 
 def started(folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS) -> LocalCluster:
-    """Return a job of so many batches; use it as a context. It records trained batches in `folder`, beside its data."""
+    """Return a job of `batches` batches, to use as a context. It records them in `folder`; its data lies beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0)
     return jobs.prepared(folder, SCRIPT, [folder, folder.parent, kind, batches], spec)

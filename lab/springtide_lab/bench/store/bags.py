@@ -36,7 +36,7 @@ def embedding_bag(options: dict[str, Any]) -> Step:
 
 
 def tbe(optimizer: str) -> Callable[[dict[str, Any]], Step]:
-    """Return a function that makes a step with one fused FBGEMM module, which updates tables in its backward pass."""
+    """Return a function that creates a step with one fused FBGEMM module, which updates tables in its backward pass."""
 
     def make(options: dict[str, Any]) -> Step:
         from fbgemm_gpu import split_embedding_configs

@@ -128,7 +128,7 @@ class Producer:
         partitions: int = PARTITIONS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`traffic` returns records per second at a time of the clock; `clock` returns the time stamps of records."""
+        """`traffic` returns the records per second at a wall time; `clock` returns the time stamps of records."""
         self._stream = create(folder / "log", LogSettings(partitions=partitions))
         self.url = self._stream.url
         self._traffic, self._partitions, self._clock = traffic, partitions, clock

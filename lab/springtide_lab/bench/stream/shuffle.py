@@ -108,7 +108,7 @@ def waiting_times(times: Floats, offsets: Ints, appended: Floats) -> Ints:
 
 
 def drained_at(times: Floats, amount: Floats, *, since: float, calm: float) -> float | None:
-    """Return the first time after `since` from which on the amount stays within `calm`, or None if there is none."""
+    """Return the first time from `since` on after which the amount stays within `calm`, or None if there is none."""
     restless = np.flatnonzero((amount > calm) & (times >= since))
     if not len(restless):
         return since

@@ -245,7 +245,7 @@ def _line(event: Json) -> bytes:
 
 
 class Parts:
-    """Answers requests to `binding`, `eviction` and `token`."""
+    """Answer requests to the subresources `binding`, `eviction` and `token`."""
 
     def __init__(self, lifecycle: Lifecycle, tokens: rbac.Tokens) -> None:
         self._life, self._tokens = lifecycle, tokens

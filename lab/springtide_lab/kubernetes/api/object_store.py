@@ -26,7 +26,7 @@ class Change:
 
     version: int
     type: str
-    """ADDED, MODIFIED or DELETED."""
+    """Kind of change: ADDED, MODIFIED or DELETED."""
     key: Key
     now: Json
     before: Json | None

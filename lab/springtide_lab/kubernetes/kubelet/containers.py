@@ -61,7 +61,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
-    """How a container ended."""
+    """End of a container: exit code, whether memory ran out, and the time."""
 
     code: int
     oom: bool

@@ -192,7 +192,7 @@ def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib
 
 
 def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib.Path:
-    """Draw Fig. 15: the share of finished jobs that had ended after so many hours."""
+    """Draw Fig. 15: the share of finished jobs that had ended by each hour."""
     panels = []
     for title, which in cluster_days.CLASSES.items():
         curves = [

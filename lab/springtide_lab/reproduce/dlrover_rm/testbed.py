@@ -105,7 +105,7 @@ def history_of(job: TrueJob) -> list[PastJob]:
 
 
 def speed_at(story: Story, seconds: float) -> float:
-    """Return the steps per second at so many seconds after the submission."""
+    """Return the steps per second at `seconds` after the submission."""
     known = [steps for at, steps in story.speeds.get("job", []) if at <= seconds]
     return known[-1] if known else 0.0
 
@@ -277,7 +277,7 @@ def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
     for name in ("springtide", "es", "optimus"):
         story = tell(job_of(MODELS["widedeep"], seed), name)
         points = sorted(dict(story.speeds.get("job", [])).items())  # keep the last speed of each time
-        points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # and its end
+        points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # extend to the end
         steps = [pair for before, after in pairwise(points) for pair in ((before[0], before[1]), (after[0], before[1]))]
         found[name] = [(at / 60, speed) for at, speed in steps]
     return found

@@ -38,11 +38,11 @@ class GpuModel:
         return self.ratio - self.trainer
 
     def alone(self, cpu: float) -> float:
-        """Return the share of its ideal speed in one process with so many cores per GPU."""
+        """Return the share of its ideal speed in one process with `cpu` cores per GPU."""
         return min(1.0, cpu / self.ratio)
 
     def fed(self, cpu: float) -> float:
-        """Return the share of its ideal speed with data workers of so many cores per GPU."""
+        """Return the share of its ideal speed with data workers of `cpu` cores per GPU."""
         return min(self.capable, cpu / self.feeding)
 
     @property

@@ -49,7 +49,7 @@ class Workload:
     path: str | None = None
 
     def stream(self, *, samples: int, seed: int) -> IdStream:
-        """Return so many samples. A file may have fewer, and ignores the seed."""
+        """Return a stream of `samples` samples. A file may have fewer, and ignores the seed."""
         return _read(self.path, samples) if self.path else _make(self.name, samples, seed)
 
     def batches(

@@ -15,7 +15,7 @@ from springtide_lab.bench.cache.id_streams import Ids
 
 
 def distinct(ids: Ids, samples: int) -> float:
-    """Return the mean number of distinct rows of all tables in an iteration of so many samples."""
+    """Return the mean number of distinct rows of all tables in an iteration of `samples` samples."""
     parts = [ids[at : at + samples] for at in range(0, len(ids) - samples + 1, samples)]
     return float(np.mean([sum(len(np.unique(column)) for column in part.T) for part in parts]))
 

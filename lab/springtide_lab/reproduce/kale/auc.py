@@ -1,7 +1,7 @@
 """Measure AUC against lag on a click stream whose true weights drift (Fig. 1).
 
-In: a seed. Out: AUC by lag. A linear model is trained on the stream. Its state of so many minutes before is evaluated
-on each minute. The speed of the drift is our choice.
+In: a seed. Out: AUC by lag. A linear model is trained on the stream. For each lag, its state of that many minutes
+before is evaluated on each minute. The speed of the drift is our choice.
 """
 
 from collections.abc import Sequence
