@@ -88,7 +88,7 @@ def test_with_a_brain_that_talks_garbage_the_job_plans_by_itself(tmp_path, answe
 
     advice = asyncio.run(run())
     assert (advice.notes[0].startswith("planned without the brain: ") and "not a message" in advice.notes[0]) or (
-        "bytes announced" in advice.notes[0]
+        "announced a frame of" in advice.notes[0]
     )
     assert acceptance.refused(advice, views.running(), CONFIG, epoch=0, now=0.0) == "" or advice.plan is not None
 
