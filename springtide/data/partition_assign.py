@@ -35,7 +35,7 @@ def assign(
         steps.append(f"{len(free)} that were nobody's are given to them")
     kept, eased = _ease(mine, slow)
     if eased:
-        steps.append(f"{len(eased)} of slow workers go to others")
+        steps.append(f"{len(eased)} move away from slow workers")
     total = sum(map(len, mine.values())) + len(free) + len(eased)
     taken = _take(mine, total)
     if taken:

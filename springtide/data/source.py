@@ -264,7 +264,7 @@ def _count(dataset: Any) -> int:
 def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
     if loader.batch_size is None:
         raise errors.BadInput(
-            "this DataLoader batches by its own batch_sampler, which is not taken over: Springtide cuts batches, "
+            "this DataLoader batches by its own batch_sampler, which Springtide cannot use:  Springtide cuts batches, "
             "so that workers share them exactly once. Pass the data set and batch_size to job.prepare instead"
         )
     sampler = None if isinstance(loader.dataset, data.IterableDataset) else loader.sampler
@@ -273,7 +273,7 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
     )
     if sampler is not None and type(sampler) is not data.SequentialSampler and not plain_random:
         raise errors.BadInput(
-            f"this DataLoader has a {type(sampler).__name__}, which is not taken over: Springtide decides which worker "
+            f"this DataLoader has a {type(sampler).__name__}, which Springtide cannot use: Springtide decides which worker "
             "trains which sample. Use shuffle=True or False, or apply the sampler's choice in the data set (Subset)"
         )
     options: dict[str, Any] = {"pin_memory": loader.pin_memory}

@@ -24,7 +24,7 @@ def rows_lost(roles: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
     """Explain why a group that caches rows in its workers cannot continue without a lost member."""
     lost = [str(node.role) for node in nodes.lost_members(roles, group)]
     who = ", ".join(lost) + (" was" if len(lost) == 1 else " were") if lost else "a member was"
-    return f"{who} lost, and rows that only its cache had were lost with it"
+    return f"{who} lost, together with rows that only its cache had"
 
 
 def defer(change: RoleChange, group: Mapping[int, int]) -> RoleChange:
@@ -70,9 +70,9 @@ def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]
         again = Relaunch(why=why, failures=faults.crashes, oom_kills=faults.oom_kills, memory=node.memory)
         state.relaunch(node, again, 0.0, at)
     if anew:
-        what = "train all again from the first sample on: no checkpoint is complete yet"
+        what = "restart training from the first sample, because no checkpoint is complete yet"
     else:
-        what = f"take the bsp group back to {state.safety.newest}: all restart from it"
+        what = f"roll the bsp group back to {state.safety.newest}: all processes restart from it"
     return [*done, state.decide(what, why)]
 
 

@@ -127,7 +127,7 @@ class RestorePoint:
     @property
     def newest(self) -> str:
         own = f"checkpoint {self.saved}"
-        return own if self.saved is not None else f"checkpoint {self.origin}, which the job went on from"
+        return own if self.saved is not None else f"checkpoint {self.origin}, from which the job continued"
 
 
 def after_exit(
@@ -137,7 +137,9 @@ def after_exit(
     is down."""
     failures, oom_kills = remembered(node, at)
     if ended.evicted or ended.unplaced:
-        return Relaunch(why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory)
+        return Relaunch(
+            why=f"{ended}; this does not count as a failure", failures=failures, oom_kills=oom_kills, memory=node.memory
+        )
     said = node.faults.said
     if healing and said:
         why = f"{node.role} could not wait for a server: {said}"
@@ -146,13 +148,13 @@ def after_exit(
         if oom_kills >= spec.relaunches:
             return FailJob(error=f"{ended}{tried(oom_kills, node.memory)}", blame=Blame.INFRASTRUCTURE)
         doubled = 2 * node.memory
-        why = f"{ended} at {in_gib(node.memory)}: it gets {in_gib(doubled)}"
+        why = f"{ended} at {in_gib(node.memory)}: its memory limit rises to {in_gib(doubled)}"
         return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled, starved=True)
     if node.role.kind is not RoleKind.WORKER:
         return _crashed(node, str(ended), Blame.INFRASTRUCTURE, spec, at)
     how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)
     if said:
-        how = f"{node.role} cannot go on: {said}"
+        how = f"{node.role} cannot continue: {said}"
     elif not ended.clean:
         how += ", without an exception in the script"
     blame = Blame.INFRASTRUCTURE if ended.signal or said else Blame.USER
@@ -186,7 +188,7 @@ def after_server_loss(
     """`trained`: a worker may have written to the server. `saves`: the job makes checkpoints."""
     if not trained or isinstance(verdict, FailJob) or safety.known or saves:
         return verdict
-    error = f"{verdict.why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
+    error = f"{verdict.why}: its rows are lost, and the job cannot continue, because no checkpoint is complete yet"
     return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
 
 
@@ -220,7 +222,7 @@ def backoff_s(failures: int, base_s: float) -> float:
 
 
 def tried(times: int, memory: int | None = None) -> str:
-    limit = f" with {in_gib(memory)} at last" if memory is not None else ""
+    limit = f", most recently with {in_gib(memory)}" if memory is not None else ""
     return f"; relaunched {times} time{'' if times == 1 else 's'} already{limit}, which is the limit" if times else ""
 
 

@@ -139,17 +139,17 @@ class JobState(JobCore):
         node = self.node(event.role)
         if self.fenced(event.role, event.incarnation):
             raise errors.Fenced(
-                f"{event.role} of incarnation {event.incarnation} was given up: the job goes on without"
+                f"{event.role} of incarnation {event.incarnation} was fenced: the job continues without it"
             )
         if event.incarnation > node.incarnation:
             raise errors.BadInput(f"{event.role} is incarnation {event.incarnation}; expected {node.incarnation}")
         process = node.process
         if node.state is NodeState.EXPECTED:
-            node.move(NodeState.JOINED, at=at, why="called in")
+            node.move(NodeState.JOINED, at=at, why="joined")
             process.pid, process.birth = event.pid, event.birth
             self.run_if_ready(at)
         elif (process.pid, process.birth) != (event.pid, event.birth):
-            raise errors.BadInput(f"a second {node.role} wants to join; the first is {node.state}")
+            raise errors.BadInput(f"a second process wants to join as {node.role}; the first is {node.state}")
         node.heard_at = at
         return []
 
@@ -157,7 +157,7 @@ class JobState(JobCore):
         if node.address == address:
             return []
         if node.address:
-            raise errors.BadInput(f"{node.role} is ready at {node.address} already, and now says {address}")
+            raise errors.BadInput(f"{node.role} is already ready at {node.address}, and now reports {address}")
         node.address, node.coming = address, False
         if not self.safety.placed:
             return self.place_slots(at)
@@ -255,7 +255,7 @@ class JobState(JobCore):
         if not self.safety.known and not recovery.may_begin_anew(self.spec, self.phase):
             return self.fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is JobPhase.DRAINING:
-            return self.end(JobPhase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
+            return self.end(JobPhase.STOPPED, f"{self.why}; {why}: the newest state is {self.safety.newest}")
         return bsp_group.roll_back(self, why, at=at)
 
     def _let_go(self, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:

@@ -39,7 +39,7 @@ class PaceJudgement(NamedTuple):
 def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> PaceJudgement:
     """Compare each worker with its peers, by median and median absolute deviation, which resist outliers."""
     if len(paces) < 2:
-        return PaceJudgement((), f"{len(paces)} workers were at work long enough: no peer to compare with")
+        return PaceJudgement((), f"{len(paces)} workers have trained long enough, and a comparison needs 2")
     resizes = []
     everyone = standard_of(list(paces.values()), rules)
     for rank in sorted(paces):
@@ -184,8 +184,8 @@ def level_leases(
         needs_s = samples / rates[rank]
         if needs_s > fair_s + MARGIN_S:
             why = (
-                f"worker-{rank} would need {needs_s:.1f} s for what it holds, all together {fair_s:.1f} s: "
-                "others take the rest"
+                f"worker-{rank} needs {needs_s:.1f} s for its leases, but all workers together only {fair_s:.1f} s: "
+                "other workers take the rest"
             )
             mine = [holding for holding in holdings if holding.rank == rank]
             cuts += [LeaseCut(rank, wish, why) for wish in keep_first(mine, round(rates[rank] * fair_s))]

@@ -48,7 +48,7 @@ def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_
         _, before = formed(job)
         job.kill_each("worker-1")
         until_back(job, before)
-        assert any(what.startswith("take the bsp group back to checkpoint") for what in told(job))
+        assert any(what.startswith("roll the bsp group back to checkpoint") for what in told(job))
         job.scale(3)
         until_formed(job, 3)
         job.scale(2)

@@ -73,7 +73,7 @@ def test_without_checkpoints_a_killed_server_ends_the_job_and_is_named(tmp_path)
         began = time.monotonic()
         code, out = job.finish()
     assert code == 3
-    assert out[0].startswith(f"server-1 (pid {pid}) was killed by SIGKILL: the rows it held are lost")
+    assert out[0].startswith(f"server-1 (pid {pid}) was killed by SIGKILL: its rows are lost")
     assert time.monotonic() - began < running.PATIENCE_S
 
 

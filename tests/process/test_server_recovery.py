@@ -222,4 +222,4 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     (back,) = [event for event in job.story if event["event"] == "ready" and event["incarnation"] == 1]
     assert (back["checkpoint"], back["where"]) == (number, where) and back["samples_again"] > 0
     decisions = [str(event["what"]) for event in job.story if event["event"] == "decision"]
-    assert any(f"checkpoint {number}, which the job went on from" in what for what in decisions), decisions
+    assert any(f"checkpoint {number}, from which the job continued" in what for what in decisions), decisions

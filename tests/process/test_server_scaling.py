@@ -74,7 +74,7 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
     tmp_path,
 ):
     def hurt(job):
-        with pytest.raises(errors.BadInput, match="a job needs one at least"):
+        with pytest.raises(errors.BadInput, match="a job needs at least one"):
             job.scale(servers=0)
         job.scale(servers=3)
         job.until(lambda _: any(event["event"] == "moved" for event in job.story))

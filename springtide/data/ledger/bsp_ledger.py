@@ -106,8 +106,8 @@ class BspLedger:
         """Raise BadInput if this many ranks cannot share every batch."""
         if workers > self.smallest:
             raise errors.BadInput(
-                f"{workers} workers cannot share a batch of {self.smallest} samples, which is the smallest that the "
-                "bsp group has to train"
+                f"{workers} workers cannot share a batch of {self.smallest} samples, which is the smallest "
+                "batch of the bsp group's data"
             )
 
     def rejoin(self, seat: int | None) -> None:

@@ -161,7 +161,7 @@ class FunctionDecoder:
             if not bad.any():
                 raise errors.UserCodeFailed(
                     f"decode raised {type(error).__name__}: {error}, for {len(chosen)} records together but for none "
-                    "of them alone; a record must decode or not whatever others are with it"
+                    "of them alone; whether a record decodes must not depend on the other records"
                 ) from error
             raise UndecodableRecords(bad, f"{type(error).__name__}: {error}")
 

@@ -21,7 +21,7 @@ from springtide.data.stream import records
 from springtide.data.stream.records import Bytes, Floats, Ints
 from springtide.data.stream.stream import Stream, StreamWriter
 
-TRACE = "CSV file of moments and counts"
+TRACE = "CSV file of times and counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class TracePace:
             if not 0 < value < float("inf"):
                 raise errors.BadInput(f"{name} {value:g}: expected a number, more than 0")
         if highest <= 0:
-            raise errors.BadInput("this trace has no traffic at all: nothing would be sent")
+            raise errors.BadInput("this trace has no traffic, so the producer would send nothing")
         self._at = trace.at_s / speedup
         self._rate = trace.rate * (1.0 if peak is None else peak / highest)
         steps = np.diff(self._at) * (self._rate[1:] + self._rate[:-1]) / 2
@@ -106,13 +106,13 @@ def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
             counts.append(float(row[1]))
         except (ValueError, IndexError):
             raise errors.MalformedRecord(
-                f"{name}, line {number}: {','.join(row)!r} is not a moment and a count, as in 2014-07-01 00:30:00,8127"
+                f"{name}, line {number}: {','.join(row)!r} is not a time and a count, such as 2014-07-01 00:30:00,8127"
             ) from None
         rises = math.isfinite(at[-1]) and (len(at) == 1 or at[-1] > at[-2])
         if not rises or not 0 <= counts[-1] < float("inf"):
-            raise errors.MalformedRecord(f"{name}, line {number}: moments must rise, and counts be 0 or more")
+            raise errors.MalformedRecord(f"{name}, line {number}: times must rise, and counts must be 0 or more")
     if len(at) < 2:
-        raise errors.BadInput(f"{name} has {len(at)} lines of traffic; two are the least")
+        raise errors.BadInput(f"{name} has {len(at)} lines of traffic; expected at least two")
     moments = np.array(at) - at[0]
     steps = np.diff(moments)
     return TrafficTrace(moments, np.array(counts) / np.append(steps, steps[-1]), at[0])
@@ -123,7 +123,7 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
     try:
         yield from enumerate(csv.reader(lines), 1)
     except csv.Error as error:
-        raise errors.BadInput(f"{name} is no {TRACE}: {error}") from None
+        raise errors.BadInput(f"{name} is not a {TRACE}: {error}") from None
 
 
 def _moment(text: str) -> float:
@@ -156,7 +156,7 @@ class CounterRecords:
 
     def __init__(self, keys: int = 1000) -> None:
         if keys < 0:
-            raise errors.BadInput(f"a counter of {keys} keys is not possible; 0 makes every key a new one")
+            raise errors.BadInput(f"a counter cannot have {keys} keys; expected 0 (every record has a new key) or more")
         self._keys = keys
 
     def take(self, first: int, count: int) -> Bytes:
@@ -180,10 +180,12 @@ class FixedSizeRecords:
 
     def __init__(self, path: Path, size: int) -> None:
         if size < 1:
-            raise errors.BadInput(f"records of {size} bytes are not possible; give 1 or more")
+            raise errors.BadInput(f"records cannot have {size} bytes; expected 1 or more")
         whole = _found(path).stat().st_size
         if whole % size:
-            raise errors.BadInput(f"{path} has {whole} bytes, which are not whole records of {size}; give another size")
+            raise errors.BadInput(
+                f"{path} has {whole} bytes, which is not a multiple of the record size {size}; give another size"
+            )
         self._rows: Bytes = np.memmap(path, np.uint8, "r").reshape(-1, size) if whole else np.empty((0, size), np.uint8)
 
     def take(self, first: int, count: int) -> Bytes:
@@ -198,14 +200,18 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _found(path: Path) -> Path:
     if not path.is_file():
-        raise errors.MissingFile(f"there is no file {path}; give one whose lines or pieces are the records")
+        raise errors.MissingFile(
+            f"there is no file {path}; give a file whose lines or fixed-size pieces are the records"
+        )
     return path
 
 
 def check(skew: float) -> None:
     """Raise BadInput for an invalid `skew`."""
     if not 0 < skew < float("inf"):
-        raise errors.BadInput(f"skew {skew:g}: expected how many times as much the first partition gets, more than 0")
+        raise errors.BadInput(
+            f"skew {skew:g}: expected the ratio of the first partition's records to each other partition's, more than 0"
+        )
 
 
 def shares(partitions: int, skew: float = 1.0) -> Floats:
@@ -247,7 +253,9 @@ class FaultMix:
     def __post_init__(self) -> None:
         shares = (self.late, self.corrupt, self.oversized)
         if min(shares) < 0 or sum(shares) > 1:
-            raise errors.BadInput(f"shares of late, corrupt and oversized records are {shares}; together at most 1")
+            raise errors.BadInput(
+                f"shares of late, corrupt and oversized records are {shares}; expected a sum of at most 1"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

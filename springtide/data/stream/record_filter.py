@@ -136,11 +136,11 @@ def _letters(
         size, reason = int(records.ends[i] - records.starts[i]), _REASONS[why[i]]
         detail = details.get(i, "")
         if reason == CORRUPT and not detail:
-            detail = "its checksum does not fit" if damaged[i] else "it cannot be decoded"
+            detail = "its checksum does not match" if damaged[i] else "it cannot be decoded"
         elif reason == OVERSIZED:
-            detail = f"{size} bytes, {rules.max_record_bytes} are the most"
+            detail = f"{size} bytes; the limit is {rules.max_record_bytes}"
         elif reason == LATE:
-            detail = f"appended {records.appended_at[i] - event_at[i]:.3f} s after it happened"
+            detail = f"appended {records.appended_at[i] - event_at[i]:.3f} s after its event time"
         body = records.payload[records.starts[i] : records.starts[i] + min(size, KEPT_BYTES)].tobytes()
         happened = float(event_at[i])
         appended = float(records.appended_at[i])
@@ -185,7 +185,7 @@ class DeadLetters:
         for line in map(line_of, letters):
             if len(line) > self._left:
                 self._left = 0
-                why = f"{self._most / 2**20:g} MiB of letters are kept by a process at the most"
+                why = f"{self._most / 2**20:g} MiB of letters are the limit for one process"
                 self._lose(len(letters) - len(lines), why)
                 break
             self._left -= len(line)

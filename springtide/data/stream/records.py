@@ -119,18 +119,20 @@ def from_bytes(data: Buffer) -> Records:
     """Decode the result of `to_bytes`, over the same memory. Raise BadInput for anything else."""
     view = view_of(data)
     if len(view) < HEADER.size:
-        raise _bad(f"{len(view)} bytes are less than a header of {HEADER.size}")
+        raise _bad(f"{len(view)} bytes are fewer than the {HEADER.size} bytes of a header")
     magic, version, count, payload_bytes = HEADER.unpack_from(view)
     if magic != MAGIC or version != VERSION:
         raise _bad(f"they begin with {bytes(magic)!r} version {version}, not {MAGIC!r} version {VERSION}")
     if count < 0 or payload_bytes < 0 or len(view) != HEADER.size + 24 * count + payload_bytes:
-        raise _bad(f"{count} records of {payload_bytes} bytes do not make the {len(view)} that came")
+        raise _bad(f"{count} records of {payload_bytes} bytes do not fit the {len(view)} received bytes")
     columns = np.frombuffer(view, "<i8", 3 * count, HEADER.size).reshape(3, count).astype(np.int64)
     sizes, offsets, times = columns[0], columns[1], columns[2].view(np.float64)
     if count and (sizes.min() < 0 or sizes.max() > payload_bytes):
-        raise _bad(f"a record has {int(sizes.min())} or {int(sizes.max())} of {payload_bytes} bytes")
+        raise _bad(
+            f"record sizes go from {int(sizes.min())} to {int(sizes.max())} in a payload of {payload_bytes} bytes"
+        )
     if int(sizes.sum()) != payload_bytes:
-        raise _bad(f"sizes of records do not add up to {payload_bytes} bytes")
+        raise _bad(f"record sizes do not add up to the payload's {payload_bytes} bytes")
     if not np.all(np.diff(offsets) > 0):
         raise _bad("offsets do not rise")
     payload = np.frombuffer(view, np.uint8, payload_bytes, len(view) - payload_bytes)
@@ -149,7 +151,7 @@ def _places(sizes: Ints) -> tuple[Ints, Ints]:
 
 
 def _bad(why: str) -> errors.BadInput:
-    return errors.BadInput(f"these bytes are no records: {why}; workers of one job must be of one version")
+    return errors.BadInput(f"these bytes are not records: {why}; all workers of a job must run the same version")
 
 
 MARK = b"\xf5ST\x01"

@@ -105,7 +105,7 @@ def open_stream(url: str) -> Stream:
     scheme = urlsplit(url).scheme
     if not scheme or "://" not in url:
         raise errors.BadInput(
-            f"{url!r} is no stream: give a URL such as log:///path/to/folder or kafka://host:9092/topic"
+            f"{url!r} is not the URL of a stream: give a URL such as log:///path/to/folder or kafka://host:9092/topic"
         )
     if scheme not in KINDS:
         raise errors.UnknownName("kind of stream", scheme, KINDS)

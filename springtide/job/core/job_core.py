@@ -106,7 +106,7 @@ class PlanState:
         self.target, self.cpus, self.asked = event.shape, event.cpus, ()
         self.extra_target = event.extra_workers
         self.stage, self.why = event.stage, event.why
-        low = f", {event.extra_workers} more workers of low priority" if event.extra_workers else ""
+        low = f", plus {event.extra_workers} low-priority workers" if event.extra_workers else ""
         return f"plan: {event.shape}{low}"
 
     def end(self, event: events.PlanEnded) -> str:
@@ -153,14 +153,14 @@ class Shortage:
         for name, more in missing.items():
             setattr(self, name, getattr(self, name) + more)
         self.why = ended.unplaced
-        return f"{ended}; room is asked for again in {self.again_at - at:.0f} s"
+        return f"{ended}; the job asks for room again in {self.again_at - at:.0f} s"
 
     def describe(self, *, at: float) -> str:
         if not self.any:
             return ""
         counts = (("worker", self.workers), ("server", self.servers), ("data worker", self.data_workers))
         missing = " and ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts if count)
-        return f"{missing} fewer than wanted: {self.why}; asks for room again in {max(0.0, self.again_at - at):.0f} s"
+        return f"{missing} fewer than wanted: {self.why}; the job asks for room again in {max(0.0, self.again_at - at):.0f} s"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -332,7 +332,7 @@ class JobCore:
             return self.end(JobPhase.STOPPED, self.why)
         if self.ending.poisoned:
             return self.fail(self.ending.poisoned, Blame.USER)
-        some = f"; {self.ending.untrained} shards were left untrained: the scripts left their loops early"
+        some = f"; {self.ending.untrained} shards stay untrained, because the scripts left their loops early"
         left = some if self.ending.untrained else ""
         return self.end(JobPhase.FINISHED, f"every worker's script has ended{left}")
 

@@ -99,7 +99,7 @@ def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[a
         raise errors.BadInput(f"{event.count} data workers: expected 0 to {MOST}")
     if event.stages and sum(stage.workers for stage in event.stages) != event.count:
         counts = [stage.workers for stage in event.stages]
-        raise errors.BadInput(f"{event.count} data workers, but of stages {counts}")
+        raise errors.BadInput(f"{event.count} data workers, but the stages have {counts}")
     if own.given_up and not event.pinned:
         raise errors.BadInput(f"job {state.spec.name} continues without data workers: {own.given_up}")
     before, own.given_up = own.wanted, ""
@@ -163,7 +163,7 @@ def _relieve(state: JobCore, at: float) -> None:
         if sum(bool(node.address) and not node.departure.replaced for node in joined) >= target.workers:
             for node in joined:
                 if node.departure.replaced:
-                    _let_go(node, "another feeds in its place", at)
+                    _let_go(node, "another data worker feeds in its place", at)
 
 
 def _let_go(node: RoleNode, why: str, at: float) -> None:
@@ -192,7 +192,7 @@ def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> lis
     for old in of(state):
         if old.departure.replaced and stage_of(old.role.rank, stages) == stage_of(node.role.rank, stages):
             old.departure.replaced = False
-            return [state.decide(f"{old.role} goes on: there is no place for {node.role}", str(ended))]
+            return [state.decide(f"{old.role} continues, because no host has room for {node.role}", str(ended))]
     own.wanted -= 1
     if own.stages:
         short = stage_of(node.role.rank, len(own.stages))

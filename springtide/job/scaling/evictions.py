@@ -57,7 +57,7 @@ def _leave(state: JobCore, node: RoleNode, at: float) -> list[actions.JobAction]
     if node.state is not NodeState.DRAINING:
         return []
     node.move(NodeState.GONE, at=at, why="its last slot has moved")
-    left = state.decide(f"let {node.role} go", "its last slot has moved, and every worker knows")
+    left = state.decide(f"release {node.role}", "its last slot has moved, and every worker knows")
     return [actions.ServerLeft(node.role), left]
 
 
@@ -104,7 +104,7 @@ def requests_due(state: JobCore, *, at: float) -> list[events.JobEvent]:
     short = state.short
     if not short.any or state.phase is not JobPhase.RUNNING or at < short.again_at:
         return []
-    why = f"there may be room by now; before: {short.why}"
+    why = f"a host may have room by now; the last request failed: {short.why}"
     requests: list[events.JobEvent] = []
     if short.workers:
         requests.append(events.WorkersScaled(state.workers + short.workers, why, extra=state.planned.extra))

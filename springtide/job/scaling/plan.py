@@ -50,7 +50,9 @@ def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
     given = {name: limits for name in BOUNDED if (limits := getattr(event, name)) is not None}
     for name, (least, most) in given.items():
         if not 1 <= least <= most:
-            raise errors.BadInput(f"bounds: {name} from {least} to {most}; expected 1 or more, the least not above")
+            raise errors.BadInput(
+                f"bounds: {name} from {least} to {most}; expected 1 or more, the least not above the most"
+            )
     state.planned.bound(given)
     for name in given:
         setattr(state.short, name, 0)  # the missing roles were requested under the earlier bounds
@@ -117,23 +119,23 @@ def unsettled(state: JobCore, *, moving: int) -> str:
     if state.phase is not JobPhase.RUNNING:
         return f"the job is {state.phase}"
     if state.healing:
-        return "a server is away"
+        return "a server is lost and not back yet"
     if moving:
-        return f"{moving} slots are on their way"
+        return f"{moving} slots are moving"
     for kind, wanted in ((RoleKind.SERVER, state.servers_wanted), (RoleKind.WORKER, state.workers)):
         nodes = state.of_kind(kind)
         if any(node.state is NodeState.DRAINING for node in nodes):
-            return f"a {kind} drains"
+            return f"a {kind} is draining"
         if any(node.departure.finished and not node.departure.removed for node in nodes):
-            return "a script has ended"
+            return "a worker's script has ended"
         if any(node.state is NodeState.EXPECTED or node.departure.replaced for node in nodes):
-            return f"a {kind} is awaited"
+            return f"a {kind} has not joined yet"
         joined = sum(node.state is NodeState.JOINED for node in nodes)
         if joined != wanted:
-            return f"{joined} of {wanted} {kind}s are there"
+            return f"{joined} of {wanted} {kind}s have joined"
     members = state.bsp.members
     if state.bsp.in_step and members and len(members) != state.workers:
-        return f"{len(members)} of {state.workers} workers are in the bsp group: it is formed again soon"
+        return f"{len(members)} of {state.workers} workers are in the bsp group; a new group forms soon"
     return ""
 
 
@@ -155,7 +157,7 @@ def next_move(state: JobCore) -> events.JobEvent | None:
         return _next_server(state)
     if fields[0] in planned.asked:
         got, asked = getattr(now, fields[0]), getattr(target, fields[0])
-        return events.PlanEnded(planned.stage, f"{fields[0]}: {got:g} is what came of {asked:g}")
+        return events.PlanEnded(planned.stage, f"{fields[0]}: the plan asked for {asked:g}, and the job got {got:g}")
     return _event(state, fields, target)
 
 
@@ -206,5 +208,7 @@ def _next_server(state: JobCore) -> events.JobEvent:
     nodes = {node.role.rank: node for node in state.of_kind(RoleKind.SERVER) if node.active}
     for rank, cpu in state.planned.cpus:
         if rank in nodes and nodes[rank].cpu not in (None, cpu):
-            return events.ServerGranted(rank, cpu, f"the plan is {state.planned.target}, and more for this one")
+            return events.ServerGranted(
+                rank, cpu, f"the plan is {state.planned.target}, with another limit for this server"
+            )
     return events.PlanEnded(state.planned.stage)

@@ -31,7 +31,7 @@ class RoleChange:
             f"{verb} {', '.join(str(role) for role in roles)}"
             for verb, roles in (
                 ("add", self.add),
-                ("add of low priority", self.add_low),
+                ("add with low priority", self.add_low),
                 ("drain", [node.role for node in self.drain]),
                 ("drop", [node.role for node in self.drop]),
             )
@@ -47,7 +47,7 @@ def worker_change(roles: dict[str, RoleNode], workers: int, *, extra: int = 0) -
     not count, and its rank is not used again.
     """
     if workers - extra < 1:
-        raise errors.BadInput(f"{workers} workers: a job needs one at least; `springtide stop` ends it")
+        raise errors.BadInput(f"{workers} workers: a job needs at least one; `springtide stop` ends it")
     own = nodes.of_kind(roles, RoleKind.WORKER)
     active = [node for node in own if node.active]
     usual, low = [node for node in active if not node.low], [node for node in active if node.low]
@@ -81,7 +81,7 @@ def scale_workers(state: JobCore, event: events.WorkersScaled, made: RoleChange,
     asked = "extra_workers" if lent else "workers"
     state.planned.note_change(at, planned=event.planned, asked=asked, pinned=event.pinned)
     before, state.workers, state.short.workers = state.workers, event.workers, 0
-    when = ", and form the bsp group again before its next shard" if state.bsp.members else ""
+    when = ", and form a new bsp group before the next shard" if state.bsp.members else ""
     decision = state.decide(f"scale from {before} to {event.workers} workers: {made}{when}", event.why)
     return [*fences, decision, *state.end_if_done()]
 
@@ -129,7 +129,7 @@ def double_servers(state: JobCore, at: float) -> Reasoned | None:
     if state.bsp.in_step or state.phase is not JobPhase.RUNNING or coming or servers <= state.servers_wanted:
         return None
     return scale_servers(
-        state, events.ServersScaled(servers, "one was killed for lack of memory: rows need more room"), at
+        state, events.ServersScaled(servers, "a server was killed for lack of memory: rows need more memory"), at
     )
 
 
@@ -141,7 +141,7 @@ def replace_server(state: JobCore, asked: events.ServerReplaced, at: float) -> R
     node.departure.replaced, node.departure.shunned = True, asked.at_once
     new = state.add_role(Role(RoleKind.SERVER, len(state.of_kind(RoleKind.SERVER))), at=at)
     new.coming, new.cpu, new.memory = True, node.cpu, node.memory
-    first = ", its slots go to its peers at once" if asked.at_once else ""
+    first = ", and move its slots to its peers at once" if asked.at_once else ""
     return f"replace {node.role} by {new.role}{first}", asked.why
 
 
@@ -158,7 +158,7 @@ def give_up_server(state: JobCore, node: RoleNode, why: str, at: float) -> Reaso
     stays = next((server for server in servers if server.departure.replaced and server.active), None)
     if stays is not None:
         stays.departure.replaced = stays.departure.shunned = False
-        return f"keep {stays.role}, without {node.role} in its place", why
+        return f"keep {stays.role}, because its replacement {node.role} is not coming", why
     state.servers_wanted -= 1
     return f"continue with {state.servers_wanted} servers, without {node.role}", why
 
@@ -169,9 +169,9 @@ def server_change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> Ro
     A lost server that should leave first returns to restore its slots, and then drains (`drain_surplus`).
     """
     if servers < 1:
-        raise errors.BadInput(f"{servers} servers: a job needs one at least; `springtide stop` ends it")
+        raise errors.BadInput(f"{servers} servers: a job needs at least one; `springtide stop` ends it")
     if servers > spec.slots:
-        raise errors.BadInput(f"{servers} servers for {spec.slots} slots: at most one server a slot")
+        raise errors.BadInput(f"{servers} servers for {spec.slots} slots: expected at most one server per slot")
     own = nodes.of_kind(roles, RoleKind.SERVER)
     active = sorted((node for node in own if node.active), key=lambda node: (node.departure.replaced, node.role))
     leaving = active[servers:]
@@ -188,5 +188,5 @@ def drain_surplus(roles: dict[str, RoleNode], servers: int, at: float) -> None:
     joined = [node for node in nodes.needed_servers(roles) if node.state is NodeState.JOINED]
     for node in sorted(joined, key=lambda node: (node.departure.replaced, node.role))[servers:]:
         replaced = node.departure.replaced
-        why = "another server has taken its place" if replaced else "it is not wanted any more"
+        why = "another server has taken its place" if replaced else "the job wants fewer servers"
         node.move(NodeState.DRAINING, at=at, why=why)

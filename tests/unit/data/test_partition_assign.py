@@ -11,13 +11,13 @@ from springtide.data.partition_assign import assign
 def test_all_partitions_go_to_the_workers_that_are_there():
     found = assign(range(5), {}, [3, 7])
     assert sorted(collections.Counter(found.owners.values()).values()) == [2, 3]
-    assert found.why == "5 partitions, 2 workers: 5 that were nobody's are given to them"
+    assert found.why == "5 partitions, 2 workers: 5 free partitions get a worker"
 
 
 def test_nothing_moves_while_each_has_its_part():
     owners = {0: 1, 1: 0, 2: 1, 3: 0}
     found = assign(range(4), owners, [0, 1])
-    assert found.owners == owners and found.why.endswith("each has its part")
+    assert found.owners == owners and found.why.endswith("each worker already has its share")
 
 
 def test_a_new_worker_is_given_its_part_and_no_other_partition_moves():
@@ -40,9 +40,9 @@ def test_a_slow_worker_keeps_one_partition_and_the_others_share_the_rest():
     counts = collections.Counter(found.owners.values())
     assert [one for one, rank in found.owners.items() if rank == 1] == [1] and counts == {0: 4, 2: 4, 1: 1}
     assert all(found.owners[one] == owners[one] for one in range(9) if owners[one] != 1)
-    assert found.why == "9 partitions, 3 workers: 2 of slow workers go to others"
+    assert found.why == "9 partitions, 3 workers: 2 move away from slow workers"
     again = assign(range(9), found.owners, [0, 1, 2], slow=[1])
-    assert again.owners == found.owners and again.why.endswith("each has its part")
+    assert again.owners == found.owners and again.why.endswith("each worker already has its share")
 
 
 def test_a_worker_that_is_fast_again_gets_its_part_back():

@@ -91,7 +91,7 @@ def test_a_loader_gives_its_data_set_size_order_and_collate():
 
 def test_samplers_are_not_taken_over_and_the_message_says_so():
     weighted = data.WeightedRandomSampler([1.0] * 10, 10)
-    with pytest.raises(errors.BadInput, match="WeightedRandomSampler, which is not taken over"):
+    with pytest.raises(errors.BadInput, match="WeightedRandomSampler, which Springtide cannot use"):
         source.open_source(data.DataLoader(Plain(), batch_size=2, sampler=weighted))
     by_two = data.BatchSampler(data.SequentialSampler(Plain()), 2, False)
     with pytest.raises(errors.BadInput, match="own batch_sampler"):

@@ -96,8 +96,8 @@ def test_a_server_without_memory_gets_twice_as_much_and_an_evicted_one_is_not_to
 @pytest.mark.parametrize("sync", ["async", "bsp"])
 def test_where_the_slots_cannot_be_restored_the_job_says_why(sync):
     why = failure(started(saved=None, sync=sync).handle(killed(SERVERS[1]), at=2))
-    assert why.startswith("server-1 (pid 7) was killed by SIGKILL: the rows it held are lost, and ")
-    assert "it had no complete checkpoint yet" in why
+    assert why.startswith("server-1 (pid 7) was killed by SIGKILL: its rows are lost, and ")
+    assert "no checkpoint is complete yet" in why
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
@@ -106,7 +106,7 @@ def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_a
     done = state.handle(killed(SERVERS[1]), at=2)
     assert done[0] == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
     assert actions.RollBack(anew=True) in done
-    assert done[-1].what == "train all again from the first sample on: no checkpoint is complete yet"
+    assert done[-1].what == "restart training from the first sample, because no checkpoint is complete yet"
     assert all(wanted(state, role).incarnation == 1 for role in (*SERVERS, WORKER))
     job_invariants.check(state)
     for server in SERVERS:
@@ -120,7 +120,7 @@ def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_a
 def test_a_job_that_is_about_to_stop_does_not_begin_anew():
     state = started(saved=None, checkpoints=CheckpointRules(every_s=60))
     state.handle(events.StopRequested("Ctrl-C"), at=2)
-    assert "it had no complete checkpoint yet" in failure(state.handle(killed(SERVERS[1]), at=2))
+    assert "no checkpoint is complete yet" in failure(state.handle(killed(SERVERS[1]), at=2))
 
 
 def test_before_anyone_has_trained_a_server_is_simply_started_again():
@@ -174,7 +174,7 @@ def test_a_bsp_group_without_a_checkpoint_of_its_own_goes_back_to_the_one_that_t
     state.handle(events.GroupFormed((LeaseHolder(0),), "all are here"), at=2)
     done = state.handle(killed(SERVERS[1]), at=3)
     decided = next(action for action in done if isinstance(action, actions.LogDecision))
-    assert decided.what.startswith("take the bsp group back to checkpoint 3, which the job went on from")
+    assert decided.what.startswith("roll the bsp group back to checkpoint 3, from which the job continued")
     assert {each.role: each.incarnation for each in state.wanted()} == {SERVERS[0]: 1, SERVERS[1]: 1, WORKER: 1}
     job_invariants.check(state)
 
@@ -220,7 +220,7 @@ def test_a_return_takes_what_returns_took_and_not_the_wait_for_one_worker_that_t
     formed(state, (0, 0, 1), at=33)
     assert (breaks.losses, breaks.waits, breaks.return_s) == (1, 1, 8 - 3)
     lose(state, WORKERS[1], 1, at=40)
-    state.handle(events.GroupLost("rows that only its cache had were lost with it"), at=41)
+    state.handle(events.GroupLost("together with rows that only its cache had"), at=41)
     assert breaks.losses == 2, "one worker was lost; that all begin anew is no loss of theirs"
     formed(state, (1, 1, 2), at=55)
     assert (breaks.losses, breaks.returns, breaks.return_s) == (2, 1, 15 - 3)

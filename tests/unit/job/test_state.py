@@ -80,7 +80,7 @@ def test_shards_that_no_one_trained_are_told_at_the_end():
     state = started()
     state.handle(events.ScriptFinished(WORKERS[1], untrained=5), at=2)
     end = conclusion(state.handle(events.ScriptFinished(WORKERS[0], untrained=3), at=3))
-    assert end.phase is JobPhase.FINISHED and "3 shards were left untrained" in end.why
+    assert end.phase is JobPhase.FINISHED and "3 shards stay untrained" in end.why
 
 
 def test_a_job_with_shards_that_no_one_could_read_has_not_finished_well():
@@ -120,7 +120,7 @@ def test_a_killed_worker_is_fenced_and_wanted_in_its_next_life():
     assert state.fenced(WORKERS[0], 0) and not state.fenced(WORKERS[0], 1)
     assert state.handle(killed(WORKERS[0]), at=3) == []  # the agent says it again
     assert state.handle(events.ScriptFinished(WORKERS[0]), at=3) == []  # a late word
-    with pytest.raises(errors.Fenced, match="worker-0 of incarnation 0 was given up"):
+    with pytest.raises(errors.Fenced, match="worker-0 of incarnation 0 was fenced"):
         state.handle(events.RoleJoined(WORKERS[0]), at=3)
     state.handle(events.RoleJoined(WORKERS[0], 1), at=4)
     assert state.node(WORKERS[0]).state is NodeState.JOINED
@@ -150,11 +150,11 @@ def test_failures_of_a_worker_that_has_lived_long_are_forgotten():
 def test_a_worker_without_memory_gets_twice_as_much():
     state = started(worker_memory=2**30, relaunches=2)
     _, decided = state.handle(killed(WORKERS[0], oom=True), at=2)
-    assert decided.why.endswith("for lack of memory at 1 GiB: it gets 2 GiB")
+    assert decided.why.endswith("for lack of memory at 1 GiB: its memory limit rises to 2 GiB")
     assert (want(state, WORKERS[0]).memory, want(state, WORKERS[1]).memory) == (2**31, 2**30)
     state.handle(killed(WORKERS[0], 1, oom=True), at=3)
     assert want(state, WORKERS[0]).memory == 2**32
-    assert "with 4 GiB at last" in conclusion(state.handle(killed(WORKERS[0], 2, oom=True), at=4)).why
+    assert "most recently with 4 GiB" in conclusion(state.handle(killed(WORKERS[0], 2, oom=True), at=4)).why
 
 
 def test_an_eviction_does_not_count():
@@ -189,7 +189,7 @@ def test_a_symptom_without_a_cause_fails_the_job_in_the_end():
     assert state.handle(exited(WORKERS[0], 1), at=2) == []
     assert tick(state, at=2 + EXPLANATION_S / 2) == []
     end = conclusion(tick(state, at=2 + EXPLANATION_S))
-    assert end.why == "worker-0 cannot go on: ServerUnreachable: a:1"
+    assert end.why == "worker-0 cannot continue: ServerUnreachable: a:1"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_bsp_group_that_loses_a_server_while_it_stops_is_left_at_its_checkpoin
     state.handle(events.CheckpointSaved(4), at=3)
     state.handle(events.StopRequested("Ctrl-C"), at=4)
     end = conclusion(state.handle(killed(SERVERS[0]), at=5))
-    assert end.phase is JobPhase.STOPPED and "checkpoint 4 is what is left" in end.why
+    assert end.phase is JobPhase.STOPPED and "the newest state is checkpoint 4" in end.why
 
 
 def test_a_script_that_never_joins_is_told_what_to_do():
@@ -316,7 +316,7 @@ def test_scaling_up_takes_the_next_ranks_and_scaling_down_drains_the_highest():
     state.handle(events.WorkersScaled(3, "more again"), at=6)
     lives = {str(each.role): each.incarnation for each in state.wanted() if each.role.kind is RoleKind.WORKER}
     assert lives == {"worker-0": 0, "worker-1": 1, "worker-2": 0, "worker-3": 1}  # worker-2 still drains
-    with pytest.raises(errors.BadInput, match="0 workers: a job needs one at least"):
+    with pytest.raises(errors.BadInput, match="0 workers: a job needs at least one"):
         state.handle(events.WorkersScaled(0, "why"), at=7)
 
 
@@ -350,9 +350,9 @@ def test_ctrl_c_before_anyone_has_joined_stops_at_once():
 def test_a_second_process_of_the_same_name_is_turned_away():
     state = started()
     state.handle(events.RoleJoined(WORKERS[0]), at=2)  # the same one over a new connection
-    with pytest.raises(errors.BadInput, match="a second worker-0 wants to join; the first is joined"):
+    with pytest.raises(errors.BadInput, match="a second process wants to join as worker-0; the first is joined"):
         state.handle(events.RoleJoined(WORKERS[0], pid=8), at=2)
-    with pytest.raises(errors.BadInput, match="a second worker-0"):
+    with pytest.raises(errors.BadInput, match="a second process"):
         state.handle(events.RoleJoined(WORKERS[0], birth=5), at=2)  # a container that was started again in its place
     with pytest.raises(errors.BadInput, match="is incarnation 5; expected 0"):
         state.handle(events.RoleJoined(WORKERS[0], 5), at=2)
@@ -362,7 +362,7 @@ def test_a_second_process_of_the_same_name_is_turned_away():
 
 def test_an_illegal_move_tells_the_story():
     node = RoleNode(role=WORKERS[0])
-    node.move(NodeState.JOINED, at=1, why="called in")
+    node.move(NodeState.JOINED, at=1, why="joined")
     node.move(NodeState.GONE, at=4, why="killed")
     with pytest.raises(
         IllegalMove, match=r"worker-0: gone -> joined is not legal \(again\); history: 1.0s expected->joined"

@@ -46,7 +46,7 @@ def test_the_reason_names_the_worker_its_pace_and_the_limit():
 
 
 def test_doing_nothing_has_a_reason_too():
-    assert judge({0: 5.0}, {}, RULES).why == "1 workers were at work long enough: no peer to compare with"
+    assert judge({0: 5.0}, {}, RULES).why == "1 workers have trained long enough, and a comparison needs 2"
     same = judge({0: 100.0, 1: 105.0}, {}, RULES)
     assert same.resizes == () and same.why == "2 workers at 100 to 105 samples/s: no lease needs another size"
 
@@ -119,7 +119,10 @@ def holding(rank, offset, end, shard=0, first=0, batch=10):
 def test_a_slow_holder_keeps_what_it_can_do_in_everyones_time():
     cuts = stragglers.level_leases([holding(0, 0, 1000)], {0: 10.0, 1: 90.0}, [0, 1])
     assert [(cut.rank, cut.wish) for cut in cuts] == [(0, ShrinkRequest(0, 0, 100))]
-    assert cuts[0].why == "worker-0 would need 100.0 s for what it holds, all together 10.0 s: others take the rest"
+    assert (
+        cuts[0].why
+        == "worker-0 needs 100.0 s for its leases, but all workers together only 10.0 s: other workers take the rest"
+    )
 
 
 def test_the_last_leases_are_given_up_first():

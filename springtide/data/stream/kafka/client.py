@@ -25,9 +25,9 @@ PORT = 9092
 OURS = {
     "enable.auto.commit": "the job itself knows what it has trained",
     "enable.auto.offset.store": "the job itself knows what it has trained",
-    "auto.offset.reset": "say it with springtide.stream(start=...)",
-    "enable.partition.eof": "it is always on",
-    "bootstrap.servers": "they are the hosts of the URL",
+    "auto.offset.reset": "use springtide.stream(start=...) instead",
+    "enable.partition.eof": "Springtide always switches it on",
+    "bootstrap.servers": "the hosts of the URL set it",
 }
 """Options that a user cannot set, with the reason."""
 
@@ -52,7 +52,9 @@ def parse(url: str) -> Address:
     topic = unquote(parts.path.strip("/"))
     hosts = parts.netloc.rpartition("@")[2]
     if parts.scheme != "kafka" or not hosts or not topic or "/" in topic:
-        raise errors.BadInput(f"{redact(url)!r} is no Kafka topic: write kafka://host:{PORT}[,host:{PORT}]/topic")
+        raise errors.BadInput(
+            f"{redact(url)!r} is not the URL of a Kafka topic: write kafka://host:{PORT}[,host:{PORT}]/topic"
+        )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in [name for name, value in options.items() if not value]:
         raise errors.BadInput(
@@ -65,8 +67,8 @@ def parse(url: str) -> Address:
         options |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
     if "sasl.username" in options and not options.get("security.protocol", "").lower().startswith("sasl"):
         raise errors.BadInput(
-            f"{redact(url)!r} has a user, but does not say how to tell the broker: add security.protocol=SASL_SSL (or "
-            "SASL_PLAINTEXT, where nobody listens) and sasl.mechanism, such as SCRAM-SHA-512 or PLAIN"
+            f"{redact(url)!r} has a user, but does not say how to authenticate: add security.protocol=SASL_SSL (or "
+            "SASL_PLAINTEXT on a trusted network) and sasl.mechanism, such as SCRAM-SHA-512 or PLAIN"
         )
     for name in options.keys() & OURS.keys():
         raise errors.BadInput(f"{name!r} cannot be set for a stream: {OURS[name]}")
@@ -93,7 +95,9 @@ def _servers(hosts: str, url: str) -> str:
         if not sign:
             name, port = host, str(PORT)
         if not name or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise errors.BadInput(f"{host!r} in {redact(url)!r} is no broker: write host:port, such as broker-1:{PORT}")
+            raise errors.BadInput(
+                f"{host!r} in {redact(url)!r} is not a broker's address: write host:port, such as broker-1:{PORT}"
+            )
         servers.append(f"{name}:{port}")
     return ",".join(servers)
 
@@ -212,12 +216,12 @@ def reason_of(error: KafkaException) -> tuple[int, str]:
 def unreachable(address: Address, waited_s: float, why: str) -> errors.StreamUnreachable:
     return errors.StreamUnreachable(
         f"the Kafka broker at {address.servers} has not answered for {waited_s:.0f} s ({why}): is it up, is the "
-        f"address right as seen from this host, does it want SASL or TLS (security.protocol)?"
+        f"address right as seen from this host, does it require SASL or TLS (security.protocol)?"
     )
 
 
 def refused(address: Address, why: str) -> errors.UserError:
     return errors.UserError(
-        f"the Kafka broker at {address.servers} refuses topic {address.topic!r}: {why}; check the rights of the user "
-        f"and its password (put them in a file: ?config=client.properties)"
+        f"the Kafka broker at {address.servers} refuses topic {address.topic!r}: {why}; check the user's "
+        f"permissions and password (put them in a file: ?config=client.properties)"
     )

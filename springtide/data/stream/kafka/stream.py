@@ -112,7 +112,7 @@ class KafkaStream:
 
     def _since(self, start: str) -> int:
         if client.is_old(self.address):
-            raise errors.BadInput(f"brokers before 0.10 keep no times: a stream of theirs cannot start at {start}")
+            raise errors.BadInput(f"brokers before 0.10 store no times, so their streams cannot start at {start}")
         return int(float(start) * 1000)
 
     def _offsets(self, partitions: range, since: int) -> list[int]:
@@ -159,14 +159,14 @@ class KafkaStream:
                 missing_since = float("inf")
             else:  # the broker answers, so earlier downtime does not count
                 missing_since = min(missing_since, time.monotonic())
-                self._trouble.note(code, f"it knows no topic {self.address.topic!r}")
+                self._trouble.note(code, f"the broker knows no topic {self.address.topic!r}")
             if not self._partitions and time.monotonic() - missing_since >= MISSING_S:
                 raise errors.BadInput(
-                    f"there is no topic {self.address.topic!r} at {self.address.servers}; make it first, with as many "
-                    f"partitions as there will be workers or more (at most {MOST_PARTITIONS})"
+                    f"there is no topic {self.address.topic!r} at {self.address.servers}; create it first, with at "
+                    f"least as many partitions as workers (at most {MOST_PARTITIONS})"
                 )
             if code == KafkaError.TOPIC_EXCEPTION:
-                raise errors.BadInput(f"{self.address.topic!r} is no name for a Kafka topic: {text}")
+                raise errors.BadInput(f"{self.address.topic!r} is not a valid name for a Kafka topic: {text}")
             if waited_s > limit_s:
                 raise client.unreachable(self.address, waited_s, f"{text}; {self._trouble.text}")
             if waited_s >= SAID_S and not said:
@@ -243,7 +243,7 @@ class KafkaWriter:
     @property
     def _it(self) -> Producer:
         if self._producer is None:
-            raise errors.BadInput("this writer is closed; make another one of the stream")
+            raise errors.BadInput("this writer is closed; create another writer of the stream")
         return self._producer
 
     def _again(self, partition: int, body: bytes, error: BufferError | KafkaException) -> None:
@@ -265,7 +265,9 @@ class KafkaWriter:
             if len(self._it) != waiting:
                 since, waiting = time.monotonic(), len(self._it)
             elif time.monotonic() - since > self._away_s:
-                raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble.text}") from None
+                raise client.unreachable(
+                    self._address, self._away_s, f"{waiting} records wait; {self._trouble.text}"
+                ) from None
 
     def _look(self) -> None:
         """Query the number of partitions, which the client itself refreshes only every few minutes."""
@@ -359,7 +361,7 @@ class KafkaReader:
     @property
     def _it(self) -> RawConsumer:
         if self._handle is None:
-            raise errors.BadInput("this reader is closed; open another one of the stream")
+            raise errors.BadInput("this reader is closed; open another reader of the stream")
         return self._handle
 
     def _read(self, wait_s: float, most: int) -> list[Chunk]:
@@ -423,7 +425,7 @@ class KafkaReader:
                     continue
                 raise errors.StreamShrunk(
                     f"partition {partition} of topic {self._address.topic!r} ends at {high}, but the job has read up "
-                    f"to {at}: was the topic deleted and made again, or did a broker lose data? Begin a new job on it"
+                    f"to {at}: was the topic deleted and recreated, or did a broker lose data? Begin a new job on it"
                 )
             del self._astray[partition]
             self._shrunk.pop(partition, None)

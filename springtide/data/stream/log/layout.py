@@ -66,7 +66,7 @@ def check(settings: LogSettings) -> LogSettings:
         ("retain_s", settings.retain_s, 0),
     ):
         if value is not None and value < least:
-            raise errors.BadInput(f"a log with {name}={value} is not possible; give {least} or more")
+            raise errors.BadInput(f"a log cannot have {name}={value}; expected {least} or more")
     if settings.partitions > MOST_PARTITIONS:
         raise errors.BadInput(f"a log has at most {MOST_PARTITIONS} partitions, not {settings.partitions}")
     if settings.sync not in ("segment", "append"):
@@ -80,16 +80,18 @@ def load(folder: Path) -> LogSettings:
         raw = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise errors.MissingFile(
-            f"there is no log at {folder}; make one with `springtide produce log://{folder}`"
+            f"there is no log at {folder}; create one with `springtide produce log://{folder}`"
         ) from None
     try:
         settings = msgspec.json.decode(raw, type=LogSettings)
     except msgspec.MsgspecError as error:
-        raise errors.BadInput(f"{path} is not the description of a log: {error}; is {folder} another folder?") from None
+        raise errors.BadInput(
+            f"{path} is not the settings file of a log: {error}; check that {folder} is the log's folder"
+        ) from None
     if settings.format != FORMAT:
         raise errors.BadInput(
-            f"the log at {folder} has format {settings.format}, from another version of Springtide; this one reads "
-            f"{FORMAT}: make the log anew, or use the version that made it"
+            f"the log at {folder} has format {settings.format}, from another version of Springtide; this one "
+            f"reads {FORMAT}: create the log again, or use the version that created it"
         )
     return settings
 
@@ -160,7 +162,9 @@ def length(handle: int) -> int:
 def check_header(handle: int, base: int, path: object) -> None:
     """Raise BadInput unless this is the index of a segment that begins with this offset."""
     if os.pread(handle, WIDTH, 0) != header(base):
-        raise errors.BadInput(f"{path} is not an index of this version: the folder is damaged; restore or delete it")
+        raise errors.BadInput(
+            f"{path} is not an index file of this version, so the log's folder is damaged; restore or delete the folder"
+        )
 
 
 def whole(handle: int) -> int:

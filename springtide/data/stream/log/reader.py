@@ -48,7 +48,7 @@ class LogReader:
             if offset > end:
                 raise errors.StreamShrunk(
                     f"partition {partition} of the log at {self._folder} ends at {end}, but the job has read up to "
-                    f"{offset}: was it made anew, or did its machine lose data? Begin a new job on it"
+                    f"{offset}: was it recreated, or did its machine lose data? Begin a new job on it"
                 )
         old = self._places
         self._places = {}

@@ -78,7 +78,7 @@ class LogStream:
                     f"the log at {self.folder} has {settings.partitions} partitions; it cannot shrink to {partitions}"
                 )
             if settings.sealed:
-                raise errors.BadInput(f"the log at {self.folder} is sealed: it cannot grow any more")
+                raise errors.BadInput(f"the log at {self.folder} is sealed: it cannot grow")
             grown = layout.check(msgspec.structs.replace(settings, partitions=partitions))
             _make_partitions(self.folder, range(settings.partitions, partitions), grown, self._heads)
             layout.store(self.folder, grown)
@@ -106,8 +106,8 @@ class LogStream:
             return
         if now != self.id:
             raise errors.StreamReplaced(
-                f"the log at {self.folder} was made anew while it was read: its id was {self.id}, and is {now}. Bring "
-                "the original back and go on with --resume, or begin a new run"
+                f"the log at {self.folder} was recreated while it was read: its id was {self.id}, and is {now}. Bring "
+                "the original log back and continue with --resume, or begin a new run"
             )
 
     def _since(self, partition: int, at: float, end: int) -> int:
@@ -137,11 +137,11 @@ def create(folder: Path, settings: LogSettings) -> LogStream:
         (folder / "heads").touch()
     except OSError as error:
         raise errors.BadInput(
-            f"a log cannot be made at {folder}: {error.strerror}; give a folder to write in"
+            f"a log cannot be created at {folder}: {error.strerror}; give a writable folder"
         ) from None
     with layout.locked(folder):
         if (folder / "log.json").exists():
-            raise errors.BadInput(f"there is a log at {folder} already; append to it, or delete the folder")
+            raise errors.BadInput(f"{folder} already contains a log; append to it, or delete the folder")
         told = LogHeads(_heads_file(folder))
         told.rows[: settings.partitions] = 0
         told.sealing = heads.OPEN

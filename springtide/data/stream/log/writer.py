@@ -49,7 +49,7 @@ class PartitionAppender:
         view = view_of(payload)
         with self._alone():
             if self._heads.sealing != heads.OPEN:
-                raise errors.BadInput(f"the log of {self._folder} is sealed: nothing can be appended any more")
+                raise errors.BadInput(f"the log of {self._folder} is sealed: nothing can be appended")
             if self._position and self._position + int(ends[-1]) > self._settings.segment_bytes:
                 self._next_segment(self._base + self._count)
                 self._delete_old(at_us / 1e6)
@@ -117,8 +117,8 @@ class PartitionAppender:
             os.ftruncate(self._index, WIDTH * (1 + self._count))
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise errors.DiskFull(
-                    f"no room for {len(payload)} bytes in {self._folder}; nothing of them was appended: "
-                    "free some, or give the log less to keep (retain_bytes, retain_s)"
+                    f"no room for {len(payload)} bytes in {self._folder}; nothing was appended: "
+                    "free some space, or let the log keep less (retain_bytes, retain_s)"
                 ) from None
             raise
 
@@ -238,7 +238,7 @@ class LogWriter:
         if int(ends[-1]) != size or ends[0] < 0 or np.any(np.diff(ends) < 0):
             raise errors.BadInput(
                 f"records that end at {int(ends[0])}..{int(ends[-1])} do not fit {size} bytes; "
-                "ends must rise, and the last be where the payload ends"
+                "ends must rise, and the last end must be the end of the payload"
             )
         now = time.time() if at is None else at
         self._tail(partition).append(payload, ends, round(now * 1e6))

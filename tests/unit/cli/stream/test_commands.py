@@ -64,7 +64,7 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
         (("--generator", "counter", "--record-bytes", "8"), "give it with --from FILE"),
         (("--generator", "counter", "--skew", "0"), "skew 0: expected"),
         (("--generator", "counter", "--skew", "nan"), "--skew nan: expected"),
-        (("--generator", "counter", "--late", "0.7", "--corrupt", "0.7"), "together at most 1"),
+        (("--generator", "counter", "--late", "0.7", "--corrupt", "0.7"), "expected a sum of at most 1"),
         (("--from", f"{tmp_path}/none", "--record-bytes", "4"), "there is no file"),
         (("--from", f"{tmp_path}/none"), "there is no file"),
         (("--generator", "counter", "--trace", f"{tmp_path}/never"), "never, line 1: times must rise"),
@@ -79,7 +79,7 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     _, wrong = said(
         capsys, "produce", f"log://{tmp_path}/binary/log", "--generator", "counter", "--records", "1", code=2
     )
-    assert "cannot be made" in wrong and wrong.count("\n") == 1
+    assert "cannot be created" in wrong and wrong.count("\n") == 1
 
 
 def test_ctrl_c_ends_it_with_exact_totals(

@@ -71,7 +71,7 @@ def test_lines_and_pieces_of_files_are_records(tmp_path: Path) -> None:
     other = make(tmp_path / "other", 1)
     producer.produce(other, producer.FixedSizeRecords(tmp_path / "pieces", 4), ProduceOrder(enveloped=False))
     assert everything(other)[0].bodies() == [bytes(range(4)), bytes(range(4, 8)), bytes(range(8, 12))]
-    with pytest.raises(errors.BadInput, match="not whole records of 5"):
+    with pytest.raises(errors.BadInput, match="not a multiple of the record size 5"):
         producer.FixedSizeRecords(tmp_path / "pieces", 5)
     with pytest.raises(errors.MissingFile):
         producer.LineRecords(tmp_path / "nowhere").take(0, 1)
@@ -165,7 +165,7 @@ def test_traces_that_are_none_are_refused_with_their_line() -> None:
         (["a,b", "x,1"], "line 2"),
         (["0,1", "0,2"], "must rise"),
         (["0,1", "1,-2"], "0 or more"),
-        (["0,1"], "two are"),
+        (["0,1"], "at least two"),
         (["0,1", "1"], "line 2"),
     )
     for lines, said in cases:
@@ -173,7 +173,7 @@ def test_traces_that_are_none_are_refused_with_their_line() -> None:
             producer.read_trace(lines, "t.csv")
     with pytest.raises(errors.BadInput, match="no traffic"):
         producer.TracePace(producer.TrafficTrace(np.array([0.0, 1.0]), np.zeros(2)))
-    with pytest.raises(errors.BadInput, match="together at most 1"):
+    with pytest.raises(errors.BadInput, match="expected a sum of at most 1"):
         FaultMix(late=0.6, corrupt=0.6)
 
 

@@ -38,9 +38,9 @@ def test_each_record_is_trained_or_told_with_its_reason() -> None:
     assert made.batch["x"].tolist() == [1, 4, int.from_bytes(b"12345678", "little")]
     assert made.records == 3 and made.event_at.tolist() == [1000.0, 2000.0, 1000.0]
     assert [(one.partition, one.offset, one.why, one.detail) for one in made.letters] == [
-        (3, 71, "oversized", "61 bytes, 60 are the most"),
-        (3, 72, "late", "appended 11.000 s after it happened"),
-        (3, 73, "corrupt", "its checksum does not fit"),
+        (3, 71, "oversized", "61 bytes; the limit is 60"),
+        (3, 72, "late", "appended 11.000 s after its event time"),
+        (3, 73, "corrupt", "its checksum does not match"),
         (3, 75, "corrupt", "it cannot be decoded"),
     ]
     assert made.letters[1].body == sealed(2, at=989.0)
@@ -131,7 +131,7 @@ def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:
     assert box.why == ""
     box.add(letters(3))
     box.add(letters(3, size=0))
-    assert box.lost == 4 and "MiB of letters are kept by a process at the most" in box.why
+    assert box.lost == 4 and "MiB of letters are the limit for one process" in box.why
     (path,) = tmp_path.iterdir()
     assert path.stat().st_size == 2 * one
 

@@ -222,7 +222,7 @@ def test_a_data_worker_without_room_is_missed_in_its_own_stage():
 
 def test_stages_that_do_not_add_up_are_refused():
     state = started()
-    with pytest.raises(errors.BadInput, match="3 data workers, but of stages"):
+    with pytest.raises(errors.BadInput, match="3 data workers, but the stages have"):
         state.handle(events.DataWorkersScaled(3, 1.0, "wrong", stages=(StageTarget(1, 1.0), StageTarget(1, 1.0))), at=2)
 
 

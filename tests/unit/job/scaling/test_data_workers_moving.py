@@ -70,7 +70,7 @@ def test_where_there_is_no_place_for_another_the_first_stays():
     state = fed(1)
     leaving(state, DATA[0])
     (decided,) = state.handle(events.RoleExited(RoleExit(role=DATA[1], pid=0, unplaced="no node took it")), at=6)
-    assert decided.what == "data-worker-0 goes on: there is no place for data-worker-1"
+    assert decided.what == "data-worker-0 continues, because no host has room for data-worker-1"
     job_invariants.check(state)
     assert state.feeding.wanted == 1 and names(state) == ["data-worker-0.0"]
     assert not state.node(DATA[0]).departure.replaced

@@ -56,7 +56,7 @@ def test_what_is_said_again_changes_nothing():
 def test_a_servers_slots_go_to_its_peers_and_it_is_free_without_them():
     state = training()
     (told,), free = leaving(state, SERVER)
-    assert told.what == "replace server-1 by server-2, its slots go to its peers at once" and not free
+    assert told.what == "replace server-1 by server-2, and move its slots to its peers at once" and not free
     assert nodes.staying_servers(state.nodes) == (0,)
     assert leaving(state, SERVER) == ([], False)
     assert leaving(state, SERVER, empty=True) == ([], False), "slots may be on their way to it"

@@ -168,7 +168,7 @@ def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
     state.handle(plan.next_move(state), at=3.0)
     state.handle(events.RoleLate(Role(RoleKind.SERVER, 1), 0, 400.0), at=400.0)
     end = plan.next_move(state)
-    assert isinstance(end, events.PlanEnded) and "1 is what came of 2" in end.why
+    assert isinstance(end, events.PlanEnded) and "the plan asked for 2, and the job got 1" in end.why
     (said,) = state.handle(end, at=401.0)
     assert "drop the plan" in said.what and state.planned.target is None
     assert plan.next_move(state) is None
@@ -239,10 +239,10 @@ def test_nothing_is_settled_while_someone_is_awaited_drains_or_is_lost():
     assert plan.unsettled(state, moving=0) == ""
     assert "slots" in plan.unsettled(state, moving=3)
     state.handle(events.WorkersScaled(2, "by hand"), at=5.0)
-    assert "awaited" in plan.unsettled(state, moving=0)
+    assert "has not joined yet" in plan.unsettled(state, moving=0)
     come(state)
     state.handle(events.WorkersScaled(1, "by hand"), at=6.0)
-    assert "drains" in plan.unsettled(state, moving=0)
+    assert "draining" in plan.unsettled(state, moving=0)
 
 
 def test_a_job_that_drains_takes_no_plan():

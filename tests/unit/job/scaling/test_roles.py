@@ -39,7 +39,7 @@ def test_one_that_is_far_too_slow_has_none_from_then_on():
     (told,) = state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
 
     assert told == actions.LogDecision(
-        "replace server-1 by server-2, its slots go to its peers at once", "its machine is very slow"
+        "replace server-1 by server-2, and move its slots to its peers at once", "its machine is very slow"
     )
     assert nodes.staying_servers(state.nodes) == (0,)
     job_invariants.check(state)

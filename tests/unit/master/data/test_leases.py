@@ -113,7 +113,7 @@ def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_wi
         master.tick()
         pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
         assert len(pulse.truncate) == 2 and not waiting.done()
-        assert "2 go to those that have fewer" in master.status().master.decision_why
+        assert "2 move to workers with fewer partitions" in master.status().master.decision_why
         ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
         await master.handle(zero, messages.Heartbeat(None, tuple(ended)))
         got = (await waiting).grants
@@ -137,7 +137,7 @@ def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long
         clock.now += 1
         master.tick()
         pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
-        assert len(pulse.truncate) == 3 and "3 of slow workers go to others" in master.status().master.decision_why
+        assert len(pulse.truncate) == 3 and "3 move away from slow workers" in master.status().master.decision_why
         ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
         left = [one for one in words(mine, 20) if one.shard not in {wish.shard for wish in pulse.truncate}]
         await master.handle(zero, messages.Heartbeat(None, (*left, *ended)))
@@ -161,7 +161,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
         master.tick()
         waiting = asyncio.create_task(master.handle(peers["worker-0"], ask(words(mine))))
         await asyncio.sleep(0)
-        assert not waiting.done(), "each has its part"
+        assert not waiting.done(), "each worker already has its share"
         await master.handle(peers["agent"], messages.RoleExitReport(lost))
         more = await waiting
         assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}, "without another tick"

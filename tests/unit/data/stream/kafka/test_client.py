@@ -24,12 +24,12 @@ def test_what_the_user_says_wins_over_what_is_usual():
 @pytest.mark.parametrize(
     "url, wrong",
     [
-        ("kafka:///clicks", "no Kafka topic"),
-        ("kafka://one:9092", "no Kafka topic"),
-        ("kafka://one:9092/clicks/more", "no Kafka topic"),
-        ("kafka://one:port/clicks", "no broker"),
-        ("kafka://one:99999/clicks", "no broker"),
-        ("kafka://one:9092,/clicks", "no broker"),
+        ("kafka:///clicks", "not the URL of a Kafka topic"),
+        ("kafka://one:9092", "not the URL of a Kafka topic"),
+        ("kafka://one:9092/clicks/more", "not the URL of a Kafka topic"),
+        ("kafka://one:port/clicks", "not a broker's address"),
+        ("kafka://one:99999/clicks", "not a broker's address"),
+        ("kafka://one:9092,/clicks", "not a broker's address"),
         ("kafka://one/clicks?fetch.wait.max.ms=", "no value"),
         ("kafka://one/clicks?auto.offset.reset=latest", "springtide.stream"),
         ("kafka://one/clicks?enable.auto.commit=true", "knows what it has trained"),

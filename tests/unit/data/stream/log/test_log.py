@@ -153,7 +153,7 @@ def test_a_full_disk_appends_nothing_and_says_so(tmp_path: Path, monkeypatch: py
         return real(handle, view, position)
 
     monkeypatch.setattr(writer.os, "pwrite", full)
-    with pytest.raises(errors.DiskFull, match="nothing of them was appended"):
+    with pytest.raises(errors.DiskFull, match="nothing was appended"):
         producer.put(0, [b"does not"])
     monkeypatch.undo()
     producer.put(0, [b"fits again"])
@@ -267,7 +267,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         with pytest.raises(errors.BadInput):
             make(tmp_path / "log", **wrong)
     (tmp_path / "log.json").write_text("{}")
-    with pytest.raises(errors.BadInput, match="not the description of a log"):
+    with pytest.raises(errors.BadInput, match="not the settings file of a log"):
         layout.load(tmp_path)
     (tmp_path / "log.json").write_text('{"format": 9, "partitions": 1}')
     with pytest.raises(errors.BadInput, match="format 9"):
@@ -333,7 +333,7 @@ def test_a_log_that_is_made_anew_while_it_is_read_is_told(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "log")
     assert len(log.bounds()) == 2, "what is left of it can still be read"
     make(tmp_path / "log")
-    with pytest.raises(errors.StreamReplaced, match=f"made anew while it was read: its id was {log.id}"):
+    with pytest.raises(errors.StreamReplaced, match=f"recreated while it was read: its id was {log.id}"):
         log.bounds()
 
 
