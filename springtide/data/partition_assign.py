@@ -32,17 +32,17 @@ def assign(
         mine.get(owners.get(partition, -1), free).append(partition)
     steps = []
     if free:
-        steps.append(f"{len(free)} that were nobody's are given to them")
+        steps.append(f"{len(free)} free partitions get a worker")
     kept, eased = _ease(mine, slow)
     if eased:
         steps.append(f"{len(eased)} move away from slow workers")
     total = sum(map(len, mine.values())) + len(free) + len(eased)
     taken = _take(mine, total)
     if taken:
-        steps.append(f"{len(taken)} go to those that have fewer")
+        steps.append(f"{len(taken)} move to workers with fewer partitions")
     for partition in (*free, *eased, *taken):
         min(mine.values(), key=len).append(partition)
-    what = ", ".join(steps) or "each has its part"
+    what = ", ".join(steps) or "each worker already has its share"
     whose = {partition: rank for rank, part in (mine | kept).items() for partition in part}
     return PartitionAssignment(whose, f"{len(partitions)} partitions, {len(ranks)} workers: {what}")
 
