@@ -273,8 +273,9 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
     )
     if sampler is not None and type(sampler) is not data.SequentialSampler and not plain_random:
         raise errors.BadInput(
-            f"this DataLoader has a {type(sampler).__name__}, which Springtide cannot use: Springtide decides which worker "
-            "trains which sample. Use shuffle=True or False, or apply the sampler's choice in the data set (Subset)"
+            f"this DataLoader has a {type(sampler).__name__}, which Springtide cannot use: Springtide decides which "
+            "worker trains which sample. Use shuffle=True or False, or apply the sampler's choice in the data set "
+            "(Subset)"
         )
     options: dict[str, Any] = {"pin_memory": loader.pin_memory}
     if loader.num_workers > 0:

@@ -160,7 +160,8 @@ class Shortage:
             return ""
         counts = (("worker", self.workers), ("server", self.servers), ("data worker", self.data_workers))
         missing = " and ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts if count)
-        return f"{missing} fewer than wanted: {self.why}; the job asks for room again in {max(0.0, self.again_at - at):.0f} s"
+        seconds = max(0.0, self.again_at - at)
+        return f"{missing} fewer than wanted: {self.why}; the job asks for room again in {seconds:.0f} s"
 
 
 @dataclass(slots=True, kw_only=True)
