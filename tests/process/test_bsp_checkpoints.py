@@ -137,7 +137,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     same(expected, exported(folder, last, str(tmp_path / "exports")))
 
     def lose_a_server(job):
-        job.until(lambda now: now.checkpoint if own else now.samples > manifest.progress.samples)
+        job.until(lambda now: now.checkpoints.number if own else now.samples > manifest.progress.samples)
         _, before = formed(job)
         job.kill_each("server-1")
         until_back(job, before)
@@ -162,7 +162,7 @@ def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_qu
     _, quiet, expected = train(tmp_path / "quiet", workers=2)
 
     def lose_a_server(job):
-        job.until(lambda now: now.samples > 400 and now.checkpoint_trouble)
+        job.until(lambda now: now.samples > 400 and now.checkpoints.trouble)
         _, before = formed(job)
         job.kill_each("server-1")
         until_back(job, before)

@@ -123,5 +123,5 @@ def test_a_server_on_a_slow_machine_is_replaced(tmp_path, limited, sync, workers
 
     assert ended.phase is JobPhase.FINISHED, ended.why
     assert any(text.startswith("replace server-1 by server-2") for text in decisions(job)), decisions(job)
-    assert any(text.startswith("let server-1 go") for text in decisions(job)), decisions(job)
+    assert any(text.startswith("release server-1") for text in decisions(job)), decisions(job)
     assert counts_are_exact(tmp_path, 2_400_000)

@@ -88,7 +88,7 @@ def test_bytes_that_are_no_advice_are_an_error_of_ours(body):
 
 
 def test_a_frame_without_end_is_not_read():
-    with pytest.raises(errors.BrainUnreachable, match="bytes announced"):
+    with pytest.raises(errors.BrainUnreachable, match="announced a frame of"):
         advised(lambda call: frames.LENGTH.pack(2**31))
 
 

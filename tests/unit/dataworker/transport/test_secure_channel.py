@@ -114,7 +114,7 @@ def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkey
                     stranger.sendall(first)
                     while stranger.recv(4096):
                         pass
-        with pytest.raises(auth.Rejected, match="certificate is invalid"):
+        with pytest.raises(auth.Rejected, match="certificate is not good"):
             handshake.connect(made.address, SECRET, certificates=str(root / "other/worker"))
         with monkeypatch.context() as patched, pytest.raises((auth.Rejected, OSError, EOFError)):
             patched.setattr(auth, "DEADLINE_S", 1.0)

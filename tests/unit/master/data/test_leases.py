@@ -165,7 +165,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
         await master.handle(peers["agent"], messages.RoleExitReport(lost))
         more = await waiting
         assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}, "without another tick"
-        assert "2 that were nobody's" in master.status().master.decision_why
+        assert "2 free partitions get a worker" in master.status().master.decision_why
 
 
 def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_path, monkeypatch):

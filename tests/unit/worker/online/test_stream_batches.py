@@ -21,4 +21,4 @@ def test_a_box_that_is_full_is_told_once_and_what_it_does_not_keep_is_counted(tm
     kept = len(letters.read_text().splitlines())
     assert found.oversized == 12 and kept >= 1 and found.unkept == 12 - kept
     assert caplog.text.count("dead letters are only counted from now on, not stored") == 1
-    assert found.unkept_why == making._letters.why and "at the most" in found.unkept_why
+    assert found.unkept_why == making._letters.why and "the limit for one process" in found.unkept_why
