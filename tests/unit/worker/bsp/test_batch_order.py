@@ -240,8 +240,8 @@ def prepare(group, model, dataset, **options):
     ("layer", "options", "said"),
     [
         (nn.BatchNorm1d(3), {}, "layer '1' .BatchNorm1d. looks across samples"),
-        (nn.Dropout(0.1), {}, "layer '1' .Dropout. draws at random"),
-        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), {}, "layer '1' .LSTM. draws at random"),
+        (nn.Dropout(0.1), {}, "layer '1' .Dropout. draws random numbers"),
+        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), {}, "layer '1' .LSTM. draws random numbers"),
         (nn.Identity(), dict(sync="async"), 'needs sync="bsp"'),
         (nn.Identity(), dict(dataset=Endless()), "needs a data set whose samples have indices"),
         (nn.Identity(), dict(batch_size=12, reduction="batch-order:16"), "each of 1 workers needs 16"),
