@@ -266,7 +266,7 @@ def test_a_master_of_the_past_is_not_believed():
         await new.listener.close()
         for lie in (old.where, MasterLocation(term=9, address=old.address)):
             where = lie
-            with pytest.raises(errors.MasterUnreachable, match="number 3 is known"):
+            with pytest.raises(errors.MasterUnreachable, match="number 3 is already known"):
                 await link.ask(messages.Heartbeat())
         assert old.asked == []
         await link.close()
