@@ -97,8 +97,11 @@ def test_alone_nothing_is_summed():
 
 
 def test_learning_rates_are_the_elders():
+    # made by one thread: the first optimizer of a process imports the compiler
+    optimizers = [torch.optim.SGD([param(0.0)], lr=0.1 * (rank + 1), weight_decay=rank) for rank in range(3)]
+
     def work(rank, group):
-        optimizer = torch.optim.SGD([param(0.0)], lr=0.1 * (rank + 1), weight_decay=rank)
+        optimizer = optimizers[rank]
         reducer = allreduce.Reducer([], group)
         reducer.follow([optimizer])
         assert optimizer.param_groups[0]["lr"] == 0.1 * (rank + 1), "while all began together each has its own"
