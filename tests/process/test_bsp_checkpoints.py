@@ -186,8 +186,7 @@ def count(folder, seed, **how):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.soak
-@pytest.mark.parametrize("scaled", ["before the loss", "after the loss"])
+@pytest.mark.parametrize("scaled", ["before the loss", pytest.param("after the loss", marks=pytest.mark.soak)])
 def test_a_server_that_gets_its_first_slots_while_the_group_goes_back_joins_at_the_step_of_the_checkpoint(
     tmp_path, scaled
 ):

@@ -99,6 +99,7 @@ class SlotMigration:
         self._goal: dict[int, int] = {}
         """Target server of each slot that should move."""
         self._planned_for: tuple[int, ...] | None = None
+        """Servers of the newest goal, until the slots lie on exactly the servers that stay."""
         self._again = False
         self._planning: asyncio.Task[None] | None = None
         self._loads = SlotLoads()
@@ -259,12 +260,13 @@ class SlotMigration:
         self._let_go()
         stay, have = nodes.staying_servers(state.nodes), set(self._record.slots.owners)
         self._drop_what_leaves(stay)
-        needed = bool(have - set(stay)) or bool(set(stay) - have)
+        if have == set(stay):
+            self._planned_for = None
         # servers that must leave still own slots, which arrived after the last goal was made
         stranded = bool(have - set(stay)) and not self._goal
         busy = self._planning is not None and not self._planning.done()
-        if stay and not busy and (self._again or stranded or (needed and stay != self._planned_for)):
-            self._planned_for, self._again = stay, False
+        needed = have != set(stay) and stay != self._planned_for
+        if stay and not busy and (self._again or stranded or needed):
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
 
     def _drop_what_leaves(self, stay: tuple[int, ...]) -> None:
@@ -294,7 +296,9 @@ class SlotMigration:
             moves = await asyncio.get_running_loop().run_in_executor(thread, placement.moves, owners, servers, load)
         finally:
             thread.shutdown(wait=False)
+        # if a server was lost meanwhile, the next tick without a lost server plans anew, even for the same servers
         if nodes.staying_servers(self._record.state.nodes) == stay:
+            self._planned_for, self._again = stay, False
             self._begin(moves, servers, owners, load)
 
     def _begin(

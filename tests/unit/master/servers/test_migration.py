@@ -1,14 +1,17 @@
 """Servers hear of goals as soon as there are any: the master keeps their heartbeats until then."""
 
 import asyncio
+import threading
 import time
 
 from springtide.domain.core.roles import Role, RoleKind
+from springtide.embedding.placement import placement
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.coordination import GroupRequest
 from springtide.rpc.messages.types import SlotHoldings, SlotsMoved
+from springtide.rpc.transport.listener import Peer
 from springtide.server import slot_loads
 from springtide.telemetry import events as event_log
 from tests.unit.master.servers.test_recovery import Job
@@ -145,6 +148,63 @@ def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_sl
         assert await free() == (False, True), "it was told to leave, and has not said that it does"
         assert await free(closed=True) == (True, True)
         assert job.desk.state.node(leaver).state is NodeState.GONE
+
+    run(job, work)
+
+
+async def add_server(job):
+    """Add server-2 to the job's servers 0 and 1, and wait until it is ready."""
+    job.desk.context.apply(events.ServersScaled(3, "asked by a test"))
+    job.peers["server-2"] = Peer(address="server-2")
+    await job.ask("server-2", messages.JoinServer(2, 3))
+    await job.ask("server-2", messages.ServerReady("host:2"))
+
+
+async def slots_for(job, server):
+    """Tick until slots should move to this server."""
+    async with asyncio.timeout(30.0):
+        while server not in job.desk.parts.migration._goal.values():
+            job.desk.tick()
+            await asyncio.sleep(0)
+
+
+def test_a_new_server_gets_slots_though_another_was_lost_and_came_back_while_the_moves_were_planned(
+    tmp_path, monkeypatch
+):
+    job = Job(tmp_path, heartbeat_s=0.01)
+    lost, plan = threading.Event(), placement.moves
+
+    def plan_slowly(*given):
+        assert lost.wait(30.0)
+        return plan(*given)
+
+    async def work():
+        migration = job.desk.parts.migration
+        monkeypatch.setattr(placement, "moves", plan_slowly)
+        await add_server(job)
+        job.desk.tick()
+        assert migration._planning is not None
+        await job.kill()
+        lost.set()
+        await migration._planning
+        assert not migration.moving, "a plan for a lost server"
+        await job.come_back()
+        await slots_for(job, 2)
+
+    run(job, work)
+
+
+def test_a_new_server_gets_slots_though_they_were_kept_from_it_for_a_while(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+
+    async def work():
+        await add_server(job)
+        await slots_for(job, 2)
+        job.desk.context.apply(events.ServerReplaced(2, "its machine is very slow", at_once=True))
+        job.desk.tick()
+        assert not job.desk.parts.migration.moving
+        job.desk.context.apply(events.RoleLate(Role(RoleKind.SERVER, 3), 0, 60.0))  # so the slow server stays
+        await slots_for(job, 2)
 
     run(job, work)
 
