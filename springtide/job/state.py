@@ -266,6 +266,12 @@ class JobState(JobCore):
 
     def _scale_workers(self, event: events.WorkersScaled, at: float) -> list[actions.JobAction]:
         self.refuse_if_draining()
+        most = self.spec.most_gpu_workers
+        if most is not None and max(self.workers, most) < event.workers:
+            raise errors.BadInput(
+                f"{event.workers} workers with {self.spec.worker_gpu:g} GPU each: job {self.spec.name} may use "
+                f"{self.spec.gpus} GPUs, enough for {most}"
+            )
         change = roles.worker_change(self.nodes, event.workers, extra=event.extra)
         change = bsp_group.defer(change, self.bsp.members) if self.bsp.in_step else change
         return roles.scale_workers(self, event, change, at)

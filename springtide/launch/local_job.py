@@ -17,10 +17,11 @@ from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local import process_group
 from springtide.platforms.local.fork_server import ForkServerClient
+from springtide.platforms.local.gpu_assignment import GpuAssignments
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry import logs
-from springtide.telemetry.host import usage
+from springtide.telemetry.host import gpus, usage
 
 EXPORT_EVERY = "5m"
 # seconds until the fork server starts: it costs two core-seconds, and only longer jobs are likely to restart workers
@@ -37,7 +38,14 @@ def local_capacity() -> PlatformCapacity:
     here, room = float(usage.cores()), float(memory_bytes())
     trouble = process_group.why_not()
     return PlatformCapacity(
-        cpu=here, memory=room, node_cpu=here, node_memory=room, own=True, holds=not trouble, trouble=trouble
+        cpu=here,
+        memory=room,
+        node_cpu=here,
+        node_memory=room,
+        own=True,
+        holds=not trouble,
+        trouble=trouble,
+        gpus=len(gpus.visible()),
     )
 
 
@@ -65,8 +73,9 @@ def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) 
 
 async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], None], hang_up: bool = True) -> JobStatus:
     """Run the job to its end. The first signal drains it, the second kills it; `hang_up=False` ignores SIGHUP."""
-    warm = ForkServerClient(after_s=WARM_AFTER_S)
-    agent = Agent(begun.plan, begun.files, LocalPlatform(begun.files, say, warm=warm), say)
+    warm = ForkServerClient(after_s=WARM_AFTER_S, besides=(gpus.VARIABLE,))
+    platform = LocalPlatform(begun.files, say, warm=warm, gpus=gpus_of(begun.plan))
+    agent = Agent(begun.plan, begun.files, platform, say)
     loop = asyncio.get_running_loop()
     interrupts = 0
 
@@ -95,6 +104,14 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
         warm.close()
         if exporter is not None:
             await exporter.end()
+
+
+def gpus_of(plan: RunPlan) -> GpuAssignments | None:
+    """Return the GPUs for the job's workers; None to leave the environment as it is, on a machine without GPUs."""
+    found = gpus.visible(plan.environment)
+    if not found and plan.spec.worker_gpu is None:
+        return None
+    return GpuAssignments(found[: plan.spec.gpus])
 
 
 def exporter_of(begun: PreparedRun) -> Exporter | None:

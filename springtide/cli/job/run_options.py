@@ -66,6 +66,8 @@ _SIZE = (
     _o("workers", "workers.count", "Number of workers. Default: planned.", min=1),
     _o("cpu", "workers.cpu servers.cpu", "Limit each worker and server to this many cores, such as 0.5.", "CORES"),
     _o("memory", "workers.memory servers.memory", "Limit each worker and server to this much memory.", "SIZE"),
+    _o("gpu", "workers.gpu", metavar="SHARE", min=0, max=1),
+    _o("gpus", "quota.gpu", "GPUs of this machine for all workers together, one each; 0 trains on the CPU.", "NUMBER"),
     _o("plan"),
     _o("quota", "quota.cpu", metavar="CORES"),
     _o("planning", help="Set a planning parameter", example="sample_s=20"),

@@ -25,6 +25,7 @@ from springtide.rpc.messages.coordination import ValueFound, ValueRequest
 from springtide.rpc.messages.types import MemberReport, Reply
 from springtide.rpc.transport import channel
 from springtide.telemetry import logs
+from springtide.telemetry.host import gpus
 from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
@@ -82,10 +83,12 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
         found = await_package(link, leaving)
         if found is None:
             return
+        stage = stage_of(rank, found.stages)
+        if stage not in found.gpu_stages:
+            config.live_variables()[gpus.VARIABLE] = ""  # a process on the CPU holds no CUDA context
         with package_transfer.at_hand(link.ask, welcome.package, found.sealed) as folder:
             pipeline = job_package.load(folder, secret=secret)
         gc.freeze()  # the data set stays in memory: the garbage collector need not walk it
-        stage = stage_of(rank, found.stages)
         host = channel.own_host(settings, link)
         serving = DataWorker(
             pipeline,

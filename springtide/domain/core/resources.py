@@ -19,6 +19,9 @@ class ProcessLimits:
 
     cpu: float | None = None
     memory: int | None = None
+    gpu: float | None = None
+    """GPU of the process: 1, a share of one GPU such as 0.5, or 0 for none. None means that nothing is reserved: the
+    process may use GPUs of its host beside other processes."""
     low: bool = False
     """Low priority: the process gets only CPU that other processes leave idle."""
 
@@ -51,6 +54,11 @@ class Usage:
     """Peak of the bytes that count against a memory limit."""
     throttled_s: float = 0.0
     """Total seconds of the quota periods in which the process used up its CPU quota."""
+
+
+def workers_on(gpus: int, each: float) -> int:
+    """Return the number of workers that these GPUs can take, if each worker gets `each` of one GPU."""
+    return gpus * math.floor(1 / each * (1 + 1e-9))
 
 
 def parse_memory(text: str) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from springtide import errors
 from springtide.domain.core import resources, shape
 from springtide.domain.core.shape import Shape, ShapeBounds
-from springtide.domain.spec.elastic_job import Quota, RoleWish
+from springtide.domain.spec.elastic_job import Quota, RoleWish, gpu_of
 
 LEAST_WORKER, LEAST_SERVER = 0.5, 0.2
 MOST_WORKER = 1.0
@@ -48,6 +48,10 @@ class PlatformCapacity:
     """True if the platform can limit the cores of roles, and change the limit while they run."""
     trouble: str = ""
     """Reason why the platform cannot limit cores, for the user."""
+    gpus: int | None = None
+    """GPUs of all nodes; None means unknown."""
+    shares_gpus: bool = True
+    """True if several workers may share one GPU."""
     own: bool = False
     """True for this machine, which cannot grow and starts roles within seconds; False for a cluster."""
 
@@ -69,6 +73,7 @@ def check(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quot
                 f"{resources.show_memory(int(capacity.node_memory))}; give that or less"
             )
     _check_numbers(capacity, workers, servers)
+    _check_gpus(capacity, workers, quota)
     if quota.cpu is not None and not LEAST_QUOTA <= quota.cpu < math.inf:
         raise errors.BadInput(f"a quota of {quota.cpu:g} cores; expected {LEAST_QUOTA:g} or more, such as 1.5")
     if capacity.own and quota.cpu is not None and quota.cpu > capacity.cpu:
@@ -93,6 +98,39 @@ def _check_numbers(capacity: PlatformCapacity, workers: RoleWish, servers: RoleW
         )
 
 
+def _check_gpus(capacity: PlatformCapacity, workers: RoleWish, quota: Quota) -> None:
+    """Raise BadInput if the job asks for GPUs that this machine lacks, or for shares that the platform does not have.
+    A cluster may add nodes."""
+    each, place = gpu_of(workers, quota), "this machine" if capacity.own else "the cluster"
+    if not each:
+        return
+    asked = f"workers.gpu {each:g} (--gpu)" if workers.gpu else f"quota.gpu {quota.gpu} (--gpus)"
+    if each < 1 and not capacity.shares_gpus:
+        raise errors.BadInput(f"{asked}: {place} gives out whole GPUs only; give 1")
+    there = capacity.gpus if capacity.own else None
+    if there == 0:
+        raise errors.BadInput(
+            f"{asked}: {place} has no GPU that can be used (see `nvidia-smi` and CUDA_VISIBLE_DEVICES); leave it out, "
+            "or give 0 to train on the CPU"
+        )
+    if there is not None and (quota.gpu or 0) > there:
+        raise errors.BadInput(f"{asked}: {place} has {there}; give that or less")
+    number, gpus = workers.count or max(workers.start or 1, workers.min or 1), there if quota.gpu is None else quota.gpu
+    most = None if gpus is None else resources.workers_on(gpus, each)
+    if most is not None and number > most:
+        share = ", or a share of a GPU for each (workers.gpu, --gpu)" if capacity.shares_gpus else ""
+        raise errors.BadInput(
+            f"{number} workers with {each:g} GPU each: the job may use {gpus} GPUs, enough for {most}; ask for fewer "
+            f"workers{share}"
+        )
+
+
+def gpu_workers(capacity: PlatformCapacity, workers: RoleWish, quota: Quota) -> int | None:
+    """Return the number of workers for which there are GPUs; None if GPUs do not limit it."""
+    each, gpus = gpu_of(workers, quota), capacity.gpus if quota.gpu is None else quota.gpu
+    return resources.workers_on(gpus, each) if each and gpus is not None else None
+
+
 def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> ShapeBounds:
     there = capacity.cpu or UNKNOWN_CPU
     most_cpu = quota.cpu if quota.cpu is not None else there
@@ -102,6 +140,8 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
     room_workers = math.floor((most_cpu - fewest_servers * server) / worker + 1e-9)
     room_servers = math.floor((most_cpu - fewest_workers * worker) / server + 1e-9)
     cores = max(1, math.ceil(max(there, most_cpu)))
+    if (on_gpus := gpu_workers(capacity, workers, quota)) is not None:
+        room_workers = min(room_workers, on_gpus)
     counts = {"workers": _counts(workers, room_workers, 2 * cores), "servers": _counts(servers, room_servers, cores)}
     memories = {"worker_memory": workers.memory_bytes or 0, "server_memory": servers.memory_bytes or 0}
     least = Shape(**{name: low for name, (low, _) in (cpus | counts).items()}, **memories)  # type: ignore[arg-type]

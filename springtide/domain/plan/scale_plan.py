@@ -111,6 +111,8 @@ class PlanStatus:
     node_cpu: float | None = None
     """Cores of the largest of these nodes."""
     node_memory: int | None = None
+    gpus: int | None = None
+    """GPUs of all these nodes."""
     observed_generation: int = 0
     """Generation of the plan that this status describes."""
     applied_at: str = ""

@@ -16,6 +16,9 @@ from springtide.domain.model import tables
 from springtide.domain.model.checkpoints import UPLOAD_EVERY_S
 from springtide.domain.spec.job_spec import DEFAULT_SLOTS, RECOVERIES, SYNC_MODES, Recovery, SyncMode, check_name
 
+LEAST_GPU = 0.01
+"""Smallest share of a GPU: each process on a GPU takes some 500 MB of its memory before it trains."""
+
 
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,9 @@ class RoleWish:
     """Cores of each process, such as 0.5. Default: planned."""
     memory: str | None = None
     """Memory of each process, such as 4G. Default: no limit, or the measured need."""
+    gpu: float | None = None
+    """GPU of each worker: 1, 0 for none, or a share of one GPU such as 0.5, so that workers share it. Default: on this
+    machine, the workers share its GPUs; on a cluster, none."""
 
     def __post_init__(self) -> None:
         low, high = self.min, self.max
@@ -47,6 +53,11 @@ class RoleWish:
         if self.start is not None and not (low or 1) <= self.start <= (high or self.start):
             raise errors.BadInput(f"start {self.start}: must be a number from {low or 1} to {high or 'any'}")
         resources.ProcessLimits(cpu=self.cpu, memory=self.memory_bytes)
+        if self.gpu is not None and not (self.gpu == 0 or LEAST_GPU <= self.gpu <= 1):
+            raise errors.BadInput(
+                f"gpu {self.gpu:g}: a worker trains on one GPU; give 1, 0 for none, or a share from {LEAST_GPU:g} such "
+                "as 0.5. For more GPUs, ask for more workers"
+            )
 
     @property
     def memory_bytes(self) -> int | None:
@@ -62,15 +73,26 @@ class Quota:
     """Cores of all workers and servers together."""
     memory: str | None = None
     """Memory of all workers and servers together, such as 64G."""
+    gpu: int | None = None
+    """GPUs of all workers together, one for each worker unless `workers.gpu` says otherwise; 0 trains on the CPU.
+    Default: all of this machine, which the workers share."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "cpu", above=0, unit="cores of the whole job")
+        validation.check_range(self, "gpu", least=0, unit="GPUs of the whole job")
         if self.memory is not None and self.memory_bytes == 0:
             raise errors.BadInput(f"memory {self.memory}: must be the memory of the whole job, such as 64G")
 
     @property
     def memory_bytes(self) -> int | None:
         return None if self.memory is None else resources.parse_memory(self.memory)
+
+
+def gpu_of(workers: RoleWish, quota: Quota) -> float | None:
+    """Return the GPU of each worker: 1 if the job has GPUs and says no more, None if it says nothing of GPUs."""
+    if workers.gpu is None and quota.gpu is not None:
+        return 1.0 if quota.gpu else 0.0
+    return workers.gpu
 
 
 @holds_numbers
@@ -332,6 +354,10 @@ class SizeWish:
     def __post_init__(self) -> None:
         validation.check_range(self, "priority", above=0)
         validation.check_range(self, "data_worker_cpu", above=0, unit="cores")
+        if self.servers.gpu is not None:
+            raise errors.BadInput(
+                f"servers.gpu {self.servers.gpu:g}: servers keep rows in CPU memory and use no GPU; give workers.gpu"
+            )
         feeding.number_of(self.data_workers)
         validation.choice(self.split, "split", feeding.SPLITS)
         validation.choice(self.poison, "policy", feeding.POISONS)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from springtide import errors
-from springtide.domain.core import validation
+from springtide.domain.core import resources, validation
 from springtide.domain.core.validation import holds_numbers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model.cache_rules import CacheRules
@@ -123,8 +123,17 @@ class SpecSizes:
     """Cores of each worker; None means no limit."""
     worker_memory: int | None = None
     """Bytes of each worker; None means no limit."""
+    worker_gpu: float | None = None
+    """GPU of each worker: 1, a share of one, or 0; None means that workers share the GPUs of their host."""
+    gpus: int | None = None
+    """GPUs that the job may use; None means unknown, or as many as its cluster has."""
     server_cpu: float | None = None
     server_memory: int | None = None
+
+    @property
+    def most_gpu_workers(self) -> int | None:
+        """Return the number of workers for which there are GPUs; None if GPUs do not limit it."""
+        return resources.workers_on(self.gpus, self.worker_gpu) if self.worker_gpu and self.gpus is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,6 +112,8 @@ class PodJob:
             node_cpu=offered.node_cpu or 0.0,
             node_memory=float(offered.node_memory or 0),
             holds=True,
+            gpus=offered.gpus,
+            shares_gpus=False,
         )
         code = pathlib.Path() if self._job.code else None
         plan = resolve.resolve(job, capacity, code=code, key=self._job.uid, say=log.info)

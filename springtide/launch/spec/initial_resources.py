@@ -93,7 +93,9 @@ def planned(job: ElasticJob) -> bool:
 def fixed(job: ElasticJob, capacity: PlatformCapacity) -> InitialSizes:
     cores = max(1, math.floor(capacity.node_cpu or capacity.cpu or 1))
     usual = resources.size_locally(cores, servers=job.servers.count, workers=job.workers.count, cpu=job.workers.cpu)
-    workers, servers = within(usual.workers, job.workers), within(usual.servers, job.servers)
+    on_gpus = room.gpu_workers(capacity, job.workers, job.quota) or usual.workers
+    count = on_gpus if capacity.own or job.quota.gpu is not None else min(on_gpus, usual.workers)
+    workers, servers = within(count, job.workers), within(usual.servers, job.servers)
     worker_cpu, server_cpu = job.workers.cpu, job.servers.cpu
     if job.quota.cpu is not None or job.quota.memory is not None:
         numbers = replace(job.workers, count=workers, min=None, max=None, start=None)

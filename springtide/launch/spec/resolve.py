@@ -21,9 +21,10 @@ from springtide.domain.data import data_workers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import EVERY_S, CheckpointRules
+from springtide.domain.plan import capacity as room
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec import schema
-from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob
+from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, gpu_of
 from springtide.domain.spec.job_spec import GuardRules, JobSpec, StragglerRules
 from springtide.domain.spec.online_job import OnlineJob, OnlineRules
 from springtide.launch.spec import field_overrides, initial_resources
@@ -39,10 +40,11 @@ RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
 Say = Callable[[str], None]
 
 
-def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
+def online_of(job: ElasticJob, *, cores: int, on_gpus: int | None = None) -> OnlineJob:
     following, workers = job.following, job.workers
     fewest = workers.min or 1
     most = workers.max if workers.max is not None else max(cores, fewest)
+    most = most if on_gpus is None else min(most, on_gpus)
     rules = OnlineRules(fewest=fewest, most=most, slo_lag_s=validation.parse_duration("slo_lag", following.slo_lag))
     found = OnlineJob(
         on=following.on and workers.count is None,
@@ -159,6 +161,8 @@ def resolve(
         server_cpu=sizes.server_cpu,
         worker_memory=job.workers.memory_bytes,
         server_memory=job.servers.memory_bytes,
+        worker_gpu=gpu_of(job.workers, job.quota),
+        gpus=capacity.gpus if job.quota.gpu is None and capacity.own else job.quota.gpu,
         planning=sizes.planning,
         slots=resumed.slots if resumed else job.slots,
         seed=resumed.seed if resumed else job.seed,
@@ -169,8 +173,9 @@ def resolve(
         stragglers=straggler_rules(job),
         guards=guards(job, sizes),
         feeding=feeds(job, capacity),
-        online=online_of(job, cores=cores),
+        online=online_of(job, cores=cores, on_gpus=room.gpu_workers(capacity, job.workers, job.quota)),
     )
+    tell_shared_gpus(spec, say)
     if job.following.export_to and not spec.checkpoints.on:
         raise errors.BadInput(
             "following.exportTo (--export-to) needs checkpoints, which exports are made of; leave out everyS 0 "
@@ -185,6 +190,12 @@ def resolve(
         environment=job.environment,
         settings=schema.settings_of(job),
     )
+
+
+def tell_shared_gpus(spec: JobSpec, say: Say) -> None:
+    if spec.worker_gpu is None and spec.gpus and spec.workers > spec.gpus:
+        own = "one GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
+        say(f"{spec.workers} workers share {own}; --gpus {spec.gpus} gives each worker its own, --gpus 0 gives none")
 
 
 def check_exports(job: ElasticJob, *, elsewhere: bool) -> None:

@@ -5,7 +5,6 @@ roster. Statistics are not journaled: a master that takes over observes again.
 """
 
 import os
-import pathlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -47,6 +46,7 @@ from springtide.rpc.messages.data_workers import (
     WorkerDecision,
 )
 from springtide.rpc.messages.types import Reply, Request
+from springtide.telemetry.host import gpus
 from springtide.telemetry.logs import RunFiles
 
 USE_EVERY_S = 1.0  # seconds between two readings of a role's CPU time
@@ -375,7 +375,8 @@ class DataWorkerManager:
     def stages(self) -> StageLayout:
         found = self._context.record.shared.load(PACKAGE_KEY, Package, Package(""))
         own = sum(target.workers for at, target in enumerate(self._state.feeding.stages) if at in found.gpu_stages)
-        return StageLayout(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
+        there = gpus.count() if self._state.spec.gpus is None else self._state.spec.gpus
+        return StageLayout(found.stages, found.gpu_stages, max(0, there - own) if found.gpu_stages else 0)
 
     @property
     def _unit(self) -> float:
@@ -384,8 +385,3 @@ class DataWorkerManager:
     @property
     def cores(self) -> float:
         return self._rules.cores or float(os.cpu_count() or 1)
-
-
-def gpus() -> int:
-    """Return the number of GPUs of this machine, on which a job's GPU stages run."""
-    return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))

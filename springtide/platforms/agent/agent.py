@@ -306,7 +306,9 @@ class Agent:
     def _role_launch(self, wanted: WantedRole) -> RoleLaunch:
         return self._launch(
             Life(wanted.role, wanted.incarnation),
-            ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low),
+            ProcessLimits(
+                cpu=wanted.cpu, memory=wanted.memory, gpu=run_plan.gpu_of(self.plan.spec, wanted.role), low=wanted.low
+            ),
             master=self._where.address,
             master_file=str(self._files.master.absolute()),
             master_patience_s=run_plan.PATIENCE_S if self.plan.adopt else None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from springtide.domain.core.resources import ProcessLimits
-from springtide.domain.core.roles import Life, RoleKind
+from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 
 MASTER_PORT = 7700
@@ -71,6 +71,14 @@ def settings_of(
         settings["arguments"] = json.dumps(list(arguments))
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in settings.items()}
     return {name: str(value) for name, value in texts.items() if value not in (None, "")}
+
+
+def gpu_of(spec: JobSpec, role: Role) -> float | None:
+    """Return the GPU of a role: that of the spec for a worker; for a data worker nothing that is reserved, because only
+    GPU stages use one; and none for others."""
+    if role.kind is RoleKind.WORKER:
+        return spec.worker_gpu
+    return None if role.kind is RoleKind.DATA_WORKER and spec.worker_gpu != 0 else 0.0
 
 
 def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:

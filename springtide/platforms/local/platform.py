@@ -16,10 +16,12 @@ from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.fork_server import ForkedProcess
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.fork_server import ForkServerClient
+from springtide.platforms.local.gpu_assignment import GpuAssignments
 from springtide.platforms.local.process_group import GuardedProcessGroup
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import usage
 from springtide.telemetry.host.control_groups import ControlGroup
+from springtide.telemetry.host.gpus import VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +51,15 @@ class LocalPlatform:
     """Starts roles on this machine, within a running event loop. `say` receives messages for the user."""
 
     def __init__(
-        self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: ForkServerClient | None = None
+        self,
+        files: logs.RunFiles,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        warm: ForkServerClient | None = None,
+        gpus: GpuAssignments | None = None,
     ) -> None:
-        self._files = files
+        """Create the platform. `gpus`: GPUs to assign; None leaves the variables of CUDA as they are."""
+        self._files, self._gpus = files, gpus
         self._warm = warm
         self._running: dict[Life, RunningRole] = {}
         self._watched = GuardedProcessGroup(say)
@@ -59,6 +67,9 @@ class LocalPlatform:
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         path = self._files.log_of(launch.life.role)
+        if self._gpus is not None:
+            device = self._gpus.assign(launch.life, launch.limits.gpu)
+            launch = replace(launch, given={**launch.given, VARIABLE: device})
         group = self._watched.groups.make(str(launch.life), launch.limits)
         with events.disk_errors(path), logs.open_log(path) as log:
             began = log.tell()
@@ -139,6 +150,8 @@ class LocalPlatform:
 
     def _ended(self, life: Life) -> None:
         running = self._running.pop(life)
+        if self._gpus is not None:
+            self._gpus.release(life)
         asyncio.get_running_loop().remove_reader(running.pidfd)
         os.close(running.pidfd)
         returned = running.process.wait()

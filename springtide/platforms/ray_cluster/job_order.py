@@ -44,6 +44,8 @@ class JobOrder:
         for role in self.wish.resources:
             if role not in ROLES:
                 raise errors.UnknownName("role in ray.resources", role, ROLES)
+        if "GPU" in self.wish.resources.get("worker", {}):
+            raise errors.BadInput("ray.resources.worker.GPU: give workers.gpu instead, so that planning knows it")
 
     @property
     def name(self) -> str:
@@ -93,7 +95,7 @@ def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping
     if limits.memory is not None and not limits.low:
         asked["memory"] = limits.memory
     custom = dict(resources.get(str(kind), {}))
-    if gpus := custom.pop("GPU", 0.0):
+    if gpus := custom.pop("GPU", 0.0) or limits.gpu:
         asked["num_gpus"] = gpus
     if custom:
         asked["resources"] = custom
@@ -110,6 +112,7 @@ def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
         memory=sum(has.get("memory", 0.0) for has in each),
         node_cpu=max(has.get("CPU", 0.0) for has in each),
         node_memory=max(has.get("memory", 0.0) for has in each),
+        gpus=sum(int(has.get("GPU", 0.0)) for has in each),
         holds=False,
         trouble="Ray keeps what a role asked for as it is, all its life",
     )

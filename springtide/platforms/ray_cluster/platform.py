@@ -24,6 +24,7 @@ from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.ray_cluster import cluster, job_order, placement
 from springtide.platforms.ray_cluster.role_actor import RoleActor, RoleOutput, Started
 from springtide.telemetry import logs
+from springtide.telemetry.host.gpus import VARIABLE
 
 OOM = ("running low on memory", "OutOfMemory", "memory pressure", "OOM")
 """Phrases of Ray's messages after its memory monitor or the kernel has killed a worker."""
@@ -89,6 +90,8 @@ class RayPlatform:
             node := placement.choose(asked["num_cpus"], self._nodes())
         ):
             asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+        if not asked.get("num_gpus"):  # else a role would see all GPUs of its node
+            launch = replace(launch, given={VARIABLE: "", **launch.given})
         actor = (
             ray.remote(RoleActor)
             .options(

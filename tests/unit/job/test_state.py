@@ -368,3 +368,14 @@ def test_an_illegal_move_tells_the_story():
         IllegalMove, match=r"worker-0: gone -> joined is not legal \(again\); history: 1.0s expected->joined"
     ):
         node.move(NodeState.JOINED, at=9, why="again")
+
+
+def test_a_job_never_gets_more_workers_than_its_gpus_can_take():
+    state = started(worker_gpu=0.5, gpus=2)
+    state.handle(events.WorkersScaled(4, "asked"), at=2)
+    with pytest.raises(errors.BadInput, match=r"5 workers with 0\.5 GPU each: job job may use 2 GPUs, enough for 4"):
+        state.handle(events.WorkersScaled(5, "asked"), at=3)
+    assert state.workers == 4
+    free = started(gpus=1)
+    free.handle(events.WorkersScaled(8, "nothing is reserved"), at=2)
+    assert free.workers == 8

@@ -111,6 +111,7 @@ JOB_RULES: Rules = {
             "count beside min or max: give the number, or bounds for planning",
         ),
         rule("!has(self.min) || !has(self.max) || self.min <= self.max", "min must not be above max"),
+        unchanged("gpu"),
     ],
     ElasticJob: [
         *(unchanged(field) for field in FIXED),

@@ -12,6 +12,7 @@ from typing import Any
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.plan.scale_plan import PodWish
 from springtide.domain.spec import schema
+from springtide.domain.spec.elastic_job import ElasticJob, gpu_of
 from springtide.platforms.agent import run_plan
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.kinds import Object
@@ -42,6 +43,8 @@ GONE_NODE_S = 30
 """Seconds after which pods on an unreachable node are evicted; Kubernetes' default is 300."""
 LITTLE_CPU = 0.01
 """CPU request of a low-priority worker beyond the quota, if the cluster has no priority class for such workers."""
+GPU = "nvidia.com/gpu"
+"""Resource of NVIDIA's device plugin, and the key of the taint on nodes that have it."""
 THREADS = 4
 """Torch threads in a pod without a limit; one per core of the node would disturb other pods."""
 MASTER_RESOURCES = {"requests": {"cpu": "500m", "memory": "512Mi"}}
@@ -124,11 +127,19 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
         pod["spec"]["serviceAccountName"] = wish.service_account
     if priority := (entry.low and wish.low_priority_class) or wish.priority_class:
         pod["spec"]["priorityClassName"] = priority
+    if kind is RoleKind.WORKER:
+        pod["spec"]["tolerations"] += gpu_tolerations(job.job)
     if kind is RoleKind.SERVER:
         pod["spec"]["topologySpreadConstraints"] = [_spread(job)]
     if kind is RoleKind.DATA_WORKER:
         pod["spec"]["affinity"] = affinity(job.name, wish.affinity)
     return pod
+
+
+def gpu_tolerations(job: ElasticJob) -> list[Object]:
+    """Return the tolerations that let workers with a GPU run on nodes that are reserved for such pods."""
+    given = {each.get("key") for each in job.kubernetes.tolerations}
+    return [{"key": GPU, "operator": "Exists"}] if gpu_of(job.workers, job.quota) and GPU not in given else []
 
 
 def resources_of(job: JobObject, entry: PodWish) -> Object:
@@ -137,6 +148,8 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
         limits["cpu"] = kinds.cpu_quantity(entry.cpu)
     if entry.memory is not None:
         limits["memory"] = kinds.memory_quantity(entry.memory)
+    if entry.role == RoleKind.WORKER and (gpu := gpu_of(job.job.workers, job.job.quota)):
+        limits[GPU] = f"{gpu:.0f}"
     requests = dict(limits)
     if entry.low and not job.job.kubernetes.low_priority_class:
         requests["cpu"] = kinds.cpu_quantity(LITTLE_CPU)

@@ -11,7 +11,7 @@ from typing import Any
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.scale_plan import PlanStatus, ScalePlan
 from springtide.platforms.k8s.api import kinds
-from springtide.platforms.k8s.objects import names
+from springtide.platforms.k8s.objects import names, pods
 from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.platforms.k8s.objects.pod_status import Pod
 from springtide.platforms.k8s.objects.pods import Site
@@ -78,12 +78,14 @@ def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> dict[str
     """Return the capacity fields of a `PlanStatus`: the total of the nodes on which the job's pods can run, including
     resources in use by other pods."""
     wish = job.job.kubernetes
-    usual = [node for node in nodes if usable(node, wish.node_selector, wish.tolerations)]
+    kept = (*wish.tolerations, *pods.gpu_tolerations(job.job))
+    usual = [node for node in nodes if usable(node, wish.node_selector, kept)]
     offered = [node.get("status", {}).get("allocatable") or {} for node in usual]
     cpus = [kinds.parse_quantity(each.get("cpu", 0)) for each in offered]
     memories = [int(kinds.parse_quantity(each.get("memory", 0))) for each in offered]
     found = {"cpu": sum(cpus), "memory": sum(memories)}
     found |= {"node_cpu": max(cpus, default=0), "node_memory": max(memories, default=0)}
+    found["gpus"] = sum(int(kinds.parse_quantity(each.get(pods.GPU, 0))) for each in offered)
     return {name: amount or None for name, amount in found.items()}
 
 

@@ -1,5 +1,7 @@
 """What a job may become on a machine or a cluster, and what it begins with."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from springtide import errors
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan import capacity as room
 from springtide.domain.plan.capacity import PlatformCapacity, bounds, first_shape
-from springtide.domain.spec.elastic_job import Quota, RoleWish
+from springtide.domain.spec.elastic_job import Quota, RoleWish, gpu_of
 from springtide.domain.spec.planning_config import PlanRules
 
 GIB = 2.0**30
@@ -25,6 +27,46 @@ def cluster(nodes, cores, **more):
     return PlatformCapacity(
         cpu=float(nodes * cores), memory=nodes * 8 * GIB, node_cpu=cores, node_memory=8 * GIB, **more
     )
+
+
+@given(
+    gpus=st.integers(0, 16),
+    quota=st.none() | st.integers(0, 20),
+    each=st.none() | st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.7, 1.0]),
+    count=st.none() | st.integers(1, 40),
+)
+def test_no_more_workers_are_planned_than_gpus_can_take(gpus, quota, each, count):
+    workers, limit, capacity = RoleWish(count=count, gpu=each), Quota(gpu=quota), machine(64, gpus=gpus)
+    share = gpu_of(workers, limit)
+    try:
+        room.check(capacity, workers, RoleWish(), limit)
+    except errors.BadInput as error:
+        assert share and re.search("no GPU that|give that or less|ask for fewer", str(error))
+        return
+    most = bounds(capacity, workers, RoleWish(), limit).most.workers
+    assert count is None or most == count
+    assert not share or most * share <= min(gpus, gpus if quota is None else quota) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("workers", "quota", "gpus", "said"),
+    [
+        ({"gpu": 1.0}, None, 0, r"workers\.gpu 1 \(--gpu\): this machine has no GPU that can be used"),
+        ({}, 2, 0, r"quota\.gpu 2 \(--gpus\): this machine has no GPU"),
+        ({}, 4, 2, r"quota\.gpu 4 \(--gpus\): this machine has 2; give that or less"),
+        ({"count": 3}, 2, 4, "3 workers with 1 GPU each: the job may use 2 GPUs, enough for 2"),
+        ({"start": 5, "gpu": 0.5}, 2, 4, "5 workers with 0.5 GPU each: the job may use 2 GPUs, enough for 4"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(workers, quota, gpus, said):
+    with pytest.raises(errors.BadInput, match=said):
+        room.check(machine(4, gpus=gpus), RoleWish(**workers), RoleWish(), Quota(gpu=quota))
+
+
+def test_a_platform_without_shares_says_so_and_one_that_does_not_know_its_gpus_is_trusted():
+    with pytest.raises(errors.BadInput, match="whole GPUs only; give 1"):
+        room.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=0.5), RoleWish(), Quota())
+    room.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=1.0, count=99), RoleWish(), Quota())
 
 
 @given(

@@ -1,7 +1,7 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.spec.elastic_job import ElasticJob, PatienceWish, RoleWish
+from springtide.domain.spec.elastic_job import ElasticJob, PatienceWish, Quota, RoleWish
 
 
 def test_a_job_needs_nothing_but_a_script():
@@ -38,3 +38,13 @@ def test_a_silence_shorter_than_two_heartbeats_is_refused():
     with pytest.raises(errors.BadInput, match=r"silence_s 5 .* heartbeat_s 20 .* lost between two of its heartbeats"):
         PatienceWish(silence_s=5.0, heartbeat_s=20.0)
     PatienceWish(silence_s=2.0, heartbeat_s=1.0)
+
+
+def test_only_workers_have_gpus_and_each_one_at_most():
+    with pytest.raises(errors.BadInput, match="servers keep rows in CPU memory and use no GPU; give workers"):
+        ElasticJob(script="a.py", servers=RoleWish(gpu=1))
+    for wrong in (2, -1, 0.001, float("nan")):
+        with pytest.raises(errors.BadInput, match="a worker trains on one GPU; give 1, 0 for none, or a share"):
+            RoleWish(gpu=wrong)
+    with pytest.raises(errors.BadInput, match="gpu -1: must be GPUs of the whole job, 0 or more"):
+        Quota(gpu=-1)

@@ -1,6 +1,7 @@
 """From what a user wrote down to a plan that an agent can carry out."""
 
 import pathlib
+from dataclasses import replace
 
 import pytest
 
@@ -117,3 +118,22 @@ def test_a_job_that_is_resolved_again_is_the_same_to_a_brain():
         for key in ("uid-1", "uid-1", "", "")
     ]
     assert keys[0] == keys[1] == "uid-1" and keys[2] != keys[3]
+
+
+def test_gpus_bound_a_job_on_this_machine_and_sharing_without_a_request_is_told(tmp_path):
+    machine = replace(CLUSTER, own=True, gpus=2)
+    (tmp_path / "train.py").touch()
+
+    def plan(said=None, **fields):
+        job = ElasticJob(script="train.py", **fields)
+        return resolving.resolve(job, machine, code=tmp_path, say=(said if said is not None else []).append).spec
+
+    asked = plan(quota=Quota(gpu=2), sync="bsp")
+    assert (asked.worker_gpu, asked.gpus, asked.workers, asked.most_gpu_workers) == (1.0, 2, 2, 2)
+    assert plan(quota=Quota(gpu=2)).planning.bounds.most.workers == 2
+    assert plan(workers=RoleWish(gpu=0.5)).online.rules.most == 4
+    assert plan(quota=Quota(gpu=0)).worker_gpu == 0.0
+    said = []
+    shared = plan(said, workers=RoleWish(count=3), servers=RoleWish(count=1))
+    assert (shared.worker_gpu, shared.gpus, shared.most_gpu_workers) == (None, 2, None)
+    assert said == ["3 workers share 2 GPUs; --gpus 2 gives each worker its own, --gpus 0 gives none"]

@@ -35,19 +35,20 @@ def test_actors_of_other_jobs_and_programs_are_none_of_ours(job, other, life):
 def test_servers_are_spread_and_workers_go_where_there_is_room():
     server = job_order.needs(RoleKind.SERVER, ProcessLimits(cpu=0.5, memory=1 << 30), {})
     assert server == {"num_cpus": 0.5, "memory": 1 << 30, "scheduling_strategy": "SPREAD"}
-    worker = job_order.needs(RoleKind.WORKER, ProcessLimits(), {"worker": {"fast_disk": 1.0, "GPU": 2}})
+    worker = job_order.needs(RoleKind.WORKER, ProcessLimits(gpu=0.5), {"worker": {"fast_disk": 1.0}})
     assert worker == {
         "num_cpus": 0.8,
-        "num_gpus": 2,
+        "num_gpus": 0.5,
         "resources": {"fast_disk": 1.0},
         "scheduling_strategy": "DEFAULT",
     }
 
 
 def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():
-    nodes = [{"Resources": {"CPU": 4.0, "memory": 8e9}}, {"Resources": {"CPU": 16.0, "memory": 4e9}}, {"Resources": {}}]
+    large = {"CPU": 16.0, "memory": 4e9, "GPU": 2.0}
+    nodes = [{"Resources": {"CPU": 4.0, "memory": 8e9}}, {"Resources": large}, {"Resources": {}}]
     has = job_order.capacity_of(nodes)
-    assert (has.cpu, has.memory, has.node_cpu, has.node_memory) == (20.0, 12e9, 16.0, 8e9)
+    assert (has.cpu, has.memory, has.node_cpu, has.node_memory, has.gpus) == (20.0, 12e9, 16.0, 8e9, 2)
     assert not has.holds, "limits of an actor that runs cannot change"
     with pytest.raises(errors.BadInput, match="no node with processors"):
         job_order.capacity_of([{"Resources": {"memory": 1e9}}])
@@ -57,6 +58,15 @@ def test_a_role_that_is_none_cannot_ask_for_resources():
     plan = RunPlan(spec=JobSpec(name="a"), script="a.py")
     with pytest.raises(errors.UnknownName, match="Did you mean 'worker'"):
         job_order.JobOrder(plan=plan, run_folder="/tmp/a", wish=RayWish(resources={"workers": {"GPU": 1}}))
+
+
+def test_a_gpu_stage_asks_ray_for_a_gpu_and_a_worker_asks_in_its_spec():
+    staged = job_order.needs(RoleKind.DATA_WORKER, ProcessLimits(), {"data-worker": {"GPU": 1}})
+    assert staged["num_gpus"] == 1
+    assert "num_gpus" not in job_order.needs(RoleKind.WORKER, ProcessLimits(gpu=0.0), {})
+    plan = RunPlan(spec=JobSpec(name="a"), script="a.py")
+    with pytest.raises(errors.BadInput, match=r"give workers\.gpu instead"):
+        job_order.JobOrder(plan=plan, run_folder="/tmp/a", wish=RayWish(resources={"worker": {"GPU": 1}}))
 
 
 def test_more_than_one_core_is_asked_for_in_whole_ones():

@@ -43,6 +43,16 @@ def test_a_worker_runs_the_script_and_finds_its_master_by_name():
     assert container["resources"]["limits"] == {"cpu": "1500m", "memory": "2Gi"} == container["resources"]["requests"]
 
 
+@pytest.mark.parametrize("asked", [{"workers": {"gpu": 1}}, {"quota": {"gpu": 4}}])
+def test_only_workers_take_a_gpu_and_may_run_on_nodes_reserved_for_gpus(asked):
+    master, worker, server = all_pods(job(spec=asked))
+    resources = worker["spec"]["containers"][0]["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "1"
+    assert {"key": "nvidia.com/gpu", "operator": "Exists"} in worker["spec"]["tolerations"]
+    for pod in (master, server, *all_pods(job()), *all_pods(job(spec={"quota": {"gpu": 0}}))):
+        assert "nvidia.com/gpu" not in str(pod)
+
+
 def test_every_pod_has_the_variables_of_the_secrets_that_the_job_names():
     for pod in all_pods(job(spec={"kubernetes": {"environmentSecrets": ["keys", "more"]}})):
         (container,) = pod["spec"]["containers"]

@@ -47,8 +47,8 @@ def test_a_message_names_the_first_few_pods_that_do_not_run():
     assert status_reports.pods_message({"s": PodState(phase="Running")}) == ""
 
 
-def node(name, cpu, memory, *, taints=(), **labels):
-    status = {"allocatable": {"cpu": cpu, "memory": memory}}
+def node(name, cpu, memory, *, taints=(), gpus=0, **labels):
+    status = {"allocatable": {"cpu": cpu, "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}}
     return {"metadata": {"name": name, "labels": labels}, "spec": {"taints": list(taints)}, "status": status}
 
 
@@ -63,9 +63,16 @@ def test_a_job_may_use_the_nodes_that_its_selector_and_tolerations_let_it():
     ]
     here = {"nodeSelector": {"pool": "cpu"}}
     plain = capacity_for(making.job(spec={"kubernetes": here}), nodes)
-    assert plain == {"cpu": 6.0, "memory": 24 << 30, "node_cpu": 4.0, "node_memory": 16 << 30}
+    assert plain == {"cpu": 6.0, "memory": 24 << 30, "node_cpu": 4.0, "node_memory": 16 << 30, "gpus": None}
     bears = {**here, "tolerations": [{"key": "spot", "operator": "Equal", "value": "yes"}]}
     assert capacity_for(making.job(spec={"kubernetes": bears}), nodes)["cpu"] == 13.5
     anything = {"tolerations": [{"operator": "Exists"}]}
     assert capacity_for(making.job(spec={"kubernetes": anything}), nodes)["cpu"] == 77.5
     assert capacity_for(making.job(), [])["cpu"] is None
+
+
+def test_a_job_with_gpus_may_use_the_nodes_that_are_reserved_for_gpus():
+    taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    nodes = [node("a", "4", "16Gi"), node("b", "8", "32Gi", gpus=4, taints=[taint]), node("c", "8", "32Gi", gpus=2)]
+    assert capacity_for(making.job(), nodes)["gpus"] == 2
+    assert capacity_for(making.job(spec={"workers": {"gpu": 1}}), nodes)["gpus"] == 6

@@ -1,0 +1,74 @@
+"""The GPUs of a machine are found without torch, as CUDA would count them."""
+
+import pytest
+
+from springtide.telemetry.host import gpus
+
+LIST = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)
+  MIG 1g.5gb      Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
+  MIG 1g.5gb      Device  1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-b7a3c1f2-0000-1111-2222-333344445555)
+"""
+
+
+@pytest.fixture
+def cards(tmp_path, monkeypatch):
+    """Make a machine with this number of cards."""
+
+    def make(number):
+        for card in range(number):
+            (tmp_path / f"nvidia{card}").touch()
+        (tmp_path / "nvidiactl").touch()
+
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    monkeypatch.delenv(gpus.VARIABLE, raising=False)
+    gpus._listed.cache_clear()
+    yield make
+    gpus._listed.cache_clear()
+
+
+def test_whole_cards_and_instances_of_cut_cards_are_listed():
+    assert gpus.parse_list(LIST) == (
+        "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f",
+        "MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb",
+        "GPU-b7a3c1f2-0000-1111-2222-333344445555",
+    )
+    assert gpus.parse_list("NVIDIA-SMI has failed because it could not talk to the driver.\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("", ()),
+        ("1,0", ("1", "0")),
+        ("0, 1,5,0", ("0", "1")),
+        ("1,-1,0", ("1",)),
+        ("NoDevFiles", ()),
+        ("GPU-5d5b,MIG-c6d4", ("GPU-5d5b", "MIG-c6d4")),
+        ("0,0", ("0",)),
+    ],
+)
+def test_a_limit_of_cuda_ends_at_a_device_that_is_not_there(text, devices):
+    assert gpus.parse_limit(text, cards=2) == devices
+    assert gpus.parse_limit(text, cards=0) == ()
+
+
+def test_without_nvidia_smi_the_device_files_count(cards, monkeypatch):
+    monkeypatch.setattr(gpus.shutil, "which", lambda name: None)
+    cards(2)
+    assert gpus.visible() == ("0", "1")
+
+
+def test_the_variable_of_the_job_precedes_that_of_the_shell(cards, monkeypatch):
+    cards(3)
+    monkeypatch.setenv(gpus.VARIABLE, "2,1")
+    assert gpus.visible() == ("2", "1")
+    assert gpus.visible({gpus.VARIABLE: "0"}) == ("0",)
+    assert gpus.visible({gpus.VARIABLE: ""}) == ()
+
+
+def test_a_machine_without_cards_has_none_whatever_the_variable_says(cards, monkeypatch):
+    cards(0)
+    assert gpus.visible() == ()
+    monkeypatch.setenv(gpus.VARIABLE, "0")
+    assert gpus.visible() == ()
