@@ -4,6 +4,8 @@
 
 #include <nanobind/stl/shared_ptr.h>
 
+#include <optional>
+
 namespace st = springtide;
 
 namespace {
@@ -25,6 +27,16 @@ st::Bag bag_of(const BagTuple& tuple) {
     throw st::BadInput("pooling " + std::to_string(pooling) + "; wanted 0 (none), 1 (sum), 2 (mean) or 3 (max)");
   return {static_cast<st::Pooling>(pooling), bags,   per_bag,
           at<const int64_t>(offsets),        closed, at<const float>(weights)};
+}
+
+// Its end may wait for pulls that nobody waited for, so it comes without the GIL.
+std::shared_ptr<st::RowSource> make_source(std::shared_ptr<st::Backend> backend, uint32_t threads) {
+  const auto end = [](st::RowSource* source) {
+    std::optional<nb::gil_scoped_release> release;
+    if (PyGILState_Check() != 0) release.emplace();
+    delete source;
+  };
+  return {new st::RowSource(std::move(backend), threads), end};
 }
 
 void make_step(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::StepPlan> plan,
@@ -173,11 +185,7 @@ void PyPending::wait() {
 }
 
 void bind_step(nb::module_& m) {
-  nb::class_<st::RowSource>(m, "RowSource")
-      .def(nb::new_([](std::shared_ptr<st::Backend> backend, uint32_t threads) {
-             return std::make_shared<st::RowSource>(std::move(backend), threads);
-           }),
-           nb::arg("backend"), nb::arg("threads") = 1);
+  nb::class_<st::RowSource>(m, "RowSource").def(nb::new_(&make_source), nb::arg("backend"), nb::arg("threads") = 1);
   nb::class_<st::FeatureSpec>(m, "FeatureSpec")
       .def("__init__", &make_feature, nb::arg("name"), nb::arg("table"), nb::arg("dim"), nb::arg("group"),
            nb::arg("rows"), nb::arg("has_padding"), nb::arg("padding"), nb::arg("pull_padding"));

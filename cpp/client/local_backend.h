@@ -16,7 +16,7 @@ class Done final : public Pending {
   bool done() override { return true; }
 };
 
-class LocalBackend final : public Backend {
+class LocalBackend : public Backend {
  public:
   // Divides the slots among the stores in contiguous ranges; each store acts as one server.
   LocalBackend(const StoreOptions& options, uint16_t servers) {

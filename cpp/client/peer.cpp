@@ -286,29 +286,40 @@ Clock::time_point Peer::due(const Call& call) const {
   return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2));
 }
 
-bool Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call) {
-  const auto settled = [&] { return call.done && call.busy == 0; };
-  if (settled()) return true;
+void Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call, bool give_up) {
+  const auto settled = [&] {
+    if (give_up && !call.done && call.busy == 0 && !broken_.empty()) drop_pull(call);
+    return call.done && call.busy == 0;
+  };
+  if (settled()) return;
   for (auto until = due(call); until > Clock::now(); until = due(call)) {  // a new connection extends the deadline
-    if (moved_.wait_until(lock, until, settled)) return true;
+    if (moved_.wait_until(lock, until, settled)) return;
   }
   if (!call.done) fail_late(call);
   moved_.wait(lock, settled);  // the socket is shut down, so no thread uses the caller's memory for long
-  return false;
+}
+
+// The connection is broken, so no reply can come any more, and nobody needs the rows.
+void Peer::drop_pull(Call& call) {
+  std::erase_if(awaiting_, [&](const auto& other) { return other.get() == &call; });
+  bytes_under_way_ -= call.out_bytes;
+  call.error = std::make_exception_ptr(PeerLost(broken_));
+  call.done = true;
+  moved_.notify_all();
 }
 
 void Peer::wait(Call& call) {
   std::unique_lock lock(mutex_);
   const Clock::time_point start = Clock::now();
   receive_for(lock, call);
-  wait_done(lock, call);
+  wait_done(lock, call, false);
   stats_.wait_ns += ns_between(start, Clock::now());
   if (call.error) std::rethrow_exception(call.error);
 }
 
 void Peer::settle(Call& call) noexcept {
   std::unique_lock lock(mutex_);
-  wait_done(lock, call);
+  wait_done(lock, call, call.header.kind == static_cast<uint8_t>(Kind::pull));
 }
 
 bool Peer::done(const Call& call) {
@@ -357,7 +368,7 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   const Io io = receive_all(line, &answer, sizeof answer);
   std::string why = io == Io::ok ? header_error(answer, kReplyBytes) : describe(io, line);
   lock.lock();
-  if (closing_ || !failed_.empty()) return;
+  if (closing_ || !failed_.empty() || !broken_.empty()) return;  // `broken_`: the reply's call may be gone
   if (why.empty() && (awaiting_.empty() || awaiting_.front()->header.request != answer.request)) {
     why = "it answered what nobody asked";
   }

@@ -32,7 +32,8 @@ class Peer {
 
   void submit(const std::shared_ptr<Call>& call);  // blocks only while the server's credits are used up
   void wait(Call& call);                           // blocks until the reply; throws the call's error
-  void settle(Call& call) noexcept;                // blocks until nothing uses the caller's memory any more
+  // Blocks until nothing uses the caller's memory any more. A pull is given up if its server is away.
+  void settle(Call& call) noexcept;
   bool done(const Call& call);
   void move_to(uint32_t life, const std::string& host, uint16_t port);  // see RemoteBackend::readdress
   // Sets whether this peer waits for the server's restart when the server is lost. Returns false if the server is lost
@@ -74,7 +75,8 @@ class Peer {
   void send_again();
   bool has_credit(const Call& call) const;
   std::exception_ptr failure_of(const Call& call) const;
-  bool wait_done(std::unique_lock<std::mutex>& lock, Call& call);
+  void wait_done(std::unique_lock<std::mutex>& lock, Call& call, bool give_up);
+  void drop_pull(Call& call);
   std::string name() const;
   std::string advice() const;
 

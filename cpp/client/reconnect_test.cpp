@@ -138,6 +138,24 @@ TEST(a_client_that_closes_while_it_reconnects_does_not_hang) {
   CHECK(Clock::now() - began < std::chrono::seconds(10));
 }
 
+// If it were waited for, the client would give the server up meanwhile.
+TEST(a_pull_that_nobody_waits_for_is_given_up_while_its_server_is_away) {
+  Proxied cluster(1);
+  RemoteOptions options = cluster.through_proxies();
+  options.reconnect_s = 30;
+  RemoteBackend backend(options);
+  declare(backend);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {1, 2}});
+  const std::vector<float> before = pulled(backend, routed);
+  std::vector<float> rows(before.size());
+  const Part part{&routed, rows.data()};
+  cluster.proxies[0]->refuse(true);
+  cluster.proxies[0]->cut();
+  backend.pull(std::span(&part, 1), {0}).reset();
+  cluster.proxies[0]->refuse(false);
+  CHECK(pulled(backend, routed) == before);
+}
+
 TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_only) {
   for (const bool shared : {false, true}) {
     Cluster cluster(2);

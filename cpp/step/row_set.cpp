@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "base/hash.h"
@@ -40,7 +41,13 @@ std::shared_ptr<const RowSource::Buckets> RowSource::buckets() const {
   return buckets_;
 }
 
+// Sets of one request are kept until all of them are forgotten, because the request writes to their memory.
+RowSource::~RowSource() {
+  for (const auto& set : in_flight_) set->forget_pull();
+}
+
 std::shared_ptr<RowSet> RowSource::take() {
+  collect_arrived();
   std::unique_ptr<RowSet> set;
   {
     std::lock_guard lock(mutex_);
@@ -50,17 +57,35 @@ std::shared_ptr<RowSet> RowSource::take() {
     }
   }
   if (!set) set = std::make_unique<RowSet>(backend_);
-  auto source = weak_from_this();
-  return {set.release(), [source](RowSet* used) {
-            std::unique_ptr<RowSet> owned(used);
-            if (auto home = source.lock()) home->give_back(std::move(owned));
-          }};
+  const auto give_back = [source = shared_from_this()](RowSet* used) {
+    source->give_back(std::unique_ptr<RowSet>(used));
+  };
+  return {set.release(), give_back};
 }
 
 void RowSource::give_back(std::unique_ptr<RowSet> set) {
-  set->reset();
+  const bool pulling = set->pulling();
+  if (!pulling) set->reset();
   std::lock_guard lock(mutex_);
-  if (free_.size() < kKeptSets) free_.push_back(std::move(set));
+  if (pulling) {
+    in_flight_.push_back(std::move(set));
+  } else if (free_.size() < kKeptSets) {
+    free_.push_back(std::move(set));
+  }
+}
+
+void RowSource::collect_arrived() {
+  std::vector<std::unique_ptr<RowSet>> arrived;
+  {
+    std::lock_guard lock(mutex_);
+    const auto first = std::partition(in_flight_.begin(), in_flight_.end(), [](auto& set) { return !set->arrived(); });
+    arrived.assign(std::make_move_iterator(first), std::make_move_iterator(in_flight_.end()));
+    in_flight_.erase(first, in_flight_.end());
+  }
+  for (auto& set : arrived) {
+    set->reset();
+    give_back(std::move(set));
+  }
 }
 
 RowSet::~RowSet() { reset(); }

@@ -21,6 +21,7 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
  public:
   // `threads` take part in deduplicating, pooling and reducing one large batch; the caller is one of them.
   explicit RowSource(std::shared_ptr<Backend> backend, uint32_t threads = 1);
+  ~RowSource();
 
   const std::shared_ptr<Backend>& backend() const { return backend_; }
   // Slots in (server, slot) order, by the current placement.
@@ -33,16 +34,20 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
 
   const std::shared_ptr<ThreadPool>& crew() const { return pool_; }
 
-  std::shared_ptr<RowSet> take();  // an empty set that reuses the buffers of an unused set
+  // An empty set that reuses the buffers of an unused set. Dropping a set never waits: while its rows are being pulled,
+  // its memory is kept here.
+  std::shared_ptr<RowSet> take();
 
  private:
   void give_back(std::unique_ptr<RowSet> set);
+  void collect_arrived();
 
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<ThreadPool> pool_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Buckets> buckets_;
   std::vector<std::unique_ptr<RowSet>> free_;
+  std::vector<std::unique_ptr<RowSet>> in_flight_;  // dropped sets to which replies may still be written
 };
 
 // Memory for floats that grows and never shrinks.
@@ -129,6 +134,9 @@ class RowSet {
   // Sends one request for several sets; each set can be waited for separately.
   static void pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta& meta);
   void wait();
+  bool pulling() const { return pulling_ != nullptr; }  // pulled and not waited for
+  bool arrived() const { return pulling_->done(); }     // while pulling()
+  void forget_pull() { pulling_.reset(); }  // the last set of a request blocks until nothing uses its memory
 
   // Marks a group whose gradients will be pushed. The push omits other groups, as if the set had none of their keys.
   void touch(size_t group) { touched_.at(group) = 1; }

@@ -62,6 +62,22 @@ void pull(StepRows& step) {
   RowSet::pull(sets, {});
 }
 
+// Its replies come when the test says so.
+struct SlowBackend final : LocalBackend {
+  using LocalBackend::LocalBackend;
+  struct Reply final : Pending {
+    explicit Reply(SlowBackend& from) : backend(from) {}
+    void wait() override { ++backend.waits; }
+    bool done() override { return backend.replied; }
+    SlowBackend& backend;
+  };
+  std::unique_ptr<Pending> pull(std::span<const Part>, const PullMeta&) override {
+    return std::make_unique<Reply>(*this);
+  }
+  bool replied = false;
+  int waits = 0;
+};
+
 }  // namespace
 
 TEST(unique_keys_are_routed_by_server_and_slot) {
@@ -182,6 +198,28 @@ TEST(a_gradient_that_is_not_finite_is_named_and_not_pushed) {
   step.set()->grads()[0] = step.set()->grads()[1] = step.set()->grads()[2] = step.set()->grads()[3] = 0;
   for (float& g : step.set()->grads()) g = std::isfinite(g) ? g : 0.0f;
   CHECK(step.push_part().routed->keys.size() == 2);  // fixed before the push, so the push is accepted
+}
+
+TEST(rows_that_are_dropped_while_they_are_pulled_are_not_waited_for_and_keep_their_memory) {
+  StoreOptions options;
+  options.slots = kSlots;
+  const auto backend = std::make_shared<SlowBackend>(options, uint16_t{1});
+  const auto source = std::make_shared<RowSource>(backend);
+  const auto plan = plan_of({feature(0, 0)});
+  const std::vector<Key> keys{1, 2, 3};
+  const std::vector<FeatureIds> ids{{keys.data(), 3, 1}};
+  const float* written = nullptr;
+  {
+    StepRows dropped(*source, plan, ids);
+    pull(dropped);
+    written = dropped.set()->rows().data();
+  }
+  CHECK(backend->waits == 0);
+  const StepRows before_the_reply(*source, plan, ids);
+  CHECK(before_the_reply.set()->rows().data() != written);
+  backend->replied = true;
+  const StepRows after_the_reply(*source, plan, ids);
+  CHECK(after_the_reply.set()->rows().data() == written);
 }
 
 TEST(memory_is_used_again_and_threads_may_gather_at_once) {
