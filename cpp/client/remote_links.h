@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -203,7 +204,9 @@ struct RemoteLinks {
     if (colon == std::string::npos) return false;
     std::string host = address.substr(0, colon);
     if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-    const auto port = static_cast<uint16_t>(std::stoul(address.substr(colon + 1)));
+    uint16_t port = 0;
+    const char* const end = address.data() + address.size();
+    if (const auto [read, error] = std::from_chars(address.data() + colon + 1, end, port); read != end) return false;
     std::vector<TableSpec> declared;
     uint32_t generation = 0;
     {

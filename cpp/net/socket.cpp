@@ -103,7 +103,7 @@ struct WithFd {
     message.msg_iov = &body;
     message.msg_iovlen = 1;
     message.msg_control = control.data();
-    message.msg_controllen = control.size();
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // exact: the padding has room for a second descriptor
   }
 };
 

@@ -267,6 +267,8 @@ Server::~Server() { stop(0); }
 void Server::start() {
   if (!state_.options.tls.empty()) tls_context(state_.options.tls);  // reports errors in the certificates now
   if (tcp_ || stopped_) throw BadInput("this server was started before; make a new one");
+  Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) throw BadInput(std::string("this server cannot be started: ") + std::strerror(errno));
   tcp_ = listen_tcp(state_.options.host, state_.options.port, port_);
   const std::string token = random_bytes(16);
   std::memcpy(&instance_, token.data(), sizeof instance_);
@@ -275,7 +277,7 @@ void Server::start() {
     local_ = listen_local(local_name_);
     if (!local_) local_name_.clear();  // no Unix sockets here: TCP serves everyone
   }
-  wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  wake_ = std::move(wake);
   accepting_ = std::thread([this] { accept_loop(); });
 }
 
