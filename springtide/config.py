@@ -179,7 +179,7 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     """Return the arguments from the environment, else `given`, and remove them from the environment, so that children
     do not inherit them."""
     text = os.environ.pop(ARGUMENTS, None)
-    return list(given) if text is None else [str(each) for each in json.loads(text)]
+    return list(given) if text is None else [str(argument) for argument in json.loads(text)]
 
 
 def variables() -> dict[str, str]:

@@ -55,7 +55,7 @@ class MissingLab(UserError, ImportError):
 
     def __init__(self, command: str) -> None:
         super().__init__(
-            f"`springtide {command}` needs the lab, a package of its own: `pip install ./lab` in a checkout"
+            f"`springtide {command}` needs the separate package springtide-lab: `pip install ./lab` in a checkout"
         )
 
 

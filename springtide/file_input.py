@@ -47,7 +47,7 @@ class InputFile:
         if isinstance(wanted, types.UnionType) or typing.get_origin(wanted) is typing.Union:
             if value is None and types.NoneType in typing.get_args(wanted):
                 return None
-            nouns = [each for each in typing.get_args(wanted) if dataclasses.is_dataclass(each)]
+            nouns = [choice for choice in typing.get_args(wanted) if dataclasses.is_dataclass(choice)]
             wanted = nouns[0] if nouns else wanted
         if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
             return self._fields(trail, value, wanted, left_out)
@@ -55,7 +55,7 @@ class InputFile:
             if not isinstance(value, list):
                 raise self.fail(trail, f"expected a list, got {kind(value)}")
             item = typing.get_args(wanted)[0]
-            return tuple(self._convert((*trail, index), each, item, left_out) for index, each in enumerate(value))
+            return tuple(self._convert((*trail, index), part, item, left_out) for index, part in enumerate(value))
         if isinstance(wanted, type) and issubclass(wanted, StrEnum) and value not in list(wanted):
             raise self.fail(trail, f"{value!r}; expected one of {', '.join(wanted)}")
         try:
@@ -67,19 +67,19 @@ class InputFile:
         name = f"a {wanted.__name__}" if trail else "the file"
         if not isinstance(value, Mapping):
             raise self.fail(trail, f"expected the fields of {name}, got {kind(value)}")
-        known = {each.name: each for each in dataclasses.fields(wanted)}
+        known = {field.name: field for field in dataclasses.fields(wanted)}
         for key in value:
             if key not in known:
                 raise self.fail((*trail, str(key)), str(errors.UnknownName("field", str(key), known)))
         hints = typing.get_type_hints(wanted)
         made: dict[str, Any] = dict(left_out.get(wanted, {}))
-        made |= {key: self._convert((*trail, key), each, hints[key], left_out) for key, each in value.items()}
+        made |= {key: self._convert((*trail, key), part, hints[key], left_out) for key, part in value.items()}
         lacking = [
-            each.name
-            for each in known.values()
-            if each.name not in made
-            and each.default is dataclasses.MISSING
-            and each.default_factory is dataclasses.MISSING
+            field.name
+            for field in known.values()
+            if field.name not in made
+            and field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
         ]
         if lacking:
             raise self.fail(trail, f"{name} needs {', '.join(lacking)} too")

@@ -194,10 +194,10 @@ class ForkedProcess:
     def report(self, timeout_s: float) -> str | None:
         """Wait for the text that the fork reports; return None if it ends first. Raise TimeoutError."""
         self._reports.settimeout(timeout_s)
-        said = self._reports.recv(LARGEST)
-        if said[:1] == SAID:
-            return said[1:].decode()
-        self._end(said)
+        report = self._reports.recv(LARGEST)
+        if report[:1] == SAID:
+            return report[1:].decode()
+        self._end(report)
         return None
 
     def wait(self) -> int:
@@ -207,14 +207,14 @@ class ForkedProcess:
             # another process may have inherited the server's end of the socket, so that there is no end of file if the
             # server is killed
             ready, _, _ = select.select([self._reports], [], [], REAPED_S)
-            said = self._reports.recv(LARGEST) if ready else b""
-            if said[:1] != SAID:
-                self._end(said)
+            report = self._reports.recv(LARGEST) if ready else b""
+            if report[:1] != SAID:
+                self._end(report)
         return self._returned
 
-    def _end(self, said: bytes) -> None:
+    def _end(self, report: bytes) -> None:
         # without a status, the fork server died and killed the fork
-        status = STATUS.unpack(said)[1] if said else int(signal.SIGKILL)
+        status = STATUS.unpack(report)[1] if report else int(signal.SIGKILL)
         with self._lock:
             self._returned = os.waitstatus_to_exitcode(status)
             self._reports.close()
@@ -229,7 +229,7 @@ def ask(server: socket.socket, birth: ForkRequest, *log: int) -> ForkedProcess |
         socket.send_fds(server, [msgspec.msgpack.encode(birth)], [theirs.fileno(), waits, *log])
         answer, files, _, _ = socket.recv_fds(server, LARGEST, 1)
         if not answer:
-            raise ConnectionResetError("the fork server is gone")
+            raise ConnectionResetError("the fork server has ended")
         born = msgspec.msgpack.decode(answer, type=ForkReply)
         if not born.error:
             os.write(gate, b"1")

@@ -33,11 +33,11 @@ def doctor(as_json: Json = False) -> int:
     """Check that this machine has all that training needs; suggest fixes and print versions for bug reports."""
     findings = [check() for check in CHECKS]
     marks = {"ok": "ok     ", "slow": "slow   ", "missing": "MISSING"}
-    for each in findings:
-        typer.echo(f"{marks[each.state]}  {each.what:<14} {each.found}")
-        if each.fix:
-            typer.echo(f"{'':25}fix: {each.fix}")
-    missing = [each.what for each in findings if each.state == "missing"]
+    for finding in findings:
+        typer.echo(f"{marks[finding.state]}  {finding.what:<14} {finding.found}")
+        if finding.fix:
+            typer.echo(f"{'':25}fix: {finding.fix}")
+    missing = [finding.what for finding in findings if finding.state == "missing"]
     typer.echo(f"\n{'everything needed is here' if not missing else 'missing: ' + ', '.join(missing)}")
     print_json({"ok": not missing, "checks": findings}, as_json)
     return 3 if missing else 0
@@ -114,7 +114,7 @@ def check_ports() -> HostCheck:
     except OSError as error:
         fix = "check the loopback interface (`ip link set lo up`) and the sandbox's rules"
         return HostCheck("ports", "missing", f"127.0.0.1 cannot be used: {error}", fix)
-    return HostCheck("ports", "ok", f"127.0.0.1 takes connections (tried {port})")
+    return HostCheck("ports", "ok", f"127.0.0.1 accepts connections (tried {port})")
 
 
 def check_limits() -> HostCheck:
@@ -131,7 +131,7 @@ def check_run_folder() -> HostCheck:
     folder = pathlib.Path.cwd()
     free_gb = shutil.disk_usage(folder).free / 2**30
     if not os.access(folder, os.W_OK):
-        fix = "run from a folder of yours, or give --logs DIR"
+        fix = "run in a folder that you may write to, or give --logs DIR"
         return HostCheck("run folder", "missing", f"{folder} cannot be written to", fix)
     if free_gb < 1:
         fix = "free some space, or give --logs DIR on another disk"

@@ -144,30 +144,30 @@ class PeerShuffle(Generic[K]):
         elif self.strategy == "basic" and (chosen := self._draw(len(self.peers) + 1)) < len(self.peers):
             return [self._send(key, list(self.peers)[chosen], at)]
         self._queue(key, "", at)
-        return self._settle(at)
+        return self._balance(at)
 
     def take(self, at: float) -> tuple[K | None, list[Action[K]]]:
         """Give the loop the oldest batch."""
         if not self.queue:
             self._took_at = at
-            return None, self._settle(at)
+            return None, self._balance(at)
         if self._took_at > -math.inf and not self._idled:
             self._step_s = _smoothed(self._step_s, at - self._took_at)
             self.bounds = self.bounds if self._fixed else bounds_for(self._step_s)
         self._took_at, self._idled = at, len(self.queue) == 1
         key = self.queue.popleft()
         self._staying.discard(key)
-        return key, self._settle(at)
+        return key, self._balance(at)
 
     def trained(self, key: K, at: float) -> list[Action[K]]:
         """Note that every server has the gradients of this batch."""
         owners = self.owners.pop(key, set())
-        return [*(ReportTrained(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
+        return [*(ReportTrained(owner, key) for owner in sorted(owners) if owner), *self._balance(at)]
 
     def drop(self, key: K, at: float) -> list[Action[K]]:
         """Note that the loop will not train this batch: return a peer's batch, forget an own batch."""
         owners = self.owners.pop(key, set())
-        return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
+        return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._balance(at)]
 
     def forget(self, keys: Iterable[K]) -> None:
         """Forget own batches that another worker has taken over."""
@@ -186,17 +186,17 @@ class PeerShuffle(Generic[K]):
             for owner in sorted(self.owners[key] - {""}):
                 self._disown(key, owner)
                 actions.append(ReturnBatch(owner, key))
-        return [*actions, *self._settle(at)]
+        return [*actions, *self._balance(at)]
 
     # ---- peers ----
 
-    def heard(self, peer: str, ready: bool, at: float) -> list[Action[K]]:
+    def on_ready(self, peer: str, ready: bool, at: float) -> list[Action[K]]:
         """Record a peer's announcement; the first announcement adds the peer."""
         other = self.peers.setdefault(peer, PeerState())
         other.ready, other.slow = ready, False
-        return self._settle(at)
+        return self._balance(at)
 
-    def came(self, peer: str, key: K, at: float) -> list[Action[K]]:
+    def on_batch(self, peer: str, key: K, at: float) -> list[Action[K]]:
         """Queue a batch from a peer, or return it. The batch never goes to a third worker."""
         if key in self.owners:
             self.owners[key].add(peer)
@@ -204,7 +204,7 @@ class PeerShuffle(Generic[K]):
         if self.draining or len(self.queue) >= MOST_RECEIVED:
             return [ReturnBatch(peer, key)]
         self._queue(key, peer, at)
-        return self._settle(at)
+        return self._balance(at)
 
     def done(self, peer: str, key: K, at: float) -> list[Action[K]]:
         """Note that a peer trained an own batch, perhaps after this worker took it back."""
@@ -215,14 +215,14 @@ class PeerShuffle(Generic[K]):
                 self._turn_s = _smoothed(self._turn_s, at - sent_at)
         if key in self.queue:
             self._disown(key, "")
-        return self._settle(at)
+        return self._balance(at)
 
     def given_back(self, peer: str, key: K, at: float) -> list[Action[K]]:
         """Take back an own batch that a peer will not train."""
         if (other := self.peers.get(peer)) is not None and other.away.pop(key, None) is not None:
             other.ready = False  # counts as not ready until its next announcement
             self._come_home([key], at)
-        return self._settle(at)
+        return self._balance(at)
 
     def silent(self, peer: str, at: float) -> list[Action[K]]:
         """Take own batches back from a reachable peer that has been silent for a while."""
@@ -230,7 +230,7 @@ class PeerShuffle(Generic[K]):
             other.slow = True
             homeward, other.away = list(other.away), {}
             self._come_home(homeward, at)
-        return self._settle(at)
+        return self._balance(at)
 
     def lost(self, peer: str, at: float) -> list[Action[K]]:
         """Forget an unreachable peer, and take own batches back.
@@ -240,7 +240,7 @@ class PeerShuffle(Generic[K]):
         """
         if (other := self.peers.pop(peer, None)) is not None:
             self._come_home(list(other.away), at)
-        return self._settle(at)
+        return self._balance(at)
 
     def forgive(self, away_s: float) -> None:
         """Shift all times after this process was suspended, so that no peer counts as slow."""
@@ -258,7 +258,7 @@ class PeerShuffle(Generic[K]):
                 for key in late:
                     del other.away[key]
                 self._come_home(late, at)
-        return self._settle(at)
+        return self._balance(at)
 
     # ---- internals ----
 
@@ -305,7 +305,7 @@ class PeerShuffle(Generic[K]):
         self.peers[peer].away[key] = at
         return SendBatch(peer, key)
 
-    def _settle(self, at: float) -> list[Action[K]]:
+    def _balance(self, at: float) -> list[Action[K]]:
         """Send surplus batches to ready peers, and announce readiness. Called after every change."""
         stalled = self._stalled(at)
         actions: list[Action[K]] = list(self._overflow(0 if stalled else self.bounds.upper, at))

@@ -175,7 +175,7 @@ def _checked(url: str, card: ExportCard, file: str, crc: int) -> bytes:
     place = place_for(url, card.number)
     content = place.read(file)
     if zlib.crc32(content) != crc:
-        raise errors.BadInput(f"{place.where}/{file} is torn or was changed: its checksum is not the card's")
+        raise errors.BadInput(f"{place.where}/{file} is torn or was changed: its checksum differs from the card's")
     return content
 
 
@@ -236,7 +236,7 @@ def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[Any, torch.Te
             except AttributeError:
                 weight = None
             if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
-                raise errors.BadInput(f"the model has no table at {path!r}, where the export has {name!r}")
+                raise errors.BadInput(f"the model has no table at {path!r}; the export has table {name!r} there")
             keys, rows = torch.from_numpy(table.keys.copy()), torch.from_numpy(table.rows.copy())
             if rows.shape[1] != weight.shape[1] or (len(keys) and int(keys.max()) >= weight.shape[0]):
                 largest = int(keys.max()) if len(keys) else 0

@@ -40,7 +40,7 @@ NOWHERE = -1
 
 def outline_of(place: FileStore, manifest: Manifest) -> Outline:
     if not manifest.outline:
-        raise errors.BadInput(f"checkpoint {manifest.number} in {place.where} does not say what model it is of")
+        raise errors.BadInput(f"checkpoint {manifest.number} in {place.where} has no outline of its model")
     return msgspec.msgpack.decode(manifest.outline, type=Outline)
 
 
@@ -106,11 +106,13 @@ def _of_group(names: tuple[str, ...], keys: Keys, rows: Rows) -> dict[str, torch
     order = np.argsort(keys)
     count = group_model.rows_after(rows[order[0]]) if len(keys) and keys[order[0]] == 0 else None
     if count is None or (keys[order[: 1 + count]] != np.arange(min(1 + count, len(keys)))).any():
-        raise errors.BadInput("the checkpoint lacks the dense parameters of its bsp group, or a part of them")
+        raise errors.BadInput("the checkpoint lacks dense parameters of its bsp group")
     saved = group_model.decode(group_model.body_of(rows[order[: 1 + count]]))
     if len(saved.dense) != len(names):
-        raise errors.BadInput(f"the bsp group kept {len(saved.dense)} dense tensors, its model has {len(names)}")
-    return {name: group_model.shaped(*one) for name, one in zip(names, saved.dense, strict=True) if name}
+        raise errors.BadInput(f"the bsp group saved {len(saved.dense)} dense tensors, its model has {len(names)}")
+    return {
+        name: group_model.shaped(*saved_tensor) for name, saved_tensor in zip(names, saved.dense, strict=True) if name
+    }
 
 
 def _tensor(part: DenseOutline, keys: Keys, rows: Rows) -> torch.Tensor:
@@ -127,11 +129,11 @@ def _tensor(part: DenseOutline, keys: Keys, rows: Rows) -> torch.Tensor:
 def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[TableSpec]) -> str:
     """Return why no delta can be built on `base`; empty if one can."""
     if base.index_crc is None or export_folder.place_for(url, base.number).size(table_files.NAME) is None:
-        return "it has no index: another export was built on it, or an earlier version made it"
-    if base.slots != manifest.slots or [(one.outline.name, one.dim) for one in base.tables] != [
+        return "it has no index, because another export already continues it, or an earlier version made it"
+    if base.slots != manifest.slots or [(table.outline.name, table.dim) for table in base.tables] != [
         (spec.name, spec.dim) for spec in tables
     ]:
-        return "its tables are others"
+        return "it has other tables"
     return "" if export_folder.is_whole(url, base) else "a file of it is torn or missing"
 
 
@@ -156,7 +158,7 @@ def make(
     base = None if since is None else export_folder.read_card(url, since)
     if base is not None and (why := why_not_on(url, base, manifest, specs)):
         raise table_files.UnusableBase(
-            f"export {since} at {url} cannot be built on: {why}. Make a whole one, without --since"
+            f"export {since} at {url} cannot be the base of a delta: {why}. Export everything, without --since"
         )
     there = export_folder.place_for(url, manifest.number)
     # without its card, an export that is made again stays invisible until it is complete
@@ -261,7 +263,7 @@ def parse_since(text: str) -> DeltaBase:
     found = re.fullmatch(r"(?:(step|samples):)?(\d[\d_]*)", text.strip())
     if found is None:
         raise errors.BadInput(
-            f"--since {text}: expected the number of an export, such as 7, or a moment: samples:1000000, step:500"
+            f"--since {text}: expected the number of an export, such as 7, or a point: samples:1000000, step:500"
         )
     return DeltaBase(found[1] or "export", int(found[2].replace("_", "")))
 
@@ -271,15 +273,15 @@ def base_of(since: DeltaBase, cards: Sequence[ExportCard], *, before: int) -> in
     known = [card for card in cards if card.number < before]
     if since.unit == "step" and known and not any(card.step for card in known):
         raise errors.BadInput(
-            f"--since step:{since.count}: exports there are of no step: the workers of an async job have none "
-            "in common. Say samples:N"
+            f"--since step:{since.count}: these exports have no step, because workers of an async job do not share "
+            "one. Use samples:N"
         )
     reached = [card for card in known if _reached(card, since.unit) <= since.count]
     if reached:
         return max(reached, key=lambda card: card.number).number
     there = ", ".join(f"{card.number} ({since.unit} {_reached(card, since.unit)})" for card in known) or "none"
     raise errors.MissingFile(
-        f"--since {since.unit}:{since.count}: no export was made by then; there: {there}. Export without --since"
+        f"--since {since.unit}:{since.count}: no export is that old; exports: {there}. Export without --since"
     )
 
 
@@ -330,8 +332,8 @@ class ContinuousExport:
         for card in cards[-1:]:
             if card.job != manifest.job or card.number > manifest.number:
                 raise errors.BadInput(
-                    f"{self._url} has export {card.number} of job {card.job!r}, which is not one of job "
-                    f"{manifest.job!r} up to {manifest.number}; choose another place"
+                    f"{self._url} has export {card.number} of job {card.job!r}; expected exports of job "
+                    f"{manifest.job!r} up to {manifest.number}. Choose another place"
                 )
             if card.number == manifest.number:
                 return None
@@ -358,4 +360,4 @@ class ContinuousExport:
 
     def _newest(self) -> checkpoint_io.FoundCheckpoint:
         found = [checkpoint_io.latest(place, ()) for place in (self._place, self._copies) if place is not None]
-        return max(found, key=lambda one: one.manifest.number if one.manifest is not None else -1)
+        return max(found, key=lambda candidate: candidate.manifest.number if candidate.manifest is not None else -1)

@@ -120,7 +120,7 @@ class IndexReader:
     def close(self) -> None:
         """Check the checksum after the last part."""
         if zlib.crc32(self._tail, self._seen) != self._crc:
-            raise UnusableBase(f"{self._place.where}/{NAME} was changed: its checksum is not the card's")
+            raise UnusableBase(f"{self._place.where}/{NAME} was changed: its checksum differs from the card's")
 
     def _take(self, size: int) -> bytes:
         while len(self._ahead) - self._used < size:

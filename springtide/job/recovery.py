@@ -49,7 +49,11 @@ class GroupBreaks:
         at: float,
     ) -> None:
         """Record a new group after `before` (incarnations by rank). `since`: when each incarnation began."""
-        again = [since[one.rank] for one in members if before.get(one.rank, one.incarnation) != one.incarnation]
+        again = [
+            since[member.rank]
+            for member in members
+            if before.get(member.rank, member.incarnation) != member.incarnation
+        ]
         if again:
             self.losses, self.waits = self.losses + len(again), self.waits + 1
             self.waited_s += at - min(again)
@@ -140,9 +144,9 @@ def after_exit(
         return Relaunch(
             why=f"{ended}; this does not count as a failure", failures=failures, oom_kills=oom_kills, memory=node.memory
         )
-    said = node.faults.said
-    if healing and said:
-        why = f"{node.role} could not wait for a server: {said}"
+    reported = node.faults.said
+    if healing and reported:
+        why = f"{node.role} could not wait for a server: {reported}"
         return Relaunch(why=why, failures=failures, oom_kills=oom_kills, memory=node.memory)
     if ended.oom and node.memory is not None:
         if oom_kills >= spec.relaunches:
@@ -153,11 +157,11 @@ def after_exit(
     if node.role.kind is not RoleKind.WORKER:
         return _crashed(node, str(ended), Blame.INFRASTRUCTURE, spec, at)
     how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)
-    if said:
-        how = f"{node.role} cannot continue: {said}"
+    if reported:
+        how = f"{node.role} cannot continue: {reported}"
     elif not ended.clean:
         how += ", without an exception in the script"
-    blame = Blame.INFRASTRUCTURE if ended.signal or said else Blame.USER
+    blame = Blame.INFRASTRUCTURE if ended.signal or reported else Blame.USER
     return _crashed(node, how, blame, spec, at)
 
 

@@ -36,7 +36,7 @@ class RollCall:
         self.open, self._all_still = True, False
         self._still, self._said = set(), {}
 
-    def answer(self, rank: int, number: int, said: ServerAnswer, living: Collection[int]) -> bool:
+    def answer(self, rank: int, number: int, reply: ServerAnswer, living: Collection[int]) -> bool:
         """Record a living server's answer to `number`. Return True if the other servers should be informed of this
         answer.
 
@@ -46,7 +46,7 @@ class RollCall:
         if not self.open or number < self.number:
             return False
         if self._all_still:
-            self._said[rank] = said
+            self._said[rank] = reply
             return self.complete(living)
         self._still.add(rank)
         return self._go_on(living)

@@ -201,7 +201,7 @@ class JobState(JobCore):
             node.move(NodeState.GONE, at=at, why=str(ended))
             return self.end_if_done()
         if self.phase is JobPhase.DRAINING or node.state is NodeState.DRAINING:
-            return [*self._let_go(node, str(ended), at), *self.end_if_done()]
+            return [*self._fence(node, str(ended), at), *self.end_if_done()]
         if ended.clean and node.state is NodeState.EXPECTED:
             return self.fail(
                 f"{ended.role}: the script ended without calling st.join(), so there was nothing to train. "
@@ -214,15 +214,15 @@ class JobState(JobCore):
     def _worker_lost(
         self, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, at: float
     ) -> list[actions.JobAction]:
-        said = node.faults.said
+        reported = node.faults.said
         if isinstance(verdict, recovery.FailJob):
-            if not said:
+            if not reported:
                 return self.fail(verdict.error, verdict.blame)
             suspicion = recovery.Suspicion(at, verdict.error, node.faults.trace)
             self.ending.suspicion = self.ending.suspicion or suspicion
             return []  # wait: the exit of another role may be the cause, and its error is then the one to show
         fence = actions.FenceWorker(node.role, node.incarnation, verdict.why)
-        after_s = max(verdict.after_s, EXPLANATION_S) if said else verdict.after_s
+        after_s = max(verdict.after_s, EXPLANATION_S) if reported else verdict.after_s
         self.relaunch(node, verdict, after_s, at)
         return [fence, self.decide(recovery.relaunch_text(node, after_s), verdict.why)]
 
@@ -258,7 +258,7 @@ class JobState(JobCore):
             return self.end(JobPhase.STOPPED, f"{self.why}; {why}: the newest state is {self.safety.newest}")
         return bsp_group.roll_back(self, why, at=at)
 
-    def _let_go(self, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
+    def _fence(self, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
         node.move(NodeState.GONE, at=at, why=why)
         return [actions.FenceWorker(node.role, node.incarnation, why)]
 
@@ -309,7 +309,7 @@ class JobState(JobCore):
             self.ending.last_save = "nothing was trained"
         self.enter(JobPhase.DRAINING, why)
         waited = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.EXPECTED]
-        fences = [action for node in waited for action in self._let_go(node, "not needed any more", at)]
+        fences = [action for node in waited for action in self._fence(node, "not needed any more", at)]
         return [actions.DrainWorkers(why), *fences, *self.end_if_done()]
 
     def _overdue(
@@ -319,7 +319,7 @@ class JobState(JobCore):
         if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
             return []
         if isinstance(event, events.DrainOverdue):
-            return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self.end_if_done()]
+            return [*self._fence(node, f"not drained within {self.spec.drain_s:g} s", at), *self.end_if_done()]
         if isinstance(event, events.RoleLate) and node.coming:
             return [self.decide(*roles.give_up_server(self, node, f"silent for {event.silent_s:.0f} s", at))]
         if isinstance(event, events.RoleLate):
@@ -329,5 +329,5 @@ class JobState(JobCore):
         if node.role.kind is RoleKind.SERVER:
             return self._server_lost(node, verdict, at)
         if self.phase is JobPhase.DRAINING or node.state is NodeState.DRAINING:
-            return [*self._let_go(node, "silent while draining", at), *self.end_if_done()]
+            return [*self._fence(node, "silent while draining", at), *self.end_if_done()]
         return self._worker_lost(node, verdict, at)

@@ -82,8 +82,10 @@ class PaceComparison(NamedTuple):
 def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceComparison:
     middle, limit = standard
     share = pace / middle if middle else 1.0
-    said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
-    return PaceComparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)
+    comparison = (
+        f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
+    )
+    return PaceComparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, comparison)
 
 
 LEAST_S = 3.0  # seconds; a pace over less time is mostly noise, because heartbeats come once a second
@@ -98,7 +100,7 @@ class WorkerPaces:
     looks: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
     last: dict[int, float] = field(default_factory=dict)
 
-    def look(self, trained: Mapping[int, int], busy: Iterable[int], at: float) -> None:
+    def observe(self, trained: Mapping[int, int], busy: Iterable[int], at: float) -> None:
         """Record the progress of all ranks. Time without leases does not count as slowness."""
         working = set(busy)
         for rank in [rank for rank in self.looks if rank not in working]:
@@ -117,7 +119,7 @@ class WorkerPaces:
         self.looks.pop(rank, None)
         self.last.pop(rank, None)
 
-    def judged(self) -> dict[int, float]:
+    def comparable(self) -> dict[int, float]:
         """Return the paces of ranks that worked for at least half a window, which is enough for a comparison."""
         return {
             rank: self.last[rank]

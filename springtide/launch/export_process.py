@@ -39,21 +39,21 @@ def follow(
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    wait_s, said = first_wait_s(following, every_s), ""
+    wait_s, last_error = first_wait_s(following, every_s), ""
     while True:
         last = ended.wait(wait_s)
         try:
             card = following.once()
-            wait_s, said = every_s, ""
+            wait_s, last_error = every_s, ""
         except (errors.BadInput, OSError) as error:  # the checkpoint was deleted meanwhile; a newer one exists
-            if str(error) != said:
+            if str(error) != last_error:
                 print(output.redact(f"no export: {error}"), file=sys.stderr, flush=True)
-            card, wait_s, said = None, min(every_s, AGAIN_S), str(error)
+            card, wait_s, last_error = None, min(every_s, AGAIN_S), str(error)
         if card is not None:
             what = "whole" if card.since is None else f"since {card.since}"
             print(f"export {card.number} ({what}): {card.rows:,} rows, {card.samples:,} samples trained", flush=True)
         if last:
-            return 1 if said else 0
+            return 1 if last_error else 0
 
 
 def first_wait_s(following: "ContinuousExport", every_s: float) -> float:

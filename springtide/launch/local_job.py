@@ -83,7 +83,7 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
         nonlocal interrupts
         interrupts += 1
         if interrupts == 1:
-            say(f"{name}: draining, workers finish the batch in hand; once more kills")
+            say(f"{name}: draining, workers finish their current batch; press Ctrl-C again to kill them")
             agent.stop(f"stopped by {name}")
         else:
             say(f"{name} again: killing")

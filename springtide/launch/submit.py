@@ -49,11 +49,11 @@ def main() -> int:
         job = schema.from_plain(msgspec.json.decode(sys.stdin.buffer.read()))
         begun = begin(job, folder)
     except errors.SpringtideError as error:
-        tell(out, SubmitReply(trouble=str(error), blame_user=isinstance(error, errors.UserError)))
+        send_reply(out, SubmitReply(trouble=str(error), blame_user=isinstance(error, errors.UserError)))
         return 2
     turn_to(begun.files.logs / "agent.log")
     logs.log_to_stderr()
-    tell(out, SubmitReply(run=begun.files.root.name))
+    send_reply(out, SubmitReply(run=begun.files.root.name))
     asyncio.run(local_job.attend(begun, say=say, seen=lambda _: None, hang_up=False))
     return 0
 
@@ -79,7 +79,7 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("ab")
     except OSError as error:
-        raise errors.BadInput(f"{folder}: {error.strerror}; say where runs go with --logs DIR") from error
+        raise errors.BadInput(f"{folder}: {error.strerror}; choose a folder for runs with --logs DIR") from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -93,7 +93,7 @@ def turn_to(path: pathlib.Path) -> None:
         os.dup2(nothing.fileno(), 0)
 
 
-def tell(out: BinaryIO, answer: SubmitReply) -> None:
+def send_reply(out: BinaryIO, answer: SubmitReply) -> None:
     with contextlib.suppress(BrokenPipeError), out:
         out.write(msgspec.json.encode(answer) + b"\n")
 
@@ -128,7 +128,7 @@ def here(job: ElasticJob, where: JobLocation, *, code: pathlib.Path) -> str:
         agent.stdin.close()
         line = agent.stdout.readline()
     if not line:
-        raise errors.JobFailed("the agent of the job ended before it had begun; what it said is above")
+        raise errors.JobFailed("the job's agent ended before the job began; its output is above")
     answer = msgspec.json.decode(line, type=SubmitReply)
     if not answer.run:
         raise errors.BadInput(answer.trouble) if answer.blame_user else errors.JobFailed(answer.trouble)
@@ -154,7 +154,7 @@ def to_cluster(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None
 
 
 def cluster_name(name: str) -> str:
-    plain = "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower()).strip("-")
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
     plain = plain if plain[:1].isalpha() else f"job-{plain}"
     return plain[:40].strip("-")
 

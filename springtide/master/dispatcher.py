@@ -171,13 +171,13 @@ class MasterService:
             context.apply(event)
         if expired := book.expired(now):
             context.journaled(book.take_back, expired)
-            context.changed.turn()
+            context.changed.wake_all()
         usage = self._agent.usage
         self._balancer.act(context, now)
         parts.partitions.act(now)
-        parts.checkpoints.look()
+        parts.checkpoints.poll()
         parts.migration.tick()
-        parts.guards.look(context.tally, usage, now)
+        parts.guards.poll(context.tally, usage, now)
         parts.online.tick(now, moving=parts.migration.moving)
         if not parts.online.on or self.state.phase.over:  # an online job has its own autoscaler
             parts.autoscaler.tick(usage, parts.data_workers.share)

@@ -46,9 +46,9 @@ def take_report(context: MasterContext, parts: MasterParts, life: Life, report: 
         return
     role, incarnation, tally, now = life.role, life.incarnation, context.tally, context.clock()
     tally.take(role, report, at=now, incarnation=incarnation)
-    parts.autoscaler.watching.heard(role, incarnation, report, at=now)
-    parts.data_workers.heard(role, incarnation, report.feed)
-    parts.online.heard(life, report, at=now)
+    parts.autoscaler.watching.on_report(role, incarnation, report, at=now)
+    parts.data_workers.on_feed_state(role, incarnation, report.feed)
+    parts.online.on_report(life, report, at=now)
     if (decision := tally.cache_decision()) is not None:
         context.apply(events.DecisionMade(*decision))
     tally.note(context.samples, at=now)
@@ -64,7 +64,7 @@ class ServerRequests:
             messages.Heartbeat: self._heartbeat,
             SlotsMoved: lambda role, incarnation, request: parts.migration.moved(role, request),
             SaveRequest: parts.checkpoints.order_for,
-            SaveReport: parts.checkpoints.heard,
+            SaveReport: parts.checkpoints.on_report,
         }
 
     async def handle(self, role: Role, incarnation: int, request: Request) -> Reply:
@@ -84,7 +84,7 @@ class ServerRequests:
         state, migration = self._context.state, self._parts.migration
         self._context.apply(events.RoleAlive(role, incarnation))
         take_report(self._context, self._parts, Life(role, incarnation), request.report)
-        migration.heard(role, request.slots, request.holding)
+        migration.on_heartbeat(role, request.slots, request.holding)
         await migration.calling.gone_on(request.holding)
         await migration.hold(role, state.spec.heartbeat_s)
         return messages.HeartbeatReply(
@@ -118,7 +118,9 @@ class WorkerRequests:
             messages.EpochBegun: lambda holder, request: self._remember(holder.rank, request.objects, request.place),
             messages.FinishRequest: self._finish,
             **dict.fromkeys(agreements, parts.shared.answer),
-            **dict.fromkeys(feed_news, lambda holder, request: parts.data_workers.heed(_worker(holder), request)),
+            **dict.fromkeys(
+                feed_news, lambda holder, request: parts.data_workers.on_trainer_report(_worker(holder), request)
+            ),
         }
         context.subscribe(self._on_actions)
 
@@ -130,7 +132,7 @@ class WorkerRequests:
         context.apply(events.RoleAlive(role, holder.incarnation))
         if state.healing:
             await context.changed.until(lambda: not state.healing, at_most_s=HOLD_HEARTBEAT_S)
-        verdict = parts.leases.words(holder, request.progress, request.failures, request.era)
+        verdict = parts.leases.on_progress(holder, request.progress, request.failures, request.era)
         take_report(context, parts, Life(role, holder.incarnation), request.report)
         self._remember(holder.rank, request.objects, request.place)
         if parts.migration.worker_goes_by(holder.rank, holder.incarnation, request.epoch):
@@ -149,12 +151,12 @@ class WorkerRequests:
             goal=parts.migration.news_for(request.epoch),
             save=parts.checkpoints.due_at_step(),
             feeders=parts.data_workers.news_for(request.feeders),
-            shufflers=self._shufflers.heard(holder, request.shuffle, request.shufflers),
+            shufflers=self._shufflers.on_address(holder, request.shuffle, request.shufflers),
         )
 
     def _finish(self, holder: LeaseHolder, request: messages.FinishRequest) -> None:
         role, context, book = _worker(holder), self._context, self._context.record.book
-        self._parts.leases.words(holder, request.progress, era=request.era)
+        self._parts.leases.on_progress(holder, request.progress, era=request.era)
         take_report(context, self._parts, Life(role, holder.incarnation), request.report)
         self._remember(holder.rank, request.objects, request.place)
         feed = request.report.feed if request.report is not None else None
@@ -166,7 +168,7 @@ class WorkerRequests:
         if poisoned:
             context.log_event("poisoned", shards=[str(shard) for shard in poisoned])
         context.apply(events.ScriptFinished(role, holder.incarnation, untrained, given_up))
-        self._parts.checkpoints.look()
+        self._parts.checkpoints.poll()
 
     def _remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None) -> None:
         if objects or place is not None:
@@ -202,11 +204,11 @@ class AgentRequests:
 
     def note_own_usage(self, role: Role, incarnation: int, usage: RoleUsage | None) -> None:
         """Record the resource use that a role measured itself, because its agent is on another host."""
-        self._table.heard(role, incarnation, usage, at=self._context.clock())
+        self._table.on_report(role, incarnation, usage, at=self._context.clock())
 
     def _poll(self, request: messages.AgentPoll) -> messages.AgentOrders:
         now = self._context.clock()
-        self._table.looked(request.usage)
+        self._table.on_usages(request.usage)
         self.usage = self._table.now(at=now)
         self._parts.guards.glance(self.usage, now)
         return messages.AgentOrders(self._status(), self._context.state.wanted(), self._context.term)
@@ -215,7 +217,7 @@ class AgentRequests:
         ended = request.exit
         role = str(ended.role)
         self._context.log_event("exited", role=role, incarnation=ended.incarnation, how=str(ended))
-        self._table.gone(ended.role, ended.incarnation)
+        self._table.on_exit(ended.role, ended.incarnation)
         self._context.apply(events.RoleExited(ended))
 
 

@@ -229,9 +229,9 @@ def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobReco
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
     """Publish why the master could not start. On a full disk, only the log has the error."""
     log.error("%s", error)
-    said = addresses.MasterLocation(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
+    location = addresses.MasterLocation(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
     with contextlib.suppress(OSError):
-        addresses.write_master(files.master, said)
+        addresses.write_master(files.master, location)
     return 1
 
 

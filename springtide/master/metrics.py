@@ -87,9 +87,9 @@ def tables(status: JobStatus) -> list[Family]:
     )
     found = []
     for counter, name, says, kind in figures:
-        told = [each for each in status.members if each.alive and counter in each.report.counters]
-        values = tuple(({"role": str(each.role)}, each.report.counters[counter]) for each in told)
-        found += [Family(name=name, help=says, kind=kind, values=values)] if told else []
+        members = [member for member in status.members if member.alive and counter in member.report.counters]
+        values = tuple(({"role": str(entry.role)}, entry.report.counters[counter]) for entry in members)
+        found += [Family(name=name, help=says, kind=kind, values=values)] if members else []
     return found
 
 

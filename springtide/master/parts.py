@@ -115,7 +115,7 @@ def data_status(record: JobRecord, data_workers: DataWorkerManager) -> DataStatu
         feed=data_workers.together,
         poisoned=book.poisoned(),
         left_out=tuple(itertools.islice(record.left_out.values(), MOST_SHOWN)),
-        samples_left_out=sum(len(each.indices) for each in record.left_out.values()),
+        samples_left_out=sum(len(batch.indices) for batch in record.left_out.values()),
     )
 
 

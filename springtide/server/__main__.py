@@ -139,7 +139,7 @@ def serve_job(
         if reply.stop or reply.fenced:
             over.set()
         if reply.goal is not None:
-            handing.heed(reply.goal)
+            handing.follow(reply.goal)
 
     def now() -> messages.Heartbeat:
         speaks_of_slots = placed_at.is_set() and not handing.hurried

@@ -29,10 +29,7 @@ class SlotHandover:
     """Thread that carries out the newest goal. A repeated goal does no harm."""
 
     def __init__(
-        self,
-        role: ServerRole,
-        tell: Callable[[SlotsMoved], object],
-        answer: Callable[[], object] = lambda: None,
+        self, role: ServerRole, tell: Callable[[SlotsMoved], object], answer: Callable[[], object] = lambda: None
     ) -> None:
         """Start the thread. `answer` sends an immediate heartbeat, as the answer to a roll call of the master."""
         self._role, self._tell, self._answer = role, tell, answer
@@ -44,7 +41,7 @@ class SlotHandover:
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
         self._thread.start()
 
-    def heed(self, goal: SlotGoal) -> None:
+    def follow(self, goal: SlotGoal) -> None:
         """Take the newest goal without blocking. Replies arrive through two threads, so one may be overtaken."""
         with self._news:
             if self._goal is not None and overtaken(goal, self._goal):
@@ -130,7 +127,7 @@ class SlotHandover:
             owner = goal.placement.server_of_slot[slot]
             address = goal.addresses[server] if server < len(goal.addresses) else ""
             if owner != self._role.index:
-                self._role.let_go(slot)
+                self._role.release(slot)
             elif address:
                 ask.append(SlotParcel(server, address, (slot,)))
             else:

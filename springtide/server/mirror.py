@@ -130,15 +130,15 @@ def upload_part(folder: pathlib.Path, order: checkpoints.CopyOrder) -> checkpoin
     try:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert process.stdout is not None and process.stdin is not None
-        said = next((line for line in process.stdout if line.startswith(b"{")), b"")
+        report = next((line for line in process.stdout if line.startswith(b"{")), b"")
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in a mount cannot be killed
             code = process.wait(ENDS_S)
         process.stdin.close()
         process.stdout.close()
         done = (
-            msgspec.json.decode(said, type=Uploaded)
-            if said
+            msgspec.json.decode(report, type=Uploaded)
+            if report
             else Uploaded(error=f"its process ended with status {code}")
         )
     except (OSError, msgspec.MsgspecError) as error:

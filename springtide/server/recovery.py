@@ -54,7 +54,7 @@ def bring_back(store: _native.Store, wanted: RestoreOrder, scattered: FileStore 
     found: list[RestoredFrom] = []
     for where, place in places.items():
         looked = checkpoint_io.latest(place, wanted.slots, lineage=wanted.lineage)
-        troubles += [each for each in looked.troubles if each not in troubles]
+        troubles += [trouble for trouble in looked.troubles if trouble not in troubles]
         if looked.manifest is not None:
             found.append(RestoredFrom(where, looked.manifest.number))
     if not found:
@@ -73,8 +73,8 @@ def _import(
     damaged = restore(store, place, source.number, wanted.slots, wanted.lineage)
     log.info("restored from checkpoint %d in %s", source.number, source.where)
     spared = tuple(f"{file} was read from its mirror: {why}" for file, why in damaged.items())
-    for each in spared:
-        log.warning("%s", each)
+    for note in spared:
+        log.warning("%s", note)
     return source._replace(spared=spared)
 
 

@@ -139,7 +139,7 @@ class ServerRole:
         self.in_doubt.pop(slot, None)
         self._server.take_back(slot)
 
-    def let_go(self, slot: int) -> None:
+    def release(self, slot: int) -> None:
         """Drop a slot that was closed for a transfer without an answer from the target, once it is certain that the
         target owns it."""
         self.in_doubt.pop(slot, None)

@@ -92,8 +92,8 @@ def summary(story: Story) -> Summary:
         finished=len(finished),
         reruns=sum(outcome.job.tries > 0 for outcome in outcomes),
         completion=len(finished) / count,
-        completion_small=completion(outcomes, lambda one: one.job.requested.cpu < LARGE_CPU),
-        completion_large=completion(outcomes, lambda one: one.job.requested.cpu >= LARGE_CPU),
+        completion_small=completion(outcomes, lambda outcome: outcome.job.requested.cpu < LARGE_CPU),
+        completion_large=completion(outcomes, lambda outcome: outcome.job.requested.cpu >= LARGE_CPU),
         times=CompletionTimes(
             jct_mean_s=float(np.mean(times)) if times else None,
             jct_p50_s=percentile(times, 50),
@@ -133,9 +133,9 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 def utilization(used: Iterable[Used]) -> Utilization:
     sums = {name: 0.0 for name in Used.__dataclass_fields__}
-    for one in used:
+    for sample in used:
         for name in sums:
-            sums[name] += getattr(one, name)
+            sums[name] += getattr(sample, name)
 
     def share(*names: str) -> float | None:
         given = sum(sums[f"{name}_of"] for name in names)
@@ -167,23 +167,23 @@ def show(summaries: Mapping[str, Summary], *, title: str) -> None:
 
 
 def lines(summaries: Mapping[str, Summary]) -> list[tuple[str, list[str]]]:
-    each = list(summaries.values())
+    values = list(summaries.values())
     return [
-        ("submitted (re-runs)", [f"{one.submitted} ({one.reruns})" for one in each]),
-        ("finished", [f"{one.completion:.1%}" for one in each]),
-        ("JCT, median", [duration(one.times.jct_p50_s) for one in each]),
-        ("JCT, p90", [duration(one.times.jct_p90_s) for one in each]),
-        ("JCT, p99", [duration(one.times.jct_p99_s) for one in each]),
-        ("pending, median", [duration(one.times.pending_p50_s) for one in each]),
-        ("CPU, workers", [share(one.used.worker_cpu) for one in each]),
-        ("CPU, servers", [share(one.used.server_cpu) for one in each]),
-        ("memory, workers", [share(one.used.worker_memory) for one in each]),
-        ("memory, servers", [share(one.used.server_memory) for one in each]),
-        ("out of memory", [f"{one.trouble.oom:.2%}" for one in each]),
-        ("gave up waiting", [f"{one.trouble.scheduling:.2%}" for one in each]),
-        ("slow: hot server", [f"{one.trouble.slow_hot:.2%}" for one in each]),
-        ("slow: straggler", [f"{one.trouble.slow_straggler:.2%}" for one in each]),
-        ("plans a job", [f"{one.changes:.1f}" for one in each]),
+        ("submitted (re-runs)", [f"{summary.submitted} ({summary.reruns})" for summary in values]),
+        ("finished", [f"{summary.completion:.1%}" for summary in values]),
+        ("JCT, median", [duration(summary.times.jct_p50_s) for summary in values]),
+        ("JCT, p90", [duration(summary.times.jct_p90_s) for summary in values]),
+        ("JCT, p99", [duration(summary.times.jct_p99_s) for summary in values]),
+        ("pending, median", [duration(summary.times.pending_p50_s) for summary in values]),
+        ("CPU, workers", [share(summary.used.worker_cpu) for summary in values]),
+        ("CPU, servers", [share(summary.used.server_cpu) for summary in values]),
+        ("memory, workers", [share(summary.used.worker_memory) for summary in values]),
+        ("memory, servers", [share(summary.used.server_memory) for summary in values]),
+        ("out of memory", [f"{summary.trouble.oom:.2%}" for summary in values]),
+        ("gave up waiting", [f"{summary.trouble.scheduling:.2%}" for summary in values]),
+        ("slow: hot server", [f"{summary.trouble.slow_hot:.2%}" for summary in values]),
+        ("slow: straggler", [f"{summary.trouble.slow_straggler:.2%}" for summary in values]),
+        ("plans a job", [f"{summary.changes:.1f}" for summary in values]),
     ]
 
 
@@ -223,18 +223,18 @@ def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
     from matplotlib import ticker
 
     figure, (times, held) = plots.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    for name, one in stories.items():
-        hours = sorted(outcome.jct_s / 3600 for outcome in one.outcomes if outcome.end is JobEnd.FINISHED)
+    for name, events in stories.items():
+        hours = sorted(outcome.jct_s / 3600 for outcome in events.outcomes if outcome.end is JobEnd.FINISHED)
         if hours:
             shares = [place / len(hours) for place in range(len(hours) + 1)]
             times.plot([hours[0], *hours], shares, drawstyle="steps-post", label=name)
-        held.plot([at / 3600 for at, _, _ in one.held], [cpu for _, cpu, _ in one.held], label=name)
+        held.plot([at / 3600 for at, _, _ in events.held], [cpu for _, cpu, _ in events.held], label=name)
     times.set(xscale="log", xlabel="completion time, hours")
     times.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
     times.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     times.xaxis.set_minor_formatter(ticker.NullFormatter())
     times.set(ylabel="part of finished jobs", ylim=(0, 1.02))
-    times.set_title("how long jobs took, pending and all", fontsize=10)
+    times.set_title("time of jobs from submission to end", fontsize=10)
     held.set(xlabel="hours since the first submission", ylabel="cores", ylim=(0, None))
     held.set_title("cores that jobs held", fontsize=10)
     for axis in (times, held):

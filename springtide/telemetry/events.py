@@ -39,8 +39,8 @@ class EventLog:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event with the time of day. Credentials in it are redacted."""
-        told = output.redact_all(msgspec.to_builtins(fields))
-        line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **told})
+        redacted = output.redact_all(msgspec.to_builtins(fields))
+        line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **redacted})
         self._unwritten.append(line + b"\n")
         if len(self._unwritten) > MOST_UNWRITTEN:
             self._unwritten.popleft()

@@ -97,7 +97,7 @@ def open_log(path: pathlib.Path) -> BinaryIO:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        logging.getLogger(__name__).warning("no room for %s: what its process prints is lost", path)
+        logging.getLogger(__name__).warning("no room for %s: the output of its process is lost", path)
         return open(os.devnull, "ab")
 
 

@@ -52,7 +52,7 @@ class SteadyOutput(io.RawIOBase):
         size = memoryview(data).nbytes
         with self._lock:
             if self._held and len(self._held) + size > MOST_HELD:
-                self._drop_held("nobody has read it for long")
+                self._drop_held("its reader was too slow")
             self._held += data
             self._write_held(0.0 if self._stalled else READER_WAIT_S)
         return size

@@ -68,8 +68,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def read(path: pathlib.Path) -> PlannerView:
@@ -88,5 +88,10 @@ def read(path: pathlib.Path) -> PlannerView:
 
 def _last(job: JobView) -> float:
     progress = job.progress
-    known = [progress.submitted_at, progress.started_at, progress.last_change_at, *(one.at for one in job.profiles)]
+    known = [
+        progress.submitted_at,
+        progress.started_at,
+        progress.last_change_at,
+        *(profile.at for profile in job.profiles),
+    ]
     return max(at for at in known if at is not None)

@@ -105,11 +105,11 @@ class MetricsServer:
         if method not in ("GET", "HEAD"):
             return response("405 Method Not Allowed", "only GET\n")
         if path not in (self._path, "/"):
-            return response("404 Not Found", f"figures are at {self._path}\n")
+            return response("404 Not Found", f"metrics are at {self._path}\n")
         try:
             body = self._text()
         except Exception as error:  # a monitoring request must not harm a job
-            log.exception("figures cannot be made")
+            log.exception("cannot collect metrics")
             return response("500 Internal Server Error", f"{type(error).__name__}: {error}\n")
         return response("200 OK", body, kind=CONTENT_TYPE, head_only=method == "HEAD")
 

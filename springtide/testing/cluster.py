@@ -65,7 +65,7 @@ class LocalCluster:
         self._plan = RunPlan(
             spec=spec,
             script=os.fspath(script),
-            arguments=tuple(str(each) for each in arguments),
+            arguments=tuple(str(argument) for argument in arguments),
             grace_s=grace_s,
             **more,
         )
@@ -147,7 +147,7 @@ class LocalCluster:
             platform = self._platform
             lives = platform.running() if platform is not None else []
             return platform is not None and any(
-                platform.hold(each, ProcessLimits(cpu=cpu)) for each in lives if each.role == wanted
+                platform.hold(life, ProcessLimits(cpu=cpu)) for life in lives if life.role == wanted
             )
 
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
@@ -215,9 +215,9 @@ class LocalCluster:
     async def _work(self) -> JobStatus:
         self._platform = LocalPlatform(self.files, warm=self._warm)
         self._agent = Agent(self._plan, self.files, self._platform)
-        return await self._agent.run(self._look)
+        return await self._agent.run(self._on_status)
 
-    def _look(self, status: JobStatus) -> None:
+    def _on_status(self, status: JobStatus) -> None:
         self._seen = status
 
 

@@ -33,8 +33,8 @@ def first_line(error: BaseException, script: str, *, unneeded: bool = False, sta
     if isinstance(error, SyntaxError):
         where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
         return f"{type(error).__name__}: {error.msg} ({where})"
-    said = str(error).strip().splitlines()
-    text = type(error).__name__ + (f": {said[0]}" if said else "")
+    lines = str(error).strip().splitlines()
+    text = type(error).__name__ + (f": {lines[0]}" if lines else "")
     hint = NO_BATCH if unneeded and isinstance(error, NameError | ZeroDivisionError) else ""
     if started_late:
         hint = RESTARTED.format(started=started_late)

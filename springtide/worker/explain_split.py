@@ -86,9 +86,9 @@ class ScriptExplainer:
             return ScriptReport(why=f"{error}. Nothing moves", called=splitting.place)
         return report(splitting, source, made)
 
-    def leave(self, told: ScriptReport) -> None:
+    def leave(self, report: ScriptReport) -> None:
         """Write the report and end the process, because the rest of the script's loop is not needed."""
-        pathlib.Path(self._file).write_bytes(msgspec.json.encode(told))
+        pathlib.Path(self._file).write_bytes(msgspec.json.encode(report))
         sys.stdout.flush()
         sys.stderr.flush()
         self.told = True

@@ -357,7 +357,7 @@ class Job:
         if isinstance(feed, BspStreamFeed):
             assert wired.group is not None
             feed.join_group(wired.group, wired.sharing)
-        rest = self._registry.rest
+        rest = self._registry.send_if_due
         return batches.Batches(
             lambda _: feed.batches(), wired.step, self.meter, ahead=wired.ahead, length=None, at_rest=rest
         )
@@ -400,7 +400,7 @@ class Job:
         read_from: sources.SampleSource | reader.BatchReader,
         passes: int,
     ) -> Iterator[batch_plan.ReadBatch]:
-        source, card, parts, each, picker = data
+        source, card, parts, batch_size, picker = data
         first, link, in_step = passes * card.epochs, self._link, mode == "bsp"
         if source.samples is None:
             epochs = range(first, first + card.epochs)
@@ -416,7 +416,7 @@ class Job:
             tracker,
             dataclasses.replace(card, first_epoch=first),
             unit=1 if wired.cutting is None else wired.cutting.unit,
-            each=each,
+            each=batch_size,
             place=None if group is None else lambda: group.place,
             draining=lambda: link.draining,
         )
@@ -448,7 +448,7 @@ class Job:
         return Splitting(wired.model, source, seed=self._welcome.spec.seed, mode=mode, on_ready=on_ready, **how)
 
     def _at_rest(self) -> None:
-        self._registry.rest()
+        self._registry.send_if_due()
         if isinstance(self._input, reader.BatchReader):
             self._input.between_batches()
 

@@ -120,7 +120,7 @@ def wire(
     convert.grant(served, schema.tables_of(settings.tables))
     rates = TableRates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
-    named = [member for each in groups for member in each.members]
+    named = [member for group in groups for member in group.members]
     client.declare([table.spec for table in served])
     assign = functools.partial(assign_tables, client, served)
     group, reducer = None, None
@@ -201,7 +201,7 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
     if not isinstance(model, nn.Module):
         raise errors.BadInput(f"model is a {type(model).__name__}: expected a torch.nn.Module")
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-    wrapped = next((type(one).__name__ for one in model.modules() if isinstance(one, wrappers)), None)
+    wrapped = next((type(module).__name__ for module in model.modules() if isinstance(module, wrappers)), None)
     if wrapped:
         raise errors.BadInput(
             f"the model is wrapped in {wrapped}: Springtide shares gradients itself. Pass the plain model; "
@@ -209,15 +209,15 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
         )
     if not own:
         raise errors.BadInput("no optimizer was given: pass a torch.optim optimizer, or a list of them")
-    for one in own:
-        if isinstance(one, JobOptimizer):
+    for optimizer in own:
+        if isinstance(optimizer, JobOptimizer):
             raise errors.BadInput("this optimizer came from job.prepare: pass the original torch.optim optimizer")
-        if not isinstance(one, torch.optim.Optimizer):
+        if not isinstance(optimizer, torch.optim.Optimizer):
             raise errors.BadInput(
-                f"optimizer is a {type(one).__name__}: expected a torch.optim.Optimizer of the model's parameters, "
-                "or a list of them"
+                f"optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer of the model's "
+                "parameters, or a list of them"
             )
-        if isinstance(one, torch.optim.LBFGS):
+        if isinstance(optimizer, torch.optim.LBFGS):
             raise errors.BadInput(
                 "LBFGS evaluates the loss several times a step, which served tables cannot take back; "
                 "use SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
@@ -264,8 +264,10 @@ def serve_dense(
     later gets the trained values."""
     held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
-    trained = {id(one.param) for one in held}
-    still = dense.declare_still(client, [(name, one) for name, one in state_tensors(model) if id(one) not in trained])
+    trained = {id(part.param) for part in held}
+    still = dense.declare_still(
+        client, [(name, tensor) for name, tensor in state_tensors(model) if id(tensor) not in trained]
+    )
     served = dense.ServedDense(client, held, frozen=frozen, bounded=max_staleness is not None, still=still)
     served.begin(functools.partial(to_master.shared.once, "springtide: first values of dense parameters"))
     return served
@@ -337,8 +339,8 @@ def outline(
     """Return which parts of this model servers hold; `group` lists the tensors of a bsp group, in order."""
     held: list[DenseSlot] = []
     if isinstance(placed, ServedDense):
-        held = placed.held + [one for one in placed.still if isinstance(one.param, nn.Parameter)]
-    known = {id(one.param) for one in held} | {id(table.weight) for table in tables} | {id(one) for _, one in group}
+        held = placed.held + [part for part in placed.still if isinstance(part.param, nn.Parameter)]
+    known = {id(part.param) for part in held} | {id(table.weight) for table in tables} | {id(part) for _, part in group}
     state = [*model.named_parameters(), *model.named_buffers()]
     fleeting = {
         f"{path}.{name}" if path else name
@@ -352,14 +354,14 @@ def outline(
         ),
         dense=tuple(
             DenseOutline(
-                name=one.name,
-                shape=tuple(one.param.shape),
-                dtype=str(one.param.dtype).removeprefix("torch."),
-                table=one.table,
-                first=one.first,
-                chunks=one.chunks,
+                name=part.name,
+                shape=tuple(part.param.shape),
+                dtype=str(part.param.dtype).removeprefix("torch."),
+                table=part.table,
+                first=part.first,
+                chunks=part.chunks,
             )
-            for one in held
+            for part in held
         ),
         group=tuple("" if name in fleeting else name for name, _ in group),
         in_workers=tuple(name for name, tensor in state if id(tensor) not in known),

@@ -34,7 +34,7 @@ def full_is_told(path: Path) -> Iterator[None]:
         there = next(folder for folder in (path, *path.parents) if folder.exists())
         free = shutil.disk_usage(there).free
         raise errors.DiskFull(
-            f"no room to write under {path} ({free / 2**20:.0f} MiB free); free some or choose another folder"
+            f"no room to write to {path} ({free / 2**20:.0f} MiB are free); free some space or choose another folder"
         ) from error
 
 
@@ -51,7 +51,7 @@ def existing(path: str | Path) -> Path:
         raise errors.MissingFile(f"no file {file}: its folder {file.parent} does not exist")
     names = sorted(entry.name for entry in file.parent.iterdir())
     near = difflib.get_close_matches(file.name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean {str(file.parent / near[0])!r}?" if near else f"{file.parent} holds {len(names)} others."
+    hint = f"Did you mean {str(file.parent / near[0])!r}?" if near else f"{file.parent} holds {len(names)} other files."
     raise errors.MissingFile(f"no file {file}. {hint}")
 
 
@@ -73,7 +73,7 @@ def joined(samples: int, blocks: Iterable[Columns]) -> Columns:
     return whole
 
 
-def kept(
+def cached_arrays(
     homes: Sequence[Path], name: str, content: str, blocks: Iterable[Columns], notes: dict[str, Any] | None = None
 ) -> tuple[Columns, dict[str, Any]]:
     """Return all blocks as arrays of the folder `name`, memory-mapped read-only, and the notes beside them.
@@ -100,7 +100,7 @@ def kept(
             shutil.rmtree(scratch, ignore_errors=True)
         if (found := _read(home / name, content)) is not None:
             return found
-    raise errors.DiskFull(f"nothing can be written to {' or '.join(map(str, homes))}; make one writable")
+    raise errors.DiskFull(f"cannot write to {' or '.join(map(str, homes))}; make one of them writable")
 
 
 def _write(scratch: Path, content: str, blocks: Iterable[Columns], notes: dict[str, Any]) -> None:

@@ -151,14 +151,14 @@ class FieldTables(nn.Module):
         init_std: float = 0.01,
     ) -> None:
         super().__init__()
-        each = [dims] * len(tables) if isinstance(dims, int) else list(dims)
-        if len(each) != len(tables):
-            raise errors.BadInput(f"got {len(tables)} tables and {len(each)} dims; give one dim for all or one each")
+        sizes = [dims] * len(tables) if isinstance(dims, int) else list(dims)
+        if len(sizes) != len(tables):
+            raise errors.BadInput(f"got {len(tables)} tables and {len(sizes)} dims; give one dim for all or one each")
         if not tables or min(tables) < 1:
             raise errors.BadInput(f"tables must be a list of row counts of at least 1 each, got {list(tables)}")
         self.bags = nn.ModuleList(
             bag(rows, dim, sparse=sparse, open_ended=open_ended, init_std=init_std)
-            for rows, dim in zip(tables, each, strict=True)
+            for rows, dim in zip(tables, sizes, strict=True)
         )
 
     def forward(self, sparse: Tensor) -> list[Tensor]:

@@ -119,7 +119,7 @@ def _logit(probability: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(probability) and not (probability.min() >= 0 and probability.max() <= 1):
         low, high = probability.min(), probability.max()
         raise errors.BadInput(
-            f"scores are {low:.4g} to {high:.4g}, expected probabilities; for logits say from_logits=True"
+            f"scores are {low:.4g} to {high:.4g}, expected probabilities; for logits pass from_logits=True"
         )
     inside = np.clip(probability, _TINY, 1 - _TINY)
     return np.asarray(np.log(inside) - np.log1p(-inside))
@@ -129,10 +129,10 @@ def _checked(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.float64],
     y = np.asarray(labels, dtype=np.float64).ravel()
     s = np.asarray(scores, dtype=np.float64).ravel()
     if y.shape != s.shape:
-        raise errors.BadInput(f"got {len(y)} labels and {len(s)} scores; they must be as many")
+        raise errors.BadInput(f"got {len(y)} labels and {len(s)} scores; expected equal numbers")
     if np.isnan(s).any():
         raise errors.BadInput(
-            f"{int(np.isnan(s).sum())} of {len(s)} scores are NaN; the model has diverged, lower its rate"
+            f"{int(np.isnan(s).sum())} of {len(s)} scores are NaN; the model has diverged, lower its learning rate"
         )
     if not np.isin(y, (0.0, 1.0)).all():
         raise errors.BadInput(f"labels must be 0 or 1, got {np.unique(y)[:5].tolist()}")

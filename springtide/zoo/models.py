@@ -409,5 +409,5 @@ def loss(output: Tensor | Predictions, y: Tensor) -> Tensor:
         raise errors.BadInput(f"the ranker needs labels [B, 2] (click, conversion), got {list(y.shape)}")
     click, conversion = y[:, 0], y[:, 1]
     of_click = functional.binary_cross_entropy_with_logits(output.ctr, click)
-    each = functional.binary_cross_entropy_with_logits(output.cvr, conversion, reduction="none")
-    return of_click + (each * click).sum() / torch.clamp(click.sum(), min=1)
+    losses = functional.binary_cross_entropy_with_logits(output.cvr, conversion, reduction="none")
+    return of_click + (losses * click).sum() / torch.clamp(click.sum(), min=1)

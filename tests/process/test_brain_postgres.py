@@ -109,7 +109,7 @@ def test_garbage_is_skipped_and_a_newer_version_refused(url):
         assert opened.history() == store.StoredHistory(jobs=(past(),), unreadable=1)
         with engine.begin() as connection:
             connection.execute(sa.text("UPDATE schema_version SET version = 9999"))
-    with pytest.raises(errors.BadInput, match="written by another one"):
+    with pytest.raises(errors.BadInput, match="use the Springtide that wrote it"):
         store.open_store(url)
 
 
@@ -226,5 +226,5 @@ def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url
 
 
 def test_a_server_that_goes_away_is_said():
-    with pytest.raises(errors.HistoryUnavailable, match="Check that it is there"):
+    with pytest.raises(errors.HistoryUnavailable, match="Check that it exists"):
         store.open_store("postgresql://ada@127.0.0.1:1/brain")

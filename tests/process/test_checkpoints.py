@@ -44,7 +44,7 @@ def test_a_job_stopped_half_way_goes_on_with_other_numbers_of_servers_and_worker
     assert not (tmp_path / "counts.npz").exists()
     others = ["run", "count.py", "--workers", "1", "--servers", "3", "--resume", ".springtide/runs/count"]
     with running.springtide(*others, *script, "0", folder=tmp_path) as job:
-        job.wait_for("going on from checkpoint")
+        job.wait_for("continuing from checkpoint")
         code, out = job.finish()
     assert code == 0, out
     assert counting.differences(tmp_path, ids, epochs=2, batch=20) == {}

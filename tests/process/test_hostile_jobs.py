@@ -174,4 +174,4 @@ def test_a_difference_that_no_guard_sees_is_found_by_comparing_and_the_same_mode
     job, given = trained(tmp_path / "fed", workers=1, lies=True, made=1)
     assert_same(given, alone)
     why = why_without(job)
-    assert "marked" in why and "gives other bits than the data worker's" in why
+    assert "marked" in why and "computes other bits than the data worker sent" in why

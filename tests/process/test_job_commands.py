@@ -65,7 +65,7 @@ def test_a_job_killed_with_its_agent_is_known_as_such(tmp_path):
         job.process.kill()
         job.finish()
     code, out = command(tmp_path, "status")
-    assert code == 0 and out[0].startswith("the command that ran it was killed, and the job with it")
+    assert code == 0 and out[0].startswith("the command that ran the job was killed, which ended the job")
     assert command(tmp_path, "stop")[0] == 2
 
 

@@ -80,5 +80,5 @@ def test_a_submitted_job_whose_agent_is_killed_ends_with_it_and_the_name_is_free
     (run,) = logs.find_runs(folder / ".springtide/runs")
     os.kill(run.card.agent_pid, signal.SIGKILL)
     waiting.until(lambda: not run.running, "the agent is gone")
-    assert told(capsys, "status")[0].startswith("the command that ran it was killed, and the job with it")
+    assert told(capsys, "status")[0].startswith("the command that ran the job was killed, which ended the job")
     assert submitted(folder) == "train-2"

@@ -121,7 +121,7 @@ class World:
         return SlotMigration(doors)
 
     def happen(self, event: events.JobEvent) -> None:
-        self.record.happen(event, 0.0)
+        self.record.apply(event, 0.0)
 
     def ready(self, life: Life) -> None:
         address = f"host:{next(self.ports)}"
@@ -273,7 +273,7 @@ class World:
         packed = slot_loads.pack([slot_loads.SlotCount(slot, 1, 1) for slot in owned])
         if self.dropped == "stop":
             skip_the_stop(self.rollout.calling._call)
-        self.rollout.heard(life.role, packed, holding)
+        self.rollout.on_heartbeat(life.role, packed, holding)
         if (goal := self.rollout.goal_for(life.role)) is not None:
             life.goal = goal
 

@@ -82,7 +82,7 @@ class Histories(RuleBasedStateMachine):
     def want(self, count):
         for _ in range(min(count, 6 - len(self.dispatch.steps))):
             step, self.next_wanted = self.next_wanted, self.next_wanted + 1
-            self.carry_out(self.dispatch.wanted(step, at=self.at))
+            self.carry_out(self.dispatch.add_step(step, at=self.at))
 
     @precondition(lambda self: any(self.workers.values()))
     @rule(number=PICK, took=st.sampled_from([0.0, 0.01, 0.3, 8.0]), again=st.booleans(), first=st.booleans())
@@ -144,7 +144,7 @@ class Histories(RuleBasedStateMachine):
             self.take()
 
     def take(self):
-        self.carry_out(self.dispatch.taken(self.next_taken, at=self.at))
+        self.carry_out(self.dispatch.remove_step(self.next_taken, at=self.at))
         self.next_taken += 1
 
     @invariant()

@@ -89,7 +89,7 @@ def noted_late(weigh):
     ("where", "name", "instead"),
     [
         (JobLedger, "restore", stay),
-        (round.CheckpointStore, "weigh", noted_late(round.CheckpointStore.weigh)),
+        (round.CheckpointStore, "check_slots", noted_late(round.CheckpointStore.check_slots)),
     ],
     ids=["the ledger goes back", "a note is older than any slot"],
 )

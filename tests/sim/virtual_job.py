@@ -90,7 +90,7 @@ class VirtualJob:
             for worker in self.workers:
                 worker.go(self.book, self.card, now)
             if self.balanced:
-                self.apply(balance.look(self.book, range(len(self.workers)), now), now)
+                self.apply(balance.poll(self.book, range(len(self.workers)), now), now)
             tick += 1
             assert now < 1e5, "never ends"
         ledger_invariants.check(self.book)

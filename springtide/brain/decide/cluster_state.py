@@ -207,10 +207,10 @@ class ClusterState:
         return None if advice is None else self._with_data_cores(view.name, advice)
 
     def _consulted(self, view: JobView, *, epoch: int, at: float, ahead: float) -> Advice | None:
-        live = self._shown(shifted(view, ahead), epoch, at)
-        event = live.administrator.shown(live.view, at=at)
+        live = self._observe(shifted(view, ahead), epoch, at)
+        event = live.administrator.observe(live.view, at=at)
         if live.pledge is not None:
-            why = f"it was told to become {live.pledge.plan.shape}, and does not have that shape yet"
+            why = f"it was advised to become {live.pledge.plan.shape}, and does not have that shape yet"
             return Advice(epoch=live.epoch, why=why)
         if event is not None:
             rules = self.rules
@@ -252,9 +252,9 @@ class ClusterState:
         )
         return [PolicyTask(policy=policy, view=view, asking=jobs) for policy, jobs in asking.items()]
 
-    def settle(self, assignment: PolicyTask, decision: Decision, at: float) -> dict[str, Advice]:
+    def advise(self, assignment: PolicyTask, decision: Decision, at: float) -> dict[str, Advice]:
         """Return advice for the jobs that asked. A job with a newer view waits for the next round."""
-        said, told = DecisionByJob(decision), {}
+        by_job, advice = DecisionByJob(decision), {}
         asked = [
             (name, live)
             for name, epoch in assignment.asking.items()
@@ -262,18 +262,18 @@ class ClusterState:
         ]
         self._held = self.held()
         # shrinking jobs first: they free resources for the others
-        for name, live in sorted(asked, key=lambda one: grows(said.plans.get(one[0]), one[1].view)):
+        for name, live in sorted(asked, key=lambda pair: grows(by_job.plans.get(pair[0]), pair[1].view)):
             live.asks = False
-            live.advice = self._answer(live, said, at)
-            told[name] = self._with_data_cores(name, live.advice)
+            live.advice = self._answer(live, by_job, at)
+            advice[name] = self._with_data_cores(name, live.advice)
         shown = {view.name: view for view in assignment.view.jobs}
-        for name, plan in said.plans.items():
+        for name, plan in by_job.plans.items():
             other = self.jobs.get(name)
             if other is None or name in assignment.asking or other.asks or other.pledge is not None:
                 continue
             if self._usual == assignment.policy and other.view is shown.get(name):
                 other.offer = (plan, at, other.view.shape)
-        return told
+        return advice
 
     def _feed(self) -> None:
         """Divide the cores that workers and servers leave free among the data workers of all jobs."""
@@ -289,14 +289,14 @@ class ClusterState:
             return advice
         return replace(advice, data_cores=cores, notes=(*advice.notes, f"data workers: {why}"))
 
-    def _answer(self, live: LiveJobView, said: DecisionByJob, at: float) -> Advice:
-        plan = said.plans.get(live.view.name)
+    def _answer(self, live: LiveJobView, decision: DecisionByJob, at: float) -> Advice:
+        plan = decision.plans.get(live.view.name)
         request = live.request
         notes = () if request is None else (f"{request.kind} ({request.cause}): {request.why}",)
         if plan is not None and not self._promise(live, plan, at):
-            why = f"{plan.reason}; it waits until other jobs have given back what that takes"
+            why = f"{plan.reason}; it waits until other jobs have released these resources"
             return Advice(epoch=live.epoch, why=why, notes=notes)
-        return said.advice(live.view.name, epoch=live.epoch, notes=notes)
+        return decision.advice(live.view.name, epoch=live.epoch, notes=notes)
 
     def _promise(self, live: LiveJobView, plan: ShapePlan, at: float) -> bool:
         """Promise a plan if it fits. `_held` is the total of all jobs."""
@@ -322,7 +322,7 @@ class ClusterState:
         live.advice = Advice(epoch=live.epoch, plan=plan, why=plan.reason, notes=("decided with other jobs",))
         return live.advice
 
-    def _shown(self, view: JobView, epoch: int, at: float) -> LiveJobView:
+    def _observe(self, view: JobView, epoch: int, at: float) -> LiveJobView:
         live = self.jobs.get(view.name)
         if live is None:
             administrator = Administrator(period_s=self.rules.period_s)
@@ -347,4 +347,4 @@ def _again(live: LiveJobView, at: float) -> str:
     shape."""
     if live.advice is not None and live.advice.plan is None:
         return live.advice.why
-    return f"nothing is new; it is looked at again in {max(0.0, live.administrator.next_look() - at):.0f} s"
+    return f"nothing has changed; the next decision is in {max(0.0, live.administrator.next_look() - at):.0f} s"

@@ -52,7 +52,7 @@ class Administrator:
         self._raised: dict[EventKind, tuple[object, float]] = {}
         self._last_at = -math.inf
 
-    def shown(self, view: JobView, *, at: float) -> Event | None:
+    def observe(self, view: JobView, *, at: float) -> Event | None:
         """Return the most urgent new event. A known problem counts as new again after one period."""
         first, self._seen = not self._seen, True
         measured = any(profile.timing.steps > 0 for profile in view.profiles)
@@ -79,15 +79,15 @@ class Administrator:
 
 def _problems(view: JobView, first: bool) -> Iterator[tuple[Event, object]]:
     """Return the problems of a job, most urgent first, each with what identifies it."""
-    troubles = sorted({(one.trouble.value, str(one.role), one.why) for one in view.findings})
-    memory = [one for one in troubles if one[0] in MEMORY]
-    others = [one for one in troubles if one[0] not in MEMORY]
+    troubles = sorted({(finding.trouble.value, str(finding.role), finding.why) for finding in view.findings})
+    memory = [trouble for trouble in troubles if trouble[0] in MEMORY]
+    others = [trouble for trouble in troubles if trouble[0] not in MEMORY]
     if memory:
-        yield Event(EventKind.OOM, _told(memory)), [one[:2] for one in memory]
+        yield Event(EventKind.OOM, _joined(memory)), [entry[:2] for entry in memory]
     if view.shape is None:
         yield Event(EventKind.CREATED, "it is new" if first else "it still waits for its first shape"), "no shape"
     if others:
-        yield Event(EventKind.SLOW, _told(others)), [one[:2] for one in others]
+        yield Event(EventKind.SLOW, _joined(others)), [entry[:2] for entry in others]
     if slowed := slower(view.profiles):
         yield Event(EventKind.SLOW, slowed), "pace"
 
@@ -98,7 +98,9 @@ def slower(profiles: tuple[Profile, ...]) -> str:
     if not profiles:
         return ""
     now = profiles[-1]
-    before = [one.step_s for one in profiles[:-1] if one.shape == now.shape and 0 < one.step_s < math.inf]
+    before = [
+        profile.step_s for profile in profiles[:-1] if profile.shape == now.shape and 0 < profile.step_s < math.inf
+    ]
     if len(before) < ENOUGH or not 0 < now.step_s < math.inf:
         return ""
     usual = statistics.median(before)
@@ -107,7 +109,7 @@ def slower(profiles: tuple[Profile, ...]) -> str:
     return f"a step takes {now.step_s:.3g} s, {usual:.3g} s before in the same shape"
 
 
-def _told(troubles: list[tuple[str, str, str]]) -> str:
+def _joined(troubles: list[tuple[str, str, str]]) -> str:
     return "; ".join(f"{trouble} ({role}): {why}" for trouble, role, why in troubles)
 
 
@@ -140,7 +142,7 @@ def _cause(kind: EventKind, view: JobView) -> str:
         case EventKind.PERIODIC:
             return str(view.stage)
         case EventKind.OOM:
-            found = [one for trouble in MEMORY for one in view.findings if one.trouble is trouble]
+            found = [finding for trouble in MEMORY for finding in view.findings if finding.trouble is trouble]
             return f"{found[0].role.kind} memory" if found else "memory"
         case EventKind.SLOW:
             return _cause_of_slowness(view)
@@ -148,7 +150,7 @@ def _cause(kind: EventKind, view: JobView) -> str:
 
 def _cause_of_slowness(view: JobView) -> str:
     for trouble in (FindingKind.STRAGGLER, FindingKind.HOT_SERVER, FindingKind.SLOW_SERVER):
-        if any(one.trouble is trouble for one in view.findings):
+        if any(finding.trouble is trouble for finding in view.findings):
             return str(trouble)
     for kind in (RoleKind.SERVER, RoleKind.WORKER):
         shares = [use.cpu_used / use.cpu for use in view.used_by(kind) if use.cpu > 0]

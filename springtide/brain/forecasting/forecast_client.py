@@ -69,8 +69,8 @@ class Forecasting:
             kept = forecast.later(max(round((at - made_at) / history.step_s), 0), steps)
             if kept.step_s == history.step_s and len(kept.mean) == steps:
                 return kept.because(self.trouble) if self.trouble else kept
-        why = self.trouble or f"forecaster {self.name} is at work still"
-        return BUILT_IN["default"](history, steps).because(f"{why}: the default model")
+        why = self.trouble or f"forecaster {self.name} is still working"
+        return BUILT_IN["default"](history, steps).because(f"{why}: the default model is used")
 
     async def close(self) -> None:
         if self._task is not None:
@@ -83,22 +83,22 @@ class Forecasting:
         forecast."""
         fresh = at - self._chosen_at < CHOOSE_AGAIN_S
         try:
-            said = await self._answer(history, steps, self.chosen if fresh else "")
-            if said.failed:
-                raise ValueError(said.failed)
-            kept = (at, said.forecast(history.step_s, steps))
+            answer = await self._answer(history, steps, self.chosen if fresh else "")
+            if answer.failed:
+                raise ValueError(answer.failed)
+            kept = (at, answer.forecast(history.step_s, steps))
         except (OSError, EOFError, TimeoutError, ValueError, frames.BadFrame) as error:
             what = f"no answer in {self._limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
             self.trouble = f"forecaster {self.name} failed ({what})"
-            log.warning("%s; asked again in %.0f s", self.trouble, self._retry_s)
+            log.warning("%s; next attempt in %.0f s", self.trouble, self._retry_s)
             self._next_at = at + self._retry_s
             self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
             return
         self._kept, self.trouble, self._retry_s = kept, "", FIRST_RETRY_S
         self._next_at = at + self._again_s
-        if said.chosen and not fresh:
-            self.chosen, self.chosen_why, self._chosen_at = said.chosen, said.chosen_why, at
-            log.info("%s", said.chosen_why)
+        if answer.chosen and not fresh:
+            self.chosen, self.chosen_why, self._chosen_at = answer.chosen, answer.chosen_why, at
+            log.info("%s", answer.chosen_why)
 
     async def _answer(self, history: PastTraffic, steps: int, chosen: str) -> ForecastReply:
         process = self._process = await child_process.start("springtide.brain.forecasting.forecast_process")

@@ -48,7 +48,7 @@ class ForecastReply(msgspec.Struct, frozen=True):
     def forecast(self, step_s: float, steps: int) -> RateForecast:
         parts = [np.frombuffer(part) if not len(part) % 8 else np.zeros(0) for part in (self.mean, self.low, self.high)]
         if any(len(part) != steps or not np.isfinite(part).all() for part in parts):
-            raise frames.BadFrame(f"a forecast of {len(parts[0])} steps came, {steps} were asked for")
+            raise frames.BadFrame(f"a forecast of {len(parts[0])} steps was returned, {steps} were requested")
         mean, low, high = parts
         return RateForecast(
             step_s=step_s, mean=mean, low=low, high=high, member=self.member, why=self.why, tried=self.tried
@@ -66,16 +66,16 @@ def answer(asked: ForecastRequest) -> ForecastReply:
         if name == registry.AUTO:
             choice = registry.choose(history)
             name, why = choice.name, choice.why
-        said = registry.load(name)(history, asked.steps)
+        forecast = registry.load(name)(history, asked.steps)
     except Exception as error:  # third-party code may raise anything; the client reports it and uses the default model
         return ForecastReply(failed=f"{type(error).__name__}: {error}")
     return ForecastReply(
-        _bytes(said.mean),
-        _bytes(said.low),
-        _bytes(said.high),
-        said.member,
-        said.why,
-        said.tried,
+        _bytes(forecast.mean),
+        _bytes(forecast.low),
+        _bytes(forecast.high),
+        forecast.member,
+        forecast.why,
+        forecast.tried,
         name if asked.name == registry.AUTO else "",
         why,
     )

@@ -69,10 +69,10 @@ class TimedForecaster:
         if self._took_s > self._left_s:
             raise TimeoutError(f"it takes {self._took_s:.0f} s a forecast")
         began = self._clock()
-        said = self._forecaster(history, steps)
+        forecast = self._forecaster(history, steps)
         self._took_s = self._clock() - began
         self._left_s -= self._took_s
-        return said
+        return forecast
 
 
 def _mstl(past: Array, day: int, steps: int) -> Array:
@@ -80,6 +80,6 @@ def _mstl(past: Array, day: int, steps: int) -> Array:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # statsforecast would warn about its own choice of trend
-        said = MSTL(season_length=[day, 7 * day]).forecast(y=past, h=steps)
-    mean: Array = said["mean"]
+        forecast = MSTL(season_length=[day, 7 * day]).forecast(y=past, h=steps)
+    mean: Array = forecast["mean"]
     return mean

@@ -58,7 +58,7 @@ def read_request(source: BinaryIO, decoder: "msgspec.msgpack.Decoder[T]", *, lim
         return None
     (size,) = frames.LENGTH.unpack(head)
     if size > limit:
-        raise errors.BadInput(f"a request of {size} bytes announced, at most {limit} are taken")
+        raise errors.BadInput(f"a request of {size} bytes was announced; the limit is {limit}")
     return frames.unpack(source.read(size), decoder)
 
 

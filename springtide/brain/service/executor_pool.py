@@ -72,7 +72,7 @@ class ExecutorPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return tuple(one.pid for one in self._processes.values() if one.returncode is None)
+        return tuple(process.pid for process in self._processes.values() if process.returncode is None)
 
     async def resize(self, executors: int) -> None:
         """Set the number of executors; surplus executors finish their current task first."""
@@ -127,7 +127,7 @@ class ExecutorPool:
             await self._start(number)
             return
         except BaseException:
-            await self._again(work, "its executor was let go")
+            await self._again(work, "its executor was released")
             raise
         if not work.answer.done():
             work.answer.set_result(decision)
@@ -154,7 +154,7 @@ class ExecutorPool:
             try:
                 self._processes[number] = await child_process.start("springtide.brain.service.executor_pool")
             except OSError as error:
-                log.warning("no executor can be started now (%s); it is tried again", error)
+                log.warning("no executor can be started now (%s); the next attempt follows", error)
                 await asyncio.sleep(AGAIN_S)
 
     async def _end(self, number: int) -> None:

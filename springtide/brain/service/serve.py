@@ -168,9 +168,9 @@ async def _serve_once(
         finally:
             shown.serving = False
         if over.is_set():
-            log.info("going; live jobs and promises are in the database")
+            log.info("stopping; live jobs and promises are in the database")
         elif not options.standby:
-            raise errors.JobFailed("another brain serves from the database by now: this one must not any more")
+            raise errors.JobFailed("another brain serves from the database now, so this one stops")
 
 
 async def _first(*events: asyncio.Event) -> None:
@@ -208,8 +208,8 @@ async def serving(options: ServeOptions, over: asyncio.Event | None = None) -> A
             if options.standby:
                 works.append(service.watch())
             loops += map(asyncio.create_task, works)
-            said = addresses.MasterLocation(pid=os.getpid(), address=service.address, tls=asking)
-            addresses.write_master(where_file(options.folder), said)
+            location = addresses.MasterLocation(pid=os.getpid(), address=service.address, tls=asking)
+            addresses.write_master(where_file(options.folder), location)
             yield service
         finally:
             for loop in loops:

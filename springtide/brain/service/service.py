@@ -58,14 +58,7 @@ class RoundCounts:
 class BrainService:
     """One brain. Use it within one event loop. Database calls run in threads, one at a time."""
 
-    def __init__(
-        self,
-        rules: BrainRules,
-        store: BrainStore,
-        pool: ExecutorPool,
-        *,
-        strict: bool = False,
-    ) -> None:
+    def __init__(self, rules: BrainRules, store: BrainStore, pool: ExecutorPool, *, strict: bool = False) -> None:
         """With `strict`, standbys wait to take over, so a promise counts only once it is written."""
         self.address = ""
         self.deposed = asyncio.Event()
@@ -95,7 +88,7 @@ class BrainService:
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
         if self.deposed.is_set():
-            raise errors.TemporaryError("this brain serves no more: ask the one that does")
+            raise errors.TemporaryError("this brain has stopped serving: ask the active brain")
         match request:
             case messages.Consult():
                 return await self._consult(request)
@@ -123,7 +116,7 @@ class BrainService:
                 await self._round()
             except Exception as error:  # after any failure, masters must not wait, and the next round may succeed
                 log.exception("a round of decisions failed")
-                self._give_up(f"a round of decisions failed: {type(error).__name__}: {error}")
+                self._fail_all(f"a round of decisions failed: {type(error).__name__}: {error}")
 
     async def tidy(self, every_s: float = KEEP_S) -> None:
         while True:
@@ -136,7 +129,7 @@ class BrainService:
             except errors.BadInput as error:
                 self._depose(str(error))
             except Exception as error:  # one bad view must not stop the brain from forgetting silent jobs
-                self._trouble = f"live jobs were not written down: {type(error).__name__}: {error}"
+                self._trouble = f"live jobs were not stored: {type(error).__name__}: {error}"
                 log.exception("live jobs were not written down")
 
     async def watch(self, every_s: float = WATCH_S) -> None:
@@ -148,15 +141,15 @@ class BrainService:
 
     def _depose(self, why: str) -> None:
         log.warning("this brain stops serving: %s", why)
-        self._give_up(f"this brain serves no more: {why}")
+        self._fail_all(f"this brain has stopped serving: {why}")
         self.deposed.set()
 
     async def write_down(self) -> None:
         """Write all jobs with a view newer than their row, and delete the rows of forgotten jobs."""
         gone = self.council.forget(self._now())
         for name in gone:
-            self._let_go(name)
-            log.info("job %s has not been heard of for long: forgotten", name)
+            self._forget_job(name)
+            log.info("job %s has sent no view for long: forgotten", name)
         stale = [name for name, live in self.council.jobs.items() if live.seen_at > live.kept_at]
         await self._keep(stale, gone)
 
@@ -175,13 +168,13 @@ class BrainService:
             self._asked.set()
             advice = await future
         elif advice.plan is not None and not await self._keep([view.name]) and self._strict:
-            raise errors.TemporaryError(f"what job {own} was promised could not be written down")
+            raise errors.TemporaryError(f"what job {own} was promised could not be stored")
         return messages.Counsel(cluster_state.own_words(advice, own))
 
     async def _conclude(self, request: messages.ConcludeJob) -> Ok:
         name = self._names.of(request.past.name, request.key)
         self.council.conclude(name)
-        self._let_go(name)
+        self._forget_job(name)
         await self._keep([], [name])
         await self._in_thread(lambda: self._store.remember(request.past))
         self._past.read_at, self._past.total = float("-inf"), self._past.total + 1
@@ -193,12 +186,12 @@ class BrainService:
             await self._read_history()
         began = time.monotonic()
         assignments = self.council.assignments(self._past.history.jobs, now)
-        decided = await asyncio.gather(*(self._decided(one) for one in assignments))
-        told = {name: advice for each in decided for name, advice in each.items()}
+        decided = await asyncio.gather(*(self._decided(assignment) for assignment in assignments))
+        told = {name: advice for answers in decided for name, advice in answers.items()}
         self._counts.decisions += 1
         self._counts.decision_s = time.monotonic() - began
         if not await self._keep([name for name, advice in told.items() if advice.plan is not None]) and self._strict:
-            raise errors.TemporaryError(f"promises could not be written down: {self._trouble}")
+            raise errors.TemporaryError(f"promises could not be stored: {self._trouble}")
         for name, advice in told.items():
             future = self._waiting.pop(name, None)
             if future is not None and not future.done():
@@ -206,7 +199,7 @@ class BrainService:
         if any(live.asks for live in self.council.jobs.values()):
             self._asked.set()
 
-    def _give_up(self, why: str) -> None:
+    def _fail_all(self, why: str) -> None:
         self._trouble = why
         for live in self.council.jobs.values():
             live.asks = False
@@ -215,11 +208,11 @@ class BrainService:
                 future.set_exception(errors.TemporaryError(why))
         self._waiting.clear()
 
-    async def _decided(self, one: PolicyTask) -> dict[str, Advice]:
-        decision = await self.pool.decide(PolicyQuery(one.policy, one.view, self.council.rules.config))
-        return self.council.settle(one, decision, self._now())
+    async def _decided(self, task: PolicyTask) -> dict[str, Advice]:
+        decision = await self.pool.decide(PolicyQuery(task.policy, task.view, self.council.rules.config))
+        return self.council.advise(task, decision, self._now())
 
-    def _let_go(self, name: str) -> None:
+    def _forget_job(self, name: str) -> None:
         self._names.forget(name)
         future = self._waiting.pop(name, None)
         if future is not None and not future.done():
@@ -230,7 +223,7 @@ class BrainService:
         now, live = self._now(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
         if not live and not gone:
             return True
-        rows = {name: row for name, one in live.items() if (row := self._row(one)) is not None}
+        rows = {name: row for name, job in live.items() if (row := self._row(job)) is not None}
         try:
             await self._in_thread(lambda: self._store.keep_live(list(rows.values()), gone or []))
         except errors.SpringtideError as error:
@@ -247,7 +240,7 @@ class BrainService:
         try:
             return rows.live_row(live)
         except errors.BadInput as error:
-            self._troubled("a job was not written down", error)
+            self._troubled("a job was not stored", error)
             return None
 
     def _troubled(self, what: str, error: errors.SpringtideError) -> None:
@@ -288,7 +281,7 @@ class BrainService:
 
 
 def _shown(name: str, live: LiveJobView, now: float) -> messages.LiveJob:
-    request, said = live.request, live.advice
+    request, advice = live.request, live.advice
     return messages.LiveJob(
         name=name,
         user=live.view.identity.user,
@@ -298,6 +291,6 @@ def _shown(name: str, live: LiveJobView, now: float) -> messages.LiveJob:
         event=str(request.kind) if request else "",
         cause=request.cause if request else "",
         policy=request.policy if request else "",
-        why=said.why if said else "",
+        why=advice.why if advice else "",
         promised=live.pledge.plan.shape if live.pledge else None,
     )

@@ -72,13 +72,7 @@ def live_row(live: LiveJobView) -> dict[str, Any]:
         pledge = None if live.pledge is None else msgspec.msgpack.encode(live.pledge)
     except OverflowError as error:
         raise errors.BadInput(f"job {name!r}: a number in its view does not fit into 64 bits") from error
-    return {
-        "name": storable(name),
-        "seen_at": live.seen_at,
-        "epoch": live.epoch,
-        "pledge": pledge,
-        "view": view,
-    }
+    return {"name": storable(name), "seen_at": live.seen_at, "epoch": live.epoch, "pledge": pledge, "view": view}
 
 
 def restore_live(council: ClusterState, found: Iterable[Mapping[str, Any]], *, at: float) -> int:
@@ -98,7 +92,7 @@ def restore_live(council: ClusterState, found: Iterable[Mapping[str, Any]], *, a
 def _live_of(row: Mapping[str, Any], period_s: float) -> LiveJobView:
     view = _views.decode(row["view"])
     if row["name"] != storable(view.name) or not math.isfinite(row["seen_at"]):
-        raise ValueError("a row that belongs to nobody")
+        raise ValueError("a row that belongs to no job")
     return LiveJobView(
         view=view,
         epoch=int(row["epoch"]),

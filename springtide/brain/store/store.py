@@ -124,7 +124,7 @@ class BrainStore:
         lost the lock cannot write, and its successor reads all earlier writes.
         """
         self._strict = strict and self._engine.dialect.name == "postgresql"
-        with said(self.where):
+        with database_errors(self.where):
             if self._engine.dialect.name != "postgresql":
                 self._claim_file()
             elif self._lock is None or not _answers(self._lock):
@@ -178,8 +178,10 @@ class BrainStore:
                 yield connection
             return
         if self._lock is None:
-            raise errors.Fenced(f"this brain has lost its lock on the database {self.where}: it may write no more")
-        with said(self.where):
+            raise errors.Fenced(
+                f"this brain has lost its lock on the database {self.where}: it must not write any more"
+            )
+        with database_errors(self.where):
             try:
                 with self._lock.begin():
                     yield self._lock
@@ -193,14 +195,14 @@ class BrainStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        with said(self.where), self._engine.begin() as connection:
+        with database_errors(self.where), self._engine.begin() as connection:
             yield connection
 
 
 def open_store(url: str) -> BrainStore:
     parsed = parse(url)
     where = parsed.render_as_string(hide_password=True)
-    with said(where):
+    with database_errors(where):
         engine = _engine(parsed)
         try:
             create(engine, where=where)
@@ -233,13 +235,13 @@ def parse(url: str) -> sa.URL:
 
 
 @contextlib.contextmanager
-def said(where: str) -> Iterator[None]:
+def database_errors(where: str) -> Iterator[None]:
     try:
         yield
     except exc.SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
         raise errors.HistoryUnavailable(
-            f"the brain's database {where}: {cause[0]}. Check that it is there and whole."
+            f"the brain's database {where}: {cause[0]}. Check that it exists and is intact."
         ) from error
 
 
@@ -313,6 +315,6 @@ def create(engine: sa.Engine, *, where: str) -> None:
             connection.execute(sa.insert(versions).values(version=VERSION))
         elif version != VERSION:
             raise errors.BadInput(
-                f"the history at {where} is of version {version}, this Springtide reads version {VERSION}: it was "
-                "written by another one. Use the Springtide that wrote it, or give another database."
+                f"the history at {where} has version {version}, this Springtide reads version {VERSION}: "
+                "use the Springtide that wrote it, or give another database."
             )

@@ -107,14 +107,14 @@ class Checkpointer:
                 state = read()
             except (OSError, errors.BadInput) as error:
                 skipped.append(f"step {saved_step}: {error}")
-                log.warning("the save of step %d cannot be used, so an older one is loaded: %s", saved_step, error)
+                log.warning("cannot load the save of step %d, loading an older one: %s", saved_step, error)
                 continue
             return Loaded(saved_step, state, source, tuple(skipped))
         known = sorted({manifest.step for manifest in manifests})
         if step is not None and not skipped:
             raise errors.MissingFile(f"no save of step {step} at {self._storage.url}; steps there: {known or 'none'}")
         if skipped:
-            raise errors.BadInput(f"nothing at {self._storage.url} can be loaded: {'; '.join(skipped)}")
+            raise errors.BadInput(f"cannot load any save at {self._storage.url}: {'; '.join(skipped)}")
         return None
 
     def saved(self) -> list[StateManifest]:
@@ -148,12 +148,10 @@ class Checkpointer:
     def _begin(self) -> saver.SaveQueue:
         """On the first save: take the lock, start the saver, and find the last sequence number."""
         if self._closed:
-            raise errors.BadInput("this checkpointer is closed; make another one")
+            raise errors.BadInput("this checkpointer is closed; create another one")
         if self._saving is not None:
             if self._saving.pid != os.getpid():
-                raise errors.BadInput(
-                    "a forked process cannot save with its parent's checkpointer; make one of its own"
-                )
+                raise errors.BadInput("a forked process cannot use its parent's checkpointer; create another one there")
             return self._saving
         self._lock = saver.lock(self.folder, within_s=LOCK_WITHIN_S)
         in_memory = saver.whole_images(self.folder)
@@ -190,7 +188,7 @@ class Checkpointer:
         with self._storage.open(manifest) as file:
             head, state, crc = state_image.read_image(file)
         if (head.image_bytes, crc) != (manifest.bytes, manifest.crc):
-            raise errors.BadInput(f"{manifest.stem}.state has another checksum than its manifest: torn, or changed")
+            raise errors.BadInput(f"{manifest.stem}.state is torn or was changed: its checksum is not the manifest's")
         return state
 
 

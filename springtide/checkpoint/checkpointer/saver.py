@@ -102,11 +102,11 @@ def lock(folder: pathlib.Path, *, within_s: float) -> int:
         if time.monotonic() >= deadline:
             os.close(descriptor)
             raise errors.BadInput(
-                f"another process saves to this URL ({folder} is locked; waited {within_s:g} s). "
-                "Give every process a URL of its own, such as URL/rank-0."
+                f"another process saves to this URL ({folder} was locked for {within_s:g} s). "
+                "Use a separate URL for each process, such as URL/rank-0."
             )
         if not logged:
-            log.info("waiting for the last process that saved to this URL: its saver is still writing")
+            log.info("waiting for the saver of an earlier process, which still writes to this URL")
             logged = True
         time.sleep(POLL_S)
 
@@ -280,7 +280,7 @@ class Save:
     def end(self, outcome: Outcome, error: str = "") -> None:
         self.outcome, self.error = outcome, error
         if error:
-            log.error("the save of step %d is in memory only: %s", self.step, error)
+            log.error("the save of step %d exists in memory only: %s", self.step, error)
         self._over.set()
 
 
@@ -300,7 +300,7 @@ class SaverProcess:
     def save(self, request: ImageRequest) -> SaveReply:
         """Let the saver write the image. Raise SaverFailed if the saver dies."""
         if self._process is not None and self._process.poll() is not None:
-            log.warning("the saver process ended with status %d; another one is started", self._reap())
+            log.warning("the saver process ended with status %d; starting another one", self._reap())
         if self._process is None:
             self._process = subprocess.Popen(
                 self._command,

@@ -234,9 +234,14 @@ def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _
     return there[-1]
 
 
-def _shows_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    alike = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
-    return alike and one.device == other.device and one.is_neg() == other.is_neg() and one.is_conj() == other.is_conj()
+def _shows_the_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    alike = tensor.dtype == other.dtype and tensor.shape == other.shape and tensor.stride() == other.stride()
+    return (
+        alike
+        and tensor.device == other.device
+        and tensor.is_neg() == other.is_neg()
+        and tensor.is_conj() == other.is_conj()
+    )
 
 
 def _unfit(

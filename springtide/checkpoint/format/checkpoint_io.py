@@ -150,13 +150,13 @@ def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> Non
         raise DamagedImage(f"{where} is torn: {len(image)} of {segment.length} bytes")
     content = np.frombuffer(image, dtype=np.uint8)
     if not _native.is_whole_image(content):
-        raise DamagedImage(f"{where} is damaged: its checksum does not fit")
+        raise DamagedImage(f"{where} is damaged: its checksum does not match")
     try:
         facts = _native.image_facts(content)
     except errors.BadInput as error:  # the image has another version, or its version field is damaged
         raise DamagedImage(f"{where}: {error}") from error
     if facts != (slot, segment.full, segment.checksum):
-        raise DamagedImage(f"{where} is another one than was written there")
+        raise DamagedImage(f"{where} is not the image that was written there")
 
 
 def _image(place: FileStore, file: str, slot: int, segment: SlotSegment) -> bytes:
@@ -261,5 +261,5 @@ def leave_room(file: int) -> None:
     disk = os.fstatvfs(file)
     left = min(LEFT_FREE, OF_DISK * disk.f_blocks * disk.f_frsize)
     if disk.f_bavail * disk.f_frsize < left:
-        why = f"{os.strerror(errno.ENOSPC)} but {show_memory(int(left))}, which are for the job's journal"
+        why = f"{os.strerror(errno.ENOSPC)} but {show_memory(int(left))}, which are reserved for the job's journal"
         raise OSError(errno.ENOSPC, why)

@@ -74,7 +74,7 @@ def decode(body: bytes) -> SavedGroup:
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"the model of the bsp group cannot be read: {error}") from None
     if saved.format != FORMAT:
-        raise errors.BadInput(f"a model of a bsp group of format {saved.format}; this Springtide reads {FORMAT}")
+        raise errors.BadInput(f"the model of the bsp group has format {saved.format}; this Springtide reads {FORMAT}")
     return saved
 
 

@@ -182,7 +182,7 @@ def decode(content: bytes) -> Manifest:
     if len(body) != length:
         raise errors.BadInput(f"the manifest is cut short: {len(body)} of {length} bytes")
     if zlib.crc32(body) != checksum:
-        raise errors.BadInput("the manifest is damaged: its checksum does not fit")
+        raise errors.BadInput("the manifest is damaged: its checksum does not match")
     try:
         progress = msgspec.msgpack.decode(body, type=SavedProgress)
         scripts = msgspec.msgpack.decode(body, type=ScriptStates)

@@ -143,14 +143,14 @@ class UrlStore:
 
     def size(self, name: str) -> int | None:
         try:
-            with self._asked():
+            with self._store_errors():
                 return cast(int, self._files.size(self._path(name)))
         except FileNotFoundError:
             return None
 
     def version(self, name: str) -> str:
         """Return the store's version of a file, which changes with every write."""
-        with self._asked():
+        with self._store_errors():
             return str(self._files.checksum(self._path(name)))
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -166,19 +166,19 @@ class UrlStore:
         return content[offset - first : offset - first + length]
 
     def _fetch(self, name: str, offset: int, length: int | None) -> bytes:
-        with self._asked():
+        with self._store_errors():
             end = None if length is None else offset + length
             content: bytes = self._files.cat_file(self._path(name), start=offset, end=end)
         return content
 
     def open(self, name: str) -> BinaryIO:
-        with self._asked():
+        with self._store_errors():
             return cast(BinaryIO, self._files.open(self._path(name), "rb"))
 
     def write(self, name: str, content: bytes) -> None:
         self._block.cache_clear()
         if not self._renames:
-            with self._asked(to_write=True):
+            with self._store_errors(to_write=True):
                 self._make_folder()
                 self._files.pipe_file(self._path(name), content)  # object stores show only complete objects
             return
@@ -192,7 +192,7 @@ class UrlStore:
         back.
         """
         self._block.cache_clear()
-        with self._asked(to_write=True):
+        with self._store_errors(to_write=True):
             self._make_folder()
             if self.local_root:
                 return _create_new(pathlib.Path(self.local_root) / name, content)
@@ -233,7 +233,7 @@ class UrlStore:
         # on object stores this is the final path, because they show only complete objects
         unfinished = self._path(f"{name}.part" if self._renames else name)
         try:
-            with self._asked(to_write=True):
+            with self._store_errors(to_write=True):
                 self._make_folder()
                 with self._files.open(unfinished, "wb") as file:
                     yield cast(BinaryIO, file)
@@ -252,11 +252,11 @@ class UrlStore:
 
     def remove(self, name: str) -> None:
         self._block.cache_clear()
-        with contextlib.suppress(FileNotFoundError), self._asked():
+        with contextlib.suppress(FileNotFoundError), self._store_errors():
             self._files.rm_file(self._path(name))
 
     @contextlib.contextmanager
-    def _asked(self, *, to_write: bool = False) -> Iterator[None]:
+    def _store_errors(self, *, to_write: bool = False) -> Iterator[None]:
         """Convert a library's errors to StoreFailed. A missing file stays FileNotFoundError, except in a write."""
         try:
             yield
@@ -280,7 +280,7 @@ class UrlStore:
     def _listed(self, kind: str) -> list[str]:
         self._files.invalidate_cache()
         try:
-            with self._asked():
+            with self._store_errors():
                 entries: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
         except FileNotFoundError:
             return []
@@ -342,7 +342,7 @@ class StoreAnswers:
         """Return why to give up; empty if a store answered recently."""
         if self._clock() - self._last <= SILENCE_S:
             return ""
-        return f"the store has neither answered nor failed for {SILENCE_S:g} s; look whether it can be reached"
+        return f"the store has not responded for {SILENCE_S:g} s; check that it can be reached"
 
 
 ANSWERS = StoreAnswers()

@@ -110,14 +110,14 @@ def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--chec
             return name_of(newest)
         if any(claim is not None and claim.run == mine.run for claim in known.values()):
             who = owner.words if owner is not None else "another run"
-            raise errors.BadInput(f"{place.where} was taken over by {who}; this is run {mine.run}, and keeps out")
+            raise errors.BadInput(f"{place.where} was taken over by {who}; this run, {mine.run}, must not write there")
         if newest:
             _refuse_owner(place, newest, owner, option)
         _refuse_checkpoints(place, newest, owner, (mine.run, mine.resumed_run), option)
         name = name_of(newest + 1)
         if place.create_new(name, msgspec.json.encode(mine)) and read(place, name) == mine:
             return name
-    raise errors.BadInput(f"{place.where}: many runs claim it at once; choose another place with {option}")
+    raise errors.BadInput(f"{place.where}: several runs claim it at the same time; choose another place with {option}")
 
 
 def release(place: FileStore, run: str) -> None:
@@ -144,7 +144,7 @@ def machine() -> str:
 def _refuse_owner(place: FileStore, number: int, owner: RunClaim | None, option: str) -> None:
     if owner is None:
         raise errors.BadInput(
-            f"{place.where} belongs to a run that cannot be told: {name_of(number)} there cannot be read; choose "
+            f"{place.where} belongs to an unknown run: {name_of(number)} there cannot be read; choose "
             f"another place with {option}, or delete that file if no job uses the place"
         )
     if _still_runs(owner):
@@ -166,7 +166,7 @@ def _refuse_checkpoints(
         )
     if newest is not None and newest not in filter(None, own):
         raise errors.BadInput(
-            f"{place.where} has checkpoints of another run; choose another place with {option}, or go on from them "
+            f"{place.where} has checkpoints of another run; choose another place with {option}, or continue from them "
             f"with --resume {place.where}"
         )
 
@@ -264,7 +264,7 @@ def _keep_private(base: pathlib.Path) -> None:
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     there = base.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
-        raise PermissionError(errno.EPERM, f"{base} is another user's")
+        raise PermissionError(errno.EPERM, f"{base} belongs to another user")
 
 
 def _sees(folder: str, run: str, claim: str) -> bool:

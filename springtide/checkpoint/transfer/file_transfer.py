@@ -79,7 +79,7 @@ class SegmentCopies:
         name, path = part.name, self._path(part.name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
         if part.offset != at:
-            raise errors.BadInput(f"a part of {name} at {part.offset}, expected {at}")
+            raise errors.BadInput(f"got a part of {name} at byte {part.offset}, expected byte {at}")
         unfinished = path.with_suffix(".part")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class SegmentCopies:
                 return
             if checksum != part.checksum:
                 unfinished.unlink()
-                raise errors.BadInput(f"{name} has come with another sum than it was sent with")
+                raise errors.BadInput(f"{name} arrived damaged: its checksum differs from the sender's")
             unfinished.rename(path)
         except OSError as error:
             raise errors.DiskFull(f"cannot write to {self._folder}: {error.strerror or error}") from error
@@ -110,8 +110,8 @@ class SegmentCopies:
 
     def _path(self, name: str) -> pathlib.Path:
         if not self._names.fullmatch(name):
-            kind = "segment file of a server" if self._names is NAME else "file that is kept here"
-            raise errors.BadInput(f"{name!r} is no {kind}")
+            kind = "a segment file of a server" if self._names is NAME else "a file of this folder"
+            raise errors.BadInput(f"{name!r} is not the name of {kind}")
         return self._folder / name
 
     @staticmethod
@@ -171,10 +171,10 @@ class ScatteredStore:
         return b"".join(runs)
 
     def write(self, name: str, content: bytes) -> None:
-        raise errors.BadInput(f"{name}: files on disks of servers are written by these alone")
+        raise errors.BadInput(f"{name} is on a server's own disk: only that server may write it")
 
     def remove(self, name: str) -> None:
-        raise errors.BadInput(f"{name}: files on disks of servers are removed by these alone")
+        raise errors.BadInput(f"{name} is on a server's own disk: only that server may remove it")
 
     def close(self) -> None:
         for link in self._links.values():
@@ -194,7 +194,7 @@ class ScatteredStore:
             except errors.MasterUnreachable as error:  # `MasterChannel` raises this error for any unreachable peer
                 self._links[server] = None
                 link.close()
-                raise OSError(f"{server} was lost while it gave {bare(name)} away") from error
+                raise OSError(f"{server} was lost while it sent {bare(name)}") from error
         assert isinstance(answer, checkpoints.FileRun)
         return answer
 
@@ -211,9 +211,9 @@ class ScatteredStore:
                 self._silent.add(server)
         link = self._links[server]
         if link is None and server in self._silent:
-            raise OSError(f"it is missing here, and {server} gives no files away")
+            raise OSError(f"it is missing here, and {server} does not send files")
         if link is None:
-            raise OSError(f"the files of {server} are on its own disk, and it cannot be reached")
+            raise OSError(f"the files of {server} are on its own disk, and {server} cannot be reached")
         return link
 
     def _address(self, server: str) -> str:

@@ -212,7 +212,7 @@ def run(what: str, arguments: Sequence[str]) -> Uploaded:
             return send_part(pathlib.Path(folder), url, msgspec.json.decode(files, type=list[tuple[str, int]]))
         case "gather", folder, number, addresses, claim:
             return _gather_from_servers(folder, number, addresses, claim)
-    raise errors.BadInput(f"no such upload: {what} with {len(arguments)} arguments")
+    raise errors.BadInput(f"unknown upload command: {what} with {len(arguments)} arguments")
 
 
 def main(arguments: list[str]) -> int:

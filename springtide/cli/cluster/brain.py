@@ -21,8 +21,7 @@ from springtide.brain.service import serve as service
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.brain.store import store
 from springtide.cli.common.options import Debug, Json, command, pairs, verb_group
-from springtide.cli.common.render import print_json, wrap
-from springtide.cli.show.status import short_time
+from springtide.cli.common.render import print_json, short_time, wrap
 from springtide.domain.core.resources import parse_memory, show_memory
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -65,8 +64,7 @@ Planning = Annotated[
     typer.Option(help="Set a planning parameter, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE"),
 ]
 Capacity = Annotated[
-    str,
-    typer.Option(help="Cores and memory of all jobs together.  [default: this machine]", metavar="CORES[,SIZE]"),
+    str, typer.Option(help="Cores and memory of all jobs together.  [default: this machine]", metavar="CORES[,SIZE]")
 ]
 
 
@@ -150,11 +148,7 @@ def status(*, at: BrainAddress, as_json: Json = False) -> int:
     return 0
 
 
-@command(
-    group,
-    "springtide brain history --newest 50",
-    "springtide brain history --database .springtide/history.db",
-)
+@command(group, "springtide brain history --newest 50", "springtide brain history --database .springtide/history.db")
 def history(
     at: BrainAddress,
     newest: Annotated[int, typer.Option(min=1, max=1000, help="Number of jobs to list.")] = 20,
@@ -193,7 +187,7 @@ def parse_capacity(text: str) -> ResourceBudget:
         raise errors.BadInput(f"--capacity {text!r}: expected CORES or CORES,SIZE, such as 64,256G") from None
     found = ResourceBudget(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
     if not (found.cpu and found.memory):
-        raise errors.BadInput(f"--capacity {text!r}: no job can begin with that; expected more than 0 of each")
+        raise errors.BadInput(f"--capacity {text!r}: no job fits into this capacity; expected more than 0 of each")
     return found
 
 
@@ -229,7 +223,7 @@ def ask(request: Any, kind: type[T], at: BrainAddress) -> T:
 def read_history(database: str, newest: int) -> counsel.Recalled:
     path = database.removeprefix("sqlite:///")
     if "://" not in path and not pathlib.Path(path).is_file():
-        raise errors.MissingFile(f"--database {database}: there is no such file; jobs that planned leave one")
+        raise errors.MissingFile(f"--database {database}: there is no such file; a job with planning creates one")
     opened = store.open_store(database)
     try:
         found = opened.history(newest=newest)
@@ -243,7 +237,7 @@ def status_lines(found: counsel.BrainStatus) -> list[str]:
     limit = "" if room.memory == float("inf") else f" of {show_memory(int(room.memory))}"
     lines = wrap(
         f"brain at {found.address} (pid {found.pid}), up {short_time(found.up_s)}: {len(found.jobs)} live jobs, "
-        f"{found.past:,} past ones in {found.database}"
+        f"{found.past:,} past jobs in {found.database}"
     )
     lines += wrap(
         f"holds   {found.held.cpu:,.4g} of {room.cpu:,.4g} cores, memory {show_memory(int(found.held.memory))}{limit}"

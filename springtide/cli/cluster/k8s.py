@@ -82,7 +82,7 @@ def install(
     objects = install_manifests.everything(plan)
     if not image:
         print(
-            f"springtide: without --image, pods need {plan.image}, which no registry has unless you push it; build it "
+            f"springtide: without --image, pods need {plan.image}, which no public registry has; build it "
             "(deploy/Dockerfile), push it, and give --image REGISTRY/NAME:TAG",
             file=sys.stderr,
         )
@@ -90,7 +90,7 @@ def install(
         print(as_yaml(objects), end="")
         return 0
     with_client(asdict(cluster), lambda client: installation.apply(client, objects, print))
-    print(f"Springtide is installed in {namespace}; springtide k8s status tells when its operator is ready")
+    print(f"Springtide is installed in {namespace}; springtide k8s status shows when its operator is ready")
     return 0
 
 
@@ -116,9 +116,9 @@ def uninstall(
 def status(cluster: ClusterOptions, namespace: Space = "springtide", as_json: Json = False) -> int:
     """Check the installation: custom resources, operator and brain."""
     found = with_client(asdict(cluster), lambda client: installation.examine(client, namespace))
-    for each in found:
-        print(f"{'ok' if each.well else 'NO':<3} {each.what:<24} {each.said}")
-    well = all(each.well for each in found)
+    for finding in found:
+        print(f"{'ok' if finding.well else 'NO':<3} {finding.what:<24} {finding.said}")
+    well = all(finding.well for finding in found)
     print_json({"well": well, "found": found}, as_json)
     return 0 if well else 3
 
@@ -174,7 +174,9 @@ def default_image() -> str:
 
 
 def as_yaml(objects: list[Any]) -> str:
-    return "".join(f"---\n{yaml.dump(each, Dumper=ManifestDumper, sort_keys=False, width=1 << 20)}" for each in objects)
+    return "".join(
+        f"---\n{yaml.dump(thing, Dumper=ManifestDumper, sort_keys=False, width=1 << 20)}" for thing in objects
+    )
 
 
 class ManifestDumper(yaml.SafeDumper):  # type: ignore[misc]

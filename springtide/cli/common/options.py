@@ -74,15 +74,17 @@ def _with_options(function: Command, parameters: Iterable[inspect.Parameter] = (
     """
     hints = typing.get_type_hints(function, include_extras=True)
     own = {
-        name: each for name, each in inspect.signature(function).parameters.items() if each.kind is not each.VAR_KEYWORD
+        name: option
+        for name, option in inspect.signature(function).parameters.items()
+        if option.kind is not option.VAR_KEYWORD
     }
     groups = {name: hints[name] for name in own if is_dataclass(hints[name])}
-    known = [parameter(name, hints[name], each.default) for name, each in own.items() if name not in groups]
+    known = [parameter(name, hints[name], option.default) for name, option in own.items() if name not in groups]
     for group in groups.values():
         of_fields = typing.get_type_hints(group, include_extras=True)
         known += [parameter(option.name, of_fields[option.name], option.default) for option in fields(group)]
     known += parameters
-    logs = any(each.name == "debug" for each in known)
+    logs = any(option.name == "debug" for option in known)
     known += [] if logs else [parameter("debug", Debug, False)]
 
     @functools.wraps(function)
@@ -97,7 +99,7 @@ def _with_options(function: Command, parameters: Iterable[inspect.Parameter] = (
         return function(**given)
 
     setattr(called, "__signature__", inspect.Signature(known))  # noqa: B010 - mypy knows of none
-    called.__annotations__ = {each.name: each.annotation for each in known}
+    called.__annotations__ = {option.name: option.annotation for option in known}
     del called.__wrapped__  # otherwise Typer would use the command's own signature
     return called
 
@@ -119,7 +121,7 @@ def made_folder(option: str, text: str) -> pathlib.Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise errors.BadInput(f"{option} {text}: no folder can be made there ({error.strerror})") from None
+        raise errors.BadInput(f"{option} {text}: cannot create a folder there ({error.strerror})") from None
     return folder
 
 

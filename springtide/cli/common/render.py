@@ -1,13 +1,14 @@
-"""A job's status in 80 columns: on one line, or as a small table with a bar. How it ended: text, JSON and exit code."""
+"""A job's status in 80 columns: one line, or lines of facts with a bar. How it ended: text, JSON and exit code."""
 
 import textwrap
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from rich.console import Group
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.text import Text
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.data_workers import FeedState
@@ -35,7 +36,7 @@ def data_workers_text(status: JobStatus) -> str:
 
 def queue_text(feed: FeedState) -> str:
     waited = f", waited {feed.waited_s / feed.looped_s:.0%} of the time" if feed.looped_s else ""
-    checked = f", {feed.checked} computed here too and equal" if feed.checked else ""
+    checked = f", {feed.checked} computed here too, with equal results" if feed.checked else ""
     return f"{feed.queued} of {feed.room} batches ready{waited}{checked}"
 
 
@@ -45,9 +46,9 @@ def stream_lines(state: OnlineState) -> list[str]:
     capacity = "" if state.capacity is None else f", workers could train {state.capacity:,.0f}/s"
     busy = "" if state.utilization is None else f", busy {state.utilization:.0%}"
     lines = [
-        f"lag     {duration(state.lag_s)} of {duration(state.slo_lag_s)} promised, {state.backlog:,} samples wait; "
+        f"lag     {duration(state.lag_s)} of {duration(state.slo_lag_s)} allowed, {state.backlog:,} samples waiting; "
         f"append to trained {duration(state.lag_p50_s)} at the median, {duration(state.lag_p99_s)} for 99%",
-        f"traffic {state.arriving:,.0f}/s come, {state.trained:,.0f}/s trained{forecast}{capacity}{busy}",
+        f"traffic {state.arriving:,.0f}/s arrive, {state.trained:,.0f}/s trained{forecast}{capacity}{busy}",
     ]
     backups = f", {scaling.backups} of them backups" if scaling.backups else ""
     may = f"{scaling.fewest} to {scaling.most} workers{backups}" if scaling.fewest < scaling.most else "no traffic"
@@ -58,7 +59,7 @@ def stream_lines(state: OnlineState) -> list[str]:
         lines.append(f"ALERT   {state.alert}")
     if totals.hours:
         lines.append(
-            f"kept    over {totals.hours:.1f} h: lag above the promise {totals.violation:.2%} of the time, accumulated "
+            f"kept    over {totals.hours:.1f} h: lag above the limit {totals.violation:.2%} of the time, accumulated "
             f"{totals.lag_min:,.0f} min, {totals.down_min:.1f} min down, {totals.worker_hours:.1f} worker-hours"
         )
     if lost := lost_words(state):
@@ -127,59 +128,86 @@ def progress(status: JobStatus) -> str:
 
 
 def picture(status: JobStatus) -> Group:
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", min_width=8)
-    facts.add_column(min_width=20)
-    facts.add_column(style="dim", min_width=8)
-    facts.add_column()
-    training, data, plan = status.training, status.data, status.planning
-    loss = "" if training.loss is None else f"{training.loss:.4f}"
-    term = f", term {status.master.term}" if status.master.term > 1 else ""
-    facts.add_row("job", f"{status.name} ({status.phase}{term})", "elapsed", f"{status.elapsed_s:.0f} s")
-    facts.add_row("samples", f"{status.samples:,}", "rate", f"{training.samples_per_s:,.0f} samples/s")
-    again = f", {status.roles.relaunches} relaunched" if status.roles.relaunches else ""
-    workers = alive_text(status, RoleKind.WORKER) + again
-    facts.add_row("workers", workers, "servers", alive_text(status, RoleKind.SERVER))
-    facts.add_row("loss", loss, *next(iter(metric_cells(status)), ("", "")))
-    for cells in metric_cells(status)[1:]:
-        facts.add_row("", "", *cells)
-    bar = Table.grid(padding=(0, 2))
-    bar.add_column(style="dim", min_width=8)
-    if status.online is None:
-        bar.add_row(
-            "shards",
-            ProgressBar(total=max(1, data.shards_total), completed=data.shards_done, width=40),
-            f"{data.shards_done}/{data.shards_total}",
-        )
-    else:
-        bar.add_row("stream", progress(status))
-    notes = Table.grid(padding=(0, 2))
-    notes.add_column(style="dim", min_width=8)
-    notes.add_column(max_width=WIDTH - 12)
-    if ending(status):
-        notes.add_row("draining", ending(status))
-    if (status.roles.data_workers.wanted or status.roles.data_workers.alive) and not status.phase.over:
-        notes.add_row("fed", data_workers_text(status))
-    if status.online is not None and not status.phase.over:
-        for line in stream_lines(status.online)[:3]:
-            notes.add_row(line[:8].strip(), line[8:])
-    if plan.stage and status.online is None and not status.phase.over:
-        notes.add_row("plan", f"{plan.stage}: {plan.target or plan.shape or 'not all of it is there'}")
-    if status.master.decision:
-        notes.add_row("decided", decision_of(status))
-    if status.master.disk_trouble and not status.phase.over:
-        notes.add_row("disk", status.master.disk_trouble)
-    if status.checkpoints.trouble:
-        notes.add_row("saved", saving_of(status))
-    if data.left_out:
-        notes.add_row("without", f"{data.samples_left_out:,} samples; the first: {data.left_out[0]}")
-    if data.poisoned:
-        notes.add_row("given up", f"{len(data.poisoned)} shards; the first: {data.poisoned[0]}")
-    return Group(facts, bar, notes) if notes.row_count else Group(facts, bar)
+    """Return the live view of a job: the lines of `springtide status`, and a bar for its shards."""
+    data = status.data
+    lines = Text("\n".join([*headline(status), *facts(status)]))
+    if status.online is not None or not data.shards_total:
+        return Group(lines)
+    return Group(lines, ProgressBar(total=data.shards_total, completed=data.shards_done, width=40))
+
+
+def headline(status: JobStatus) -> list[str]:
+    lines = wrap(f"job {status.name} is {status.phase} since {status.elapsed_s:.0f} s: {numbers(status)}")
+    return lines + measures(status)
+
+
+def facts(status: JobStatus) -> list[str]:
+    """Return one line or more for each known fact about a job, with a label; a fact without text has no line."""
+    data, master, running = status.data, status.master, not status.phase.over
+    # the outcome of a job that is over has these facts
+    reported = not running and (status.checkpoints.trouble or status.phase is not JobPhase.FINISHED)
+    lines = {
+        "why": status.why if running else "",
+        "ending": ending(status),
+        "disk": master.disk_trouble if running else "",
+        "shards": shards_text(status),
+        "roles": f"{alive_text(status, RoleKind.WORKER)} workers, {alive_text(status, RoleKind.SERVER)} servers, "
+        f"{f'{status.roles.relaunches} relaunched, ' if status.roles.relaunches else ''}master's term {master.term}",
+        "fed": data_workers_text(status),
+        "cache": "" if status.training.cache is None else str(status.training.cache),
+        "saved": "" if reported else saved_text(status),
+        "plan": "" if status.online is not None else plan_text(status),
+        "decided": decision_of(status),
+        "without": f"{data.samples_left_out:,} samples that could not be made; the first: {data.left_out[0]}"
+        if running and data.left_out
+        else "",
+    }
+    found = [f"{label:<7} {text}" for label, text in lines.items() if text]
+    found += [] if status.online is None else stream_lines(status.online)
+    found += [f"lost    {shard}" for shard in data.poisoned if running]
+    return [part for line in found for part in wrap(line)]
+
+
+def shards_text(status: JobStatus) -> str:
+    data = status.data
+    if status.online is not None or not (data.shards_leased or data.epochs > 1):
+        return ""
+    leased = f", {data.shards_leased} leased" if data.shards_leased else ""
+    epochs = f", {data.epochs} epochs" if data.epochs > 1 else ""
+    return f"{data.shards_done:,} of {data.shards_total:,} done{leased}{epochs}"
+
+
+def plan_text(status: JobStatus) -> str:
+    plan = status.planning
+    if not plan.stage:
+        return ""
+    if plan.target is not None:
+        return f"{plan.stage}: becomes {plan.target}"
+    return f"{plan.stage}: {plan.shape or 'not all roles have joined'}{', as planned' if plan.settled else ''}"
+
+
+def saved_text(status: JobStatus) -> str:
+    made = status.checkpoints
+    if not made.number and not made.trouble:
+        return ""
+    last = f"checkpoint {made.number}, begun {short_time(time.time() - made.begun_at)} ago" if made.number else ""
+    copied = f", copied up to {made.uploaded}" if made.uploaded else ""
+    return (last or "no checkpoint yet") + copied + (f"; {made.trouble}" if made.trouble else "")
+
+
+def short_time(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
 
 
 def ending(status: JobStatus) -> str:
-    still = [str(each.role) for each in status.members if each.role.kind is RoleKind.WORKER and each.state == "joined"]
+    still = [
+        str(member.role)
+        for member in status.members
+        if member.role.kind is RoleKind.WORKER and member.state == "joined"
+    ]
     if status.phase is not JobPhase.DRAINING or status.data.shards_leased or not still:
         return ""
     return f"{still[0]}'s script still runs" if len(still) == 1 else f"{len(still)} scripts still run"
@@ -189,8 +217,8 @@ def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
     count = status.roles.of_kind(kind)
     if count.wanted:
         return count.alive, count.wanted
-    members = [each for each in status.members if each.role.kind is kind]
-    return sum(each.alive and each.joined for each in members), len(members)
+    members = [member for member in status.members if member.role.kind is kind]
+    return sum(member.alive and member.joined for member in members), len(members)
 
 
 def alive_text(status: JobStatus, kind: RoleKind) -> str:
@@ -277,9 +305,9 @@ def outcome_text(status: JobStatus, places: Mapping[str, str], *, debug: bool = 
         if not status.samples and not status.data.shards_total:
             lines += wrap("nothing was trained: the script never looped over the batches of job.prepare(...)")
         lines += measures(status)
-    told = status.why if status.phase is JobPhase.FAILED else ""
+    reported = status.why if status.phase is JobPhase.FAILED else ""
     poisoned = status.data.poisoned
-    lines += [line for each in poisoned if str(each) not in told for line in wrap(f"given up: {each}")]
+    lines += [line for shard in poisoned if str(shard) not in reported for line in wrap(f"given up: {shard}")]
     if poisoned:
         lines.append("repair the data, or train without these samples: --poison skip")
     lines += left_out(status)
@@ -301,7 +329,8 @@ def numbers(status: JobStatus) -> str:
     shards = f" ({done:,} of {total:,} shards)" if total else ""
     if status.online is not None and total:
         shards = f" of {total:,} partition{'' if total == 1 else 's'}"
-    return f"{status.samples:,} samples{shards}, {rate(status):,.0f} samples/s"
+    now = rate(status) if status.phase.over else status.training.samples_per_s
+    return f"{status.samples:,} samples{shards}, {now:,.0f} samples/s"
 
 
 def rate(status: JobStatus) -> float:
@@ -313,9 +342,9 @@ def left_out(status: JobStatus) -> list[str]:
     batches, count = status.data.left_out, status.data.samples_left_out
     if not batches:
         return []
-    shown = sum(len(each.indices) for each in batches)
+    shown = sum(len(batch.indices) for batch in batches)
     lines = wrap(f"without {count:,} sample{'' if count == 1 else 's'} that could not be made (--poison skip):")
-    lines += [line for each in batches for line in wrap(f"  {each}")]
+    lines += [line for batch in batches for line in wrap(f"  {batch}")]
     return [*lines, f"  and {count - shown:,} more: springtide events has them all"] if count > shown else lines
 
 

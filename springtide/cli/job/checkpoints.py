@@ -30,10 +30,7 @@ EMPTY: dict[str, Any] = {
 """Fields of a checkpoint in the JSON output, with the values for unknown fields."""
 
 
-@verb(
-    "springtide checkpoints train --json",
-    "springtide checkpoints s3://bucket/train --verify",
-)
+@verb("springtide checkpoints train --json", "springtide checkpoints s3://bucket/train --verify")
 def checkpoints(
     job: Job = None,
     verify: Annotated[
@@ -51,7 +48,7 @@ def checkpoints(
         found, name = listed(stories.read(run.files.events), verify=verify), run.job
     print("\n".join(text(name, found)))
     print_json({"job": name, "checkpoints": found}, as_json)
-    return 1 if verify and any(one["outcome"] == "damaged" for one in found) else 0
+    return 1 if verify and any(row["outcome"] == "damaged" for row in found) else 0
 
 
 def is_place(name: str) -> bool:
@@ -65,14 +62,14 @@ def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number in sorted(checkpoint_io.numbers(place)):
         uploaded = place.where if "://" in place.where else ""
-        one = EMPTY | {"number": number, "outcome": "complete", "where": place.where, "uploaded": uploaded, "run": ""}
+        row = EMPTY | {"number": number, "outcome": "complete", "where": place.where, "uploaded": uploaded, "run": ""}
         state = state_of(place, number, verify=verify)
         if state is None:
             continue
-        one |= state.shown
+        row |= state.shown
         if state.manifest is not None:
             manifest = state.manifest
-            one |= {
+            row |= {
                 "at": manifest.begun_at,
                 "kind": "full" if manifest.full else "incremental",
                 "bytes": manifest.bytes_written,
@@ -80,7 +77,7 @@ def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
                 "samples": manifest.progress.samples,
                 "run": manifest.run,
             }
-        found.append(one)
+        found.append(row)
     return found
 
 
@@ -135,20 +132,20 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
                 "why": event.get("why", "") or (f"without a mirror: {mirror}" if mirror != "complete" else ""),
             }
         elif event["event"] == "uploaded" and event["number"] in found:
-            one = found[event["number"]]
-            one["uploaded"] = event["url"] if event["outcome"] == "complete" else ""
+            row = found[event["number"]]
+            row["uploaded"] = event["url"] if event["outcome"] == "complete" else ""
             if event["outcome"] != "complete":
-                one["why"] = f"not copied to {event['url']}: {event['why']}"
+                row["why"] = f"not copied to {event['url']}: {event['why']}"
         elif event["event"] == "ready":
             # reported by a server that could not restore its slots from these checkpoints
-            for said in event.get("unusable", ()):
-                for one in found.values():
-                    if said.startswith(f"checkpoint {one['number']} in "):
-                        one |= {"outcome": "damaged", "why": said}
-    for one in found.values():
-        if one["outcome"] == "complete" and pathlib.Path(one["where"], name_of(one["number"])).is_file():
-            state = state_of(FolderStore(pathlib.Path(one["where"])), one["number"], verify=verify)
-            one |= state.shown if state is not None else {}
+            for message in event.get("unusable", ()):
+                for row in found.values():
+                    if message.startswith(f"checkpoint {row['number']} in "):
+                        row |= {"outcome": "damaged", "why": message}
+    for row in found.values():
+        if row["outcome"] == "complete" and pathlib.Path(row["where"], name_of(row["number"])).is_file():
+            state = state_of(FolderStore(pathlib.Path(row["where"])), row["number"], verify=verify)
+            row |= state.shown if state is not None else {}
     return [found[number] for number in sorted(found)]
 
 
@@ -158,16 +155,16 @@ def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         f"{'NUMBER':>6}  {'WHEN':<8}  {'SIZE':>8}  {'TOOK':>7}  {'KIND':<11}  {'OUTCOME':<9}  {'THERE':<5}  COPIED"
     ]
-    for one in found:
-        when = time.strftime("%H:%M:%S", time.localtime(one["at"])) if one["at"] else "-"
-        size = show_memory(one["bytes"]) if one["bytes"] else "-"
-        took = f"{one['seconds']:.2f} s" if one["seconds"] else "-"
-        there = ("apart" if one["apart"] else "yes") if one["kept"] else "no"
-        copied = "yes" if one["uploaded"] else "no"
+    for row in found:
+        when = time.strftime("%H:%M:%S", time.localtime(row["at"])) if row["at"] else "-"
+        size = show_memory(row["bytes"]) if row["bytes"] else "-"
+        took = f"{row['seconds']:.2f} s" if row["seconds"] else "-"
+        there = ("apart" if row["apart"] else "yes") if row["kept"] else "no"
+        copied = "yes" if row["uploaded"] else "no"
         lines.append(
-            f"{one['number']:>6}  {when:<8}  {size:>8}  {took:>7}  {one['kind'] or '-':<11}  {one['outcome']:<9}  "
+            f"{row['number']:>6}  {when:<8}  {size:>8}  {took:>7}  {row['kind'] or '-':<11}  {row['outcome']:<9}  "
             f"{there:<5}  {copied}"
         )
-        lines += wrap(f"        {one['why']}", " " * 8) if one["why"] else []
-    places = sorted({one["where"] for one in found if one["kept"]} | {one["uploaded"] for one in found} - {""})
+        lines += wrap(f"        {row['why']}", " " * 8) if row["why"] else []
+    places = sorted({row["where"] for row in found if row["kept"]} | {row["uploaded"] for row in found} - {""})
     return [*lines, *(line for place in places for line in wrap(f"in      {place}"))]

@@ -18,9 +18,7 @@ POLL_S = 0.2
 WORKERS_A_CORE = 8  # a larger number of workers is probably a typing mistake
 
 
-@verb(
-    "springtide scale train --workers 4 --servers 2 --data-workers 3",
-)
+@verb("springtide scale train --workers 4 --servers 2 --data-workers 3")
 def scale(
     at: WhereOptions,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of workers.")] = None,
@@ -37,7 +35,7 @@ def scale(
     counts = {"workers": workers, "servers": servers, "data_workers": data_workers}
     given = {kind: count for kind, count in counts.items() if count is not None}
     if not given:
-        raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
+        raise errors.BadInput("give a number: --workers N, --servers N or --data-workers N, or several of them")
     reach = job_lookup.find(job, at.where())
     most = WORKERS_A_CORE * (os.cpu_count() or 1)
     for kind, count in given.items():
@@ -68,7 +66,7 @@ def stop(
     """Drain a running job, as Ctrl-C does: workers finish their batch and stop."""
     reach = job_lookup.find(job, at.where())
     reach.ask(messages.StopRequest("stopped by `springtide stop`"))
-    print(f"job {reach.name}: draining, workers finish the batch in hand")
+    print(f"job {reach.name}: draining, workers finish their current batch")
     while wait and reach.running():
         time.sleep(POLL_S)
     status = reach.status()
@@ -97,12 +95,12 @@ def logs(
 
 
 def tails(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> int:
-    found: dict[str, list[str]] = {each: [] for each in (chosen or reach.roles())}
-    for each, some in itertools.groupby(reach.logs(chosen, lines=lines, follow=False), key=lambda line: line.role):
-        found.setdefault(each, []).extend(line.text for line in some)
-    for each, said in found.items():
-        print(f"==> {each} <==")
-        print("\n".join(said) if said else "(empty)")
+    found: dict[str, list[str]] = {role: [] for role in (chosen or reach.roles())}
+    for role_name, some in itertools.groupby(reach.logs(chosen, lines=lines, follow=False), key=lambda line: line.role):
+        found.setdefault(role_name, []).extend(line.text for line in some)
+    for role_name, output_lines in found.items():
+        print(f"==> {role_name} <==")
+        print("\n".join(output_lines) if output_lines else "(empty)")
     print_json({"job": reach.name, "logs": found}, as_json)
     return 0
 
@@ -114,6 +112,6 @@ def followed(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) 
             count += 1
             print(line.text if chosen else f"{line.role:<13} | {line.text}", flush=True)
     except KeyboardInterrupt:
-        print(f"\njob {reach.name} goes on; `springtide stop {reach.name}` ends it")
+        print(f"\njob {reach.name} continues; `springtide stop {reach.name}` ends it")
     print_json({"job": reach.name, "lines": count}, as_json)
     return 0

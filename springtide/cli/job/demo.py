@@ -61,14 +61,14 @@ class DemoFaults:
                 threading.Thread(target=one_more, args=(files, self.servers + 1), daemon=True).start()
         elif self.worker not in self.pids:
             if share >= KILL_WORKER_AT:
-                self._kill(self.worker, living(files, self.worker), "its unfinished shards go to others", say)
+                self._kill(self.worker, living(files, self.worker), "other workers get its unfinished shards", say)
         elif self.server not in self.pids:
             if share >= KILL_SERVER_AT and status.checkpoints.number:
                 why = f"its slots come back from checkpoint {status.checkpoints.number}"
                 self._kill(self.server, living(files, self.server), why, say)
         elif MASTER not in self.pids and share >= KILL_MASTER_AT:
             found = addresses.read_master(files.master)
-            self._kill(MASTER, found.pid if found else 0, "the others train on meanwhile", say)
+            self._kill(MASTER, found.pid if found else 0, "the other workers continue meanwhile", say)
 
     @property
     def _added(self) -> str:
@@ -89,12 +89,14 @@ class DemoFaults:
         if moved:
             asked = next(event["at"] for event in story if self._added in str(event.get("what")))
             slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
-            lines.append(
-                f"added   {self._added}: {slots} slots were with it {until - asked:.1f} s later, all trained on"
-            )
+            lines.append(f"added   {self._added}: {slots} slots were on it {until - asked:.1f} s later, all trained on")
         if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
             back = after(story, dead, "joined", self.worker)
-            gap = "the others did its work" if back is None else f"its next life joined {back['at'] - dead:.1f} s later"
+            gap = (
+                "other workers did its work"
+                if back is None
+                else f"its next life joined {back['at'] - dead:.1f} s later"
+            )
             lines.append(f"killed  {self.worker}: {gap}")
         if (dead := end_of(story, self.server, self.pids.get(self.server))) is not None:
             back = after(story, dead, "ready", self.server)
@@ -156,7 +158,7 @@ def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults |
         lines += saboteur.report(files)
     if "counted" in status.training.metrics:
         counted, lost, repeated = (round(status.training.metrics[name]) for name in ("counted", "lost", "repeated"))
-        lines.append(f"counted {counted:,} clicks in a table beside the model: {lost:,} lost, {repeated:,} repeated")
+        lines.append(f"counted {counted:,} clicks in a separate table: {lost:,} lost, {repeated:,} repeated")
     if auc is not None and best is not None:
         share = (auc - 0.5) / (best - 0.5)
         lines.append(f"AUC {auc:.4f} on later events; the generator's own truth gets {best:.4f} ({share:.0%})")

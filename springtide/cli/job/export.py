@@ -60,12 +60,7 @@ def export(
             with Progress(console=console.Console(stderr=True), transient=True) as bar:
                 task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
                 card = exporter.make(
-                    place,
-                    manifest,
-                    url,
-                    format=chosen,
-                    since=built_on,
-                    progress=functools.partial(showing, bar, task),
+                    place, manifest, url, format=chosen, since=built_on, progress=functools.partial(showing, bar, task)
                 )
         except checkpoint_io.DamagedImage as error:
             if checkpoint is not None:
@@ -81,8 +76,8 @@ def showing(bar: Progress, task: TaskID, slot: int) -> None:
     bar.update(task, completed=slot + 1)
 
 
-def warn(said: str) -> None:
-    console.Console(stderr=True).print(f"warning: {said}", style="yellow", highlight=False)
+def warn(message: str) -> None:
+    console.Console(stderr=True).print(f"warning: {message}", style="yellow", highlight=False)
 
 
 def base(since: str, url: str, manifest: Manifest) -> int:
@@ -123,8 +118,10 @@ def show(card: "export_folder.ExportCard", url: str) -> None:
     drawn = table.Table(title=f"{what}: {url.rstrip('/')}/{folder_name(card.number)}", box=box.SIMPLE_HEAD)
     for column in ("table", "rows", "removed", "dim", "file"):
         drawn.add_column(column, justify="right" if column in ("rows", "removed", "dim") else "left")
-    for one in card.tables:
-        drawn.add_row(one.outline.name, f"{one.keys:,}", f"{one.removed:,}", str(one.dim), one.file)
+    for exported in card.tables:
+        drawn.add_row(
+            exported.outline.name, f"{exported.keys:,}", f"{exported.removed:,}", str(exported.dim), exported.file
+        )
     console.Console().print(drawn)
     step = f"step {card.step:,}, " if card.step else ""
     print(f"{step}{card.samples:,} samples trained; dense tensors in dense.pt; left out: {len(card.left_out)}")

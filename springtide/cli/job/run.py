@@ -51,7 +51,7 @@ def run(**given: Any) -> int:
 
 def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[JobStatus, logs.RunFiles]:
     output.keep_going()  # the job must continue even if the reader of its output exits
-    begun = local_job.begin(job_of(given), pathlib.Path(given["logs"]), code=pathlib.Path(), say=said)
+    begun = local_job.begin(job_of(given), pathlib.Path(given["logs"]), code=pathlib.Path(), say=print_line)
     begun = replace(begun, plan=replace(begun.plan, **{name: given[name] for name in ("port", "debug", "tls")}))
     return asyncio.run(_run(begun, witness)), begun.files
 
@@ -59,16 +59,16 @@ def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[J
 async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> JobStatus:
     shown = live_view.open_view(begun.plan, begun.files)
 
-    def seen(status: JobStatus) -> None:
+    def on_status(status: JobStatus) -> None:
         shown.update(render.called(status, begun.files.root.name))
         if witness:
             witness(status, begun.files, shown.say)
 
     with shown:
-        return await local_job.attend(begun, say=shown.say, seen=seen)
+        return await local_job.attend(begun, say=shown.say, seen=on_status)
 
 
-def said(line: str) -> None:
+def print_line(line: str) -> None:
     print("\n".join(wrap(output.redact(line))), file=sys.stderr)
 
 

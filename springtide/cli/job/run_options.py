@@ -53,7 +53,7 @@ class RunOption(NamedTuple):
         """Return type, default and description of the first field."""
         kind: Any = ElasticJob
         for name in self.fields[0].split("."):
-            field = next(each for each in schema.fields_of(kind) if each.name == name)
+            field = next(known for known in schema.fields_of(kind) if known.name == name)
             kind = field.kind
         if isinstance(field.default, Mapping):
             return list[str], None, field.words
@@ -126,17 +126,24 @@ RUN_PARAMETERS = [
         Annotated[list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="ARGS")],
         None,
     ),
-    *(each.parameter() for each in (*_SIZE, *_TRAINING)),
+    *(option.parameter() for option in (*_SIZE, *_TRAINING)),
     parameter("name", Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")], None),
     parameter("logs", Runs, RUNS),
     _o("port", "", "Port of the master; 0 takes a free one.", min=0, max=65535, default=0).parameter(),
     _o("tls", "", "Use mutual TLS between all roles, as on a cluster.", default=False).parameter(),
-    *(each.parameter() for each in _PATIENCE),
+    *(option.parameter() for option in _PATIENCE),
     parameter("as_json", Json, False),
     parameter("debug", Debug, False),
-    *(each.parameter() for each in (*_DATA, *_CHECKPOINTS, *_STREAM)),
+    *(option.parameter() for option in (*_DATA, *_CHECKPOINTS, *_STREAM)),
 ]
 
 
 def run_options(**given: Any) -> dict[str, Any]:
-    return {**{each.name: each.default for each in RUN_PARAMETERS if each.name != "script"}, **given}
+    return {
+        **{
+            run_parameter.name: run_parameter.default
+            for run_parameter in RUN_PARAMETERS
+            if run_parameter.name != "script"
+        },
+        **given,
+    }

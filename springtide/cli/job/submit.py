@@ -13,7 +13,7 @@ from rich.console import Console
 from springtide.cli.common import render
 from springtide.cli.common.options import Debug, Json, WhereOptions, verb
 from springtide.cli.common.render import WIDTH, print_json, wrap
-from springtide.cli.job.run import said
+from springtide.cli.job.run import print_line
 from springtide.cli.show import status as shown_status
 from springtide.domain.core import redaction
 from springtide.domain.core.resources import show_memory
@@ -61,7 +61,7 @@ def submit(
     if dry_run:
         return rehearse(replace(found, job=job), where, named=bool(name), as_json=as_json)
     code = None if where.platform == "k8s" and job.image and not job.working_dir else found.folder
-    submitted = submitting.submit(job, where, code=code, say=said)
+    submitted = submitting.submit(job, where, code=code, say=print_line)
     print(
         f"job {submitted} is submitted ({where.platform or 'local'}): see `springtide status {submitted}`", flush=True
     )
@@ -76,7 +76,7 @@ def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> in
     try:
         shown_status.watch(reach, Console(file=sys.stderr, highlight=False))
     except KeyboardInterrupt:
-        print(f"\njob {name} goes on: `springtide top {name}` looks on again, `springtide stop {name}` ends it")
+        print(f"\njob {name} continues: `springtide top {name}` watches it again, `springtide stop {name}` ends it")
         return 0
     status = reach.status()
     print(render.outcome_text(status, reach.places, debug=debug))
@@ -90,14 +90,14 @@ def rehearse(found: ParsedSpec, where: JobLocation, *, named: bool, as_json: boo
     if where.remote:
         resolve.find_script(found.folder / job.script) if not job.image else None
     else:
-        plan = local_job.resolved(job, pathlib.Path(where.folder), code=found.folder, say=said)
+        plan = local_job.resolved(job, pathlib.Path(where.folder), code=found.folder, say=print_line)
     values = [(path, shown_value(path, value), origin) for path, value, origin in leaves(job, found, named=named)]
     print(f"job {job.name}, of {found.path}; nothing is started")
     for path, value, origin in values:
         shown = msgspec.json.encode(value).decode() if not isinstance(value, str) else value
         room = WIDTH - 41
         print(f"  {path:<26} {shown if len(shown) <= room else shown[: room - 3] + '...':<{room}} {origin}".rstrip())
-    print("\n".join(line for each in words(plan, where) for line in wrap(each)))
+    print("\n".join(line for word in describe(plan, where) for line in wrap(word)))
     if as_json:
         origins = {path: origin for path, _, origin in values}
         resolved = None if plan is None else plan.spec
@@ -124,9 +124,9 @@ def leaves(job: ElasticJob, found: ParsedSpec, *, named: bool) -> Iterator[tuple
                 at, own = (*path, field.key), getattr(value, field.name)
                 if field.kind not in ELSEWHERE or own != field.default:
                     yield from walk(own, at, at in found.given)
-        elif isinstance(value, Mapping) and any(is_dataclass(each) for each in value.values()):
-            for name, each in value.items():
-                yield from walk(each, (*path, name), True)
+        elif isinstance(value, Mapping) and any(is_dataclass(part) for part in value.values()):
+            for name, inner in value.items():
+                yield from walk(inner, (*path, name), True)
         elif given or value not in (None, "", (), {}):
             origin = OPTION if path == (schema.NAME,) and named else FILE if given else DEFAULT
             yield schema.shown(path), value, origin
@@ -134,9 +134,9 @@ def leaves(job: ElasticJob, found: ParsedSpec, *, named: bool) -> Iterator[tuple
     yield from walk(job, (), False)
 
 
-def words(plan: RunPlan | None, where: JobLocation) -> list[str]:
+def describe(plan: RunPlan | None, where: JobLocation) -> list[str]:
     if plan is None:
-        return [f"{where.platform} fills in the open values when the job starts"]
+        return [f"{where.platform} chooses the open values when the job starts"]
     spec, rules = plan.spec, plan.spec.planning
     room = local_job.local_capacity()
     lines = [f"this machine has {room.cpu:g} cores and {show_memory(int(room.memory))}"]

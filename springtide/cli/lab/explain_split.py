@@ -23,10 +23,7 @@ from springtide.launch.spec.resolve import find_script
 USER, USAGE = 1, 2
 
 
-@verb(
-    "springtide explain-split train.py -- --epochs 1",
-    name="explain-split",
-)
+@verb("springtide explain-split train.py -- --epochs 1", name="explain-split")
 def explain_split(
     script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
     arguments: Annotated[
@@ -43,15 +40,15 @@ def explain_split(
     Runs the script alone in a process of its own, for a few batches, and keeps nothing that it trains.
     """
     found = find_script(pathlib.Path(script))
-    told = observe([str(found), *(arguments or ())], timeout_s=timeout)
-    if told.error:
-        typer.echo("\n".join(wrap(f"error: {found.name}: {told.error}", "  ")), err=True)
-        if debug and told.trace:
-            typer.echo(told.trace, err=True)
+    report = observe([str(found), *(arguments or ())], timeout_s=timeout)
+    if report.error:
+        typer.echo("\n".join(wrap(f"error: {found.name}: {report.error}", "  ")), err=True)
+        if debug and report.trace:
+            typer.echo(report.trace, err=True)
     else:
-        typer.echo(text_of(found.name, told))
-    print_json({"script": str(found), **msgspec.to_builtins(told)}, as_json)
-    return 0 if not told.error else USER if told.blame == "script" else USAGE
+        typer.echo(text_of(found.name, report))
+    print_json({"script": str(found), **msgspec.to_builtins(report)}, as_json)
+    return 0 if not report.error else USER if report.blame == "script" else USAGE
 
 
 def observe(script: Sequence[str], *, timeout_s: float) -> ScriptReport:
@@ -64,31 +61,31 @@ def observe(script: Sequence[str], *, timeout_s: float) -> ScriptReport:
             )
         except subprocess.TimeoutExpired:
             raise errors.BadInput(
-                f"{script[0]} has not trained a few batches after {timeout_s:g} s; give it more time (--timeout), or "
+                f"{script[0]} has not trained a few batches after {timeout_s:g} s; give it more time (--timeout) or "
                 "less data"
             ) from None
         if not file.exists():
-            raise errors.JobFailed(f"the process that ran {script[0]} has ended by status {ended.returncode}")
+            raise errors.JobFailed(f"the process that ran {script[0]} ended with status {ended.returncode}")
         return msgspec.json.decode(file.read_bytes(), type=ScriptReport)
 
 
-def text_of(name: str, told: ScriptReport) -> str:
+def text_of(name: str, report: ScriptReport) -> str:
     lines = []
-    if told.called:
-        lines.append(f"{name} calls its model at {told.called}.")
-    if told.read_s:
-        lines.append(f"Reading and collating a batch takes {told.read_s * 1e3:.2f} ms, and can move.")
-    if told.text:
-        lines += ["", told.text.rstrip()]
-    elif told.why:
-        lines += [*wrap(f"forward() stays whole: {told.why}", "  ")]
-    if told.left:
-        lines += ["", *wrap(f"Left behind, since only what moves reads it: {', '.join(told.left)}", "  ")]
-    if told.touched:
+    if report.called:
+        lines.append(f"{name} calls its model at {report.called}.")
+    if report.read_s:
+        lines.append(f"Reading and collating a batch takes {report.read_s * 1e3:.2f} ms, and can move.")
+    if report.text:
+        lines += ["", report.text.rstrip()]
+    elif report.why:
+        lines += [*wrap(f"forward() stays whole: {report.why}", "  ")]
+    if report.left:
+        lines += ["", *wrap(f"Not sent, because only moved operations read it: {', '.join(report.left)}", "  ")]
+    if report.touched:
         lines += [
             "",
-            *wrap(f"Travels although the model does not need it, the loop does: {', '.join(told.touched)}", "  "),
+            *wrap(f"Sent because the loop reads it, although the model does not: {', '.join(report.touched)}", "  "),
         ]
-    if told.found_s:
-        lines += ["", f"Found out in {told.found_s:.2f} s, from calls of the model that the loop made anyway."]
+    if report.found_s:
+        lines += ["", f"Found in {report.found_s:.2f} s, from calls of the model that the loop makes anyway."]
     return "\n".join(lines)

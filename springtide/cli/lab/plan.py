@@ -66,10 +66,10 @@ def plan(
     seen = explain.outlooks(shown.view, config, decision)
     screen = console.Console(width=WIDTH, highlight=False, emoji=False)
     screen.print(f"policy {config.policy}, {path}", style="bold", soft_wrap=True)
-    for one in seen:
-        show(screen, one)
+    for outlook in seen:
+        show(screen, outlook)
     print("\n".join(wrap(f"decision: {decision.why}")))
-    for note in (one for one in decision.notes if one != decision.why):
+    for note in (line for line in decision.notes if line != decision.why):
         print("\n".join(wrap(f"note    {note}")))
     print_json(as_object(path, config.policy, decision, seen), as_json)
     return 0
@@ -82,7 +82,7 @@ def found(source: str | None, folder: str) -> pathlib.Path:
     if not run.files.view.exists():
         raise errors.MissingFile(
             f"job {run.job} has no {run.files.view.name}: its size is fixed, or nothing is measured yet. "
-            "Jobs that are run without --workers and --servers are planned for; or give a file, such as "
+            "Only jobs without --workers and --servers are planned; or give a file, such as "
             "examples/plan_job.yaml"
         )
     return run.files.view
@@ -96,21 +96,21 @@ def is_spec(path: pathlib.Path) -> bool:
     return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
 
 
-def show(screen: console.Console, one: JobOutlook) -> None:
-    speed = f", {one.measured:,.0f} samples/s measured" if one.measured else ""
-    screen.print(f"\njob {one.job}{speed}", style="bold")
-    print("\n".join(wrap(f"model   {one.model if isinstance(one.model, str) else one.model.why}")))
-    if isinstance(one.model, FittedModel):
-        screen.print(coefficients(one.model, one.shares))
-    print("\n".join(wrap(f"shapes  {one.why}")))
-    if one.options:
-        screen.print(candidates(one.options))
-    if one.plan is None:
+def show(screen: console.Console, outlook: JobOutlook) -> None:
+    speed = f", {outlook.measured:,.0f} samples/s measured" if outlook.measured else ""
+    screen.print(f"\njob {outlook.job}{speed}", style="bold")
+    print("\n".join(wrap(f"model   {outlook.model if isinstance(outlook.model, str) else outlook.model.why}")))
+    if isinstance(outlook.model, FittedModel):
+        screen.print(coefficients(outlook.model, outlook.shares))
+    print("\n".join(wrap(f"shapes  {outlook.why}")))
+    if outlook.options:
+        screen.print(candidates(outlook.options))
+    if outlook.plan is None:
         print("plan    leave it as it is")
     else:
-        gain = f"; {one.plan.throughput:,.0f} samples/s are expected" if one.plan.throughput else ""
-        print("\n".join(wrap(f"plan    {one.plan.shape}{gain}")))
-        print("\n".join(wrap(f"why     {one.plan.reason}")))
+        gain = f"; {outlook.plan.throughput:,.0f} samples/s are expected" if outlook.plan.throughput else ""
+        print("\n".join(wrap(f"plan    {outlook.plan.shape}{gain}")))
+        print("\n".join(wrap(f"why     {outlook.plan.reason}")))
 
 
 def coefficients(model: FittedModel, shares: tuple[float, ...] | None) -> table.Table:
@@ -130,17 +130,17 @@ def candidates(options: tuple[ShapeOption, ...]) -> table.Table:
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("", "workers", "servers", "cores", "cost/h", "samples/s", ""):
         shown.add_column(column, justify="right" if column in {"cores", "cost/h", "samples/s"} else "left")
-    for one in options:
-        speed = "-" if one.throughput is None else f"{one.throughput:,.0f}"
-        remark = ", ".join(["now"] * one.now + ["chosen"] * one.chosen)
+    for option in options:
+        speed = "-" if option.throughput is None else f"{option.throughput:,.0f}"
+        remark = ", ".join(["now"] * option.now + ["chosen"] * option.chosen)
         shown.add_row(
-            "->" if one.chosen else "",
-            *sides(one.shape),
-            f"{one.shape.cpu:.3g}",
-            f"{one.cost:.3g}",
+            "->" if option.chosen else "",
+            *sides(option.shape),
+            f"{option.shape.cpu:.3g}",
+            f"{option.cost:.3g}",
             speed,
             remark,
-            style="bold" if one.chosen else "",
+            style="bold" if option.chosen else "",
         )
     return shown
 
@@ -157,13 +157,13 @@ def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[J
         "notes": decision.notes,
         "jobs": [
             {
-                "job": one.job,
-                "measured": one.measured,
-                "model": model(one.model),
-                "candidates": one.options,
-                "plan": one.plan,
+                "job": outlook.job,
+                "measured": outlook.measured,
+                "model": model(outlook.model),
+                "candidates": outlook.options,
+                "plan": outlook.plan,
             }
-            for one in seen
+            for outlook in seen
         ],
     }
 

@@ -59,12 +59,12 @@ def simulate(
     contestants = [system(name, work) for name in chosen]
     stories: dict[str, Story] = {}
     took: dict[str, float] = {}
-    for one in contestants:
+    for contestant in contestants:
         began = time.process_time()
-        with progress(one.name, len(work)) as watch:
-            stories[one.name] = run(world, work, one, watch)
-        took[one.name] = time.process_time() - began
-        for complaint, times in stories[one.name].complaints.items():
+        with progress(contestant.name, len(work)) as watch:
+            stories[contestant.name] = run(world, work, contestant, watch)
+        took[contestant.name] = time.process_time() - began
+        for complaint, times in stories[contestant.name].complaints.items():
             typer.echo(f"warning: {complaint} ({times} times)", err=True)
     summaries = {name: report.summary(story) for name, story in stories.items()}
     report.show(summaries, title=f"simulated: {what}, {world.size.nodes:g} nodes")
@@ -72,8 +72,8 @@ def simulate(
         report.story(stories, picture)
         typer.echo(f"plot: {picture}", err=True)
     found = {
-        name: {**one.flat(), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
-        for name, one in summaries.items()
+        name: {**summary.flat(), "seconds": round(took[name], 3), "decisions": stories[name].decisions}
+        for name, summary in summaries.items()
     }
     print_json({"jobs": len(work), "seed": None if trace else seed, "trace": trace, "systems": found}, as_json)
     return outcome(stories)
@@ -83,7 +83,7 @@ def outcome(stories: Mapping[str, Story]) -> int:
     """Return exit code 1 if a policy failed on every call, because its figures are then meaningless."""
     useless = [name for name, story in stories.items() if 0 < story.decisions <= sum(story.complaints.values())]
     for name in useless:
-        typer.echo(f"error: policy {name} failed each time that it was asked, so nobody decided for its jobs", err=True)
+        typer.echo(f"error: policy {name} failed each time, so its jobs got no decision", err=True)
     return 1 if useless else 0
 
 

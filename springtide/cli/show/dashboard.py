@@ -67,21 +67,21 @@ class DashboardData:
 
     def __call__(self, since: float) -> bytes:
         files = self._run.files
-        points = [one for one in events.read_points(files.online, OnlinePoint) if one.at > since]
-        told = story.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
+        points = [read_point for read_point in events.read_points(files.online, OnlinePoint) if read_point.at > since]
+        sentences = story.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
         return msgspec.json.encode(
             {
                 "job": self._run.job,
                 "running": self._run.running,
                 "now": time.time(),
-                "status": self._look(),
+                "status": self._read_status(),
                 "points": points,
                 "forecast": read_plain(files.forecast),
-                "story": told,
+                "story": sentences,
             }
         )
 
-    def _look(self) -> dict[str, Any]:
+    def _read_status(self) -> dict[str, Any]:
         if time.monotonic() > self._asked_at + STATUS_S:
             status = LocalJobHandle(self._run).status()
             plain = render.status_object(status, places_of(self._run.files))
@@ -134,8 +134,10 @@ def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServe
             asked = self.headers.get_all("Host") or []
             if len(asked) != 1 or not is_ours(asked[0], host, names):
                 shown = ascii(asked[0] if asked else "")[:200]
-                said = f"Host {shown}: this page is served for {host}, as `springtide dashboard --host {host}` asked\n"
-                self._send(421, "text/plain; charset=utf-8", said.encode())
+                refusal = (
+                    f"Host {shown}: this page is served for {host}, as `springtide dashboard --host {host}` asked\n"
+                )
+                self._send(421, "text/plain; charset=utf-8", refusal.encode())
                 return
             url = urllib.parse.urlsplit(self.path)
             if url.path == "/":

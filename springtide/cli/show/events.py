@@ -15,17 +15,17 @@ INDENT = " " * 11
 AT_ONCE_S = 1.0  # seconds within which a loss and the decision about it count as simultaneous
 
 SENTENCES = {
-    "fenced": "incarnation {incarnation} of {role} counts no more: {why}",
+    "fenced": "incarnation {incarnation} of {role} no longer counts: {why}",
     "phase": "the job is {phase}: {why}",
     "failed": "{role} failed: {error}",
     "unreadable": "{role} could not read shard {shard} from {offset} on: {error}",
     "master_replaced": "{why}; a new master (term {term}) listened {seconds:.1f} s later",
-    "online": "{workers} workers are left as they are: {why}",
+    "online": "{workers} workers stay: {why}",
     "letters_not_kept": "{role}: dead letters are only counted from now on, not stored: {why}",
     "shorten": "{why}",
     "alert": "ALERT: {why}",
     "alert_over": "the alert is over: {why}",
-    "resumed": "goes on from checkpoint {number} in {where}, {samples:,} samples trained",
+    "resumed": "continues from checkpoint {number} in {where}, {samples:,} samples trained",
 }
 
 
@@ -45,30 +45,30 @@ def explain(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
     """Explain what was decided about a job, and why: phases, losses, relaunches, scaling."""
     reach = job_lookup.find(job, at.where())
     card = reach.card
-    told = sentences(card.began_at, reach.story())
+    described = sentences(card.began_at, reach.story())
     state = "runs" if reach.running() else "is over"
     print(f"job {reach.name} ({card.script}) {state}; this is its story:")
-    for line in told:
+    for line in described:
         print("\n".join(wrap(f"{line['seconds']:8.1f} s {line['what']}", INDENT)))
-    print_json({"job": reach.name, "story": told}, as_json)
+    print_json({"job": reach.name, "story": described}, as_json)
     return 0
 
 
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
     """Return the events of a job as sentences, without events that explain nothing or repeat the previous one."""
-    told: list[dict[str, Any]] = []
+    described: list[dict[str, Any]] = []
     for place, event in enumerate(story):
-        said, seconds = sentence(event), round(event["at"] - began_at, 3)
-        again = told and told[-1]["what"] == said and seconds - told[-1]["seconds"] < AT_ONCE_S
-        if said and not again and not needless(event, story[:place][-1:], story[place + 1 : place + 4]):
-            told.append({"seconds": seconds, "what": said})
-    return told
+        text, seconds = sentence(event), round(event["at"] - began_at, 3)
+        again = described and described[-1]["what"] == text and seconds - described[-1]["seconds"] < AT_ONCE_S
+        if text and not again and not needless(event, story[:place][-1:], story[place + 1 : place + 4]):
+            described.append({"seconds": seconds, "what": text})
+    return described
 
 
 def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) -> bool:
     """Return True for a planned exit, or for a loss whose reason the next decision repeats."""
     if event["event"] == "fenced" and any(
-        (one["event"], one.get("role")) == ("finished", event["role"]) for one in before
+        (earlier["event"], earlier.get("role")) == ("finished", event["role"]) for earlier in before
     ):
         return True
     reason = {"exited": event.get("how"), "fenced": event.get("why")}.get(event["event"])
@@ -104,7 +104,7 @@ def sentence(event: Event) -> str:
             again = f"{event['samples_again']:,} samples are trained again"
             return "; ".join(filter(None, (*event.get("unusable", ()), back, event.get("mirror", ""), again)))
         case "finished" if event.get("checked"):
-            return f"{event['role']} has computed {event['checked']} batches of data workers itself too: all were equal"
+            return f"{event['role']} has computed {event['checked']} batches of data workers itself, with equal results"
         case "ended" | "joined" | "ready" | "placed" | "finished" | "exited" | "lost":
             return ""
         case kind if event.get("why"):
@@ -120,20 +120,20 @@ def planned(event: Event) -> str:
         case "taken":
             expected = event.get("throughput")
             speed = f", {expected:,.0f} samples/s expected" if expected else ""
-            said = f"planned: {shape}{speed}: {why}"
+            text = f"planned: {shape}{speed}: {why}"
         case "refused":
-            said = f"a plan ({shape}) was refused: {why}"
+            text = f"a plan ({shape}) was refused: {why}"
         case "done":
-            return f"the plan is carried out: {shape}"
+            return f"the plan is applied: {shape}"
         case "started":
-            said = f"begins with {why}"
+            text = f"begins with {why}"
         case "forgotten":
-            return f"the job is not remembered for others: {why}"
+            return f"the job is not in the history: {why}"
         case _:
-            said = f"left as it is: {why}"
+            text = f"unchanged: {why}"
     stage = f" [{event['stage']}]" if event.get("stage") else ""
     alone = [f"; {note}" for note in event.get("notes", []) if note.startswith(WITHOUT_BRAIN)]
-    return said + stage + "".join(alone[:1])
+    return text + stage + "".join(alone[:1])
 
 
 def since(began_at: float, event: Event) -> str:

@@ -89,10 +89,10 @@ class PlainView:
         if decision_of(status) != self._decision:
             self._decision = decision_of(status)
             self.say(f"{status.elapsed_s:6.1f} s  {self._decision}")
-        again = "" if status.checkpoints.trouble else " is complete, checkpoints are well again"
+        again = "" if status.checkpoints.trouble else " is complete, checkpoints work again"
         self._tell("saved", status.checkpoints.trouble, saving_of(status) + again, status)
         disk = status.master.disk_trouble
-        self._tell("disk", disk, disk or "there is room again, the job goes on", status)
+        self._tell("disk", disk, disk or "there is room again, the job continues", status)
         news = line_of(msgspec.structs.replace(status, elapsed_s=0.0))
         if time.monotonic() >= self._next_at and news != self._shown:
             self._next_at = time.monotonic() + LINE_EVERY_S

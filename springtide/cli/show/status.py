@@ -10,9 +10,8 @@ from rich.live import Live
 from springtide import errors
 from springtide.cli.common import render
 from springtide.cli.common.options import Job, Json, WhereOptions, verb
-from springtide.cli.common.render import WIDTH, alive_text, decision_of, line_of, picture, print_json, wrap
+from springtide.cli.common.render import WIDTH, line_of, picture, print_json, wrap
 from springtide.domain.core.resources import show_memory
-from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
 from springtide.master import metrics as gauges
@@ -33,8 +32,8 @@ def status(
     """Show a job: progress, roles with CPU and memory, the last decision and its reason; or how it ended."""
     if every:
         shown = [(reach, status_of(reach)) for reach in job_lookup.every(at.where())]
-        print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*each) for each in shown)]))
-        print_json({"jobs": [as_object(*each) for each in shown]}, as_json)
+        print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*job) for job in shown)]))
+        print_json({"jobs": [as_object(*job) for job in shown]}, as_json)
         return 0
     reach = job_lookup.find(job, at.where())
     found = reach.status()
@@ -51,7 +50,7 @@ def status_of(reach: JobHandle) -> JobStatus:
 
 
 def row(reach: JobHandle, job: JobStatus) -> str:
-    age = short_time(time.time() - reach.card.began_at)
+    age = render.short_time(time.time() - reach.card.began_at)
     return columns(reach.name, job.phase, age, f"{job.samples:,}", job.why.splitlines()[0] if job.why else "")
 
 
@@ -60,72 +59,16 @@ def columns(name: str, state: str, age: str, samples: str, why: str) -> str:
 
 
 def text(reach: JobHandle, job: JobStatus) -> str:
-    if job.phase.over:
-        lines = wrap(render.outcome_text(render.called(job, reach.name), reach.places))
-    else:
-        lines = wrap(f"job {reach.name} is {job.phase} since {job.elapsed_s:.0f} s: {render.numbers(job)}")
-        lines += render.measures(job)
-        if job.why:
-            lines += wrap(f"why     {job.why}")
-        if job.master.disk_trouble:
-            lines += wrap(f"disk    {job.master.disk_trouble}")
-    if (job.data.shards_leased or job.data.epochs > 1) and job.online is None:
-        lines += wrap(f"shards  {shards(job)}")
+    job = render.called(job, reach.name)
+    over = job.phase.over
+    lines = wrap(render.outcome_text(job, reach.places)) if over else render.headline(job)
+    lines += render.facts(job)
     if reach.platform != "local":
         lines += wrap(f"on      {reach.platform}")
-    lines += wrap(
-        f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
-        f"{f'{job.roles.relaunches} relaunched, ' if job.roles.relaunches else ''}master's term {job.master.term}"
-    )
-    if fed := render.data_workers_text(job):
-        lines += wrap(f"fed     {fed}")
-    if job.online is not None:
-        lines += [line for one in render.stream_lines(job.online) for line in wrap(one)]
-    if job.training.cache is not None:
-        lines += wrap(f"cache   {job.training.cache}")
-    # the outcome already reports this
-    said = job.phase.over and (job.checkpoints.trouble or job.phase is not JobPhase.FINISHED)
-    if (job.checkpoints.number or job.checkpoints.trouble) and not said:
-        lines += wrap(f"saved   {saved(job)}")
-    if job.planning.stage and job.online is None:
-        lines += wrap(f"plan    {plan_of(job)}")
-    if job.master.decision:
-        lines += wrap(f"decided {decision_of(job)}")
-    if job.data.left_out and not job.phase.over:
-        lines += wrap(
-            f"without {job.data.samples_left_out:,} samples that could not be made; the first: {job.data.left_out[0]}"
-        )
-    if not job.phase.over:
-        lines += [line for poisoned in job.data.poisoned for line in wrap(f"lost    {poisoned}")]
-    if not job.phase.over:
+    if not over:
         lines += ["", f"{'ROLE':<14} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}  LIMITS"]
-        lines += [member_row(each) for each in job.members]
+        lines += [member_row(member) for member in job.members]
     return "\n".join(lines)
-
-
-def shards(job: JobStatus) -> str:
-    data = job.data
-    parts = [f"{data.shards_done:,} of {data.shards_total:,} done"]
-    if data.shards_leased:
-        parts.append(f"{data.shards_leased} in work")
-    if data.epochs > 1:
-        parts.append(f"{data.epochs} epochs")
-    return ", ".join(parts)
-
-
-def plan_of(job: JobStatus) -> str:
-    plan = job.planning
-    if plan.target is not None:
-        return f"{plan.stage}: becomes {plan.target}"
-    return f"{plan.stage}: {plan.shape or 'not all of it is there'}{', as planned' if plan.settled else ''}"
-
-
-def saved(job: JobStatus) -> str:
-    made = job.checkpoints
-    age = short_time(time.time() - made.begun_at)
-    last = f"checkpoint {made.number}, begun {age} ago" if made.number else "no checkpoint yet"
-    copied = f", copied up to {made.uploaded}" if made.uploaded else ""
-    return last + copied + (f"; {made.trouble}" if made.trouble else "")
 
 
 def member_row(member: MemberView) -> str:
@@ -153,25 +96,15 @@ def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
     return {**plain, "job": reach.name, "platform": reach.platform, "running": reach.running()}
 
 
-def short_time(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
-
-
-@verb(
-    "springtide metrics train",
-    "springtide run train.py --metrics-port 9464    metrics served by the job",
-)
+@verb("springtide metrics train", "springtide run train.py --metrics-port 9464    metrics served by the job")
 def metrics(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
     """Print a job's metrics in Prometheus format: progress, roles and stream lag."""
     reach = job_lookup.find(job, at.where())
     status = reach.status()
     print(gauges.text(status, run=reach.name), end="")
     families = {
-        each.name: [{"labels": dict(labels), "value": value} for labels, value in each.values]
-        for each in gauges.families(status)
+        family.name: [{"labels": dict(labels), "value": value} for labels, value in family.values]
+        for family in gauges.families(status)
     }
     print_json({"job": reach.name, "metrics": families}, as_json)
     return 0

@@ -22,10 +22,7 @@ STEP_S = 600.0
 SHOWN_H = 3
 
 
-@verb(
-    "springtide forecast traffic.csv",
-    "springtide forecast traffic.csv --model mstl --known 14 --json",
-)
+@verb("springtide forecast traffic.csv", "springtide forecast traffic.csv --model mstl --known 14 --json")
 def forecast(
     trace: Annotated[str, typer.Argument(help="Traffic: a CSV of times and counts.", metavar="FILE.csv")],
     model: Annotated[
@@ -43,23 +40,28 @@ def forecast(
     for name in chosen:
         models.check(name)
         if name == models.AUTO:
-            raise errors.BadInput("model 'auto' chooses the best of the others; name the models to compare")
+            raise errors.BadInput("model 'auto' chooses the best of the other models; name the models to compare")
     scores = {name: forecasters.backtest(history, models.load(name), known_days=known, last=last) for name in chosen}
     best = min(scores, key=lambda name: scores[name].wape)
-    said = models.load(best)(history.before(len(history.values), days=known), history.day)
+    forecast = models.load(best)(history.before(len(history.values), days=known), history.day)
     show(trace, history, scores, known)
-    typer.echo(f"the next day by {best}: {said.why}")
-    show_day(said)
-    told = {
+    typer.echo(f"the next day by {best}: {forecast.why}")
+    show_day(forecast)
+    shown = {
         "trace": trace,
         "step_s": history.step_s,
         "days": history.days,
         "known_days": known,
         "best": best,
-        "models": {name: one._asdict() for name, one in scores.items()},
-        "next": {"mean": said.mean.tolist(), "low": said.low.tolist(), "high": said.high.tolist(), "why": said.why},
+        "models": {name: score._asdict() for name, score in scores.items()},
+        "next": {
+            "mean": forecast.mean.tolist(),
+            "low": forecast.low.tolist(),
+            "high": forecast.high.tolist(),
+            "why": forecast.why,
+        },
     }
-    print_json(told, as_json)
+    print_json(shown, as_json)
     return 0
 
 
@@ -79,18 +81,20 @@ def show(path: str, history: PastTraffic, scores: dict[str, BacktestScore], know
     shown.add_column("model")
     for column in ("WAPE", "within (80%)", "below high (90%)", "bias"):
         shown.add_column(column, justify="right")
-    for name, one in sorted(scores.items(), key=lambda each: each[1].wape):
-        shown.add_row(name, f"{one.wape:.2%}", f"{one.covered:.1%}", f"{one.below:.1%}", f"{one.bias:+.1%}")
+    for name, score in sorted(scores.items(), key=lambda item: item[1].wape):
+        shown.add_row(name, f"{score.wape:.2%}", f"{score.covered:.1%}", f"{score.below:.1%}", f"{score.bias:+.1%}")
     screen.print(shown)
 
 
-def show_day(said: RateForecast) -> None:
+def show_day(forecast: RateForecast) -> None:
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
     for column in ("hours from now", "low", "samples/s", "high"):
         shown.add_column(column, justify="right")
-    steps = max(1, round(SHOWN_H * 3600 / said.step_s))
-    for first in range(0, round(DAY_S / said.step_s), steps):
+    steps = max(1, round(SHOWN_H * 3600 / forecast.step_s))
+    for first in range(0, round(DAY_S / forecast.step_s), steps):
         part = slice(first, first + steps)
-        hours = f"{first * said.step_s / 3600:g}-{(first + steps) * said.step_s / 3600:g}"
-        shown.add_row(hours, *(f"{one[part].mean():,.4g}" for one in (said.low, said.mean, said.high)))
+        hours = f"{first * forecast.step_s / 3600:g}-{(first + steps) * forecast.step_s / 3600:g}"
+        shown.add_row(
+            hours, *(f"{series[part].mean():,.4g}" for series in (forecast.low, forecast.mean, forecast.high))
+        )
     console.Console(width=80, highlight=False).print(shown)

@@ -130,7 +130,7 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
             stream.seal()
     finally:
         stream.close()
-    print(told(stream.url, done, sealed=into.seal and not done.interrupted))
+    print(describe(stream.url, done, sealed=into.seal and not done.interrupted))
     print_json({"stream": stream.url, **dataclasses.asdict(done)}, as_json)
     return 130 if done.interrupted else 0
 
@@ -160,11 +160,12 @@ def pace_of(flow: PaceOptions) -> producer.TrafficPace:
             raise errors.BadInput(f"{', '.join(useless)} without --trace: give the trace, or --rate for a steady flow")
         if flow.rate is not None and not flow.rate > 0:
             raise errors.BadInput(
-                f"--rate {flow.rate:g}: expected records a second, more than 0; without it they go as fast as they can"
+                f"--rate {flow.rate:g}: expected records a second, more than 0; without it, they are sent as fast as "
+                "possible"
             )
         return producer.SteadyPace(float("inf") if flow.rate is None else flow.rate)
     if flow.rate is not None:
-        raise errors.BadInput("--rate and --trace: the trace tells the rate; --peak scales it")
+        raise errors.BadInput("--rate and --trace: the trace sets the rate; --peak scales it")
     path = Path(flow.trace)
     trace = producer.read_trace(file_input.read(path, what=f"a {producer.TRACE}").splitlines(), str(path))
     if flow.day is not None:
@@ -201,7 +202,7 @@ def open_or_make(url: str, into: TargetOptions) -> Stream:
     return log
 
 
-def told(url: str, done: ProduceReport, *, sealed: bool) -> str:
+def describe(url: str, done: ProduceReport, *, sealed: bool) -> str:
     rate = done.records / done.seconds if done.seconds else 0.0
     counts = done.partitions
     spread = f"{min(counts):,} to {max(counts):,} a partition" if counts else "none"
@@ -212,9 +213,9 @@ def told(url: str, done: ProduceReport, *, sealed: bool) -> str:
     if done.late or done.corrupt or done.oversized:
         lines.append(f"  among them {done.late:,} late, {done.corrupt:,} corrupt, {done.oversized:,} oversized")
     if done.behind_s > 1:
-        lines.append(f"  {done.behind_s:.1f} s behind at the end: this machine could not keep the pace")
+        lines.append(f"  {done.behind_s:.1f} s behind at the end: this machine could not keep up")
     if done.interrupted:
-        lines.append("  interrupted: all of these were appended, no others")
+        lines.append("  interrupted: all these records were appended, and no others")
     return "\n".join(lines)
 
 
@@ -278,15 +279,13 @@ def info(
 
 @command(group, "springtide stream grow log:///tmp/clicks 8")
 def grow(
-    url: Url,
-    partitions: Annotated[int, typer.Argument(min=1, help="New number of partitions.")],
-    as_json: Json = False,
+    url: Url, partitions: Annotated[int, typer.Argument(min=1, help="New number of partitions.")], as_json: Json = False
 ) -> int:
     """Add partitions to a log. Producers and jobs may run meanwhile."""
     log = _log(url)
     before = log.partitions()
     log.grow(partitions)
-    return _say(f"{log.url}: {before} partitions before, {partitions} now", as_json, partitions=partitions)
+    return _print_result(f"{log.url}: {before} partitions before, {partitions} now", as_json, partitions=partitions)
 
 
 @command(group, "springtide stream seal log:///tmp/clicks")
@@ -295,7 +294,7 @@ def seal(url: Url, as_json: Json = False) -> int:
     log = _log(url)
     log.seal()
     records = sum(seen.end - seen.start for seen in log.bounds())
-    return _say(f"{log.url}: sealed with {records:,} records", as_json, records=records)
+    return _print_result(f"{log.url}: sealed with {records:,} records", as_json, records=records)
 
 
 @command(group, "springtide stream trim log:///tmp/clicks")
@@ -307,25 +306,25 @@ def trim(url: Url, as_json: Json = False) -> int:
         gone = writer.trim()
     finally:
         writer.close()
-    return _say(f"{log.url}: {gone} segments deleted", as_json, segments=gone)
+    return _print_result(f"{log.url}: {gone} segments deleted", as_json, segments=gone)
 
 
 def inspect(stream: Stream) -> dict[str, Any]:
     seen = stream.bounds()
-    oldest = _oldest(stream, {one.partition: one.start for one in seen if one.end > one.start})
+    oldest = _oldest(stream, {part.partition: part.start for part in seen if part.end > part.start})
     kept = stream.kept_bytes() if isinstance(stream, LogStream) else [None] * len(seen)
     return {
         "stream": stream.url,
-        "sealed": bool(seen) and all(one.final for one in seen),
+        "sealed": bool(seen) and all(part.final for part in seen),
         "partitions": [
             {
-                "partition": one.partition,
-                "start": one.start,
-                "end": one.end,
-                "bytes": kept[one.partition],
-                "oldest_at": oldest.get(one.partition),
+                "partition": part.partition,
+                "start": part.start,
+                "end": part.end,
+                "bytes": kept[part.partition],
+                "oldest_at": oldest.get(part.partition),
             }
-            for one in seen
+            for part in seen
         ],
     }
 
@@ -375,7 +374,7 @@ def _log(url: str) -> LogStream:
     return stream
 
 
-def _say(line: str, as_json: bool, **facts: object) -> int:
+def _print_result(line: str, as_json: bool, **facts: object) -> int:
     print(line)
     print_json(facts, as_json)
     return 0

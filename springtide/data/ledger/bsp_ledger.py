@@ -173,9 +173,9 @@ class BspLedger:
         if done < self.numbers and shard >= self.base:
             trained += first
             done += first >= shards.size(self.card, done % self.card.shards)
-        return replace(self._noted(done), total=self.numbers, first=trained)
+        return replace(self._finished_part(done), total=self.numbers, first=trained)
 
-    def _noted(self, done: int) -> "BspLedger":
+    def _finished_part(self, done: int) -> "BspLedger":
         """Return the state of a group that has finished this many shards or ranges; `resume_bsp_ledger` seats it."""
         return BspLedger(card=self.card, base=self.base, workers=1, total=self.total, leased_to=[done], done_by=[done])
 
@@ -358,14 +358,14 @@ class BspStreamLedger(BspLedger):
         )
         if running < 0 or (shard, first) == (self.base, 0):
             plan.places, plan.stretches, plan.void = dict(plan.starts), {}, 0
-            return replace(self._noted(0), total=0, stream=plan)
+            return replace(self._finished_part(0), total=0, stream=plan)
         stretch = plan.stretches.get(running)
         running = max(running + (stretch is not None and first >= stretch.end), min(self.done_by))
         plan.stretches = {number: span for number, span in plan.stretches.items() if number >= running}
         if stretch is not None and running in plan.stretches and stretch.first < first < stretch.end:
             plan.stretches[running] = stretch._replace(first=first)
         plan.void = self._void(running)
-        return replace(self._noted(running), first=plan.trained(plan.stretches.values()), stream=plan)
+        return replace(self._finished_part(running), first=plan.trained(plan.stretches.values()), stream=plan)
 
     def reopen(self) -> None:
         """Forget the ends of partitions, because another run finds them again."""
@@ -401,4 +401,4 @@ def plain_data(ledger: BspLedger) -> BspLedger:
 
 
 def _copied(ledger: BspLedger, kind: type[BspLedger]) -> BspLedger:
-    return kind(**{each.name: copy.deepcopy(getattr(ledger, each.name)) for each in fields(ledger)})
+    return kind(**{field.name: copy.deepcopy(getattr(ledger, field.name)) for field in fields(ledger)})

@@ -72,15 +72,15 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
     opened = unseal(records)
     why = np.zeros(len(records), np.uint8)
     if rules.max_record_bytes is not None:
-        _note(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
+        _mark(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
     if opened.any_damaged:
-        _note(why, opened.damaged, _CORRUPT)
+        _mark(why, opened.damaged, _CORRUPT)
     places = None if not why.any() else np.flatnonzero(why == _FINE)  # positions of the parsed records; None for all
     parsed = decoder.parse(opened.bodies if places is None else opened.bodies[places])
-    _note(why, parsed.bad, _CORRUPT, places)
-    event_at = opened.event_at if parsed.event_at is None else _happened(opened.event_at, parsed.event_at, places)
+    _mark(why, parsed.bad, _CORRUPT, places)
+    event_at = opened.event_at if parsed.event_at is None else _event_times(opened.event_at, parsed.event_at, places)
     if rules.max_lateness_s is not None:  # without an event time the difference is NaN, which is never late
-        _note(why, records.appended_at - event_at > rules.max_lateness_s, _LATE)
+        _mark(why, records.appended_at - event_at > rules.max_lateness_s, _LATE)
     details: dict[int, str] = {}
     batch = _decoded(parsed, why, places, details)
     happened = np.where(np.isnan(event_at), records.appended_at, event_at) if opened.bare else event_at
@@ -90,7 +90,7 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
     return FilteredBatch(batch, len(records) - len(letters), happened[why == _FINE], letters)
 
 
-def _note(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
+def _mark(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
     """Mark these records (among those at `places`) with this reason, unless they already have a reason."""
     if which.any():
         positions = np.flatnonzero(which) if places is None else places[which]
@@ -110,10 +110,10 @@ def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None,
             details.update(
                 dict.fromkeys(np.flatnonzero(bad).tolist() if places is None else places[bad].tolist(), str(found))
             )
-            _note(why, bad, _CORRUPT, places)
+            _mark(why, bad, _CORRUPT, places)
 
 
-def _happened(sealed: Floats, own: Floats, places: Ints | None) -> Floats:
+def _event_times(sealed: Floats, own: Floats, places: Ints | None) -> Floats:
     """Return the event time from the envelope, else from the record."""
     if places is None:
         return np.where(np.isnan(sealed), own, sealed)

@@ -182,35 +182,35 @@ class WorkerConnections:
             if worker in self._links:
                 self._leave(self._links[worker])
 
-    def want(self, wanted: WantedBatch, asks: tuple[int, ...] = ()) -> int:
+    def request(self, wanted: WantedBatch, asks: tuple[int, ...] = ()) -> int:
         """Request this batch, with the extra leaves in `asks`; return its number."""
         with self._lock:
             step, self._steps = self._steps, self._steps + 1
             indices = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
             self._wanted[step] = AskBatch(step, indices, wanted.name, asks)
-            self._carry_out(self._dispatch.wanted(step, at=time.monotonic()))
+            self._execute(self._dispatch.add_step(step, at=time.monotonic()))
             return step
 
     def wait(self, step: int, seconds: float = 0.0) -> StepAnswer | None:
         """Wait for the result of a step. Return None after `seconds`, or if no data worker is left."""
         with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
-                self._carry_out(self._dispatch.poll(at=time.monotonic()))
+                self._execute(self._dispatch.poll(at=time.monotonic()))
                 self._changed.wait(seconds)
             return self._settled(step)
 
-    def take(self, *steps: int) -> None:
+    def forget(self, *steps: int) -> None:
         """Forget steps that are done or no longer wanted."""
         with self._lock:
             for step in steps:
                 self._answers.pop(step, None)
                 if self._wanted.pop(step, None) is not None:
-                    self._carry_out(self._dispatch.taken(step, at=time.monotonic()))
+                    self._execute(self._dispatch.remove_step(step, at=time.monotonic()))
 
     def poll(self) -> None:
         """Let idle data workers take over overdue steps."""
         with self._lock:
-            self._carry_out(self._dispatch.poll(at=time.monotonic()))
+            self._execute(self._dispatch.poll(at=time.monotonic()))
 
     def overdue(self, step: int) -> bool:
         """Return True if a step is so late that its data worker may never answer."""
@@ -257,7 +257,7 @@ class WorkerConnections:
             return StepAnswer(error=state.why)
         return self._answers.get(step) or StepAnswer()
 
-    def _carry_out(self, orders: list[dispatch.DispatchOrder]) -> None:
+    def _execute(self, orders: list[dispatch.DispatchOrder]) -> None:
         for order in orders:
             link = self._links.get(order.worker)
             if link is None:
@@ -272,14 +272,14 @@ class WorkerConnections:
 
     def _leave(self, link: _Link) -> None:
         if link.worker in self._dispatch.workers:
-            self._carry_out(self._dispatch.leaving(link.worker, at=time.monotonic()))
+            self._execute(self._dispatch.leaving(link.worker, at=time.monotonic()))
         else:
             self._stop(link)
 
     def _lose(self, link: _Link) -> None:
         if self._links.get(link.worker) is link:
             link.outbox.clear()
-            self._carry_out(self._dispatch.lost(link.worker, at=time.monotonic()))
+            self._execute(self._dispatch.lost(link.worker, at=time.monotonic()))
         self._changed.notify_all()
 
     def _stop(self, link: _Link) -> None:
@@ -319,18 +319,18 @@ class WorkerConnections:
         try:
             connected = self._connect(link.address)
         except auth.Rejected as error:
-            log.warning("data worker %s at %s is not of this job: %s", link.worker, link.address, error)
+            log.warning("data worker %s at %s does not belong to this job: %s", link.worker, link.address, error)
             with self._lock:
                 self._stop(link)
             return False
         except (OSError, EOFError, errors.SpringtideError) as error:
-            log.debug("data worker %s at %s cannot be reached: %s", link.worker, link.address, error)
+            log.debug("cannot reach data worker %s at %s: %s", link.worker, link.address, error)
             return False
         with self._lock:
             link.channel = connected
             if link.stopped:
                 return True
-            self._carry_out(self._dispatch.joined(link.worker, at=time.monotonic()))
+            self._execute(self._dispatch.joined(link.worker, at=time.monotonic()))
             self._changed.notify_all()
         self._on_change()
         return True
@@ -353,7 +353,7 @@ class WorkerConnections:
                         self._on_message(link, link.channel.recv(self.types))
         except (OSError, EOFError, BadFrame) as error:
             if not link.stopped:
-                log.info("data worker %s is gone: %s", link.worker, error or type(error).__name__)
+                log.info("lost data worker %s: %s", link.worker, error or type(error).__name__)
         finally:
             with self._lock:
                 self._lose(link)
@@ -368,15 +368,15 @@ class WorkerConnections:
         answer = None
         if isinstance(message, BatchMade):
             if received.payload is None:
-                raise BadFrame(f"step {message.step} came without its batch")
+                raise BadFrame(f"step {message.step} arrived without its batch")
             answer = self._unpack(message, received.payload)
         with self._lock:
             if isinstance(message, BatchMade) and answer is not None:
-                self._keep(link, message, answer, at)
+                self._on_made(link, message, answer, at)
             elif isinstance(message, BatchFailed):
-                self._carry_out(self._dispatch.failed(link.worker, message.step, message.why, at=at))
+                self._execute(self._dispatch.failed(link.worker, message.step, message.why, at=at))
             elif isinstance(message, BatchDropped):
-                self._carry_out(self._dispatch.dropped(link.worker, message.step, at=at))
+                self._execute(self._dispatch.dropped(link.worker, message.step, at=at))
             elif isinstance(message, WorkerLeaving):
                 self._leave(link)
             else:
@@ -391,21 +391,21 @@ class WorkerConnections:
         if not news or wanted is None:
             return StepAnswer()
         if message.name != wanted.name:
-            raise BadFrame(f"step {message.step} is {wanted.name}, and came as {message.name}")
+            raise BadFrame(f"step {message.step} arrived as {message.name}, expected {wanted.name}")
         self.batch_bytes = max(payload.size, int(0.9 * (self.batch_bytes or 0)))
         try:
             return StepAnswer(payload.tree(self.types), made=True)
         except BadFrame:
             raise
         except Exception as error:  # a type that is unknown here, or a user type whose code raises
-            log.info("a batch cannot be put together, it is made here: %s", error)
+            log.info("cannot decode a batch, so this process makes it: %s", error)
             return StepAnswer()
 
-    def _keep(self, link: _Link, message: BatchMade, answer: StepAnswer, at: float) -> None:
+    def _on_made(self, link: _Link, message: BatchMade, answer: StepAnswer, at: float) -> None:
         if self._dispatch.awaits(message.step):
             self._answers[message.step] = answer
             self.made += answer.made
-        self._carry_out(self._dispatch.made(link.worker, message.step, at=at))
+        self._execute(self._dispatch.made(link.worker, message.step, at=at))
 
 
 def _first(outbox: deque[FeedMessage]) -> FeedMessage | None:

@@ -68,7 +68,7 @@ class StepState:
     @property
     def why(self) -> str:
         if self.deaths >= DEATHS:
-            return f"{self.deaths} data workers died while they made it"
+            return f"{self.deaths} data workers died while they made this batch"
         return self.failures[-1][1] if self.failures else ""
 
 
@@ -108,7 +108,7 @@ class Dispatch:
 
     def joined(self, worker: str, *, at: float) -> list[DispatchOrder]:
         if worker in self.workers:
-            raise ValueError(f"data worker {worker} is here already")
+            raise ValueError(f"data worker {worker} has already joined")
         self.workers[worker] = WorkerState(since=at)
         return self._hand_out(at)
 
@@ -133,10 +133,10 @@ class Dispatch:
                     self._give_back(number)
         return [*orders, *self._hand_out(at)]
 
-    def wanted(self, step: int, *, at: float) -> list[DispatchOrder]:
+    def add_step(self, step: int, *, at: float) -> list[DispatchOrder]:
         """Add a step that the trainer wants after all earlier steps."""
         if step in self.steps:
-            raise ValueError(f"step {step} is wanted already")
+            raise ValueError(f"step {step} was already requested")
         self.steps[step] = StepState()
         self._give_back(step)
         return self._hand_out(at)
@@ -181,7 +181,7 @@ class Dispatch:
             self._give_back(step)
         return [*orders, *self._hand_out(at)]
 
-    def taken(self, step: int, *, at: float) -> list[DispatchOrder]:
+    def remove_step(self, step: int, *, at: float) -> list[DispatchOrder]:
         """Remove a step that the trainer has, or no longer wants."""
         orders = self._settle(step, StepFate.MADE)
         del self.steps[step]
@@ -198,7 +198,7 @@ class Dispatch:
             return False
         patience_s = PATIENCE_S * (1 + 5 * state.deaths)
         silent = [self.workers[name] for name in state.holders] or list(self.workers.values())
-        return all(one.steps and at - one.since > patience_s + 5 * self._mean(one) for one in silent)
+        return all(worker.steps and at - worker.since > patience_s + 5 * self._mean(worker) for worker in silent)
 
     # The methods below update workers and steps together, to keep them consistent.
 
@@ -310,9 +310,9 @@ class Dispatch:
         worker keeps growing.
         """
         known = self.workers[worker]
-        each = self._mean(known)
+        mean_s = self._mean(known)
         spent = max(0.0, at - known.since)
-        return abs(each - spent) + known.steps.index(step) * each
+        return abs(mean_s - spent) + known.steps.index(step) * mean_s
 
 
 def fitting_room(asked: int, *, workers: int, most_bytes: int, batch_bytes: int | None) -> int:

@@ -116,21 +116,23 @@ class BatchFeed:
         try:
             while True:
                 while not ended and self._may_want_more(window, fed):
-                    one = next(source, None)
-                    if one is None:
+                    request = next(source, None)
+                    if request is None:
                         ended = True
                     else:
-                        asked = len(one.indices) > 0 and self._pool.workers > 0 and fed()
-                        window.append((self._pool.want(one, self._asks(one.name)) if asked else None, one))
+                        asked = len(request.indices) > 0 and self._pool.workers > 0 and fed()
+                        window.append(
+                            (self._pool.request(request, self._asks(request.name)) if asked else None, request)
+                        )
                 if not window:
                     return
-                step, one = window[0]
-                made = self._next(step, one, own, timeout_s)
+                step, request = window[0]
+                made = self._next(step, request, own, timeout_s)
                 window.popleft()
                 yield made
                 del made  # drop the reference, so that a batch is freed as soon as the loop has dropped it
         finally:
-            self._pool.take(*(step for step, _ in window if step is not None))
+            self._pool.forget(*(step for step, _ in window if step is not None))
 
     def _may_want_more(self, window: deque[tuple[int | None, WantedBatch]], fed: Callable[[], bool]) -> bool:
         if not window:
@@ -138,16 +140,16 @@ class BatchFeed:
         last = window[-1][1]
         return len(last.indices) > 0 and self._pool.under_way < self.room and self._pool.workers > 0 and fed()
 
-    def _next(self, step: int | None, one: WantedBatch, own: Own, timeout_s: float | None) -> Any:
-        if not len(one.indices):
+    def _next(self, step: int | None, request: WantedBatch, own: Own, timeout_s: float | None) -> Any:
+        if not len(request.indices):
             return None
         answer = StepAnswer() if step is None or self._refused else self._wait(step, timeout_s)
         if step is not None:
-            self._pool.take(step)
+            self._pool.forget(step)
         self._taken += 1
         if answer.made:
             return answer.tree
-        return UnreadableBatch(answer.error) if answer.error else self._make(one, own)
+        return UnreadableBatch(answer.error) if answer.error else self._make(request, own)
 
     def _wait(self, step: int, timeout_s: float | None) -> StepAnswer:
         """Wait for the result of a step; return an empty answer if no data worker can make it."""
@@ -161,10 +163,10 @@ class BatchFeed:
         self._waited_s += time.monotonic() - began
         return answer or StepAnswer()
 
-    def _make(self, one: WantedBatch, own: Own) -> Any:
+    def _make(self, request: WantedBatch, own: Own) -> Any:
         began = time.monotonic()
-        with batch_rng.seeded(self._seed, one.name if self._draws() else None):
-            made = own(one.indices)
+        with batch_rng.seeded(self._seed, request.name if self._draws() else None):
+            made = own(request.indices)
         self._pool.types.update(codec.types_in(made))
         self._read_s += time.monotonic() - began
         return made

@@ -137,7 +137,7 @@ class DataWorker:
     ) -> None:
         """Start serving. `certificates`: a folder (`rpc.transport.tls`), if the job uses TLS."""
         if not 0 <= stage < len(pipeline.stages):
-            raise errors.BadInput(f"stage {stage} of a pipeline of {len(pipeline.stages)}: they count from 0")
+            raise errors.BadInput(f"stage={stage}: expected a stage from 0 to {len(pipeline.stages) - 1}")
         self.done = threading.Event()
         """Set when all requests from before `drain` are fetched, or on `close`."""
         self.made = 0
@@ -239,7 +239,7 @@ class DataWorker:
                 self._on_message(trainer, read_message(trainer.channel.recv()))
         except (EOFError, OSError, BadFrame) as error:
             # log only the text: the frames of the error object would keep the package in memory
-            log.info("a trainer is gone: %s", str(error))
+            log.info("a trainer disconnected: %s", str(error))
         finally:
             self._forget(trainer)
 
@@ -251,7 +251,7 @@ class DataWorker:
                 message, np.frombuffer(bytearray(message.indices), dtype="<i8").astype(np.int64, copy=False)
             )
             if self._before is not None:
-                request.before = self._before.want(WantedBatch(request.indices, message.name), message.asks)
+                request.before = self._before.request(WantedBatch(request.indices, message.name), message.asks)
             with self._changed:
                 trainer.requests.append(request)
                 self._changed.notify_all()
@@ -274,7 +274,7 @@ class DataWorker:
             trainer.requests.clear()
             self._changed.notify_all()
         if self._before is not None:
-            self._before.take(*unmade)
+            self._before.forget(*unmade)
 
     def _tell_leaving(self, trainer: _Trainer) -> None:
         with self._changed:
@@ -374,7 +374,7 @@ class DataWorker:
         if self._before is None or request.before is None:
             return StepAnswer()
         answer = self._before.wait(request.before) or StepAnswer()
-        self._before.take(request.before)
+        self._before.forget(request.before)
         return answer
 
 
@@ -388,5 +388,5 @@ def _deliver(channel: BatchChannel, message: FeedMessage, batch: codec.BatchMess
                 raise
             send_message(channel, BatchFailed(message.step, str(error)))
     except OSError as error:
-        log.info("a trainer cannot be answered: %s", error)
+        log.info("cannot answer a trainer: %s", error)
         channel.close()

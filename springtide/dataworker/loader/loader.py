@@ -44,8 +44,8 @@ class LoaderPass:
     def __next__(self) -> Any:
         if self._taken:
             raise errors.BadInput(
-                "another loop over the same ElasticLoader has begun, which has ended this one: there is one at a time. "
-                "Take a loader for each of two loops inside each other, or zip(...)ed"
+                "another loop over this ElasticLoader has begun and ended this one: a loader serves one loop at a "
+                "time. Use a loader for each of two nested or zip(...)ed loops"
             )
         return next(self._batches)
 
@@ -63,8 +63,8 @@ class IterablePasses:
         self._dataset = dataset
         self._options = {**options, "num_workers": int(apart)}
         log.warning(
-            "%s has no indices: one reader reads it, and each sample comes at most once "
-            "(what was read ahead is lost with a process)",
+            "%s has no indices: a single reader reads it, and the samples that it has read ahead "
+            "are lost if its process dies",
             type(dataset).__name__,
         )
 
@@ -75,8 +75,8 @@ class IterablePasses:
         """Yield all batches from a position to the end of its epoch; earlier batches are read and dropped."""
         if place.done:
             log.warning(
-                "%s has no indices: the first %d batches are read and dropped to go on after them. That is exact only "
-                "if it gives the same samples in the same order again",
+                "%s has no indices: to resume, the first %d batches are read and dropped. This is exact only "
+                "if it yields the same samples in the same order",
                 type(self._dataset).__name__,
                 place.done,
             )
@@ -161,8 +161,8 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "an ElasticLoader holds processes and cannot be pickled or copied: make one where it is used, of the same "
-            "data set, and give it this one's state_dict() to go on from there"
+            "an ElasticLoader has processes and cannot be pickled or copied: create another where it is needed, for "
+            "the same data set, and load this one's state_dict() to continue"
         )
 
     def _stream_of(self, num_workers: int | str, init: Any, generator: Any, context: Any) -> IterablePasses:
@@ -297,14 +297,14 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             made = CollatedBatch(*answer)
         if made.poison and self._on_error == "fail":
             error = errors.UnreadableSample(
-                f"{made.why[0]}: sample {_named(made.poison)} of the data set cannot be made. Mend it, or pass "
+                f"{made.why[0]}: sample {_named(made.poison)} of the data set cannot be read. Repair it, or pass "
                 'on_error="skip" to leave such samples out and have them listed in loader.skipped',
                 made.poison,
             )
             error.add_note(made.trace)
             raise error
         for index, why in zip(made.poison, made.why, strict=True):
-            log.warning("sample %d is left out: %s", index, why)
+            log.warning("sample %d is skipped: %s", index, why)
             self.skipped.append(Skipped(index, drawn.after.epoch, why))
         return made.batch
 

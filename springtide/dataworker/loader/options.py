@@ -40,26 +40,26 @@ def read(state: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[LoaderPosit
     if given != FORMAT:
         raise errors.BadInput(
             f"this state has format {given!r}: expected {FORMAT}, as ElasticLoader.state_dict() gives it. "
-            "States of other loaders cannot be taken over"
+            "States of other loaders cannot be loaded"
         )
     for what, mine in kind.items():
         if state.get(what) != mine:
             raise errors.BadInput(
                 f"this state was saved by a loader with {what}={state.get(what)!r}, and is loaded into one with "
-                f"{what}={mine!r}: going on would repeat some samples and lose others. Use the same data set, sampler "
-                "and shuffle; batch size, ranks and number of workers may differ"
+                f"{what}={mine!r}: continuing would repeat some samples and lose others. Use the same data set, "
+                "sampler and shuffle; batch size, ranks and number of workers may differ"
             )
     numbers = [state.get(what, 0 if what == "mark" else None) for what in ("epoch", "done", "mark", "seed")]
     if not all(isinstance(number, int) for number in numbers):
         raise errors.BadInput(
             f"this state has epoch {numbers[0]!r}, done {numbers[1]!r}, mark {numbers[2]!r}, seed {numbers[3]!r}: "
-            "expected whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
+            "expected whole numbers, as ElasticLoader.state_dict() gives them; it may have been changed"
         )
     *reached, seed = numbers
     place = LoaderPosition(*reached)
     if place.epoch < 0 or place.done < 0 or (kind["samples"] is not None and place.done > kind["samples"]):
         raise errors.BadInput(
-            f"this state is at {place.done} {kind['unit']} of epoch {place.epoch}: that is no place in it"
+            f"this state is at {place.done} {kind['unit']} of epoch {place.epoch}, which is outside the epoch"
         )
     return place, seed
 
@@ -86,7 +86,7 @@ class BatchArguments:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED and name in vars(self):
-            raise errors.BadInput(f"{name} cannot be changed once a loader is made: make another with {name}={value!r}")
+            raise errors.BadInput(f"{name} of a loader cannot be changed: create another loader with {name}={value!r}")
         super().__setattr__(name, value)
 
     def check_batches(self) -> None:

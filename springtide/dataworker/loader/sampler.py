@@ -143,9 +143,9 @@ class UserSampler:
                 yield DrawnBatch(indices, BatchName(place.epoch, 0, step, len(indices)), after)
             elif step + 1 == place.done and mark != place.mark:
                 raise errors.BadInput(
-                    f"{type(self._sampler).__name__} did not repeat itself: its first {place.done} batches are not "
-                    "those that were consumed before, so going on would repeat samples and lose others. Give it a "
-                    "seeded generator, let it draw from torch's random numbers, or begin the epoch anew"
+                    f"{type(self._sampler).__name__} did not repeat itself: its first {place.done} batches differ from "
+                    "those consumed before, so continuing would repeat samples and lose others. Give it a "
+                    "seeded generator, let it draw from torch's random numbers, or restart the epoch"
                 )
 
     def state(self) -> dict[str, Any]:
@@ -187,11 +187,11 @@ class UserSampler:
             found = np.array([operator.index(index) for index in taken], dtype=np.int64)
         except (TypeError, OverflowError) as error:
             raise errors.BadInput(
-                f"{type(self._sampler).__name__} gave {str(taken)[:80]!r}: expected integers that index the data set "
-                f"({'each batch a list of them' if self._batch_size is None else 'one at a time'})"
+                f"{type(self._sampler).__name__} yielded {str(taken)[:80]!r}: expected integers that index the data "
+                f"set ({'each batch a list of them' if self._batch_size is None else 'one at a time'})"
             ) from error
         if not len(found):
-            raise errors.BadInput(f"{type(self._sampler).__name__} gave an empty batch: expected 1 or more indices")
+            raise errors.BadInput(f"{type(self._sampler).__name__} yielded an empty batch: expected 1 or more indices")
         return found
 
     def _generator(self) -> torch.Generator | None:

@@ -196,7 +196,7 @@ class WorkerPool:
         except errors.UserError as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refused = True
-            log.warning("no data workers, this process makes its batches itself: %s", error)
+            log.warning("cannot start data workers, so this process makes its batches itself: %s", error)
             return
         feed = BatchFeed(secret, room=self._room or ROOM, seed=seed, types=codec.types_in(first.batch))
         forker = local_processes.WorkerForker(folder, secret, seed=seed)
@@ -210,7 +210,7 @@ class WorkerPool:
             return
         if failed.deadly:
             raise errors.JobFailed(
-                f"{failed.why}. What kills them may kill this process, so it does not go on by itself: give the "
+                f"{failed.why}. The cause may also kill this process, so it does not make the batches itself: give the "
                 "machine more memory, use fewer data workers, or pass num_workers=0 to make batches in this process"
             )
         self._told = True

@@ -171,8 +171,8 @@ class FeederRoster:
         if self._serving is None or self._known is None or self._stage == 0:
             return
         before = {
-            each.name: each.address
-            for each in data_workers.feeds(self._known, stage=self._stage - 1, stages=self._stages)
+            feed.name: feed.address
+            for feed in data_workers.feeds(self._known, stage=self._stage - 1, stages=self._stages)
         }
         for name in self._attached.keys() - before.keys():
             self._serving.detach(name)

@@ -70,18 +70,18 @@ def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[st
 
 
 def load(folder: Path, *, secret: bytes) -> Pipeline:
-    """Load the pipeline, with its arrays mapped from the file. Raise BadInput if the seal does not fit the secret."""
+    """Load the pipeline, with its arrays mapped from the file. Raise BadInput if the seal does not match the secret."""
     contents = _checked(folder, secret)
     code = _read(folder / CODE)
     if not hmac.compare_digest(hashlib.sha256(code).digest(), contents.code):
-        raise errors.BadInput(f"{folder / CODE} is not what its seal says: it was changed, or is being written anew")
+        raise errors.BadInput(f"{folder / CODE} does not match its seal: it was changed, or is being rewritten")
     sys.path += [path for path in contents.paths if path not in sys.path]
     try:
         found = pickle.loads(code, buffers=_mapped(folder / ARRAYS, contents.arrays))
     except Exception as error:  # user classes may raise anything when they are unpickled
         raise errors.BadInput(
-            f"the job's package cannot be put together here: {type(error).__name__}: {error}. Data workers need the "
-            "modules that the training script imports, at the same places"
+            f"cannot load the job's package from {folder}: {type(error).__name__}: {error}. Data workers need the "
+            "modules that the training script imports, at the same paths"
         ) from error
     if not isinstance(found, Pipeline):
         raise errors.BadInput(f"{folder} holds a {type(found).__name__}: expected a Pipeline")
@@ -96,7 +96,7 @@ def unsendable(held: Any) -> str:
     try:
         cloudpickle.dumps(held)
     except Exception as error:  # user objects may raise anything when they are pickled
-        return f"what a marked function reads cannot be sent: {type(error).__name__}: {error}"
+        return f"the state that a marked function reads cannot be pickled: {type(error).__name__}: {error}"
     return ""
 
 
@@ -104,10 +104,10 @@ def _checked(folder: Path, secret: bytes) -> Contents:
     sealed = _read(folder / CONTENTS)
     seal, listed = sealed[:SEAL_BYTES], sealed[SEAL_BYTES:]
     if not hmac.compare_digest(seal, hmac.digest(secret, listed, "sha256")):
-        raise errors.BadInput(f"{folder} was not written by this job: its seal does not fit the job's secret")
+        raise errors.BadInput(f"{folder} was not written by this job: its seal does not match the job's secret")
     contents = msgspec.msgpack.decode(listed, type=Contents)
     if contents.format != FORMAT:
-        raise errors.BadInput(f"{folder} has format {contents.format}, expected {FORMAT}: use a single version")
+        raise errors.BadInput(f"{folder} has format {contents.format}, expected {FORMAT}: use one Springtide version")
     return contents
 
 
@@ -157,7 +157,7 @@ def _pickled(pipeline: Pipeline, buffers: list[memoryview]) -> bytes:
         _Pickler(file, buffers).dump(pipeline)
     except Exception as error:  # user objects may raise anything when they are pickled
         raise errors.BadInput(
-            f"what the data set is made of cannot be sent to another process: {type(error).__name__}: {error}. Open "
+            f"the data set cannot be pickled for another process: {type(error).__name__}: {error}. Open "
             "files, locks and connections on first use in the process that uses them, or leave them out in __getstate__"
         ) from error
     return file.getvalue()

@@ -66,13 +66,13 @@ class LocalWorker:
                 self._fork = fork
                 if self._killed:
                     fork.send_signal(signal.SIGKILL)
-            told = fork.report(timeout_s)
+            report = fork.report(timeout_s)
         except TimeoutError:
             self.kill()
-            raise errors.JobFailed(f"it has not begun within {timeout_s:g} s") from None
-        if told is None:
-            raise errors.JobFailed("it ended before it could say why")
-        kind, _, text = told.partition(" ")
+            raise errors.JobFailed(f"it did not start within {timeout_s:g} s") from None
+        if report is None:
+            raise errors.JobFailed("it ended during its start, without a reason")
+        kind, _, text = report.partition(" ")
         if kind != "serves":
             raise errors.JobFailed(text)
         return text
@@ -147,9 +147,9 @@ class _ForkServerProcess:
                 self.process.kill()
                 raise
             except OSError as error:
-                raise errors.JobFailed(f"the fork server is gone: {error}") from error
+                raise errors.JobFailed(f"the fork server has ended: {error}") from error
         if fork is None:
-            raise errors.JobFailed("the system does not start another process")
+            raise errors.JobFailed("the fork server could not start another process")
         return fork
 
     def close(self) -> None:

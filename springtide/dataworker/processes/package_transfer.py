@@ -43,7 +43,7 @@ def check_size(files: tuple[tuple[str, int], ...]) -> None:
     total = sum(size for _, size in files)
     if total > MOST_BYTES:
         raise errors.BadInput(
-            f"the data set takes {total / 2**30:.1f} GB in memory, and data workers on other hosts can be sent at most "
+            f"the data set takes {total / 2**30:.1f} GB in memory; data workers on other hosts can receive at most "
             f"{MOST_BYTES >> 30} GB: keep samples in files (numpy.memmap, Parquet) that all hosts can read"
         )
 
@@ -124,4 +124,4 @@ def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
             copies.take(part)
             offset, last = offset + len(part.content), part.last
     if sealed_in(folder) != sealed:
-        raise errors.BadInput("the package that the master sent is not the one that was announced")
+        raise errors.BadInput("the master sent another package than it announced")

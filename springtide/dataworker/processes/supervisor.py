@@ -225,11 +225,14 @@ class WorkerSupervisor:
         deaths, failed = self.deaths, self.failed
         actions = self._roster.ended(number, how, killed=killed, made=self._feed.state.made)
         if self.failed is not None and failed is None:
-            log.warning("%s: no more are started", self.failed.why)
+            log.warning("%s; no further data workers are started", self.failed.why)
         elif self.deaths > deaths and failed is None:
             replaced = any(action.what == "start" for action in actions)
             log.warning(
-                "data worker %d ended (%s); %s", number, how, "another takes its place" if replaced else "it is let go"
+                "data worker %d ended (%s); %s",
+                number,
+                how,
+                "a new one is started" if replaced else "it is not replaced",
             )
         return actions
 

@@ -74,8 +74,8 @@ class Explanation:
             return f"forward() stays whole: {self.why}"
         count = sum(len(group.operations) for group in self.moved)
         return (
-            f"{count} operations of forward() move ({self.moved_share:.0%} of its time), "
-            f"{_size(self.cut_bytes)} a batch for {_size(self.raw_bytes)} of inputs"
+            f"{count} operations of forward() move ({self.moved_share:.0%} of its time); data workers send "
+            f"{_size(self.cut_bytes)} a batch instead of {_size(self.raw_bytes)} of inputs"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Explanation:
         if self.moved:
             lines += [*_wrap(f"How the cut was chosen: {self.why}")]
             share = f"{self.cut_bytes / self.raw_bytes:.2f}x" if self.raw_bytes else "no inputs"
-            lines.append(f"Over the cut: {_size(self.cut_bytes)} a batch; inputs {_size(self.raw_bytes)} ({share})")
+            lines.append(f"Sent: {_size(self.cut_bytes)} a batch; inputs are {_size(self.raw_bytes)} ({share})")
             lines.append(
                 f"Time: {self.moved_s * 1e3:.2f} ms of {self.forward_s * 1e3:.2f} ms of a forward move "
                 f"({self.moved_share:.0%})"
@@ -99,14 +99,14 @@ class Explanation:
             if self.constants:
                 lines += _wrap(f"Constants that travel once: {', '.join(self.constants)}")
         if self.recorded:
-            lines += _wrap(f"Recorded: {self.recorded} forwards of the loop's own")
+            lines += _wrap(f"Recorded: {self.recorded} forwards of the training loop")
         if self.moved:
             lines += _wrap(
-                f"Verified: {self.compared} values that cross are equal bit by bit to those of forward() itself; "
-                "nothing that has a gradient moves"
+                f"Verified: the {self.compared} values that data workers send equal those of forward() bit by bit; "
+                "no value with a gradient moves"
             )
         if self.guards:
-            lines += ["", *_wrap("Guards, checked with every batch. What breaks one runs in the trainer:")]
+            lines += ["", *_wrap("Guards, checked for every batch. If one breaks, the trainer runs the calls itself:")]
             lines += _guards(self.guards)
         return "\n".join(lines) + "\n"
 
@@ -120,7 +120,7 @@ def _groups(groups: tuple[OperationGroup, ...]) -> list[str]:
         lines.append(f"{head}  {text}"[:WIDTH].rstrip())
         lines += _wrap(counted(group.operations), "      ")
         if group.why:
-            lines += _wrap(f"because of {group.why}", "      ")
+            lines += _wrap(f"because {group.why}", "      ")
     return lines
 
 

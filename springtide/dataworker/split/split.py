@@ -35,23 +35,23 @@ from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 from springtide.dataworker.split.report import Explanation, Guard, OperationGroup
 
 TIMES = 3  # number of timed runs of the moved part; the fastest counts, because other processes share the cores
-CHEAPER = "its result, which is cheaper to make than to send"
-CHANGING = "its arguments, which are others from batch to batch"
-MARK = "A function of yours that depends on its arguments alone moves if you mark it @springtide.stateless"
+CHEAPER = "its result is cheaper to compute than to send"
+CHANGING = "its arguments change from batch to batch"
+MARK = "To move a function of yours that depends only on its arguments, mark it @springtide.stateless"
 SILENT = ("getitem", "size", "shape")
 UNTOLD = ("size", "shape", "set_grad_enabled")
 ALWAYS = (
     Guard(
-        what="the inputs of forward(), all their bits",
-        breaks="the loop writing to its batch by whichever way, or asking for an input's gradient",
+        what="all bits of the inputs of forward()",
+        breaks="a write of the loop to its batch, or a request for an input's gradient",
     ),
     Guard(
-        what="training mode, autocast, default dtype, threads, modes of torch's",
-        breaks="any of them being another than when the split was made",
+        what="training mode, autocast, default dtype, number of threads, torch modes",
+        breaks="a value that differs from the one at the split",
     ),
     Guard(
-        what="everything else that forward() reads in Python",
-        breaks="nothing: forward() itself runs with every batch, and reads it as it is then",
+        what="all other Python state that forward() reads",
+        breaks="nothing: forward() itself runs for every batch and reads the current state",
     ),
 )
 
@@ -95,7 +95,7 @@ def split(book: CallBook, logs: Sequence[CallLog], *, forward_s: float = 0.0) ->
     why = job_package.unsendable(stages) or cut.differs(stages)
     if why:
         return Unsplit(Explanation(why=why))
-    kinds = [(one.dtype, str(one.device)) if isinstance(one, torch.Tensor) else None for one in logs[0].leaves]
+    kinds = [(leaf.dtype, str(leaf.device)) if isinstance(leaf, torch.Tensor) else None for leaf in logs[0].leaves]
     live = MarkedCode(cut.marked.functions, {path: book.modules[path] for path in cut.marked.owners})
     answering = CallReplay(list(cut.known.values()), cut.constants(cut.moved), kinds, len(cut.crossing), live)
     explanation = _explain(cut, forward_s, stages, _seconds(stages, logs[-1]))
@@ -120,7 +120,7 @@ class _Cut:
         """Moved results that the trainer or a remaining call reads."""
         self.known = self._known()
         self.marked = self._marked()
-        rounds = any(self.program.calls[one].rounds for one in self.moved)
+        rounds = any(self.program.calls[number].rounds for number in self.moved)
         self.threads = torch.get_num_threads() if rounds else 0
 
     def calls(self, numbers: Iterable[int]) -> list[TorchCall]:
@@ -131,7 +131,7 @@ class _Cut:
         for number, call in self.program.calls.items():
             if number not in here and call.same_as is None:
                 read |= set(call.terms)
-        return frozenset(one.number for one in read if isinstance(one, InputKey))
+        return frozenset(term.number for term in read if isinstance(term, InputKey))
 
     def with_free(self, moved: Sequence[int]) -> list[int]:
         """Return the moved calls and the input-independent calls that they read, in program order."""
@@ -145,15 +145,17 @@ class _Cut:
         return [number for number in self.program.calls if number in needed]
 
     def constants(self, moved: Sequence[int]) -> dict[ContentKey, torch.Tensor]:
-        found = (one for call in self.calls(self.with_free(moved)) for one in call.keys(ContentKey))
-        return {one: self.book.constants[one] for one in found}
+        found = (key for call in self.calls(self.with_free(moved)) for key in call.keys(ContentKey))
+        return {key: self.book.constants[key] for key in found}
 
     def stages(self) -> tuple[PipelineStage, ...]:
         """Build a program for each stage. Each program passes on the values that later stages or the trainer read."""
         leaves, calls = self.logs[-1].leaves, self.program.calls
         groups = self._grouped()
         takes: tuple[Term, ...] = tuple(InputKey(number) for number in range(len(leaves)))
-        floats = any(part.is_tensor and part.kind.is_floating_point for one in self.moved for part in calls[one].parts)
+        floats = any(
+            part.is_tensor and part.kind.is_floating_point for number in self.moved for part in calls[number].parts
+        )
         size = InputKey(batch_size(leaves)[0])
         made = []
         for at, own in enumerate(groups):
@@ -161,22 +163,30 @@ class _Cut:
             read = {self.program.original(term) for number in later for term in calls[number].terms} | {size}
             have = [*takes, *(PartKey(number, part) for number in own for part in range(len(calls[number].parts)))]
             if at < len(groups) - 1:
-                gives: tuple[Term, ...] = tuple(one for one in have if one in read or one in self.crossing)
+                gives: tuple[Term, ...] = tuple(term for term in have if term in read or term in self.crossing)
             else:
                 gives = tuple(self.crossing)
             instructions = tuple(_alive([self.known[number] for number in self.with_free(own)], gives))
-            inputs = {term.number for one in instructions for term in one.terms if isinstance(term, InputKey)}
+            inputs = {
+                term.number for instruction in instructions for term in instruction.terms if isinstance(term, InputKey)
+            }
             run = MovedProgram(
                 instructions,
                 takes,
                 gives,
                 self.constants(own),
-                {one: LeafKind.of(leaves[one]) for one in inputs if at == 0 and isinstance(leaves[one], torch.Tensor)},
+                {
+                    number: LeafKind.of(leaves[number])
+                    for number in inputs
+                    if at == 0 and isinstance(leaves[number], torch.Tensor)
+                },
                 takes.index(size) if size in takes else 0,
                 self.threads,
                 this_machine() if floats else "",
                 self._devices(have),
-                self.marked if any(one.name in self.marked.functions for one in instructions) else MarkedCode(),
+                self.marked
+                if any(instruction.name in self.marked.functions for instruction in instructions)
+                else MarkedCode(),
             )
             device: Any = "cuda" if device_of(calls[own[0]]) == "cuda" else "cpu"
             made.append(PipelineStage(f"forward-{at}", run, device))
@@ -192,16 +202,16 @@ class _Cut:
             try:
                 made = run(made)
             except Exception as error:  # for example, a marked function that reads a parameter
-                return f"the moved part does not run by itself: {type(error).__name__}: {error}"
+                return f"the moved part does not run on its own: {type(error).__name__}: {error}"
             if made is None:
-                return f"the moved part does not run by itself: {run.why}"
+                return f"the moved part does not run on its own: {run.why}"
         for part, value in zip(self.crossing, made, strict=True):
             call = self.program.calls[part.call]
             seen = log.calls[part.call].parts[part.at]
             if not (bit_compare.same(seen.value, value) if seen.is_tensor else encoded(seen.value) == value):
                 return (
-                    f"{torch_functions.operation(call.name)} of {call.line or 'forward()'} gives other bits by itself "
-                    "than in forward()"
+                    f"{torch_functions.operation(call.name)} of {call.line or 'forward()'} computes other bits on its "
+                    "own than in forward()"
                 )
         return ""
 
@@ -209,14 +219,14 @@ class _Cut:
         here, read = set(self.moved), set(self.program.read)
         for number, call in self.program.calls.items():
             if number not in here and number not in self.free:
-                read |= {self.program.original(one) for one in call.terms}
+                read |= {self.program.original(term) for term in call.terms}
         parts = (PartKey(call.number, at) for call in self.calls(self.moved) for at in range(len(call.parts)))
         return [part for part in parts if part in read]
 
     def _marked(self) -> MarkedCode:
         """Return the marked functions among the moved calls, with copies of the modules that own them."""
         calls = [call for call in self.calls(self.moved) if call.name in self.book.functions]
-        paths = {one.path for call in calls for one in call.keys(OwnerKey)}
+        paths = {key.path for call in calls for key in call.keys(OwnerKey)}
         owners = {path: marked_calls.without_parameters(self.book.modules[path]) for path in sorted(paths)}
         return MarkedCode({call.name: self.book.functions[call.name] for call in calls}, owners)
 
@@ -246,11 +256,13 @@ class _Cut:
         devices = {number: device_of(self.program.calls[number]) for number in left}
 
         def ready(number: int) -> bool:
-            origins = (self.program.original(one) for one in self.program.calls[number].terms)
-            return all(one.call in done or one.call not in known for one in origins if isinstance(one, PartKey))
+            origins = (self.program.original(term) for term in self.program.calls[number].terms)
+            return all(
+                origin.call in done or origin.call not in known for origin in origins if isinstance(origin, PartKey)
+            )
 
         while left:
-            device = min((devices[number] for number in left if ready(number)), key=lambda one: (one != "cpu", one))
+            device = min((devices[number] for number in left if ready(number)), key=lambda name: (name != "cpu", name))
             stage: list[int] = []
             for number in left:
                 if devices[number] == device and ready(number):
@@ -261,7 +273,9 @@ class _Cut:
         return found
 
     def _devices(self, have: Sequence[Term]) -> dict[Term, str]:
-        parts = {one: self.program.calls[one.call].parts[one.at].device for one in have if isinstance(one, PartKey)}
+        parts = {
+            term: self.program.calls[term.call].parts[term.at].device for term in have if isinstance(term, PartKey)
+        }
         return {term: device for term, device in parts.items() if device != "cpu"}
 
 
@@ -272,10 +286,10 @@ def device_of(call: TorchCall) -> str:
 def _alive(instructions: list[TorchCall], gives: Sequence[Term]) -> list[TorchCall]:
     """Return the instructions that contribute to the given results."""
     needed, found = set(gives), list[TorchCall]()
-    for one in reversed(instructions):
-        if any(PartKey(one.number, at) in needed for at in range(len(one.parts))):
-            needed |= set(one.terms)
-            found.append(one)
+    for instruction in reversed(instructions):
+        if any(PartKey(instruction.number, at) in needed for at in range(len(instruction.parts))):
+            needed |= set(instruction.terms)
+            found.append(instruction)
     return found[::-1]
 
 
@@ -292,23 +306,23 @@ def _seconds(stages: Sequence[PipelineStage], log: CallLog) -> float:
 
 
 def _digest(stages: Sequence[PipelineStage], log: CallLog) -> str:
-    told = hashlib.sha256(str(len(log.leaves)).encode())
+    digest = hashlib.sha256(str(len(log.leaves)).encode())
     runs: list[Any] = [stage.run for stage in stages]
     numbers: dict[int, int] = {}
     for run in runs:
-        for one in run.instructions:
-            numbers.setdefault(one.number, len(numbers))
+        for instruction in run.instructions:
+            numbers.setdefault(instruction.number, len(numbers))
 
     def renumbered(term: Any) -> Any:
         return PartKey(numbers[term.call], term.at) if isinstance(term, PartKey) else term
 
     for stage, run in zip(stages, runs, strict=True):
-        for one in run.instructions:
-            told.update(f"{one.name} {value_keys.replaced((one.args, one.kwargs), renumbered)!r}".encode())
+        for call in run.instructions:
+            digest.update(f"{call.name} {value_keys.replaced((call.args, call.kwargs), renumbered)!r}".encode())
         for function in run.marked.functions.values():
-            told.update(function.__code__.co_code)
-        told.update(f"{stage.device} {run.threads} {run.machine} {[renumbered(term) for term in run.gives]}".encode())
-    return told.hexdigest()[:32]
+            digest.update(function.__code__.co_code)
+        digest.update(f"{stage.device} {run.threads} {run.machine} {[renumbered(term) for term in run.gives]}".encode())
+    return digest.hexdigest()[:32]
 
 
 # ---- the report ----
@@ -321,7 +335,7 @@ def _explain(cut: _Cut, forward_s: float, stages: Sequence[PipelineStage] = (), 
     return Explanation(
         moved=_by_line((call, "") for call in moved if not _is_silent(call)),
         stayed=(
-            *_by_line((one, one.why) for one in log.stays if one.operation not in UNTOLD),
+            *_by_line((call, call.why) for call in log.stays if call.operation not in UNTOLD),
             *_by_line((call, CHANGING) for call in program.others if call.same_as is None and not _is_silent(call)),
             *_by_line((call, CHEAPER) for call in stay if call.same_as is None),
         ),
@@ -332,7 +346,7 @@ def _explain(cut: _Cut, forward_s: float, stages: Sequence[PipelineStage] = (), 
         cut_bytes=cut.chosen.bytes,
         moved_s=moved_s,
         forward_s=forward_s or min(log.seconds for log in cut.logs),
-        constants=tuple(dict.fromkeys(_constant(cut.book, one) for call in moved for one in call.keys(ContentKey))),
+        constants=tuple(dict.fromkeys(_constant(cut.book, key) for call in moved for key in call.keys(ContentKey))),
         recorded=len(cut.logs),
         compared=len(cut.crossing),
     )
@@ -343,12 +357,12 @@ def _why_not(log: CallLog, why: str) -> str:
     if not why.startswith(("nothing", "only")):
         return f"nothing is worth moving: {why}"
     if not any(isinstance(leaf, torch.Tensor) for leaf in log.leaves):
-        return f"{why}: the model is given no tensor. {MARK}"
-    first = next((one for one in log.stays if one.reads_input), None)
+        return f"{why}: the model gets no tensor. {MARK}"
+    first = next((call for call in log.stays if call.reads_input), None)
     if first is None:
         return f"{why}: no torch call of forward() reads an input"
     at = f" ({first.line}: {first.text})" if first.line else ""
-    return f"{why}: {first.operation}{at} reads an input first, and stays because of {first.why}"
+    return f"{why}: {first.operation}{at} reads an input first, and stays because {first.why}"
 
 
 def _by_line(calls: Iterable[tuple[Any, str]]) -> tuple[OperationGroup, ...]:
@@ -372,11 +386,11 @@ def _guards(book: CallBook, moved: Sequence[TorchCall]) -> list[Guard]:
     found = []
     for line, text in dict.fromkeys((call.line, call.text) for call in moved):
         own = [call for call in moved if (call.line, call.text) == (line, text)]
-        if values := list(dict.fromkeys(one for call in own for one in _plain(call))):
+        if values := list(dict.fromkeys(shown for call in own for shown in _plain(call))):
             shown = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
-            found.append(Guard(line=line, text=text, what=f"arguments {shown}", breaks="another value of any of them"))
-        for tensor in dict.fromkeys(_constant(book, one) for call in own for one in call.keys(ContentKey)):
-            breaks = "any other bit in it, or its gradient being asked for"
+            found.append(Guard(line=line, text=text, what=f"arguments {shown}", breaks="a change of any of them"))
+        for tensor in dict.fromkeys(_constant(book, key) for call in own for key in call.keys(ContentKey)):
+            breaks = "a change of any bit, or a request for its gradient"
             found.append(Guard(line=line, text=text, what=tensor, breaks=breaks))
     return found
 

@@ -49,8 +49,8 @@ OPEN: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for each in list(OPEN):
-        each.abandon()
+    for channel in list(OPEN):
+        channel.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -182,7 +182,7 @@ class BatchChannel:
         if len(written) > MAX_FIELDS or len(header) > MAX_HEADER or (message and message.size > MAX_PAYLOAD):
             raise errors.BadInput(
                 f"a message of {len(written)} + {len(header)} + {message.size if message else 0} bytes; "
-                f"at most {MAX_FIELDS} + {MAX_HEADER} + {MAX_PAYLOAD} are taken"
+                f"expected at most {MAX_FIELDS} + {MAX_HEADER} + {MAX_PAYLOAD}"
             )
         with self._sending:
             if self._closed:
@@ -224,7 +224,7 @@ class BatchChannel:
                 self._sock.fileno(), _BEGINS, MAX_FIELDS, MAX_HEADER, header, into, room
             )
         if error:
-            raise EOFError("closed by the other side" if error < 0 else f"the connection is gone: {os.strerror(error)}")
+            raise EOFError("closed by the other side" if error < 0 else f"the connection broke: {os.strerror(error)}")
         if not whole or awaited is None:
             self._awaited = awaited
             return self._rest(head, (fields, says))
@@ -255,25 +255,25 @@ class BatchChannel:
         """Receive the rest of a message after its head, and after its text if the text was read with the head."""
         magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
         if magic != MAGIC or version != VERSION:
-            raise BadFrame(f"not a message of ours, or of another version: {magic!r}, {version}")
+            raise BadFrame(f"not a message of this protocol version: {magic!r}, {version}")
         if fields > MAX_FIELDS or header > MAX_HEADER or size > MAX_PAYLOAD or (header == 0 and size):
             raise BadFrame(f"a message of {fields} + {header} + {size} bytes announced")
         if flags & NEW_SEGMENT:
             if not self._descriptors:
-                raise BadFrame("a segment was announced, but did not come")
+                raise BadFrame("a segment was announced, but did not arrive")
             self._incoming.map(number, self._descriptors.pop())
         if text is None:
             whole = self._take(fields + header)
             text = whole[:fields], whole[fields:]
-        told, says = _read(text[0]), text[1]
+        message_fields, says = _read(text[0]), text[1]
         if not header:
-            return ReceivedMessage(kind, told, None)
+            return ReceivedMessage(kind, message_fields, None)
         if flags & SHARED:
-            return ReceivedMessage(kind, told, Payload(says, self._incoming.view(number, size), size))
+            return ReceivedMessage(kind, message_fields, Payload(says, self._incoming.view(number, size), size))
         buffer = self._blocks.take(size) if size else bytearray()
         self._last = (says, size) if AWAIT_FROM <= size <= AWAIT_TO else None
         self._fill(buffer, size)
-        return ReceivedMessage(kind, told, Payload(says, buffer, size))
+        return ReceivedMessage(kind, message_fields, Payload(says, buffer, size))
 
     def fileno(self) -> int:
         """Return the descriptor for select and poll, readable when a message begins, because nothing is read ahead."""
@@ -310,14 +310,14 @@ class BatchChannel:
         try:
             return self._sock.recvmsg(size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
-            raise EOFError(f"the connection is gone: {error}") from error
+            raise EOFError(f"the connection broke: {error}") from error
 
     def _take(self, size: int) -> bytes:
         if isinstance(self._sock, socket.socket):
             try:
                 came = self._sock.recv(size, socket.MSG_WAITALL) if size else b""
             except OSError as error:
-                raise EOFError(f"the connection is gone: {error}") from error
+                raise EOFError(f"the connection broke: {error}") from error
             if len(came) == size:
                 return came
             if not came:
@@ -335,7 +335,7 @@ class BatchChannel:
             try:
                 came = self._sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
             except OSError as error:
-                raise EOFError(f"the connection is gone: {error}") from error
+                raise EOFError(f"the connection broke: {error}") from error
             if not came:
                 raise EOFError("closed by the other side")
             done += came

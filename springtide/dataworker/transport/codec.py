@@ -91,7 +91,7 @@ def pack(tree: Any) -> BatchMessage:
         packing, node = _packed(tree)
         header = _encode(layout.Header(layout.VERSION, packing.size, node))
     except RecursionError:
-        raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
+        raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or contains itself") from None
     except (OverflowError, UnicodeEncodeError) as error:
         raise errors.BadInput(f"a batch cannot be sent: {error}") from None
     if signature is not None and known is None:
@@ -128,7 +128,7 @@ def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None,
     read = layout.plan(header)
     there = memoryview(payload).nbytes
     if not 0 <= read.size <= there:
-        raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
+        raise BadFrame(f"a batch announces {read.size} bytes, but {there} arrived")
     known = {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN
     return _Unpacking(payload, read, known, arrived).make(read.tree)
 
@@ -137,7 +137,7 @@ def types_in(tree: Any) -> dict[str, type]:
     """Return the named types of a tree, which `unpack` needs for similar trees."""
     found: dict[str, type] = {}
 
-    def look(item: Any) -> None:
+    def visit(item: Any) -> None:
         kind = type(item)
         if kind in (list, tuple):
             parts: Iterable[Any] = () if all(type(part) in layout.PLAIN for part in item) else item
@@ -154,9 +154,9 @@ def types_in(tree: Any) -> dict[str, type]:
         if kind not in (list, tuple, dict):
             found[layout.type_name(kind)] = kind
         for part in parts:
-            look(part)
+            visit(part)
 
-    look(tree)
+    visit(tree)
     return found
 
 
@@ -196,12 +196,12 @@ class _Packing:
         name = layout.DTYPE_NAMES.get(item.dtype)
         if name is None or item.layout is not _STRIDED or item.is_nested or item.is_meta:
             raise _Unfit(
-                f"a tensor of {item.dtype}, {item.layout}; expected a plain, dense one (make it so in forward())"
+                f"a tensor of {item.dtype}, {item.layout}; expected a plain, dense one (convert it in forward())"
             )
         if item.requires_grad:
             raise _Unfit("a tensor that requires grad; expected data only (detach it)")
         if own := vars(item):
-            raise _Unfit(f"a tensor with attributes of its own ({', '.join(own)}), which would be lost on the way")
+            raise _Unfit(f"a tensor with its own attributes ({', '.join(own)}), which would not be sent")
         if not (item.is_cpu and item.is_contiguous()) or item.is_neg() or item.is_conj():
             item = item.cpu().resolve_conj().resolve_neg().contiguous()
         size = item.nbytes
@@ -227,15 +227,15 @@ class _Packing:
 
     def sequence(self, item: list[Any] | tuple[Any, ...]) -> layout.Node:
         kind = "list" if type(item) is list else "tuple"
-        if all(type(one) in layout.PLAIN for one in item):
-            short = len(item) <= 16 and all(type(one) not in (str, bytes) or len(one) <= 64 for one in item)
+        if all(type(part) in layout.PLAIN for part in item):
+            short = len(item) <= 16 and all(type(part) not in (str, bytes) or len(part) <= 64 for part in item)
             return layout.PlainSequence(kind, list(item)) if short else self.long(kind, item)
-        return layout.SequenceNode(kind, self.each((f"[{index}]", one) for index, one in enumerate(item)))
+        return layout.SequenceNode(kind, self.each((f"[{index}]", part) for index, part in enumerate(item)))
 
     def dict(self, item: dict[Any, Any]) -> layout.Node:
         if odd := [key for key in item if type(key) not in layout.PLAIN]:
             raise _Unfit(f"a dict with a key of type {layout.type_name(type(odd[0]))}; expected strings or numbers")
-        return layout.Dict(list(item), self.each((f"[{key!r}]", one) for key, one in item.items()))
+        return layout.Dict(list(item), self.each((f"[{key!r}]", part) for key, part in item.items()))
 
     def other(self, item: Any) -> layout.Node:
         kind = type(item)
@@ -335,7 +335,7 @@ class _Unpacking:
     def long(self, kind: str, offset: int, size: int) -> Any:
         layout.within(offset, size, self.size)
         if kind not in _decode_long:
-            raise BadFrame(f"a long {kind!r}")
+            raise BadFrame(f"unknown kind {kind!r} of a long value")
         self.need_payload()
         # copied, because the sender may still hold the memory
         written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])
@@ -348,7 +348,7 @@ class _Unpacking:
     def type(self, name: str) -> type:
         if name not in self.types:
             raise errors.BadInput(
-                f"a batch holds a {name}, which this process has not seen in a batch of its own; "
+                f"a batch holds a {name}, which no batch of this process has held; "
                 f"known: {', '.join(sorted(self.types))}"
             )
         return self.types[name]
@@ -359,7 +359,7 @@ def _alternative(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return "expected a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
     if dataclasses.is_dataclass(item):
-        return "expected a dataclass with nothing but its fields: attributes that __post_init__ sets would be lost"
+        return "expected a dataclass that has only its fields: attributes that __post_init__ sets would be lost"
     return "expected tensors, arrays, numbers, strings, and tuples, lists, dicts, named tuples or dataclasses of them"
 
 

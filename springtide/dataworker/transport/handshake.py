@@ -128,7 +128,7 @@ def _send(sock: socket.socket | SecureSocket, message: Message) -> None:
 def _receive(sock: socket.socket | SecureSocket) -> Message:
     (size,) = frames.LENGTH.unpack(_exactly(sock, frames.LENGTH.size))
     if size > frames.MAX_HANDSHAKE_BYTES:
-        raise frames.BadFrame(f"a handshake message of {size} bytes, at most {frames.MAX_HANDSHAKE_BYTES} are taken")
+        raise frames.BadFrame(f"a handshake message of {size} bytes, expected at most {frames.MAX_HANDSHAKE_BYTES}")
     return frames.unpack(_exactly(sock, size), _decoder)
 
 
@@ -212,9 +212,9 @@ class FeedListener:
         limits = contextlib.ExitStack()
         # start the handshake's time limit before the next select
         limits.enter_context(self._pending.limited(lambda: _shut(sock)))
-        threading.Thread(target=self._greet, args=(sock, limits), name="batch-greeting", daemon=True).start()
+        threading.Thread(target=self._authenticate, args=(sock, limits), name="batch-greeting", daemon=True).start()
 
-    def _greet(self, plain: socket.socket, limits: contextlib.ExitStack) -> None:
+    def _authenticate(self, plain: socket.socket, limits: contextlib.ExitStack) -> None:
         sock: socket.socket | SecureSocket = plain
         # an unauthenticated caller, or a caller that disconnected
         with limits, contextlib.suppress(errors.SpringtideError, OSError, EOFError):

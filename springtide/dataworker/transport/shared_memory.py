@@ -72,7 +72,7 @@ class OutgoingSegments:
         free = [segment for segment in self.segments.values() if not segment.busy]
         fitting = [segment for segment in free if segment.capacity >= needed]
         if fitting:
-            segment = min(reversed(fitting), key=lambda one: one.capacity)
+            segment = min(reversed(fitting), key=lambda free: free.capacity)
             del self.segments[segment.number]
         else:
             made = self._make(max(LEAST_BYTES, 1 << (needed - 1).bit_length()), free)
@@ -122,7 +122,7 @@ class IncomingSegments:
         """Return the payload in a segment. The sender can reuse the segment after all views are dropped."""
         pages = self.mapped.get(number)
         if pages is None or len(pages) < CONTROL_BYTES + size:
-            raise BadFrame(f"{size} bytes announced in segment {number}, which is not that large")
+            raise BadFrame(f"{size} bytes were announced in segment {number}, which is smaller")
         return _lent(pages, CONTROL_BYTES, functools.partial(_release, pages, os.getpid()))
 
 

@@ -62,10 +62,10 @@ def redact_all(value: Any, known: Collection[str] = ()) -> Any:
         return redact(value, known)
     if isinstance(value, Mapping):
         return {
-            name: HIDDEN if isinstance(each, str) and each and is_secret(str(name)) else redact_all(each, known)
-            for name, each in value.items()
+            name: HIDDEN if isinstance(part, str) and part and is_secret(str(name)) else redact_all(part, known)
+            for name, part in value.items()
         }
-    return [redact_all(each, known) for each in value] if isinstance(value, list | tuple) else value
+    return [redact_all(part, known) for part in value] if isinstance(value, list | tuple) else value
 
 
 def redact_arguments(arguments: Sequence[str], known: Collection[str] = ()) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def known_values(values: Iterable[str]) -> set[str]:
 
 
 def _quoted(value: str) -> str:
-    return "".join(chr(each) if chr(each) in _UNQUOTED else f"%{each:02X}" for each in value.encode())
+    return "".join(chr(byte) if chr(byte) in _UNQUOTED else f"%{byte:02X}" for byte in value.encode())
 
 
 def _hide_value(match: "re.Match[str]") -> str:

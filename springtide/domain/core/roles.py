@@ -104,9 +104,9 @@ class RoleExit:
 
     def __str__(self) -> str:
         if self.unplaced:
-            return f"{self.role} found no place: {self.unplaced}"
+            return f"{self.role} has no node: {self.unplaced}"
         cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
-        cause = "is gone, and nobody saw its end" if not self.signal and self.code is None else cause
+        cause = "has ended unseen" if not self.signal and self.code is None else cause
         why = " for lack of memory" if self.oom else " by eviction" if self.evicted else ""
         return f"{self.role} (pid {self.pid}) {cause}{why}{f': {self.error}' if self.error else ''}"
 

@@ -45,7 +45,7 @@ class Shape:
         )
 
 
-FIELDS = tuple(each.name for each in fields(Shape))
+FIELDS = tuple(field.name for field in fields(Shape))
 
 
 def _part(count: int, role: str, cpu: float, memory: int) -> str:
@@ -159,7 +159,7 @@ def sizes(least: float, most: float, step: float | None) -> tuple[float, ...]:
     """Return sizes in cores from `least` to `most`, inclusive, in equal steps or as powers of two and midpoints."""
     if step is not None:
         count = math.floor((most - least) / step * (1 + ROUNDING))
-        between = [round(least + each * step, 9) for each in range(count + 1)]
+        between = [round(least + index * step, 9) for index in range(count + 1)]
     else:
         powers = range(math.floor(math.log2(least)), math.ceil(math.log2(most)) + 1)
         between = [part * 2.0**power for power in powers for part in (1.0, 1.5)]

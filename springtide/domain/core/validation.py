@@ -67,7 +67,7 @@ def plain(value: Any) -> Any:
     if kind in (tuple, list):
         return kind(map(plain, value))
     if kind is dict:
-        return {name: plain(each) for name, each in value.items()}
+        return {name: plain(part) for name, part in value.items()}
     if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
         return value.item()
     return value

@@ -92,10 +92,10 @@ class Poisoned(NamedTuple):
 class NoLease(Enum):
     """Reason why a worker gets no lease."""
 
-    WAIT = "others still hold shards, which may come back"
-    END = "all shards of the pass are done, given up, or held by the asker itself"
-    REGROUP = "the bsp group is formed anew before the next shard"
-    FENCED = "this incarnation was given up: another one has its work"
+    WAIT = "other workers still hold shards, which may return"
+    END = "all shards of the pass are done, given up, or held by this worker"
+    REGROUP = "a new bsp group forms before the next shard"
+    FENCED = "this incarnation was replaced: another one has its work"
 
 
 class LedgerReply(NamedTuple):

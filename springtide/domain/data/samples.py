@@ -90,12 +90,12 @@ class DatasetCard:
 
 def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
     """Raise BadInput unless a worker's data set equals the data set of the other workers."""
-    for each in fields(card):
-        mine, theirs = getattr(card, each.name), getattr(known, each.name)
+    for field in fields(card):
+        mine, theirs = getattr(card, field.name), getattr(known, field.name)
         if mine != theirs:
             raise errors.BadInput(
-                f"worker-{rank} shows a data set with {each.name}={mine}, "
-                f"other workers one with {each.name}={theirs}; "
+                f"worker-{rank} shows a data set with {field.name}={mine}, "
+                f"other workers one with {field.name}={theirs}; "
                 "all workers must read the same data: give each the same files and arguments"
             )
     if card.stream is not None and known.stream is not None:
@@ -107,7 +107,7 @@ def check_same_stream(now: StreamCard, before: StreamCard) -> None:
     same offsets."""
     if now.id and before.id and now.id != before.id:
         raise errors.StreamReplaced(
-            f"the stream {now.url} was made anew since this job read it: its id is {now.id}, that of what was read is "
+            f"the stream {now.url} was recreated since this job read it: its id is {now.id}, and was "
             f"{before.id}, so its offsets mean other records. Bring the original back, or begin a new run without "
             "--resume; to keep the model, export it and load it before job.prepare"
         )

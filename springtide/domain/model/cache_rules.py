@@ -16,7 +16,7 @@ Order = Literal["lru", "lfu"]
 ORDERS: tuple[Order, ...] = ("lru", "lfu")
 Way = Literal["off", "rows", "gradients"]
 WAYS: tuple[Way, ...] = ("off", "rows", "gradients")
-WAY = "way from worker to worker"
+WAY = "transfer between workers"
 AUTO_SHARE = 0.1  # share of all rows in an automatic cache, as in the paper
 AUTO_SIZE = 256 << 20  # bytes of an automatic cache if a table has no row count
 DEFAULT_STALENESS = 10  # smallest bound at which bounded staleness was found to cost no quality (HET)
@@ -210,7 +210,7 @@ class CacheUse:
         return (
             f"on, {100 * self.hits / looked_up:.0f}% of {self.looked_up:,} rows found in it, {self.saved:,} of "
             f"{2 * self.looked_up:,} transmissions saved ({50 * self.saved / looked_up:.0f}%); {self.rows:,} rows, "
-            f"{resources.show_memory(self.size)}, of which {resources.show_memory(self.dirty)} are nowhere else"
+            f"{resources.show_memory(self.size)}, {resources.show_memory(self.dirty)} of them not on servers yet"
             + (f"; {self.why}" if self.why else "")
         )
 
@@ -225,6 +225,6 @@ def together(uses: Iterable[CacheUse]) -> CacheUse | None:
     if not known:
         return None
     added = ("rows", "size", "dirty", "hits", "pulled", "pushed", "passed")
-    sums = {name: sum(getattr(one, name) for one in known) for name in added}
-    flushes = max(one.flushes for one in known)
+    sums = {name: sum(getattr(count, name) for count in known) for name in added}
+    flushes = max(count.flushes for count in known)
     return CacheUse(on=known[0].on, why=known[0].why, passing=known[0].passing, flushes=flushes, **sums)

@@ -65,7 +65,7 @@ class Lineage(NamedTuple):
         if run == self.run or (run and run == self.resumed_run and number <= self.resumed_number):
             return ""
         if run and run == self.resumed_run:
-            return f"it is of run {run}, which this job left at checkpoint {self.resumed_number}"
+            return f"it is from run {run}, which this job left at checkpoint {self.resumed_number}"
         return f"it is of run {run} of job {job!r}; this is run {self.run}"
 
 

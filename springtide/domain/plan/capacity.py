@@ -56,7 +56,7 @@ class PlatformCapacity:
     """True for this machine, which cannot grow and starts roles within seconds; False for a cluster."""
 
     @property
-    def words(self) -> str:
+    def machine_text(self) -> str:
         return "this machine" if self.own else "the largest node"
 
 
@@ -65,11 +65,12 @@ def check(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quot
     for name, wish in (("workers", workers), ("servers", servers)):
         if wish.cpu is not None and 0 < capacity.node_cpu < wish.cpu:
             raise errors.BadInput(
-                f"{name}.cpu {wish.cpu:g} (--cpu): {capacity.words} has {capacity.node_cpu:g} cores; give that or less"
+                f"{name}.cpu {wish.cpu:g} (--cpu): {capacity.machine_text} has {capacity.node_cpu:g} cores; give that "
+                "or less"
             )
         if wish.memory_bytes is not None and 0 < capacity.node_memory < wish.memory_bytes:
             raise errors.BadInput(
-                f"{name}.memory {wish.memory} (--memory): {capacity.words} has "
+                f"{name}.memory {wish.memory} (--memory): {capacity.machine_text} has "
                 f"{resources.show_memory(int(capacity.node_memory))}; give that or less"
             )
     _check_numbers(capacity, workers, servers)
@@ -149,7 +150,7 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
     memory = float(quota.memory_bytes or capacity.memory or UNKNOWN_MEMORY)
     too_much = (quota.cpu is not None and least.cpu > quota.cpu * (1 + shape.ROUNDING)) or least.memory > memory
     if too_much and (_asked_for(workers) or _asked_for(servers)) and (quota.cpu or quota.memory):
-        taken, allowed = _said(least.cpu, least.memory), _said(quota.cpu, quota.memory_bytes)
+        taken, allowed = _limits_text(least.cpu, least.memory), _limits_text(quota.cpu, quota.memory_bytes)
         raise errors.BadInput(
             f"{least} take {taken}, the quota is {allowed}; raise the quota, or ask for fewer or smaller roles"
         )
@@ -161,7 +162,7 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
     )
 
 
-def _said(cpu: float | None, memory: int | None) -> str:
+def _limits_text(cpu: float | None, memory: int | None) -> str:
     cores = f"{cpu:g} cores" if cpu else ""
     return " and ".join(filter(None, (cores, resources.show_memory(memory) if memory else "")))
 

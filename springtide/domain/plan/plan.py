@@ -36,7 +36,7 @@ class ShapePlan:
 
     def __post_init__(self) -> None:
         if not self.reason:
-            raise errors.BadInput(f"plan for {self.job}: it says no reason")
+            raise errors.BadInput(f"plan for {self.job}: it has no reason")
         if math.isnan(self.gain) or not 0 <= self.cost < math.inf or self.extra_workers < 0:
             raise errors.BadInput(
                 f"plan for {self.job}: gain {self.gain:g}, cost {self.cost:g}, {self.extra_workers} extra workers"
@@ -64,7 +64,7 @@ class Decision:
 
     def __post_init__(self) -> None:
         if not self.why:
-            raise errors.BadInput("a decision says why")
+            raise errors.BadInput("a decision needs a reason")
         given: tuple[object, ...] = self.plans
         for plan in given:
             if not isinstance(plan, ShapePlan):

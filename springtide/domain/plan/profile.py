@@ -128,8 +128,8 @@ class ModelFacts:
     """Samples per step of all workers together (bsp); 0 in async."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            number = getattr(self, each.name)
-            least = 0 if each.name in ("dense_bytes", "group") else 1e-12
+        for field in fields(self):
+            number = getattr(self, field.name)
+            least = 0 if field.name in ("dense_bytes", "group") else 1e-12
             if not least <= number < math.inf:
-                raise errors.BadInput(f"model facts: {each.name} {number!r}; it must be a number above 0")
+                raise errors.BadInput(f"model facts: {field.name} {number!r}; it must be a number above 0")

@@ -62,7 +62,7 @@ class ScalePlan:
     def __post_init__(self) -> None:
         if self.origin not in ("master", "user"):
             raise errors.UnknownName("origin of a scale plan", self.origin, ("master", "user"))
-        names = [each.pod_name(self.job) for each in self.pods]
+        names = [pod.pod_name(self.job) for pod in self.pods]
         if len(set(names)) < len(names):
             raise errors.BadInput(f"scale plan of {self.job}: a pod is named twice")
         for name, number, least in (
@@ -75,7 +75,7 @@ class ScalePlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(each.pod_name(self.job) for each in self.pods)
+        return tuple(pod.pod_name(self.job) for pod in self.pods)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,7 @@ class StragglerRules:
     """Share of its peers' median speed at which a straggler's leases grow again."""
 
     def __post_init__(self) -> None:
-        validation.check_range(self, *(each.name for each in fields(self)), above=0, of="straggler rule ")
+        validation.check_range(self, *(field.name for field in fields(self)), above=0, of="straggler rule ")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,8 +79,8 @@ class OnlineRules:
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
-            raise errors.BadInput(f"online workers from {self.fewest} to {self.most}: must be 1 <= fewest <= most")
-        numbers = (each.name for each in fields(self) if each.name.endswith(("_s", "_price")))
+            raise errors.BadInput(f"online workers from {self.fewest} to {self.most}: expected 1 <= fewest <= most")
+        numbers = (field.name for field in fields(self) if field.name.endswith(("_s", "_price")))
         validation.check_range(self, *numbers, least=0, of="online rule ")
         validation.check_range(self, "slo_lag_s", above=0, unit="seconds", of="online rule ")
 

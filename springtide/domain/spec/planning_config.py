@@ -159,7 +159,7 @@ class PlanRules:
     config: PlanningConfig = field(default_factory=PlanningConfig)
     stage: PlanningStage = PlanningStage.SAMPLING
     """First stage of the job: a sample, or the final shape of similar jobs."""
-    why: str = "a small start to be measured"
+    why: str = "a small start for measurements"
     """Reason for the first shape."""
     every_s: float = 2.0
     """Seconds between two requests to the adviser. A decision takes milliseconds, but needs some windows of

@@ -69,19 +69,19 @@ class Scalar:
 def fields_of(kind: type) -> tuple[Field, ...]:
     hints, words = typing.get_type_hints(kind), _words(kind)
     found = []
-    for each in fields(kind):
-        required = each.default is MISSING and each.default_factory is MISSING
-        default = each.default if each.default is not MISSING else None
-        if each.default_factory is not MISSING:
-            default = each.default_factory()
+    for field in fields(kind):
+        required = field.default is MISSING and field.default_factory is MISSING
+        default = field.default if field.default is not MISSING else None
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
         found.append(
             Field(
-                each.name,
-                camel(each.name),
-                _without_none(hints[each.name]),
+                field.name,
+                camel(field.name),
+                _without_none(hints[field.name]),
                 required,
                 default,
-                words.get(each.name, ""),
+                words.get(field.name, ""),
             )
         )
     return tuple(found)
@@ -116,7 +116,7 @@ def from_plain(given: Mapping[str, Any]) -> ElasticJob:
     """Return a job from a whole object, or from a spec that contains `name`. One error lists every mistake."""
     job, problems = check(given)
     if job is None:
-        raise errors.BadInput("; ".join(str(each) for each in problems))
+        raise errors.BadInput("; ".join(str(problem) for problem in problems))
     return job
 
 
@@ -129,7 +129,7 @@ def made(kind: type[Noun], given: Any, path: Path = ()) -> Noun:
     problems: list[SpecProblem] = []
     thing = _fitted(given, kind, path, problems)
     if problems:
-        raise errors.BadInput("; ".join(str(each) for each in problems))
+        raise errors.BadInput("; ".join(str(problem) for problem in problems))
     assert isinstance(thing, kind)
     return thing
 
@@ -209,7 +209,7 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecP
         field = known.get(key)
         if field is None:
             problems.append(
-                SpecProblem((*path, key), no_field(key, [one for one in known if one != NAME], kind), at_key=True)
+                SpecProblem((*path, key), no_field(key, [name for name in known if name != NAME], kind), at_key=True)
             )
         elif _value(value) is not None:
             so_far, fitted = len(problems), _fitted(value, field.kind, (*path, key), problems)
@@ -217,9 +217,9 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecP
                 values[field.name] = fitted
     lacking = [field for field in known.values() if field.required and field.name not in values]
     problems += [
-        SpecProblem(path, f"no {each.key}; expected {_example(each)}")
-        for each in lacking
-        if _value(given.get(each.key)) is None
+        SpecProblem(path, f"no {name.key}; expected {_example(name)}")
+        for name in lacking
+        if _value(given.get(name.key)) is None
     ]
     if lacking:
         return None
@@ -248,11 +248,11 @@ def _fitted(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> A
         return _misfit(path, f"a mapping such as {{{example}}}", value, problems)
     if origin is tuple:
         if isinstance(plain, Sequence) and not isinstance(plain, str | bytes):
-            return tuple(_fitted(each, inner[0], (*path, place), problems) for place, each in enumerate(plain))
+            return tuple(_fitted(item, inner[0], (*path, place), problems) for place, item in enumerate(plain))
         return _misfit(path, "a list", value, problems)
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         if isinstance(plain, Mapping):
-            return {key: _fitted(each, inner[1], (*path, key), problems) for key, each in plain.items()}
+            return {key: _fitted(item, inner[1], (*path, key), problems) for key, item in plain.items()}
         return _misfit(path, "a mapping of names to values", value, problems)
     return _scalar(value, kind, path, problems)
 
@@ -324,9 +324,9 @@ def _text(value: Any) -> str:
 def _all_plain(value: Any) -> Any:
     value = _value(value)
     if isinstance(value, Mapping):
-        return {str(key): _all_plain(each) for key, each in value.items()}
+        return {str(key): _all_plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_all_plain(each) for each in value]
+        return [_all_plain(item) for item in value]
     return value
 
 
@@ -358,15 +358,15 @@ def plain_of(value: Any) -> Any:
                 kept[field.key] = plain_of(own)
         return kept
     if isinstance(value, Mapping):
-        return {key: plain_of(each) for key, each in value.items()}
+        return {key: plain_of(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [plain_of(each) for each in value]
+        return [plain_of(item) for item in value]
     return value
 
 
 def _without_none(kind: Any) -> Any:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        (kind,) = (each for each in typing.get_args(kind) if each is not type(None))
+        (kind,) = (choice for choice in typing.get_args(kind) if choice is not type(None))
     return kind
 
 

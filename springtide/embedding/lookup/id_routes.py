@@ -56,7 +56,7 @@ def key_of(value: Any) -> tuple[Any, ...]:
     if type(value) is not torch.Tensor:
         if is_jagged(value):
             parts = (value.values(), value.lengths(), value.weights_or_none())
-            return ("jagged", *(None if one is None else key_of(one) for one in parts), tuple(value.keys()))
+            return ("jagged", *(None if part is None else key_of(part) for part in parts), tuple(value.keys()))
         if not isinstance(value, torch.Tensor):
             return (id(value),)  # any key will do: the lookup call that follows raises the error
     stride = value.stride()
@@ -183,34 +183,34 @@ class CallCache:
     def note(self, batch: Any, found: Sequence[FoundCall]) -> None:
         """Remember the layout of this batch, if all its lookup calls use plain views of its leaves."""
         if self._paths is None:
-            paths = {one.inputs[0].path: Route(one.inputs[0].path) for one in found if one.inputs[0] is not None}
+            paths = {call.inputs[0].path: Route(call.inputs[0].path) for call in found if call.inputs[0] is not None}
             self._paths = list(paths.values())
         leaves = [path.follow(batch) for path in self._paths]
         layout = _layout(leaves)
         if layout in self._known or len(self._known) >= KEPT_LAYOUTS:
             return
         at = {path.path: index for index, path in enumerate(self._paths)}
-        parts = [_part(one, leaves, at) for one in found]
+        parts = [_part(call, leaves, at) for call in found]
         self._known[layout] = None if any(part is None for part in parts) else [part for part in parts if part]
 
 
-def _part(one: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
+def _part(call: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
     """Return the part of one call. Return None for offsets, several features, copied ids, or an unknown leaf."""
-    route, *others = one.inputs
+    route, *others = call.inputs
     if (
-        type(one.call) is not LookupCall
-        or len(one.call.ids) != 1
-        or one.call.bags[0][3]
-        or one.call.weights is not None
+        type(call.call) is not LookupCall
+        or len(call.call.ids) != 1
+        or call.call.bags[0][3]
+        or call.call.weights is not None
     ):
         return None
     if route is None or any(other is not None for other in others) or route.path not in at:
         return None
     index = at[route.path]
-    address = one.call.ids[0][0]
-    if address != one.key[1][0]:
+    address = call.call.ids[0][0]
+    if address != call.key[1][0]:
         return None
-    return _Part(one, index, address - leaves[index].data_ptr())
+    return _Part(call, index, address - leaves[index].data_ptr())
 
 
 def _layout(leaves: Sequence[Any]) -> Layout:

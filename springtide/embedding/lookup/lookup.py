@@ -106,28 +106,28 @@ class Lookups:
             replay.note(batch, found)
         if not found:
             return handle
-        calls = [one.call for one in found]
+        calls = [learnt.call for learnt in found]
         handle.gathered = Gathered(self.client, self._plan(calls), calls, after_step=after_step)
         first = 0
-        for one in found:
-            handle.calls[one.key] = _Prefetched(first, one.call, one.learnt)
-            first += len(one.call.features)
+        for known in found:
+            handle.calls[known.key] = _Prefetched(first, known.call, known.learnt)
+            first += len(known.call.features)
         return handle
 
     def announced(self, batch: Any) -> list[LookupCall]:
         """Return the lookup calls that this batch is known to make, without any request. Thread-safe."""
-        return [one.call for one in self._follow(batch)]
+        return [learnt.call for learnt in self._follow(batch)]
 
     @property
     def settled(self) -> bool:
         """Return True if, for every called module, the route to its ids is known, or it is known that the model
         computes the ids."""
         known = list(self._learnt.values())
-        return bool(known) and all(one.inputs is not None or one.misses >= TRIES for one in known)
+        return bool(known) and all(learnt.inputs is not None or learnt.misses >= TRIES for learnt in known)
 
     def computed(self) -> set[int]:
-        calls = [one for one in list(self._learnt.values()) if one.inputs is None]
-        return {table for one in calls for table in one.tables}
+        calls = [learnt for learnt in list(self._learnt.values()) if learnt.inputs is None]
+        return {table for call in calls for table in call.tables}
 
     def _follow(self, batch: Any) -> list[FoundCall]:
         """Return the lookup calls that this batch is known to make, by following the routes to their ids."""
@@ -207,11 +207,11 @@ class Lookups:
         if torch.is_grad_enabled() and not handle.pooled:
             handle.pooled = True
             everyone = list(handle.calls.values())
-            outs = self._pool(handle.gathered, [(one.first, one.call) for one in everyone])
+            outs = self._pool(handle.gathered, [(ready.first, ready.call) for ready in everyone])
             at = 0
-            for one in everyone:
-                one.outs = outs[at : at + len(one.call.shapes)]
-                at += len(one.call.shapes)
+            for ready_call in everyone:
+                ready_call.outs = outs[at : at + len(ready_call.call.shapes)]
+                at += len(ready_call.call.shapes)
         if ready.outs is None or not torch.is_grad_enabled():
             return self._pool(handle.gathered, [(ready.first, ready.call)])
         mine, ready.outs = ready.outs, None
@@ -284,7 +284,7 @@ class Lookups:
         learnt.misses += 1
         if learnt.misses == TRIES:
             log.info(
-                "ids of %s are not a view of %s, so its rows are pulled when it is called and not ahead",
+                "ids of %s are not a view of %s, so its rows are pulled when it is called, without prefetching",
                 type(module).__name__,
                 "what came with the batch" if kind else "the batch",
             )

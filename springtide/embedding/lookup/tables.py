@@ -80,9 +80,9 @@ def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.Tab
     )
 
 
-def _options(one: TableRequest, other: TableRequest) -> str:
-    names = [each.name for each in fields(TableRequest) if getattr(one, each.name) != getattr(other, each.name)]
-    return ", ".join(f"{name}={getattr(one, name)!r}" for name in names)
+def _options(own: TableRequest, other: TableRequest) -> str:
+    names = [field.name for field in fields(TableRequest) if getattr(own, field.name) != getattr(other, field.name)]
+    return ", ".join(f"{name}={getattr(own, name)!r}" for name in names)
 
 
 class TableBook:

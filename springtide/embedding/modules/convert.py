@@ -49,7 +49,7 @@ def convert(model: nn.Module, lookups: Lookups) -> list[ServedTable]:
             if why is None:
                 _bind_plain(module, path, lookups, book, by_weight, init_of.get(module))
             else:
-                log.warning("%r is not served, but trained whole as a dense parameter: %s", path, why)
+                log.warning("%r is not served by servers, but trained as a dense parameter: %s", path, why)
     for module in collections:
         _torchrec().bind(module, paths[module][0])
     return list(book.by_name.values())
@@ -95,8 +95,8 @@ def _why_whole(module: Any, paths: dict[nn.Module, list[str]], tied: dict[int, n
     base = "nn.EmbeddingBag" if isinstance(module, nn.EmbeddingBag) else "nn.Embedding"
     if _own_forward(module):
         return (
-            f"it is an {base} with a forward of its own ({type(module).__name__}). "
-            f"To have it served, let a module of yours hold an {base} and call it"
+            f"it is an {base} with its own forward() ({type(module).__name__}). "
+            f"To serve it, write a module that holds an {base} and calls it"
         )
     if "weight" not in module._parameters:
         return f"its weight is not a parameter but computed ({type(module).__name__})"
@@ -106,7 +106,7 @@ def _why_whole(module: Any, paths: dict[nn.Module, list[str]], tied: dict[int, n
 
 def _bind_open(module: Any, path: str, lookups: Lookups, book: TableBook) -> None:
     if module.springtide_binding is not None:
-        raise errors.BadInput(f"{path!r} is bound already: a model is prepared once")
+        raise errors.BadInput(f"{path!r} was already bound: prepare a model only once")
     added = []
     for (name, request), own in zip(module.requests(path), module.state_names(), strict=True):
         keys, rows = module.loaded.pop(own, (None, None))
@@ -126,7 +126,7 @@ def _bind_plain(
 ) -> None:
     base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
     if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
-        raise errors.BadInput(f"{path!r} is served already: a model is prepared once")
+        raise errors.BadInput(f"{path!r} is already served: prepare a model only once")
     served.check_supported(module, path)
     for size in ("num_embeddings", "embedding_dim", "padding_idx"):
         setattr(module, size, plain(getattr(module, size)))
@@ -192,6 +192,6 @@ def grant(served: Sequence[ServedTable], wishes: Mapping[str, TableWish]) -> Non
     for name, wish in wishes.items():
         if name not in by_name:
             raise errors.UnknownName("table (the job's spec names it) in the model", name, by_name)
-        said = {each.name: getattr(wish, each.name) for each in fields(wish)}
+        options = {field.name: getattr(wish, field.name) for field in fields(wish)}
         table = by_name[name]
-        table.spec = replace(table.spec, **{what: value for what, value in said.items() if value is not None})
+        table.spec = replace(table.spec, **{what: value for what, value in options.items() if value is not None})

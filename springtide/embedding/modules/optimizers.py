@@ -92,8 +92,8 @@ def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
     for option, old, now in zip(SETTLED, before, settled(group), strict=True):
         if old != now:
             raise errors.BadInput(
-                f"{option} of a parameter group was {old} at job.prepare and is {now} now: servers follow lr and "
-                f"weight_decay, all else is settled then. A scheduler that changes it (OneCycleLR, CyclicLR) takes "
+                f"{option} of a parameter group was {old} at job.prepare and is {now} now: servers follow only lr and "
+                "weight_decay. A scheduler that changes other options (OneCycleLR, CyclicLR) needs "
                 "cycle_momentum=False"
             )
 

@@ -18,9 +18,9 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.lookup.tables import ServedTable
 
 LOAD_BEFORE = (
-    "load_state_dict after job.prepare: every worker of a job would do it, and one that is started again once more, "
-    "over what was trained since. Load before job.prepare: what the model has then is given to the job once. To look "
-    "at other weights, load them into a model of their own"
+    "load_state_dict() after job.prepare() would run on every worker, and again on a restarted worker, and overwrite "
+    "trained rows. Call it before job.prepare(), which gives the model's weights to the job once. To inspect other "
+    "weights, load them into a separate model"
 )
 NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on servers. Save model.state_dict() instead"
 
@@ -145,10 +145,7 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
         )
 
     def forward(
-        self,
-        input: torch.Tensor,
-        offsets: torch.Tensor | None = None,
-        per_sample_weights: torch.Tensor | None = None,
+        self, input: torch.Tensor, offsets: torch.Tensor | None = None, per_sample_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
         binding = self.springtide_binding
         (out,) = binding.lookups.run(self, input, offsets, weights=per_sample_weights)

@@ -64,8 +64,8 @@ _OPERATORS = "add sub mul truediv div floordiv mod pow and or xor lshift rshift 
 _IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
 
 INSTEAD = (
-    "Call the module with the ids that are needed; for a penalty over model.parameters() leave tables out and give "
-    "their group weight_decay"
+    "Call the module with the ids that are needed; for a penalty over model.parameters() exclude tables and set "
+    "weight_decay in their group"
 )
 
 
@@ -158,7 +158,7 @@ class FetchedRows(torch.Tensor):
             source = next(_of(FetchedRows, (args, kwargs)), None)
             if source is None or func in DESCRIBING:
                 return out
-            return pytree.tree_map_only(torch.Tensor, lambda one: _same_memory(one, source), out)
+            return pytree.tree_map_only(torch.Tensor, lambda tensor: _same_memory(tensor, source), out)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         memo[id(self)] = copy = _plain(self).clone()
@@ -215,27 +215,27 @@ class TableReader:
         request, name = self._table.request, self._table.name
         if not request.rows:
             raise errors.BadInput(
-                f"the weight of table {name!r} is read, but the table has no row count, so there is no whole of it. "
+                f"the weight of table {name!r} is read, but the table has no row count, so its size is not known. "
                 f"{INSTEAD}; model.state_dict() has the keys and rows that exist"
             )
         size, most = request.rows * request.dim * self._dtype.itemsize, self._lookups.client.whole_table_bytes
         if size > most:
             raise errors.BadInput(
-                f"the weight of table {name!r} is read, which takes all of its {request.rows} rows: {size} bytes, more "
-                f"than whole_table_bytes={most}. {INSTEAD}; or allow more: st.join(whole_table_bytes={size})"
+                f"the weight of table {name!r} is read, which pulls all of its {request.rows} rows: {size} bytes, more "
+                f"than whole_table_bytes={most}. {INSTEAD}; or raise the limit: st.join(whole_table_bytes={size})"
             )
 
     def refuse_write(self, func: Function) -> None:
         raise errors.BadInput(
             f"{_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: the "
-            "change would be lost. Set weights before job.prepare; alone, model.load_state_dict() sets them later too. "
-            "AveragedModel with an avg_fn: give it a multi_avg_fn"
+            "change would be lost. Set weights before job.prepare; a job of one worker may also call "
+            "model.load_state_dict() later. For an AveragedModel, replace its avg_fn by a multi_avg_fn"
         )
 
     def refuse_gradient(self, func: Function) -> None:
         raise errors.BadInput(
-            f"{_name(func)}() on the weight of table {self._table.name!r}: its gradient goes to servers by rows, and "
-            "not through autograd. After loss.backward() it is in weight.grad, one row for each id of the step"
+            f"{_name(func)}() on the weight of table {self._table.name!r}: servers get its gradient by rows, "
+            "not through autograd. After loss.backward(), weight.grad has it, with one row for each id of the step"
         )
 
 
@@ -275,7 +275,7 @@ def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
     if (written := next(_of(WHOLE, _written(func, args, kwargs)), None)) is not None:
         written.springtide_reader.refuse_write(func)
     with torch.set_grad_enabled(torch.is_grad_enabled() and func is not torch.Tensor.tolist):
-        args, kwargs = pytree.tree_map_only(WHOLE, lambda one: one.springtide_reader.read(one), (args, kwargs))
+        args, kwargs = pytree.tree_map_only(WHOLE, lambda weight: weight.springtide_reader.read(weight), (args, kwargs))
     return func(*args, **kwargs)
 
 
@@ -304,16 +304,16 @@ def _one_table(to: Any, of: Any) -> bool:
 def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableRows | None:
     """Combine a table linearly with itself without reading it, as AveragedModel does; None for anything else."""
     given = [*args, *kwargs.values()]
-    rows = [one for one in given if isinstance(one, TableRows)]
-    others = [one for one in given if not isinstance(one, TableRows)]
-    if _name(func) not in COMBINING or len({id(one.springtide_reader) for one in rows}) != 1:
+    rows = [argument for argument in given if isinstance(argument, TableRows)]
+    others = [argument for argument in given if not isinstance(argument, TableRows)]
+    if _name(func) not in COMBINING or len({id(row.springtide_reader) for row in rows}) != 1:
         return None
     plain = len(rows) < 2 and (rows[0].springtide_scale, rows[0].springtide_shift) == (1.0, 0.0)
-    if plain or not all(isinstance(one, int | float) or getattr(one, "ndim", 1) == 0 for one in others):
+    if plain or not all(isinstance(argument, int | float) or getattr(argument, "ndim", 1) == 0 for argument in others):
         return None
 
     def at(value: float) -> float:
-        scaled = lambda one: torch.tensor(one.springtide_scale * value + one.springtide_shift).double()  # noqa: E731
+        scaled = lambda weight: torch.tensor(weight.springtide_scale * value + weight.springtide_shift).double()  # noqa: E731
         own, named = pytree.tree_map_only(TableRows, scaled, (args, kwargs))
         return float(func(*own, **named))
 

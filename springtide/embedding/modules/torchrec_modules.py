@@ -25,8 +25,14 @@ except ImportError as error:
 
 def first_values(collection: Any) -> list[tuple[torch.nn.Module, Any]]:
     if isinstance(collection, EmbeddingBagCollection):
-        return [(collection.embedding_bags[one.name], one.init_fn) for one in collection.embedding_bag_configs()]
-    return [(collection.embeddings[one.name], one.init_fn) for one in collection.embedding_configs()]
+        return [
+            (collection.embedding_bags[embedding_bag_config.name], embedding_bag_config.init_fn)
+            for embedding_bag_config in collection.embedding_bag_configs()
+        ]
+    return [
+        (collection.embeddings[embedding_config.name], embedding_config.init_fn)
+        for embedding_config in collection.embedding_configs()
+    ]
 
 
 def bind(collection: Any, path: str) -> None:

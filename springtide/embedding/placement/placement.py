@@ -47,7 +47,7 @@ class ServerCapacity:
 def even(slots: int, servers: int) -> Placement:
     """Return the first placement of a job: equal contiguous runs of slots, because neighbours share a lock stripe."""
     if not 1 <= servers <= slots:
-        raise errors.BadInput(f"cannot lay {slots} slots over {servers} servers: expected 1 to {slots} servers")
+        raise errors.BadInput(f"cannot place {slots} slots on {servers} servers: expected 1 to {slots} servers")
     return Placement(epoch=1, servers=servers, server_of_slot=tuple(slot * servers // slots for slot in range(slots)))
 
 
@@ -59,9 +59,9 @@ def moves(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Seque
     the fewest. If slots are too coarse for balance, the result is as close as moves and exchanges allow.
     """
     if not servers:
-        raise errors.BadInput("slots cannot be laid over no servers: one must stay")
+        raise errors.BadInput("cannot place slots on 0 servers: expected 1 or more")
     if len(load) != len(old):
-        raise errors.BadInput(f"loads of {len(load)} slots for {len(old)} slots")
+        raise errors.BadInput(f"got loads of {len(load)} slots, expected {len(old)}")
     problem, ranks = _problem(old, servers, load), sorted(servers)
     now = settled(problem)
     changed = np.flatnonzero(now != problem.before)
@@ -102,7 +102,7 @@ def _problem(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Se
     ranks = sorted(servers)
     place = {rank: i for i, rank in enumerate(ranks)}
     shares = [_shares([servers[rank].memory for rank in ranks]), _shares([servers[rank].cpu for rank in ranks])]
-    parts = [_parts([each.bytes for each in load]), _parts([each.requests for each in load])]
+    parts = [_parts([slot.bytes for slot in load]), _parts([slot.requests for slot in load])]
     return PlacementProblem(
         before=np.array([place.get(server, -1) for server in old], dtype=np.int64),
         part=np.array(parts).T,
@@ -113,7 +113,7 @@ def _problem(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Se
 def _shares(amounts: Sequence[float]) -> Floats:
     given = np.array(amounts, dtype=np.float64)
     if not (given > 0).all():
-        raise errors.BadInput(f"a server's capacity must be more than nothing, got {amounts}")
+        raise errors.BadInput(f"capacities of servers are {amounts}, expected numbers above 0")
     shares: Floats = given / given.sum()
     return shares
 
@@ -134,7 +134,7 @@ def settled(problem: PlacementProblem) -> Ints:
         layout.settle(moved_first=moved_first)
         layout.take_back()
         found.append(layout)
-    return min(found, key=lambda one: (round(float(problem.off(one.held).sum()), 6), one.count)).now
+    return min(found, key=lambda option: (round(float(problem.off(option.held).sum()), 6), option.count)).now
 
 
 class _Layout:

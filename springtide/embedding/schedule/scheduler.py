@@ -69,8 +69,8 @@ class ScheduleSettings:
         if self.capacity_rows < 0:
             raise errors.BadInput(f"a cache holds 0 rows or more, got capacity_rows={self.capacity_rows}")
         validation.choice(self.policy, "allocation policy", POLICIES)
-        validation.choice(self.order, "order of eviction", ORDERS)
-        validation.choice(self.p2p, "way from worker to worker", P2P)
+        validation.choice(self.order, "eviction order", ORDERS)
+        validation.choice(self.p2p, "transfer between workers", P2P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int,
     recent = history[-MEMORY:]
     if not recent:
         return most
-    left_s = budget_s * (1 - MARGIN) - high(each.rest_s for each in recent)
+    left_s = budget_s * (1 - MARGIN) - high(step.rest_s for step in recent)
     base_s, unit_s = line(recent)
     if unit_s <= 0:
         return most
@@ -151,8 +151,8 @@ def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int,
 def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
     """Fit a line to the allocation times; return the seconds without units and the seconds per unit."""
     by_units: dict[int, list[float]] = {}
-    for each in recent:
-        by_units.setdefault(each.units, []).append(each.allocate_s)
+    for step in recent:
+        by_units.setdefault(step.units, []).append(step.allocate_s)
     points = {units: high(seconds) for units, seconds in by_units.items()}
     most = max(points)
     if len(points) == 1:
@@ -213,10 +213,10 @@ def features_of(calls: Iterable[LookupCall], samples: int) -> list[FeatureIds] |
     found = []
     for call in calls:
         for feature, ids, bag, place in zip(call.features, call.ids, call.bags, call.places, strict=True):
-            one = _of_feature(feature, ids, bag, call.shapes[place[0]][0], samples)
-            if one is None:
+            ids_of_feature = _of_feature(feature, ids, bag, call.shapes[place[0]][0], samples)
+            if ids_of_feature is None:
                 return None
-            found.append(one)
+            found.append(ids_of_feature)
     return found
 
 
@@ -225,7 +225,10 @@ def in_units(features: Iterable[FeatureIds], samples: int, unit: int) -> list[Fe
     if unit == 1:
         return list(features)
     bounds = np.append(np.arange(0, samples, unit), samples)
-    return [FeatureIds(one.table, one.ids, bounds if one.offsets is None else one.offsets[bounds]) for one in features]
+    return [
+        FeatureIds(feature.table, feature.ids, bounds if feature.offsets is None else feature.offsets[bounds])
+        for feature in features
+    ]
 
 
 def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: int) -> FeatureIds | None:
@@ -238,8 +241,8 @@ def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: 
         begins = _at(address, bags + closed, 1)
         offsets: NDArray[np.int64] | None = begins if closed else np.append(begins, len(values))
     elif samples and rows == samples:
-        each = len(values) // samples
-        offsets = None if each == 1 else np.arange(samples + 1, dtype=np.int64) * each
+        width = len(values) // samples
+        offsets = None if width == 1 else np.arange(samples + 1, dtype=np.int64) * width
     else:
         return None
     if feature.padding is not None and not feature.pull_padding:

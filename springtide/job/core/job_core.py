@@ -153,7 +153,7 @@ class Shortage:
         for name, more in missing.items():
             setattr(self, name, getattr(self, name) + more)
         self.why = ended.unplaced
-        return f"{ended}; the job asks for room again in {self.again_at - at:.0f} s"
+        return f"{ended}; the job requests room again in {self.again_at - at:.0f} s"
 
     def describe(self, *, at: float) -> str:
         if not self.any:
@@ -161,7 +161,7 @@ class Shortage:
         counts = (("worker", self.workers), ("server", self.servers), ("data worker", self.data_workers))
         missing = " and ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts if count)
         seconds = max(0.0, self.again_at - at)
-        return f"{missing} fewer than wanted: {self.why}; the job asks for room again in {seconds:.0f} s"
+        return f"{missing} fewer than wanted: {self.why}; the job requests room again in {seconds:.0f} s"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -137,7 +137,7 @@ def _resize(
     coming = _unused(state, stage, stages, max(0, target.workers - len(active)))
     leaving = active[target.workers :]
     for node in leaving:
-        _let_go(node, why, at)
+        _fence(node, why, at)
     for role in coming:
         state.add_role(role, at=at)
     for node in of(state):
@@ -163,10 +163,10 @@ def _relieve(state: JobCore, at: float) -> None:
         if sum(bool(node.address) and not node.departure.replaced for node in joined) >= target.workers:
             for node in joined:
                 if node.departure.replaced:
-                    _let_go(node, "another data worker feeds in its place", at)
+                    _fence(node, "another data worker feeds in its place", at)
 
 
-def _let_go(node: RoleNode, why: str, at: float) -> None:
+def _fence(node: RoleNode, why: str, at: float) -> None:
     """Remove a data worker. A serving data worker gets no new indices, and exits when all its batches are fetched."""
     node.departure.replaced = False
     if node.state is NodeState.JOINED:
@@ -186,7 +186,7 @@ def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.JobActio
 
 def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction]:
     """Continue with fewer data workers, or keep the data worker that was to be replaced, because no host has room."""
-    _let_go(node, str(ended), at)
+    _fence(node, str(ended), at)
     own = state.feeding
     stages = max(1, len(own.stages))
     for old in of(state):
@@ -233,5 +233,5 @@ def _give_up(state: JobCore, why: str, at: float) -> list[actions.JobAction]:
     state.feeding.wanted, state.feeding.stages, state.feeding.given_up = 0, (), why
     for node in of(state):
         if node.active:
-            _let_go(node, why, at)
+            _fence(node, why, at)
     return [state.decide("continue without data workers: workers read data themselves", why)]

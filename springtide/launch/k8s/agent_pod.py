@@ -100,7 +100,7 @@ class PodJob:
                 return
             await self._attend(plan)
         finally:
-            await self._platform.shut()
+            await self._platform.disconnect()
 
     # ---- before ----
 
@@ -138,8 +138,8 @@ class PodJob:
         job, url = self._job.job, self._job.job.checkpoints.url
         source = f"its newest checkpoint at {url}" if url else "the beginning: it has no checkpoints.url"
         why = (
-            "the master's pod was lost, and its journal with it (kubernetes.runVolume keeps it): all roles are ended, "
-            f"and the job begins anew from {source}"
+            "the master's pod and its journal were lost (kubernetes.runVolume would keep it): all roles are ended, "
+            f"and the job restarts from {source}"
         )
         log.warning("%s", why)
         self._statuses.note(JobStatus(name=job.name, phase=JobPhase.STARTING, why=why, elapsed_s=0.0))
@@ -164,7 +164,7 @@ class PodJob:
         self._asks.agent = agent
         output = PodOutput(self.files)
         beside = [
-            asyncio.create_task(kept(keep))
+            asyncio.create_task(run_forever(keep))
             for keep in (
                 output.keep,
                 self._statuses.keep,
@@ -174,7 +174,7 @@ class PodJob:
                 self._leaving.keep_notices,
             )
         ]
-        running = asyncio.create_task(agent.run(self._heard))
+        running = asyncio.create_task(agent.run(self._on_status))
         try:
             either: set[asyncio.Future[Any]] = {running, self._platform.failed}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +194,7 @@ class PodJob:
         self._platform.writer.begin_term(term)
         return term
 
-    def _heard(self, status: JobStatus) -> None:
+    def _on_status(self, status: JobStatus) -> None:
         self._asks.status = status
         # write the final status after the roles have ended, because the operator may then delete them
         if not status.phase.over:
@@ -216,7 +216,7 @@ async def last_status(running: "asyncio.Task[JobStatus]", name: str) -> JobStatu
         return job_status.failed(name, str(error), blame_of(error))
 
 
-async def kept(keep: Callable[[], Awaitable[None]]) -> None:
+async def run_forever(keep: Callable[[], Awaitable[None]]) -> None:
     """Run a background task again whenever it ends. A failure is logged and must not end the job."""
     while True:
         try:
@@ -279,7 +279,7 @@ async def hold(client: Client, job: JobObject, stop: asyncio.Event) -> int:
 
     async def alive(holder: str) -> bool:
         masters = await client.list(PODS, labels=f"{names.JOB}={job.name},{names.ROLE}=master")
-        return any(each["metadata"]["uid"] == holder for each in masters.items)
+        return any(item["metadata"]["uid"] == holder for item in masters.items)
 
     await lease.take(alive)
     async with contextlib.AsyncExitStack() as stack:

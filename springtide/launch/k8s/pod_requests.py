@@ -50,7 +50,7 @@ def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
         text = files.heeded.read_bytes() if files.journal.exists() else b""
         return schema.from_spec(msgspec.json.decode(text), now.name) if text else now
     except (OSError, msgspec.DecodeError, errors.BadInput) as error:
-        log.warning("what was edited while no master was there is not known: %s: %s", files.heeded, error)
+        log.warning("edits that were made while no master was running are unknown: %s: %s", files.heeded, error)
         return now
 
 
@@ -89,7 +89,7 @@ def newest(wishes: Iterable[UserPlan]) -> tuple[UserPlan | None, list[UserPlan]]
     return (ordered[-1], ordered[:-1]) if ordered else (None, [])
 
 
-def asked(plan: ScalePlan, name: str) -> messages.ScaleRequest:
+def scale_request(plan: ScalePlan, name: str) -> messages.ScaleRequest:
     why = plan.reason or f"asked by the user (ScalePlan {name})"
     return messages.ScaleRequest(workers=plan.workers, servers=plan.servers, data_workers=plan.data_workers, why=why)
 
@@ -141,12 +141,7 @@ class UserRequests:
     """Requests of users for one job."""
 
     def __init__(
-        self,
-        client: Client,
-        job: JobObject,
-        files: logs.RunFiles,
-        settings: config.Settings,
-        statuses: StatusWriter,
+        self, client: Client, job: JobObject, files: logs.RunFiles, settings: config.Settings, statuses: StatusWriter
     ) -> None:
         self._client, self._job, self._files, self._settings = client, job, files, settings
         self._statuses = statuses
@@ -187,39 +182,39 @@ class UserRequests:
             self._answer(wish, SUPERSEDED, f"{chosen.name if chosen else ''} came after it")
         if chosen is not None:
             await self._do(chosen)
-        await self._say()
+        await self._write_answers()
 
     async def refuse_rest(self) -> None:
         for wish in list(self._wishes.values()):
             self._answer(wish, REJECTED, "the job is over")
         try:
-            await self._say()
+            await self._write_answers()
         except errors.TemporaryError as error:
-            log.warning("ScalePlans %s are not answered: %s", ", ".join(self._answers), error)
+            log.warning("cannot answer ScalePlans %s: %s", ", ".join(self._answers), error)
 
     async def _do(self, wish: UserPlan) -> None:
         if wish.plan is None:
             self._answer(wish, REJECTED, wish.trouble)
             return
         try:
-            await self.ask(asked(wish.plan, wish.name))
+            await self.ask(scale_request(wish.plan, wish.name))
         except errors.MasterUnreachable:
             raise
         except (errors.UserError, errors.JobFailed) as error:
             self._answer(wish, REJECTED, str(error))
         else:
-            self._answer(wish, APPLIED, "the master has taken it; the job's status tells how far it is")
+            self._answer(wish, APPLIED, "the master has accepted it; the job's status shows its progress")
 
     def _answer(self, wish: UserPlan, phase: str, message: str) -> None:
         self._wishes.pop(wish.name, None)
         self._answers[wish.name] = {"phase": phase, "message": message, "appliedAt": kinds.timestamp(time.time())}
 
-    async def _say(self) -> None:
-        for name, said in list(self._answers.items()):
+    async def _write_answers(self) -> None:
+        for name, answer in list(self._answers.items()):
             try:
-                await self._client.patch(SCALE_PLANS, name, {"status": said}, subresource="status")
+                await self._client.patch(SCALE_PLANS, name, {"status": answer}, subresource="status")
             except errors.NotFound:
-                log.info("ScalePlan %s is gone before it was answered", name)
+                log.info("ScalePlan %s was deleted before it was answered", name)
             del self._answers[name]
 
     # ---- the job's own spec ----
@@ -265,7 +260,7 @@ class UserRequests:
         except errors.MasterUnreachable:
             raise
         except (errors.UserError, errors.JobFailed) as error:
-            log.warning("the job's spec was changed, but: %s", error)
+            log.warning("the job's changed spec cannot be applied: %s", error)
         self._heeded = latest
         write_heeded(self._files, latest)
 
@@ -286,17 +281,13 @@ class UserRequests:
 class LeavingPods:
     """Announces pods that the cluster will evict, so that the master moves their work first."""
 
-    def __init__(
-        self,
-        ask: Callable[[Request], Awaitable[Reply]],
-        running: Callable[[], Collection[Life]],
-    ) -> None:
+    def __init__(self, ask: Callable[[Request], Awaitable[Reply]], running: Callable[[], Collection[Life]]) -> None:
         self._ask, self._running = ask, running
         self._leaving: deque[tuple[Life, str]] = deque()
         self._noticed = asyncio.Event()
 
     def notice(self, life: Life, why: str) -> None:
-        log.info("%s is about to go: %s", life, why)
+        log.info("%s will be evicted: %s", life, why)
         self._leaving.append((life, why))
         self._noticed.set()
 
@@ -315,11 +306,11 @@ class LeavingPods:
         if life not in self._running():
             return True
         try:
-            said = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
+            reply = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
         except (errors.UserError, errors.JobFailed) as error:
-            log.info("%s leaves without notice to the master: %s", life, error)
+            log.info("cannot announce the eviction of %s to the master: %s", life, error)
             return True
-        return isinstance(said, messages.EvictionReply) and said.free
+        return isinstance(reply, messages.EvictionReply) and reply.free
 
 
 async def until_done(work: Callable[[], Awaitable[None]], what: str) -> None:

@@ -24,7 +24,7 @@ VALUES: dict[Any, str] = {int: WHOLE, int | None: WHOLE, float: NUMBER, float | 
 
 
 def planning_fields(*, policy: bool) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(PlanningConfig) if policy or each.name != POLICY)
+    return tuple(field.name for field in fields(PlanningConfig) if policy or field.name != POLICY)
 
 
 def changed(given: Mapping[str, Any], *nouns: Noun, option: str = "--planning") -> list[Any]:
@@ -46,9 +46,9 @@ def changed(given: Mapping[str, Any], *nouns: Noun, option: str = "--planning") 
             raise errors.BadInput(f"{option} {name}: got {value!r}, expected {expected}") from error
         new[which][field] = replace(inner, **{part: fits}) if part else fits
     made = [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
-    for one in made:
-        if isinstance(one, PlanningConfig):
-            check_names(one)
+    for override in made:
+        if isinstance(override, PlanningConfig):
+            check_names(override)
     return made
 
 

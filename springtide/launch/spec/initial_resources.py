@@ -59,14 +59,14 @@ def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key
     if not planned(job):
         if job.planning:  # report wrong overrides here too
             changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
-            say(f"the size of this job is fixed: planning settings without effect: {', '.join(job.planning)}")
+            say(f"the size of this job is fixed, so these planning settings have no effect: {', '.join(job.planning)}")
         return fixed(job, capacity)
     if job.history:
         from springtide.brain.store import store
 
         store.parse(job.history)  # report a wrong URL at the start
     if capacity.trouble:
-        say(f"cores cannot be held here ({capacity.trouble}): only numbers of workers and servers are planned")
+        say(f"cores cannot be limited here ({capacity.trouble}): only the numbers of workers and servers are planned")
     rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)
     assert rules.bounds is not None
     begin = {"workers": job.workers.start, "servers": job.servers.start}
@@ -165,18 +165,15 @@ def user() -> str:
 
 def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
     config, others, bounds = field_overrides.changed(
-        given,
-        (rules.config, field_overrides.planning_fields(policy=True)),
-        (rules, TIMES),
-        (rules.bounds, BOUNDS),
+        given, (rules.config, field_overrides.planning_fields(policy=True)), (rules, TIMES), (rules.bounds, BOUNDS)
     )
-    known: PlanRules = replace(others, config=config, bounds=bounds)
-    return known
+    has_history: PlanRules = replace(others, config=config, bounds=bounds)
+    return has_history
 
 
 def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules]:
     begun = [wish.start for wish in (job.workers, job.servers)] != [None, None]
-    if begun or (not rules.adviser.brain and not known(rules.adviser.history)):
+    if begun or (not rules.adviser.brain and not has_history(rules.adviser.history)):
         return small, rules
     try:
         advice = _asked(rules, first_view(job, rules))
@@ -184,7 +181,7 @@ def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRu
     except errors.UserError:
         raise
     except (errors.SpringtideError, TimeoutError) as error:
-        return small, replace(rules, why=f"{rules.why}: no adviser could be asked ({str(error) or 'no answer'})")
+        return small, replace(rules, why=f"{rules.why}: no adviser answered ({str(error) or 'no answer'})")
     if wrong:
         return small, replace(rules, why=f"{rules.why}: advice was refused, {wrong}")
     if advice.plan is None or advice.plan.stage is not PlanningStage.OPTIMIZING:
@@ -196,14 +193,11 @@ def first_view(job: ElasticJob, rules: PlanRules) -> JobView:
     assert rules.bounds is not None
     features = {**rules.identity.features, "sync": job.sync}
     return JobView(
-        name=job.name,
-        facts=UNKNOWN,
-        bounds=rules.bounds,
-        identity=replace(rules.identity, features=features),
+        name=job.name, facts=UNKNOWN, bounds=rules.bounds, identity=replace(rules.identity, features=features)
     )
 
 
-def known(history: str) -> bool:
+def has_history(history: str) -> bool:
     return bool(history) and ("://" in history or pathlib.Path(history).exists())
 
 

@@ -121,12 +121,10 @@ def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
     for trouble in found.troubles:
         say(trouble)
     if found.manifest is None:
-        raise errors.MissingFile(
-            f"resume {where}: no checkpoint there that could be used; give a run's name, its folder or a URL"
-        )
+        raise errors.MissingFile(f"resume {where}: no usable checkpoint there; give a run's name, its folder or a URL")
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.manifest.begun_at))
-    said = f"job {found.manifest.job}, {made}, {found.manifest.progress.samples:,} samples trained"
-    say(f"going on from checkpoint {found.manifest.number} in {found.place.where} ({said})")
+    summary = f"job {found.manifest.job}, {made}, {found.manifest.progress.samples:,} samples trained"
+    say(f"continuing from checkpoint {found.manifest.number} in {found.place.where} ({summary})")
     return found.manifest
 
 
@@ -201,8 +199,8 @@ def tell_shared_gpus(spec: JobSpec, say: Say) -> None:
 def check_exports(job: ElasticJob, *, elsewhere: bool) -> None:
     if job.following.export_to and elsewhere:
         raise errors.BadInput(
-            "following.exportTo: on clusters nobody exports beside the job; leave it out, give checkpoints.url, and "
-            "run `springtide export CHECKPOINTS_URL EXPORTS_URL --every 5m` wherever you like"
+            "following.exportTo: on clusters, no process exports beside the job; leave it out, set checkpoints.url, "
+            "and run `springtide export CHECKPOINTS_URL EXPORTS_URL --every 5m` on any machine"
         )
 
 
@@ -210,7 +208,7 @@ def feeds(job: ElasticJob, capacity: PlatformCapacity) -> FeedRules:
     cpu, node = job.data_worker_cpu, capacity.node_cpu
     if cpu is not None and 0 < node < cpu:
         raise errors.BadInput(
-            f"dataWorkerCpu {cpu:g} (--data-worker-cpu): {capacity.words} has {node:g} cores; give that or less"
+            f"dataWorkerCpu {cpu:g} (--data-worker-cpu): {capacity.machine_text} has {node:g} cores; give that or less"
         )
     cores = job.quota.cpu or capacity.cpu or None
     return FeedRules(
@@ -219,7 +217,7 @@ def feeds(job: ElasticJob, capacity: PlatformCapacity) -> FeedRules:
 
 
 def straggler_rules(job: ElasticJob) -> StragglerRules:
-    names = [each.name for each in fields(StragglerRules)]
+    names = [field.name for field in fields(StragglerRules)]
     rules: StragglerRules
     (rules,) = field_overrides.changed(job.stragglers, (StragglerRules(), names), option="--straggler")
     return rules

@@ -69,7 +69,7 @@ class _Tree:
 
 
 def read(path: pathlib.Path) -> ParsedSpec:
-    hint = f"{nearest(path)}docs/spec.md tells what is in it"
+    hint = f"{nearest(path)}docs/spec.md describes its fields"
     return parse(file_input.read(path, what="the spec of a job", hint=hint, most_bytes=MOST_BYTES), path)
 
 
@@ -77,7 +77,7 @@ def nearest(path: pathlib.Path) -> str:
     if os.path.isfile(path):
         return ""
     folder = path if os.path.isdir(path) else path.parent
-    found = sorted(str(each) for each in folder.glob("*.y*ml"))
+    found = sorted(str(file) for file in folder.glob("*.y*ml"))
     return f"there is {', '.join(found[:3])}; " if found else ""
 
 
@@ -85,16 +85,16 @@ def parse(text: str, path: pathlib.Path) -> ParsedSpec:
     tree = _Tree()
     plain = _plain(_document(text, path), (), tree, ())
     job, problems = schema.check(plain)
-    told = [*tree.problems, *((tree.place(each), str(each)) for each in problems)]
-    if job is None or told:
-        raise errors.BadInput(_list(path, told))
+    mistakes = [*tree.problems, *((tree.place(problem), str(problem)) for problem in problems)]
+    if job is None or mistakes:
+        raise errors.BadInput(_list(path, mistakes))
     metadata = plain.get("metadata")
     namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
     return ParsedSpec(
         job=job,
         path=path,
         namespace=namespace.text if isinstance(namespace, Scalar) else "",
-        given=frozenset(_bare(each) for each in tree.values),
+        given=frozenset(_bare(value) for value in tree.values),
         folder=path.parent / job.working_dir,
     )
 
@@ -103,11 +103,11 @@ def _bare(path: Path) -> Path:
     return path[1:] if path[:1] in (("spec",), ("metadata",)) else path
 
 
-def _list(path: pathlib.Path, told: list[tuple[_Mark, str]]) -> str:
-    told = sorted(told, key=lambda each: (each[0].line, each[0].column))
-    lines = [f"{path}:{mark.line}:{mark.column}: {message}" for mark, message in told[:SHOWN]]
-    if len(told) > SHOWN:
-        lines.append(f"and {len(told) - SHOWN} more mistakes")
+def _list(path: pathlib.Path, mistakes: list[tuple[_Mark, str]]) -> str:
+    mistakes = sorted(mistakes, key=lambda mistake: (mistake[0].line, mistake[0].column))
+    lines = [f"{path}:{mark.line}:{mark.column}: {message}" for mark, message in mistakes[:SHOWN]]
+    if len(mistakes) > SHOWN:
+        lines.append(f"and {len(mistakes) - SHOWN} more mistakes")
     return "\n".join(lines)
 
 
@@ -126,7 +126,7 @@ def _document(text: str, path: pathlib.Path) -> Any:
         raise errors.BadInput(
             f"{path}:{line}:{column}: a character that YAML does not allow: {error.character!r}"
         ) from None
-    found = [each for each in documents if each is not None and each.tag != "tag:yaml.org,2002:null"]
+    found = [document for document in documents if document is not None and document.tag != "tag:yaml.org,2002:null"]
     if not found:
         raise errors.BadInput(f"{path}:1:1: empty; expected the spec of a job, at least `script: train.py`")
     if len(found) > 1:
@@ -155,7 +155,7 @@ def _plain(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Any:
 
     tree.nodes += 1
     if id(node) in above:
-        tree.tell(node, path, "an alias within what it stands for")
+        tree.tell(node, path, "an alias inside the value that it refers to")
         return None
     if tree.nodes > MOST_NODES:
         if tree.nodes == MOST_NODES + 1:
@@ -166,7 +166,7 @@ def _plain(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Any:
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, path, tree, inside)
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(each, (*path, place), tree, inside) for place, each in enumerate(node.value)]
+        return [_plain(item, (*path, place), tree, inside) for place, item in enumerate(node.value)]
     return _scalar(node, path, tree)
 
 
@@ -191,18 +191,18 @@ def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterat
     merged: list[Any] = []
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            tree.tell(key, path, "a name that is no text; expected `name: value`")
+            tree.tell(key, path, "a name that is not text; expected `name: value`")
         elif key.tag == MERGE:
             merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
         else:
             own.append((key, value))
     yield from own
     known = {key.value for key, _ in own}
-    for each in merged:
-        if not isinstance(each, yaml.MappingNode) or id(each) in above:
-            tree.tell(each, path, "`<<` needs an alias of a mapping")
+    for mapping in merged:
+        if not isinstance(mapping, yaml.MappingNode) or id(mapping) in above:
+            tree.tell(mapping, path, "`<<` needs an alias of a mapping")
             continue
-        for key, value in _pairs(each, path, tree, (*above, id(each))):
+        for key, value in _pairs(mapping, path, tree, (*above, id(mapping))):
             if key.value not in known:
                 known.add(key.value)
                 yield key, value

@@ -37,7 +37,7 @@ class TrafficForecast:
         self._file = Series(files.traffic, TrafficStep, most=math.ceil(KEPT_S / STEP_S))
         given = events.read_points(pathlib.Path(job.history), TrafficStep, strict=True) if job.history else []
         first = self._file.points[0].at if self._file.points else math.inf
-        for step in [*(one for one in given if one.at < first), *self._file.points]:
+        for step in [*(point for point in given if point.at < first), *self._file.points]:
             began = step.at * self._speedup
             self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples * self._speedup)
         if given and not self._file.points:  # copy it, so that the next run finds the history in this run's folder
@@ -80,8 +80,8 @@ class TrafficForecast:
         if self._made is None or step != self._begins:
             over = min(round(LOOKED_AT_S / STEP_S), len(history.values) - 1)
             before = PastTraffic(step_s=STEP_S, values=history.values[: len(history.values) - over])
-            said = await self._forecasts.forecast(before, self._traffic.day + over, at=at - over * STEP_S)
-            self._made = outlook(said, history.filled().values[len(history.values) - over :])
+            forecast = await self._forecasts.forecast(before, self._traffic.day + over, at=at - over * STEP_S)
+            self._made = outlook(forecast, history.filled().values[len(history.values) - over :])
             self._begins = step
             self._show(self._made)
         return self._made

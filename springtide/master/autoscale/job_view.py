@@ -110,7 +110,7 @@ def facts(record: JobRecord) -> ModelFacts:
     """Return the fixed inputs of the performance model. Unknown inputs are set to 1, because they only scale a fitted
     coefficient."""
     made = outline_of(record)
-    dense = sum(FLOAT_BYTES * math.prod(one.shape) for one in made.dense)
+    dense = sum(FLOAT_BYTES * math.prod(tensor.shape) for tensor in made.dense)
     dim = sum(max(1, table.dim) * max(1, len(table.paths)) for table in made.tables)
     card = record.book.passes[-1].card
     return ModelFacts(
@@ -156,24 +156,24 @@ def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
 
 def samples_total(book: JobLedger) -> float | None:
     """Return the number of samples in all passes that have begun; None if the end of a pass is unknown."""
-    if not book.passes or any(one.card.endless or one.card.stream is not None for one in book.passes):
+    if not book.passes or any(data_pass.card.endless or data_pass.card.stream is not None for data_pass in book.passes):
         return None
-    return float(sum(one.card.samples_used * one.card.epochs for one in book.passes))
+    return float(sum(data_pass.card.samples_used * data_pass.card.epochs for data_pass in book.passes))
 
 
 def need(sources: ViewSources) -> MemoryNeed:
     sizes, ahead = sources.record.state.planned.sizes, sources.guards.ahead
     worker = 0
     if sizes[RoleKind.WORKER].memory:
-        used = [one.memory for role, one in sources.usage.items() if role.kind is RoleKind.WORKER]
+        used = [used.memory for role, used in sources.usage.items() if role.kind is RoleKind.WORKER]
         worker = math.ceil(ROOM * max(used, default=0))
     if not sizes[RoleKind.SERVER].memory or not ahead:
         return MemoryNeed(worker=worker) if worker else NO_NEED
     usable = 1 - memory.SPARE
     return MemoryNeed(
         worker=worker,
-        server=math.ceil(max(one.static for one in ahead) / usable),
-        rows=math.ceil(memory.SLACK * sum(one.live_at_end for one in ahead) / usable),
+        server=math.ceil(max(forecast.static for forecast in ahead) / usable),
+        rows=math.ceil(memory.SLACK * sum(forecast.live_at_end for forecast in ahead) / usable),
     )
 
 

@@ -88,7 +88,7 @@ class Autoscaler:
 
     def begin(self) -> None:
         if self._rules.on and self._advised is not None:
-            self._tell("started", None, f"{plan.shape_of(self._context.state)}: {self._rules.why}")
+            self._log_plan("started", None, f"{plan.shape_of(self._context.state)}: {self._rules.why}")
 
     def tick(self, usage: Mapping[Role, RoleUsage], fed: FeedShare | None = None) -> None:
         """Take the next step. `fed` is for a planner that divides cores among jobs: what data workers contribute."""
@@ -99,20 +99,20 @@ class Autoscaler:
         why = plan.unsettled(state, moving=self._migration.moving)
         nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
         shape = None if why or state.planned.target is not None else plan.shape_of(state)
-        self.watching.look(shape, nodes, usage, at=now, extra=state.planned.extra)
+        self.watching.poll(shape, nodes, usage, at=now, extra=state.planned.extra)
         if state.phase.over:
             self._conclude()
         elif not why and state.planned.target is not None:
             self._context.apply(events.PlanAdvanced(self._sources.record.book.largest_group))
         elif not why and self._asking is None and now >= self._next_at and self._worth_asking(now):
             self._next_at = now + self._rules.every_s
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
-            self._asking.add_done_callback(self._asked)
+            self._asking = asyncio.get_running_loop().create_task(self._ask_adviser())
+            self._asking.add_done_callback(self._on_asked)
 
     def _worth_asking(self, now: float) -> bool:
         era = self.watching.era
         measured = era is not None and now >= era.since + self._rules.settle_s + self._rules.window_s
-        return measured or any(one.trouble in MEMORY for one in job_view.findings(self._sources, now=now))
+        return measured or any(finding.trouble in MEMORY for finding in job_view.findings(self._sources, now=now))
 
     async def close(self) -> None:
         if self._advised is None:
@@ -133,7 +133,7 @@ class Autoscaler:
 
     # ---- asking ----
 
-    async def _ask(self) -> None:
+    async def _ask_adviser(self) -> None:
         now = self._context.clock()
         view = job_view.view(self._sources, now=now)
         if view is None or self._advised is None:
@@ -157,7 +157,7 @@ class Autoscaler:
             return self._failed(f"the adviser failed: {type(error).__name__}: {error}")
         self._answer(advice, measured)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
+    def _on_asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None
         if not task.cancelled() and (error := task.exception()):
             log.error("planning failed", exc_info=error)
@@ -189,7 +189,7 @@ class Autoscaler:
         self.data_cores = None
         self._content = False
         self._next_at = self._context.clock() + AFTER_FAILURE_S
-        self._tell("nothing", None, why)
+        self._log_plan("nothing", None, why)
 
     # ---- answering ----
 
@@ -202,40 +202,40 @@ class Autoscaler:
         rules = replace(self._rules.config, extra_workers=0) if self._context.state.bsp.in_step else self._rules.config
         wrong = acceptance.refused(advice, by_now, rules, epoch=self._context.state.planned.epoch, now=now)
         if wrong:
-            return self._tell("refused", advice.plan, wrong)
+            return self._log_plan("refused", advice.plan, wrong)
         self.data_cores = advice.data_cores
         if advice.plan is None:
-            self._leave(advice, asked)
+            self._keep_shape(advice, asked)
         else:
             self._take(advice.plan, advice.notes)
 
-    def _leave(self, advice: Advice, asked: JobView) -> None:
+    def _keep_shape(self, advice: Advice, asked: JobView) -> None:
         """Leave the job unchanged. If the job was measured for long enough, it counts as having reached its final
         size."""
         config, stage = self._rules.config, self._context.state.planned.stage
         here, quiet = measurements.now(asked), asked.progress.unchanged_s(at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
         self._content = enough and quiet >= config.between_changes_s
-        self._tell("nothing", None, advice.why, notes=advice.notes)
+        self._log_plan("nothing", None, advice.why, notes=advice.notes)
         if self._content and stage is not PlanningStage.ADJUSTING:
-            self._happen(events.PlanEnded(PlanningStage.ADJUSTING))
+            self._apply(events.PlanEnded(PlanningStage.ADJUSTING))
 
     def _take(self, plan: ShapePlan, notes: tuple[str, ...]) -> None:
         stage = self._context.state.planned.stage
         ranks = [node.role.rank for node in job_view.servers(self._context.state)]
         cpus = tuple((ranks[place], cpu) for place, cpu in plan.server_cpus if place < len(ranks))
-        self._tell("taken", plan, plan.reason, notes=notes)
-        self._happen(
+        self._log_plan("taken", plan, plan.reason, notes=notes)
+        self._apply(
             events.PlanTaken(plan.shape, plan.stage or stage, plan.reason, cpus=cpus, extra_workers=plan.extra_workers)
         )
 
-    def _happen(self, event: events.JobEvent) -> None:
+    def _apply(self, event: events.JobEvent) -> None:
         try:
             self._context.apply(event)
         except errors.BadInput as refused:
             log.info("the job refuses %s: %s", type(event).__name__, refused)
 
-    def _tell(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
+    def _log_plan(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
         """Log a decision. If only the numbers in its reason differ from the last logged decision, skip it, unless a
         plan is taken."""
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
@@ -255,7 +255,7 @@ class Autoscaler:
                 if what == "begin small" and stage is PlanningStage.OPTIMIZING
                 else what
             )
-            self._happen(events.DecisionMade(what, why, told=True))
+            self._apply(events.DecisionMade(what, why, told=True))
 
     # ---- the end ----
 

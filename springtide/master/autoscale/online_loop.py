@@ -131,7 +131,7 @@ class OnlineAutoscaler:
 
     @property
     def reads(self) -> bool:
-        return any(one.card.stream is not None for one in self._context.record.book.passes)
+        return any(data_pass.card.stream is not None for data_pass in self._context.record.book.passes)
 
     @property
     def _batch(self) -> float:
@@ -139,12 +139,12 @@ class OnlineAutoscaler:
         size = self._context.record.book.passes[-1].card.batch_size
         return size / max(1, len(self._shape)) if self._context.state.spec.sync == "bsp" else size
 
-    def heard(self, life: Life, report: MemberReport, *, at: float) -> None:
+    def on_report(self, life: Life, report: MemberReport, *, at: float) -> None:
         if report.stream is not None:
-            self._streams.heard(life.role, life.incarnation, report.stream, at=at)
+            self._streams.on_report(life.role, life.incarnation, report.stream, at=at)
             if report.stream.unkept and not self._notes.unkept_why:
                 self._notes = msgspec.structs.replace(self._notes, unkept_why=report.stream.unkept_why)
-                self._note(at)
+                self._store_notes(at)
                 self._context.log_event("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
 
     def tick(self, now: float, *, moving: int) -> None:
@@ -164,13 +164,13 @@ class OnlineAutoscaler:
         self._let_cores_go()
         self._see_starts(now)
         pausing = plan.unsettled(self._context.state, moving=moving)
-        self._look(now, pausing=bool(pausing))
+        self._observe(now, pausing=bool(pausing))
         self._measure(now)
         due = now >= self._last.decision + self._job.every_s / self._job.speedup
         if self._job.on and self._context.state.phase is JobPhase.RUNNING and due and self._asking is None:
             self._last.decision = now
             self._asking = asyncio.get_running_loop().create_task(self._decide(now, pausing))
-            self._asking.add_done_callback(self._asked)
+            self._asking.add_done_callback(self._on_asked)
 
     async def close(self) -> None:
         if self._asking is not None:
@@ -184,11 +184,11 @@ class OnlineAutoscaler:
 
     # ---- looking ----
 
-    def _look(self, now: float, *, pausing: bool) -> None:
+    def _observe(self, now: float, *, pausing: bool) -> None:
         streams, job = self._streams, self._job
-        streams.look(self._shape, at=now)
-        before = self._looks[-1] if self._looks else StreamSample(now, streams.came, streams.trained)
-        looked = StreamSample(now, streams.came, streams.trained)
+        streams.poll(self._shape, at=now)
+        before = self._looks[-1] if self._looks else StreamSample(now, streams.arrived, streams.trained)
+        looked = StreamSample(now, streams.arrived, streams.trained)
         if looked.trained > before.trained or not streams.backlog:
             self._last.growth = now
         down = pausing and now - self._last.growth > BEATS * self._context.state.spec.heartbeat_s
@@ -207,7 +207,7 @@ class OnlineAutoscaler:
             self._last.point = now
             self._points.add(self._point(now, down=down))
         if now >= self._last.note + NOTE_S:
-            self._note(now)
+            self._store_notes(now)
 
     def _let_cores_go(self) -> None:
         """Raise CPU limits below the quota to the quota, because a stream job is scaled only by its number of roles."""
@@ -277,7 +277,7 @@ class OnlineAutoscaler:
 
     def _rates(self, now: float) -> tuple[float, float]:
         seconds = max(LEAST_S, RATES_S / self._job.speedup)
-        first = next((one for one in self._looks if one.at >= now - seconds), None)
+        first = next((look for look in self._looks if look.at >= now - seconds), None)
         last = self._looks[-1] if self._looks else None
         if first is None or last is None or last.at <= first.at:
             return 0.0, 0.0
@@ -292,9 +292,9 @@ class OnlineAutoscaler:
         outlook = await self._foresight.outlook(now, arriving)
         capacity = self._capacity(now)
         if held := self._fixed():
-            return self._leave(held)
+            return self._keep_workers(held)
         if capacity is None:
-            return self._leave("no worker has trained for long enough to measure its throughput")
+            return self._keep_workers("no worker has trained for long enough to measure its throughput")
         works = self._streams.works(capacity_model.window_s(speedup), self._shape, at=now)
         view = OnlineView(
             at=now * speedup,
@@ -320,11 +320,11 @@ class OnlineAutoscaler:
         rules = replace(rules, fewest=fewest, most=most)
         return rules if start_s is None else replace(rules, start_s=start_s * self._job.speedup)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
+    def _on_asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None
         if not task.cancelled() and (error := task.exception()):
             log.error("scaling failed", exc_info=error)
-            self._leave(f"the scaling decision failed: {type(error).__name__}: {error}")
+            self._keep_workers(f"the scaling decision failed: {type(error).__name__}: {error}")
 
     def _act(self, scaling: Scaling, pausing: str) -> None:
         rules, state, extra = self._rules(), self._context.state, self._notes.backups
@@ -337,7 +337,9 @@ class OnlineAutoscaler:
         room = max(0, wanted - scaling.workers)
         if wanted == state.workers or pausing:
             short = f"; no room for {extra} backup workers: the limit is {rules.most} workers" if extra > room else ""
-            return self._leave(f"{scaling.why}{short}{f'; for now {pausing}' if wanted != state.workers else ''}")
+            return self._keep_workers(
+                f"{scaling.why}{short}{f'; for now {pausing}' if wanted != state.workers else ''}"
+            )
         self._why = why = scaling.why + (f"; {min(extra, room)} backups for slow workers" if extra and room else "")
         try:
             self._context.record.book.check_group(wanted)
@@ -346,8 +348,8 @@ class OnlineAutoscaler:
             self._context.is_news("online", "")  # the next reason is logged even if it is the same
             self._have_servers(wanted)
         except errors.BadInput as refused:
-            self._leave(f"{why}; not now: {refused}")
-        self._note(self._looks[-1].at)
+            self._keep_workers(f"{why}; not now: {refused}")
+        self._store_notes(self._looks[-1].at)
 
     def _have_servers(self, workers: int) -> None:
         """Keep the initial ratio of servers to workers, unless the user or another part of the master set the number of
@@ -363,7 +365,7 @@ class OnlineAutoscaler:
         ratio = f"{spec.workers} to {spec.servers}"
         self._context.apply(events.ServersScaled(usual, f"keep the initial ratio of workers to servers, {ratio}"))
 
-    def _leave(self, why: str) -> None:
+    def _keep_workers(self, why: str) -> None:
         """Change nothing, and log the reason. If only the numbers in the reason changed, it is not logged again."""
         self._why = why
         if self._context.is_news("online", why):
@@ -438,6 +440,6 @@ class OnlineAutoscaler:
             ),
         )
 
-    def _note(self, now: float) -> None:
+    def _store_notes(self, now: float) -> None:
         self._last.note = now
         self._context.store(NOTES_KEY, self._notes)

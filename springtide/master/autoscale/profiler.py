@@ -58,7 +58,7 @@ class Profiler:
         self._spenders: frozenset[Life] = frozenset()
         self._awaited: dict[Life, float] = {}
 
-    def heard(self, role: Role, incarnation: int, report: MemberReport, *, at: float) -> None:
+    def on_report(self, role: Role, incarnation: int, report: MemberReport, *, at: float) -> None:
         if self.era is None or role.kind is not RoleKind.WORKER or not report.step:
             return
         life = role.rank + LIVES * incarnation
@@ -67,7 +67,7 @@ class Profiler:
         while self._readings[0].at < at - KEPT_S:
             self._readings.popleft()
 
-    def look(
+    def poll(
         self, shape: Shape | None, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage], *, at: float, extra: int = 0
     ) -> None:
         """Observe the job at every tick. `shape` is None while the job changes or recovers."""
@@ -114,22 +114,22 @@ class Profiler:
         return sum(count >= self._rules.warm_up_steps for count in self._steps.values()) >= shape.workers
 
     def _see_use(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
-        for role, one in usage.items():
-            seen = self._used.setdefault(Life(role, one.incarnation), deque())
+        for role, used in usage.items():
+            seen = self._used.setdefault(Life(role, used.incarnation), deque())
             if not seen or at >= seen[-1][0] + USE_EVERY_S:
-                seen.append((at, one.cpu_s))
+                seen.append((at, used.cpu_s))
             while seen[0][0] < at - USE_S:
                 seen.popleft()
         self._sum_up(usage, at)
 
     def _sum_up(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
         """Record the total CPU seconds of workers and of servers. Start over if any role was replaced."""
-        lives = frozenset(Life(role, one.incarnation) for role, one in usage.items())
+        lives = frozenset(Life(role, used.incarnation) for role, used in usage.items())
         if lives != self._spenders:
             self._spent.clear()
             self._spenders = lives
         workers, servers = (
-            sum(one.cpu_s for role, one in usage.items() if role.kind is kind)
+            sum(used.cpu_s for role, used in usage.items() if role.kind is kind)
             for kind in (RoleKind.WORKER, RoleKind.SERVER)
         )
         last = self._spent[-1] if self._spent else None

@@ -42,43 +42,47 @@ class StreamStats:
         because their arrival times are unknown."""
         self._looks: deque[tuple[float, dict[Life, WorkerWork]]] = deque(maxlen=MOST_LOOKS)
 
-    def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
+    def on_report(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
         before = self.uses.get(role)
         life = Life(role, incarnation)
         if before is not None and before[0] != life:
             over = replace(before[1], queue=0, lag_p50_s=0.0, lag_p99_s=0.0)
             self._gone = _sum([self._gone, over])
         self.uses[role] = (life, use)
-        for one in use.partitions:
-            known = self.known.get(one.partition)
+        for partition in use.partitions:
+            known = self.known.get(partition.partition)
             if known is None:
-                known = self.known[one.partition] = PartitionStats(one.trained, one.end, one.oldest_at)
-                self._begun += one.end
+                known = self.known[partition.partition] = PartitionStats(
+                    partition.trained, partition.end, partition.oldest_at
+                )
+                self._begun += partition.end
             # these values may fall, because a lost server rolls the ledger back
-            known.trained, known.oldest_at = one.trained, one.oldest_at
-            known.end = max(known.end, one.end)
+            known.trained, known.oldest_at = partition.trained, partition.oldest_at
+            known.end = max(known.end, partition.end)
             known.ends.note(at, known.end)
-            known.ends.forget(one.trained)
+            known.ends.forget(partition.trained)
 
     @property
-    def came(self) -> int:
-        return sum(one.end for one in self.known.values()) - self._begun
+    def arrived(self) -> int:
+        return sum(part.end for part in self.known.values()) - self._begun
 
     @property
     def trained(self) -> int:
-        return sum(one.trained for one in self.known.values())
+        return sum(part.trained for part in self.known.values())
 
     @property
     def backlog(self) -> int:
-        return sum(max(0, one.end - one.trained) for one in self.known.values())
+        return sum(max(0, part.end - part.trained) for part in self.known.values())
 
     def lag_s(self, at: float) -> float:
         waits = (
             lag_s(
-                at, came=one.ends.came(one.trained), stamped=one.oldest_at - self._since if one.oldest_at else -math.inf
+                at,
+                came=part.ends.arrived_at(part.trained),
+                stamped=part.oldest_at - self._since if part.oldest_at else -math.inf,
             )
-            for one in self.known.values()
-            if one.end > one.trained and (one.oldest_at or one.ends.came(one.trained) is not None)
+            for part in self.known.values()
+            if part.end > part.trained and (part.oldest_at or part.ends.arrived_at(part.trained) is not None)
         )
         return max(waits, default=0.0)
 
@@ -91,7 +95,7 @@ class StreamStats:
         known = self.uses.get(life.role)
         return known is not None and known[0] == life and known[1].records > 0
 
-    def look(self, alive: Collection[Life], *, at: float) -> None:
+    def poll(self, alive: Collection[Life], *, at: float) -> None:
         works = {
             life: WorkerWork(use.records, use.busy_s, use.waited_s, use.steps)
             for life, use in self.uses.values()
@@ -110,18 +114,7 @@ class StreamStats:
         return {life.role.rank: now[life].since(then[life]) for life in alive if life in now and life in then}
 
 
-COUNTED = (
-    "records",
-    "late",
-    "corrupt",
-    "oversized",
-    "unkept",
-    "expired",
-    "forwarded",
-    "queue",
-    "waited_s",
-    "busy_s",
-)
+COUNTED = ("records", "late", "corrupt", "oversized", "unkept", "expired", "forwarded", "queue", "waited_s", "busy_s")
 
 
 def _sum(uses: list[StreamUse]) -> StreamUse:

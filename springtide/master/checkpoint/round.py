@@ -201,7 +201,7 @@ class CheckpointStore:
 
     # ---- beginning ----
 
-    def wanted(self, record: JobRecord, at: float) -> tuple[bool, bool]:
+    def due(self, record: JobRecord, at: float) -> tuple[bool, bool]:
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.slots.placement is None or state.phase.over:
             return False, False
@@ -270,26 +270,28 @@ class CheckpointStore:
 
     # ---- ending ----
 
-    def hear(self, life: str, said: SaveReport, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
+    def on_report(
+        self, life: str, report: SaveReport, record: JobRecord, owners: Mapping[int, str]
+    ) -> Manifest | str | None:
         now = self.round
-        if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
+        if now is None or now.publishing or (report.term, report.number) != (now.order.term, now.order.number):
             return None
-        if said.error or said.written is None:
-            return f"{life}: {said.error or 'the server wrote nothing'}"
+        if report.error or report.written is None:
+            return f"{life}: {report.error or 'the server wrote nothing'}"
         if record.state.bsp.generation != now.generation:
             return "a new bsp group was formed during the checkpoint, and may have trained further"
-        if said.written not in now.written:
-            now.written.append(said.written)
-        if said.part == now.order.part:
+        if report.written not in now.written:
+            now.written.append(report.written)
+        if report.part == now.order.part:
             now.answered.add(life)
-        now.tables |= {spec.id: spec for spec in said.tables}
-        now.cpu_s += said.cpu_s
-        now.lost += said.lost
-        if said.unmirrored:
-            now.unmirrored = "; ".join(filter(None, (now.unmirrored, f"{life}: {said.unmirrored}")))
-        return self.weigh(record, owners)
+        now.tables |= {spec.id: spec for spec in report.tables}
+        now.cpu_s += report.cpu_s
+        now.lost += report.lost
+        if report.unmirrored:
+            now.unmirrored = "; ".join(filter(None, (now.unmirrored, f"{life}: {report.unmirrored}")))
+        return self.check_slots(record, owners)
 
-    def weigh(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
+    def check_slots(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
         """Check whether every slot is written. If slots were moving, order their present owners to save them.
 
         The result is consistent, because the ledger's note is older than every slot image.

@@ -115,34 +115,34 @@ class CheckpointSchedule:
         # the note of a round under way is older than the rollback, so it counts samples that restored slots lack
         self._check_lives()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         saving, record, now = self.saving, self._context.record, self._clock()
         if not saving.rules.on:
             return
         lives = self._check_lives()
         self._tell_cost()
-        self._copying.look({server_of(life) for life in lives.values()})
+        self._copying.poll({server_of(life) for life in lives.values()})
         final = record.state.saving_last and saving.round is None and saving.covers(record)
         waits = record.book.waits_to_end and saving.unsure and saving.covers(record)
         first = saving.unsure and not self.uploading.done
-        on_its_way = self.uploading.look(saving.last, now, hurry=final or waits or first)
+        on_its_way = self.uploading.poll(saving.last, now, hurry=final or waits or first)
         if waits and not on_its_way:
             assert saving.last is not None
             self._end_without(saving.last.number, f"it could not be copied to {saving.rules.url}")
         if record.state.saving_last and saving.round is None and not (final and on_its_way):
             self._last_one()
-        begin, hurry = saving.wanted(record, now)
+        begin, hurry = saving.due(record, now)
         if begin and len(lives) == len(nodes.needed_servers(record.state.nodes)) and self.buddies.known(lives):
             order = saving.begin(record, lives, hurry=hurry, at=now)
             log.info("checkpoint %d begins; the previous checkpoint is %d", order.number, order.base)
-            self._context.changed.turn()
+            self._context.changed.wake_all()
 
     def due_at_step(self, *, last: bool = False) -> int:
         """Return the number of the checkpoint for which a bsp group should pause, by time or at its end; else 0."""
         record = self._context.record
         return self.saving.due_at_step(record, self._clock(), last=last) if record.state.bsp.in_step else 0
 
-    async def at_step(self, said: AtStep) -> messages.Ok | messages.WaitReply:
+    async def at_step(self, request: AtStep) -> messages.Ok | messages.WaitReply:
         """Take a checkpoint while the group's lowest rank waits after a step. `WaitReply` means not now.
 
         The checkpoint holds exactly this step: no rank can complete the next step without this rank, unless a new group
@@ -150,13 +150,13 @@ class CheckpointSchedule:
         does not count.
         """
         saving, state, changed = self.saving, self._context.state, self._context.changed
-        if said.last:
+        if request.last:
             await changed.until(lambda: saving.round is None or state.phase.over)
-            if saving.last is not None and saving.last.progress.step == said.step:
+            if saving.last is not None and saving.last.progress.step == request.step:
                 return messages.Ok()
         # if this does not hold, the request is outdated
-        if saving.round is None and (said.last or said.number == self.due_at_step(last=True)):
-            self._begin_at_step(said)
+        if saving.round is None and (request.last or request.number == self.due_at_step(last=True)):
+            self._begin_at_step(request)
         if saving.round is None:
             return messages.WaitReply()
         number = saving.round.order.number
@@ -165,27 +165,27 @@ class CheckpointSchedule:
             now = saving.round
             if now is None or now.order.number != number or state.phase.over:
                 return True
-            return now.publishing and not said.last
+            return now.publishing and not request.last
 
         await changed.until(copied)
         return messages.Ok()
 
-    def _begin_at_step(self, said: AtStep) -> None:
+    def _begin_at_step(self, request: AtStep) -> None:
         saving, record, now = self.saving, self._context.record, self._clock()
         lives = self._check_lives()
         servers = nodes.needed_servers(record.state.nodes)
         if not saving.due_at_step(record, now, last=True) or len(lives) != len(servers):
             return
-        note = record.book.note(said.shard, said.first)
-        order = saving.begin(record, lives, hurry=True, at=now, note=note, step=said.step)
-        log.info("checkpoint %d begins after step %d", order.number, said.step)
-        self._context.changed.turn()
+        note = record.book.note(request.shard, request.first)
+        order = saving.begin(record, lives, hurry=True, at=now, note=note, step=request.step)
+        log.info("checkpoint %d begins after step %d", order.number, request.step)
+        self._context.changed.wake_all()
 
     async def order_for(
         self, role: Role, incarnation: int, request: SaveRequest
     ) -> SaveOrder | messages.WaitReply | messages.HeartbeatReply:
         saving, state = self.saving, self._context.record.state
-        self.buddies.listens(role, incarnation, request)
+        self.buddies.on_listening(role, incarnation, request)
         saving.passed(request.number)
 
         def order() -> SaveOrder | None:
@@ -194,7 +194,7 @@ class CheckpointSchedule:
             new = order is not None and (order.term, order.number, order.part) != known
             if not new or order is None:
                 return None
-            return self.buddies.named(order, role, self._lives(), self._kept())
+            return self.buddies.named(order, role, self._lives(), self._retained())
 
         await self._context.changed.until(lambda: state.phase.over or order() is not None, at_most_s=HOLD_S)
         if state.phase.over:
@@ -202,14 +202,14 @@ class CheckpointSchedule:
             return messages.HeartbeatReply(stop=True, tidy=elsewhere)
         return order() or messages.WaitReply()
 
-    def heard(self, role: Role, incarnation: int, said: SaveReport) -> None:
+    def on_report(self, role: Role, incarnation: int, report: SaveReport) -> None:
         lives = self._check_lives()
-        answer = self.saving.hear(f"{role}.{incarnation}", said, self._context.record, self._owners(lives))
-        self._go_on(answer, "failed" if said.error else "abandoned")
+        answer = self.saving.on_report(f"{role}.{incarnation}", report, self._context.record, self._owners(lives))
+        self._go_on(answer, "failed" if report.error else "abandoned")
 
     # ---- inside ----
 
-    def _kept(self) -> list[Manifest]:
+    def _retained(self) -> list[Manifest]:
         """Return the checkpoints whose files must stay."""
         return [*self.saving.kept, *([self.uploading.running] if self.uploading.running else [])]
 
@@ -222,11 +222,11 @@ class CheckpointSchedule:
             task = asyncio.get_running_loop().create_task(self._publish(answer))
             self._tasks.add(task)
             task.add_done_callback(self._published)
-            self._context.changed.turn()
+            self._context.changed.wake_all()
         elif answer is not None:
             self._give_up(answer, outcome)
         else:
-            self._context.changed.turn()
+            self._context.changed.wake_all()
 
     async def _publish(self, manifest: Manifest) -> None:
         try:
@@ -262,8 +262,8 @@ class CheckpointSchedule:
             **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),
             **({"why": anew} if now.lost else {}),
         )
-        self._context.changed.turn()
-        self.look()
+        self._context.changed.wake_all()
+        self.poll()
 
     def _published(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -273,7 +273,7 @@ class CheckpointSchedule:
 
     async def _drop(self, number: int) -> None:
         try:
-            await asyncio.to_thread(self.saving.drop, number, self._kept())
+            await asyncio.to_thread(self.saving.drop, number, self._retained())
         except OSError as error:
             log.warning("the remaining files of checkpoint %d cannot be deleted: %s", number, error)
 
@@ -284,7 +284,7 @@ class CheckpointSchedule:
         task = asyncio.get_running_loop().create_task(self._drop(number))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._context.changed.turn()
+        self._context.changed.wake_all()
         if outcome != "failed":
             return
         record = self._context.record
@@ -294,10 +294,10 @@ class CheckpointSchedule:
             self._context.apply(events.FinalCheckpointDone(f"the last checkpoint failed: {why}"))
 
     def _end_without(self, number: int, why: str = "") -> None:
-        told = "; ".join(filter(None, (why, "the workers' pass over the data ends without this checkpoint")))
-        self._context.log_event("checkpoint", number=number, outcome="skipped", why=told)
+        reason = "; ".join(filter(None, (why, "the workers' pass over the data ends without this checkpoint")))
+        self._context.log_event("checkpoint", number=number, outcome="skipped", why=reason)
         self._keep(self._context.record.book.note(), floors=True)
-        self._context.changed.turn()
+        self._context.changed.wake_all()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
         """Journal that samples in this note are safe. With `floors`, the job never rolls back to a state before the
@@ -309,8 +309,8 @@ class CheckpointSchedule:
         note = self.saving.is_stored(manifest) if manifest is not None else None
         if note is not None:
             self._keep(note, floors=True)
-            self._context.changed.turn()
-        self.look()
+            self._context.changed.wake_all()
+        self.poll()
 
     def _tell_cost(self) -> None:
         lives = self._coming()
@@ -338,7 +338,7 @@ class CheckpointSchedule:
         servers = self._context.record.state.of_kind(RoleKind.SERVER)
         gone = [node for node in servers if node.state is NodeState.GONE and node.departure.removed]
         if self.saving.left(frozenset(f"{node.role}.{node.incarnation}" for node in gone)):
-            self._go_on(self.saving.weigh(self._context.record, self._owners(lives)), "abandoned")
+            self._go_on(self.saving.check_slots(self._context.record, self._owners(lives)), "abandoned")
         now = self.saving.round
         if now is not None and (lost := sorted(now.lives - set(lives.values()))):
             self._give_up(f"{', '.join(lost)} was lost during the checkpoint", "abandoned")

@@ -34,8 +34,8 @@ class MirrorDirectory:
         self.must_all_speak = rules.mirror
         """True if a checkpoint may begin only after every server has reported the numbers it knows."""
 
-    def listens(self, role: Role, incarnation: int, said: checkpoints.SaveRequest) -> None:
-        self._said[f"{role}.{incarnation}"] = said
+    def on_listening(self, role: Role, incarnation: int, request: checkpoints.SaveRequest) -> None:
+        self._said[f"{role}.{incarnation}"] = request
 
     def known(self, lives: Mapping[int, str]) -> bool:
         return not (self.must_all_speak or self.nodes(lives)) or self.spoken(lives)
@@ -44,11 +44,11 @@ class MirrorDirectory:
         return all(life in self._said for life in lives.values())
 
     def nodes(self, lives: Mapping[int, str]) -> dict[str, str]:
-        said = {life: self._said[life] for life in lives.values() if life in self._said}
-        return {server_of(life): one.node for life, one in said.items() if one.node}
+        requests = {life: self._said[life] for life in lives.values() if life in self._said}
+        return {server_of(life): report.node for life, report in requests.items() if report.node}
 
     def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> checkpoints.FileHolders:
-        addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
+        addresses = {server_of(life): request.takes_copies_at for life, request in self._said.items() if request.node}
         living = {server_of(life) for life in lives.values()}
         spoken = {server_of(life) for life in lives.values() if life in self._said}
         known = {server: at for server, at in addresses.items() if server in spoken}
@@ -65,7 +65,7 @@ class MirrorDirectory:
         if not self._rules.mirrors(own.node if own is not None else ""):
             return order
         known = {rank: self._said[life] for rank, life in lives.items() if life in self._said}
-        rank = buddy_of(role.rank, {rank: said.node for rank, said in known.items() if said.takes_copies_at})
+        rank = buddy_of(role.rank, {rank: request.node for rank, request in known.items() if request.takes_copies_at})
         if rank is None:
             return order
         buddy = Buddy(server_of(lives[rank]), known[rank].takes_copies_at, known[rank].node)
@@ -112,19 +112,19 @@ class ServerCopies:
             self._orders = {
                 server: checkpoints.CopyOrder(next(self._ids), self._url, files) for server, files in found.of.items()
             }
-            self._changed.turn()
+            self._changed.wake_all()
             await self._changed.until(lambda: not self._orders or bool(self._trouble))
             if self._trouble:
                 self._orders = {}
                 raise CopyFailed(self._trouble)
         return self._sent
 
-    def look(self, there: Collection[str]) -> None:
+    def poll(self, there: Collection[str]) -> None:
         gone = [server for server in self._orders if server not in there]
         for server in gone:
             self._lacking |= {name for name, _ in self._orders.pop(server).files}
         if gone:
-            self._changed.turn()
+            self._changed.wake_all()
 
     async def order_for(
         self, server: str, request: checkpoints.CopyRequest
@@ -135,15 +135,15 @@ class ServerCopies:
         await self._changed.until(new, at_most_s=HOLD_S)
         return self._orders[server] if new() else messages.WaitReply()
 
-    def heard(self, server: str, said: checkpoints.CopyReport) -> None:
-        if server not in self._orders or self._orders[server].id != said.id:
+    def on_report(self, server: str, report: checkpoints.CopyReport) -> None:
+        if server not in self._orders or self._orders[server].id != report.id:
             return
         del self._orders[server]
-        self._lacking |= set(said.lacks)
-        self._sent = CopyTotals(self._sent.files + said.files, self._sent.bytes + said.bytes)
-        if said.error:
-            self._trouble = f"{server}: {said.error}"
-        self._changed.turn()
+        self._lacking |= set(report.lacks)
+        self._sent = CopyTotals(self._sent.files + report.files, self._sent.bytes + report.bytes)
+        if report.error:
+            self._trouble = f"{server}: {report.error}"
+        self._changed.wake_all()
 
 
 ALONE = "with no copy elsewhere"
@@ -178,7 +178,7 @@ class FileDirectory:
             case checkpoints.CopyRequest():
                 return await self._copying.order_for(str(role), request)
             case checkpoints.CopyReport():
-                self._copying.heard(str(role), request)
+                self._copying.on_report(str(role), request)
                 return messages.Ok()
         raise errors.BadInput(f"a server may not send {type(request).__name__}")
 

@@ -51,7 +51,7 @@ class Uploads:
         self._next_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def look(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
+    def poll(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
         """Begin an upload if it is due. Return True if the last checkpoint is being uploaded: a job that ends waits for
         it.
 
@@ -71,19 +71,19 @@ class Uploads:
         number, began = manifest.number, time.monotonic()
         try:
             sent = await self._copying.through(manifest) if manifest.apart and self._rules.url else CopyTotals()
-            said = await self._process(number)
-            files, size = said.files + sent.files, said.bytes + sent.bytes
+            uploaded = await self._process(number)
+            files, size = uploaded.files + sent.files, uploaded.bytes + sent.bytes
             seconds = time.monotonic() - began
-            said = msgspec.structs.replace(said, files=files, bytes=size, seconds=seconds)
+            uploaded = msgspec.structs.replace(uploaded, files=files, bytes=size, seconds=seconds)
         except CopyFailed as error:
-            said = Uploaded(number, error=str(error))
+            uploaded = Uploaded(number, error=str(error))
         except (OSError, msgspec.MsgspecError) as error:
-            said = Uploaded(number, error=f"the upload process failed: {error}")
+            uploaded = Uploaded(number, error=f"the upload process failed: {error}")
         self.running = None
-        if said.error:
-            self.trouble = f"checkpoint {number} could not be copied to {self._where}: {said.error}"
+        if uploaded.error:
+            self.trouble = f"checkpoint {number} could not be copied to {self._where}: {uploaded.error}"
             log.warning("%s", self.trouble)
-            self._tell("uploaded", number=number, outcome="failed", url=self._where, why=said.error)
+            self._tell("uploaded", number=number, outcome="failed", url=self._where, why=uploaded.error)
         else:
             self.done, self.trouble = number, ""
             self._tell(
@@ -91,11 +91,11 @@ class Uploads:
                 number=number,
                 outcome="complete",
                 url=self._where,
-                files=said.files,
-                bytes=said.bytes,
-                seconds=round(said.seconds, 3),
+                files=uploaded.files,
+                bytes=uploaded.bytes,
+                seconds=round(uploaded.seconds, 3),
             )
-        self._then(None if said.error else manifest)
+        self._then(None if uploaded.error else manifest)
 
     @property
     def _where(self) -> str:
@@ -124,14 +124,14 @@ async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
     """Return the result line without waiting for the process to exit: a process that hangs in a mount cannot be
     killed."""
     assert process.stdout is not None
-    said, code = b"", None
+    output, code = b"", None
     async for line in process.stdout:
         if line.startswith(b"{"):
-            said = line
+            output = line
             break
     with contextlib.suppress(TimeoutError):
         code = await asyncio.wait_for(process.wait(), ENDS_S)
-    if not said:
+    if not output:
         how = "closed its output and did not exit" if code is None else f"exited with status {code}"
         raise OSError(f"the upload process {how} before it reported a result")
-    return msgspec.json.decode(said, type=Uploaded)
+    return msgspec.json.decode(output, type=Uploaded)

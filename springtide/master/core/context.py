@@ -35,7 +35,7 @@ class ChangeSignal:
     def __init__(self) -> None:
         self._turned = asyncio.Event()
 
-    def turn(self) -> None:
+    def wake_all(self) -> None:
         """Wake all waiting tasks, so that they check their conditions again."""
         self._turned.set()
         self._turned = asyncio.Event()
@@ -104,7 +104,7 @@ class MasterContext:
     async def written_unless_stuck(self) -> bool:
         """Wait like `written`, but return False without further waiting if the disk is full."""
         try:
-            return self.journal is None or await self.journal.tried()
+            return self.journal is None or await self.journal.flushed_or_full()
         except errors.SpringtideError as error:
             await self._give_up(error)
             return True
@@ -145,7 +145,7 @@ class MasterContext:
             self.over.set()
         elif not self.state.phase.over:
             log.error("%s", error)
-            self.record.happen(events.MasterFailed(str(error)), self.clock())
+            self.record.apply(events.MasterFailed(str(error)), self.clock())
 
     @property
     def samples(self) -> int:
@@ -156,15 +156,15 @@ class MasterContext:
     def apply(self, event: events.JobEvent) -> None:
         """Run an event through the state machine, journal it, and log and distribute the actions."""
         state, before, now = self.state, self.state.phase, self.clock()
-        done = self.journaled(self.record.happen, event, now)
+        done = self.journaled(self.record.apply, event, now)
         for action in done:
             self._log_action(action)
         if done:
-            self.changed.turn()
+            self.changed.wake_all()
             for listener in self._listeners:
                 listener(done)
         if state.phase is not before:
-            self.changed.turn()
+            self.changed.wake_all()
             self.log_event("phase", phase=state.phase, why=state.why, samples=self.samples)
 
     def _log_action(self, action: actions.JobAction) -> None:

@@ -22,7 +22,7 @@ from springtide import errors, private_files
 from springtide.telemetry.events import as_disk_error, disk_errors
 from springtide.telemetry.host import disks
 
-FORMAT = 5
+FORMAT = 6
 """Version of the journal format. Raise it when entries or snapshots change meaning. A master rejects journals of other
 versions."""
 
@@ -110,7 +110,7 @@ class Journal:
         elif self._failed:
             raise self._failed
 
-    async def tried(self) -> bool:
+    async def flushed_or_full(self) -> bool:
         """Wait until everything appended so far is written or the disk is full. Return True if it is written."""
         if self._tried is not None and not await asyncio.shield(self._tried):
             return False

@@ -66,16 +66,16 @@ class ProgressTally:
         for role, report in self.reports.items():
             for name, value in report.metrics.items():
                 found.setdefault(name, {})[role] = (value, max(1, report.samples))
-        return {name: mean for name, told in found.items() if (mean := self._mean(told)) is not None}
+        return {name: mean for name, reports in found.items() if (mean := self._mean(reports)) is not None}
 
-    def _mean(self, told: Mapping[Role, tuple[float, float]]) -> float | None:
+    def _mean(self, reports: Mapping[Role, tuple[float, float]]) -> float | None:
         """Return the mean over present members, or, once all have left, over the members that reported last."""
-        newest = max((self._heard_at[role] for role in told), default=0.0)
-        there = [pair for role, pair in told.items() if role not in self._left]
-        last = [pair for role, pair in told.items() if self._heard_at[role] >= newest - WINDOW_S]
+        newest = max((self._heard_at[role] for role in reports), default=0.0)
+        there = [pair for role, pair in reports.items() if role not in self._left]
+        last = [pair for role, pair in reports.items() if self._heard_at[role] >= newest - WINDOW_S]
         pairs = there or last
-        weight = sum(each for _, each in pairs)
-        return sum(value * each for value, each in pairs) / weight if weight else None
+        weight = sum(share for _, share in pairs)
+        return sum(value * share for value, share in pairs) / weight if weight else None
 
     def staleness(self, which: str) -> int | None:
         counted = [
@@ -118,19 +118,19 @@ class UsageTable:
     _agents: dict[Role, RoleUsage] = field(default_factory=dict)
     _own: dict[Role, tuple[float, RoleUsage]] = field(default_factory=dict)
 
-    def looked(self, told: tuple[RoleUsage, ...]) -> None:
-        self._agents = {each.role: each for each in told}
+    def on_usages(self, usages: tuple[RoleUsage, ...]) -> None:
+        self._agents = {report.role: report for report in usages}
 
-    def heard(self, role: Role, incarnation: int, told: RoleUsage | None, *, at: float) -> None:
-        if told is not None:
-            self._own[role] = (at, replace(told, role=role, incarnation=incarnation))
+    def on_report(self, role: Role, incarnation: int, usage: RoleUsage | None, *, at: float) -> None:
+        if usage is not None:
+            self._own[role] = (at, replace(usage, role=role, incarnation=incarnation))
 
-    def gone(self, role: Role, incarnation: int) -> None:
+    def on_exit(self, role: Role, incarnation: int) -> None:
         if role in self._own and self._own[role][1].incarnation <= incarnation:
             del self._own[role]
 
     def now(self, *, at: float) -> dict[Role, RoleUsage]:
-        own = {role: told for role, (when, told) in self._own.items() if at - when <= STALE_S}
+        own = {role: usage for role, (when, usage) in self._own.items() if at - when <= STALE_S}
         return {**own, **self._agents}
 
 

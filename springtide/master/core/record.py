@@ -60,14 +60,14 @@ class SlotOwners:
         self.addresses = addresses
         ranks = [rank for rank, address in enumerate(addresses) if address]
         first = placement.even(slots, len(ranks))
-        self._own(first.epoch, tuple(ranks[server] for server in first.server_of_slot))
+        self._place(first.epoch, tuple(ranks[server] for server in first.server_of_slot))
 
     def set_address(self, rank: int, address: str) -> None:
         if self.addresses:
             known = [*self.addresses, *[""] * (rank + 1 - len(self.addresses))]
             known[rank] = address
             self.addresses = tuple(known)
-            self._own(self.epoch, self.owners)
+            self._place(self.epoch, self.owners)
 
     def move(self, slots: tuple[int, ...], server: int) -> int:
         """Assign slots to a server. Return the number of slots whose owner changed."""
@@ -76,11 +76,11 @@ class SlotOwners:
             owners[slot] = server
         changed = sum(a != b for a, b in zip(owners, self.owners, strict=True))
         if changed:
-            self._own(self.epoch + 1, tuple(owners))
+            self._place(self.epoch + 1, tuple(owners))
             self.changes += 1
         return changed
 
-    def _own(self, epoch: int, owners: tuple[int, ...]) -> None:
+    def _place(self, epoch: int, owners: tuple[int, ...]) -> None:
         self.placement = Placement(epoch=epoch, servers=len(self.addresses), server_of_slot=owners)
 
 
@@ -116,7 +116,9 @@ class ScriptPlaces:
         rank at the same place."""
         place = self.place_for(rank)
         states: dict[str, bytes] = {}
-        for other in sorted(self.objects, key=lambda one: (one == rank, self.places.get(one) == place, -one)):
+        for other in sorted(
+            self.objects, key=lambda candidate: (candidate == rank, self.places.get(candidate) == place, -candidate)
+        ):
             states |= self.objects[other]
         return states
 
@@ -164,7 +166,7 @@ class SharedState:
             return True
         return doer == holder if doer in (holder, DONE) else None
 
-    def settle(self, key: str, holder: LeaseHolder) -> None:
+    def finish(self, key: str, holder: LeaseHolder) -> None:
         if self.claims.get(key) == holder:
             self.claims[key] = DONE
             self.changes += 1
@@ -219,7 +221,7 @@ class JobRecord:
 
     # ---- changes ----
 
-    def happen(self, event: events.JobEvent, at: float) -> list[actions.JobAction]:
+    def apply(self, event: events.JobEvent, at: float) -> list[actions.JobAction]:
         """Run an event through the state machine, and apply the resulting actions to the ledger."""
         if isinstance(event, events.RoleAlive):  # the most frequent event; it is not journaled
             self.span.last_at = max(self.span.last_at, at)
@@ -308,7 +310,7 @@ class JobRecord:
 
     def all_left_out(self) -> str:
         """Return an error text if every sample was left out; empty if some were trained."""
-        count = sum(len(each.indices) for each in self.left_out.values())
+        count = sum(len(batch.indices) for batch in self.left_out.values())
         if not count or count < self.book.totals().samples_done:
             return ""
         return f"none of the {count:,} samples could be read; {next(iter(self.left_out.values()))}"
@@ -325,7 +327,7 @@ class JobRecord:
             getattr(owner, method)(**given)
 
     def _worker_ranks(self) -> set[int]:
-        return {each.role.rank for each in self.state.wanted() if each.role.kind is RoleKind.WORKER}
+        return {wanted.role.rank for wanted in self.state.wanted() if wanted.role.kind is RoleKind.WORKER}
 
     # ---- whole ----
 
@@ -361,7 +363,7 @@ def _decoders(change: Callable[..., Any]) -> dict[str, msgspec.msgpack.Decoder[A
 JOURNALED = {
     change.__qualname__: _decoders(change)
     for change in (
-        JobRecord.happen,
+        JobRecord.apply,
         JobRecord.lease,
         JobRecord.report,
         JobRecord.resume,
@@ -379,7 +381,7 @@ JOURNALED = {
         JobLedger.wish,
         SharedState.share,
         SharedState.claim,
-        SharedState.settle,
+        SharedState.finish,
         ScriptPlaces.remember,
         SlotOwners.move,
     )

@@ -71,23 +71,23 @@ class FeedStats:
         self._told: dict[Life, deque[TrainerReport]] = {}
         self._used: dict[Life, deque[tuple[float, float]]] = {}
 
-    def heard(self, life: Life, state: FeedState, *, at: float) -> None:
+    def on_report(self, life: Life, state: FeedState, *, at: float) -> None:
         self._told.setdefault(life, deque(maxlen=KEPT)).append(TrainerReport(at, state))
 
     def measure(self, usage: Mapping[Role, RoleUsage], *, at: float) -> None:
-        for role, one in usage.items():
-            seen = self._used.setdefault(Life(role, one.incarnation), deque(maxlen=KEPT))
+        for role, used in usage.items():
+            seen = self._used.setdefault(Life(role, used.incarnation), deque(maxlen=KEPT))
             if not seen or at >= seen[-1][0] + USE_EVERY_S:
-                seen.append((at, one.cpu_s))
+                seen.append((at, used.cpu_s))
 
     def forget(self, before: float) -> None:
-        for told in self._told.values():
-            while len(told) > 1 and told[1].at < before:
-                told.popleft()
+        for reports in self._told.values():
+            while len(reports) > 1 and reports[1].at < before:
+                reports.popleft()
         for used in self._used.values():
             while len(used) > 1 and used[1][0] < before:
                 used.popleft()
-        self._told = {life: told for life, told in self._told.items() if told[-1].at >= before}
+        self._told = {life: reports for life, reports in self._told.items() if reports[-1].at >= before}
         self._used = {life: used for life, used in self._used.items() if used[-1][0] >= before}
 
     def seen(
@@ -105,13 +105,13 @@ class FeedStats:
         the cores of the whole job. `hold` is True if CPU limits of trainers can be changed. `given` are the data
         workers' cores, if a brain has set them.
         """
-        told = {str(life): words for life, words in self._living(state).items()}
+        reports = {str(life): words for life, words in self._living(state).items()}
         held = self._cores(state, since, cores, stages, hold=hold)
         if given is not None:
             held = held._replace(free_cpu=given - of_data_workers(state))
         feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
         asked = [{str(_life(node)): self._told.get(_life(node), ()) for node in nodes} for nodes in feeding[1:]]
-        seen = observation.see(told, held, at=at, since=since, earlier=asked)
+        seen = observation.see(reports, held, at=at, since=since, earlier=asked)
         return seen and replace(seen, free_gpu=stages.free_gpu)
 
     def _stage(self, nodes: Sequence[RoleNode], since: float, gpu: bool) -> StageCores:
@@ -138,7 +138,7 @@ class FeedStats:
         )
 
     def _used_by(self, node: RoleNode, since: float) -> float:
-        seen = [each for each in self._used.get(_life(node), ()) if each[0] >= since]
+        seen = [reading for reading in self._used.get(_life(node), ()) if reading[0] >= since]
         if len(seen) < 2:
             return 0.0
         return max(0.0, seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
@@ -218,7 +218,7 @@ class DataWorkerManager:
         match request:
             case messages.Heartbeat():
                 self._context.apply(events.RoleAlive(role, incarnation))
-                self.heard(role, incarnation, None if request.report is None else request.report.feed)
+                self.on_feed_state(role, incarnation, None if request.report is None else request.report.feed)
                 return messages.HeartbeatReply(
                     stop=self._state.phase.over,
                     drain=self._state.node(role).state is NodeState.DRAINING,
@@ -239,23 +239,23 @@ class DataWorkerManager:
         own = self._state.feeding
         if own.epoch == known:
             return None
-        members = tuple(Feeder(each.name, each.address, each.rank) for each in data_workers.roster(self._state))
+        members = tuple(Feeder(worker.name, worker.address, worker.rank) for worker in data_workers.roster(self._state))
         return Feeders(own.epoch, own.wanted, members)
 
-    def heed(self, role: Role, said: CannotFeed | WorkerDecision | TrainedWithout) -> None:
-        if isinstance(said, TrainedWithout):
-            if self._context.journaled(self._context.record.leave_out, said.left_out):
-                samples, _, error = str(said.left_out).partition(": ")
+    def on_trainer_report(self, role: Role, report: CannotFeed | WorkerDecision | TrainedWithout) -> None:
+        if isinstance(report, TrainedWithout):
+            if self._context.journaled(self._context.record.leave_out, report.left_out):
+                samples, _, error = str(report.left_out).partition(": ")
                 self._context.apply(events.DecisionMade(f"train without {samples}", f"{role}: {error}"))
             return
-        if isinstance(said, CannotFeed):
-            self._context.apply(events.DataWorkersRefused(f"{role}: {said.why}"))
+        if isinstance(report, CannotFeed):
+            self._context.apply(events.DataWorkersRefused(f"{role}: {report.why}"))
         else:
-            self._context.apply(events.DecisionMade(said.what, f"{role}: {said.why}"))
+            self._context.apply(events.DecisionMade(report.what, f"{role}: {report.why}"))
 
-    def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
+    def on_feed_state(self, role: Role, incarnation: int, state: FeedState | None) -> None:
         if state is not None and self._rules.workers is None:
-            self._stats.heard(Life(role, incarnation), state, at=self._clock())
+            self._stats.on_report(Life(role, incarnation), state, at=self._clock())
 
     @property
     def together(self) -> FeedState | None:
@@ -263,7 +263,7 @@ class DataWorkerManager:
         workers = [node.role for node in self._state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         reports = [self._context.tally.reports.get(role) for role in workers]
         feeds = [report.feed for report in reports if report is not None and report.feed is not None]
-        sums = {each.name: sum(getattr(feed, each.name) for feed in feeds) for each in fields(FeedState)}
+        sums = {field.name: sum(getattr(feed, field.name) for feed in feeds) for field in fields(FeedState)}
         return FeedState(**sums) if feeds else None
 
     @property
@@ -279,7 +279,7 @@ class DataWorkerManager:
         may_scale = state.phase is JobPhase.RUNNING and not state.feeding.given_up and not state.feeding.pinned
         if rules.workers is not None:
             if may_scale and not state.feeding.epoch and self._context.record.span.leased_at is not None:
-                self._want(rules.workers, rules.cpu, "requested at the start of the job")
+                self._scale(rules.workers, rules.cpu, "requested at the start of the job")
             return
         self._stats.measure(usage, at=now)
         self._notice(now)
@@ -291,9 +291,9 @@ class DataWorkerManager:
     def scale(self, count: int, why: str) -> None:
         own = self._state.feeding
         cpu = self._rules.cpu if own.cpu is None else own.cpu
-        self._want(count, cpu, why, pinned=True, stages=spread(count, cpu, self.stages.number))
+        self._scale(count, cpu, why, pinned=True, stages=spread(count, cpu, self.stages.number))
 
-    def _want(
+    def _scale(
         self, count: int, cpu: float | None, why: str, *, pinned: bool = False, stages: tuple[StageTarget, ...] = ()
     ) -> None:
         self._why, self._wanted_at = why, self._clock()
@@ -363,10 +363,10 @@ class DataWorkerManager:
             self._context.log_event(
                 "feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu
             )
-        count = sum(one.workers for one in target.stages) if target.stages else target.data_workers
+        count = sum(stage.workers for stage in target.stages) if target.stages else target.data_workers
         cpu = target.data_worker_cpu if count else own.cpu
         if (count, cpu, target.stages if count else own.stages) != (own.wanted, own.cpu, own.stages):
-            self._want(count, target.data_worker_cpu, target.why, stages=target.stages)
+            self._scale(count, target.data_worker_cpu, target.why, stages=target.stages)
         if hold and target.trainer_cpu is not None and target.trainer_cpu != worker.cpu:
             self._context.apply(events.RolesResized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
         self._why = target.why

@@ -44,13 +44,13 @@ class LeaseService:
         self, holder: LeaseHolder, request: messages.LeaseRequest
     ) -> messages.LeaseReply | Regroup | messages.WaitReply | messages.DataEnd:
         """Return leases, or the reason why there are none. The request waits a while for leases."""
-        self.words(holder, request.progress, request.failures, request.era)
+        self.on_progress(holder, request.progress, request.failures, request.era)
         context, book, card = self._context, self._context.record.book, request.card
         if card.in_step and not context.record.state.bsp.in_step:
             context.apply(events.BspBegan())
         if request.ends is not None:
             context.journaled(book.end, holder, card, request.ends)
-            context.changed.turn()
+            context.changed.wake_all()
         known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
         seen = book.news(card, request.seen) if card.stream is not None else ()
         if card.stream is not None:
@@ -67,7 +67,7 @@ class LeaseService:
         def answered() -> bool:
             return lease() or (self._plan(holder, request) and lease())
 
-        self._checkpoints.look()  # begin a checkpoint if one is due, because the end of the pass may wait only for it
+        self._checkpoints.poll()  # begin a checkpoint if one is due, because the end of the pass may wait only for it
         await context.changed.until(answered, at_most_s=HOLD_GROUP_S if card.in_step and card.stream else HOLD_S)
         if answer is NoLease.WAIT:
             return messages.WaitReply()
@@ -100,7 +100,7 @@ class LeaseService:
         counted = self._context.journaled(book.cut, holder, request.cuts, request.era)
         return CutsNoted(counted, book.era)
 
-    def words(
+    def on_progress(
         self, holder: LeaseHolder, words: Sequence[Progress], failures: Sequence[ReadFailure] = (), era: int = 0
     ) -> LedgerReply:
         context, book = self._context, self._context.record.book
@@ -117,7 +117,7 @@ class LeaseService:
                 context.apply(events.ScriptFailed(role, error, incarnation=holder.incarnation))
         verdict = context.journaled(context.record.report, holder, tuple(words), self._clock(), era)
         if verdict.freed or failed:
-            context.changed.turn()
+            context.changed.wake_all()
         return verdict
 
 
@@ -146,11 +146,13 @@ class PartitionAssigner:
         self._looked_at = now
         for flow in self._context.record.book.flows():
             if flow.partitions and not flow.closed and not flow.over:
-                self._look_at(flow, now)
+                self._check_stream(flow, now)
 
-    def _look_at(self, flow: StreamLedger, now: float) -> None:
+    def _check_stream(self, flow: StreamLedger, now: float) -> None:
         ranks = self._readers(flow, now)
-        owners = {number: one.owner for number, one in flow.partitions.items() if one.owner is not None}
+        owners = {
+            number: partition.owner for number, partition in flow.partitions.items() if partition.owner is not None
+        }
         self._new_since |= dict.fromkeys((flow.base + number for number in owners), float("-inf"))
         since = {number: self._new_since.setdefault(flow.base + number, now) for number in flow.partitions}
         known = {number for number in flow.partitions if now - since[number] >= PATIENCE_S}
@@ -163,7 +165,7 @@ class PartitionAssigner:
         if news:
             self._context.journaled(self._context.record.book.assign, news)
             self._context.apply(events.DecisionMade(f"move {len(news)} partitions", why))
-            self._context.changed.turn()
+            self._context.changed.wake_all()
 
     def _readers(self, flow: StreamLedger, now: float) -> list[int]:
         """Return the ranks that can take partitions: present, not draining, and asking for or holding partitions."""
@@ -198,7 +200,7 @@ class LeaseBalancer:
         self.why = "no worker has trained long enough to be compared"
         """Reason of the last decision, even if it changed nothing."""
 
-    def look(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
+    def poll(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
         if at < self._looked_at + BALANCE_S or book.in_step:
             return LeaseMoves()
         self._looked_at = at
@@ -207,9 +209,9 @@ class LeaseBalancer:
                 self._paces.forget(rank)
             self._lives[rank] = incarnation
         leases = book.leases()
-        self._paces.look(book.holders.trained, {lease.holder.rank for _, _, lease in leases}, at)
+        self._paces.observe(book.holders.trained, {lease.holder.rank for _, _, lease in leases}, at)
         resizes: tuple[stragglers.LeaseResize, ...] = ()
-        if at >= self._judged_at + self._rules.every_s and len(judged := self._paces.judged()) > 1:
+        if at >= self._judged_at + self._rules.every_s and len(judged := self._paces.comparable()) > 1:
             self._judged_at = at
             resizes, self.why = stragglers.judge(judged, book.holders.halvings, self._rules)
         if not leases or book.todo_samples or book.closed:
@@ -229,7 +231,7 @@ class LeaseBalancer:
 
     def act(self, context: MasterContext, now: float) -> None:
         book, workers = context.record.book, context.record.state.of_kind(RoleKind.WORKER)
-        moves = self.look(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
+        moves = self.poll(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
         for resize in moves.resizes:
             context.journaled(book.resize, resize.rank, resize.halvings)
             context.apply(events.DecisionMade(f"resize the leases of worker-{resize.rank}", resize.why))

@@ -44,14 +44,14 @@ class SharedValues:
         match request:
             case ShareRequest():
                 self._journaled(record.shared.share, request.key, request.value)
-                self._changed.turn()
+                self._changed.wake_all()
             case ValueRequest():
                 return await self.look_up(request)
             case ClaimRequest():
                 return await self._claim(holder, request.key)
             case ClaimDone():
-                self._journaled(record.shared.settle, request.key, holder)
-                self._changed.turn()
+                self._journaled(record.shared.finish, request.key, holder)
+                self._changed.wake_all()
         return messages.Ok()
 
     async def look_up(self, request: ValueRequest) -> ValueFound:
@@ -91,7 +91,7 @@ class StalenessGate:
         except asyncio.CancelledError:
             self.leave(holder)
             raise
-        self._changed.turn()  # the next waiting worker may be admitted too
+        self._changed.wake_all()  # the next waiting worker may be admitted too
 
     def admit(self, holder: LeaseHolder, bound: int) -> bool:
         """Admit the holder if it is first in the queue and the bound allows it. Return True if it may read now."""
@@ -111,7 +111,7 @@ class StalenessGate:
                 self._inside[other] += 1
         else:
             return
-        self._changed.turn()
+        self._changed.wake_all()
 
 
 class ShufflerList:
@@ -122,18 +122,20 @@ class ShufflerList:
         self._addresses: dict[LeaseHolder, str] = {}
         self._listed = coordination.listed(())
 
-    def heard(self, holder: LeaseHolder, address: str, known: int) -> Shufflers | None:
+    def on_address(self, holder: LeaseHolder, address: str, known: int) -> Shufflers | None:
         """Record a worker's address. Return the current list if the worker knows another list.
 
         Workers without an address do not take part and get no list.
         """
         if not address:
             return None
-        now = {each: where for each, where in self._addresses.items() if each.rank != holder.rank} | {holder: address}
-        now = {each: where for each, where in now.items() if each == holder or self._belongs(each)}
+        now = {known: where for known, where in self._addresses.items() if known.rank != holder.rank} | {
+            holder: address
+        }
+        now = {known: where for known, where in now.items() if known == holder or self._belongs(known)}
         if now != self._addresses:
             self._addresses = now
-            self._listed = coordination.listed(Shuffler(str(each), where) for each, where in now.items())
+            self._listed = coordination.listed(Shuffler(str(known), where) for known, where in now.items())
         return None if known == self._listed.digest else self._listed
 
     def _belongs(self, holder: LeaseHolder) -> bool:

@@ -45,7 +45,7 @@ class BspRendezvous:
         # this worker has left its last group, so that group's members must not wait for its address
         if state.bsp.members.get(holder.rank) == holder.incarnation:
             self._failed = state.bsp.generation
-            self._changed.turn()
+            self._changed.wake_all()
         self._arrived[holder] = GroupArrival(request.fresh, request.idle, request.resting)
         self.gather()
         try:
@@ -68,7 +68,7 @@ class BspRendezvous:
         met = self._met
         if not over():
             met.update(request.given)
-            self._changed.turn()
+            self._changed.wake_all()
         await self._changed.until(lambda: over() or met.keys() >= set(request.wanted))
         if over():
             raise errors.GroupChanged(f"group {generation} is over: a member is lost, or has joined a newer group")
@@ -95,7 +95,7 @@ class BspRendezvous:
             self._context.apply(events.GroupLost())
         elif formed.over:
             self._answer(formed, state.bsp.generation)
-            self._changed.turn()
+            self._changed.wake_all()
         elif formed.at_rest and not self._migration.settled_for(formed.members):
             self._migration.rest_group()
         else:

@@ -89,7 +89,7 @@ class ServerGuards:
     def rules(self) -> GuardRules:
         return self._record.state.spec.guards
 
-    def look(self, tally: ProgressTally, usage: Mapping[Role, RoleUsage], now: float) -> None:
+    def poll(self, tally: ProgressTally, usage: Mapping[Role, RoleUsage], now: float) -> None:
         nodes = self._servers()
         self._take_down(nodes, tally, usage, now)
         if not nodes or not self._may_act(nodes, now):
@@ -185,21 +185,21 @@ class ServerGuards:
     def _on_memory(
         self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
     ) -> events.JobEvent | None:
-        self.ahead = self._look_ahead(nodes, tally, usage)
+        self.ahead = self._forecast_memory(nodes, tally, usage)
         if not self.rules.memory or not self.ahead:
             return None
         samples = self._seen[-1].samples
         decision = memory.decide(self.ahead, samples=samples, samples_at_end=self._horizon())
         return events.ServersScaled(decision.servers, decision.why) if decision.servers > len(nodes) else None
 
-    def _look_ahead(
+    def _forecast_memory(
         self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
     ) -> tuple[memory.MemoryForecast, ...]:
-        readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
+        readings = [found for node in nodes if (found := self._reading(node, tally, usage)) is not None]
         if not self._seen or len(readings) != len(nodes):
             return ()
         rows, end = memory.fit(self._seen), self._horizon()
-        return tuple(memory.forecast(one, rows, samples_at_end=end) for one in readings)
+        return tuple(memory.forecast(reading, rows, samples_at_end=end) for reading in readings)
 
     def _horizon(self) -> float:
         return memory.horizon(self._seen, float(samples_in_all(self._record.book)))
@@ -228,7 +228,7 @@ class ServerGuards:
             return events.ServerReplaced(worst.rank, worst.why, at_once=self._peers_have_room(worst.rank, nodes, usage))
         paces = [one for node in nodes if (one := self._pace(node, usage)) is not None]
         workers = sum(node.state is NodeState.JOINED for node in self._record.state.of_kind(RoleKind.WORKER))
-        self._per_worker = max(self._per_worker, sum(one.cpu for one in paces) / max(1, workers))
+        self._per_worker = max(self._per_worker, sum(pace.cpu for pace in paces) / max(1, workers))
         for verdict in hot_servers.judge(paces, self.rules):
             watched = self._watched[verdict.rank]
             watched.blamed = watched.blamed + 1 if verdict.cause is not hot_servers.Cause.NONE else 0
@@ -243,14 +243,14 @@ class ServerGuards:
         mean that the server waited for a core."""
         found = []
         for ago in (0, 1):
-            paces = [one for node in nodes if (one := self._reported_pace(node, usage, ago)) is not None]
+            paces = [pace for node in nodes if (pace := self._reported_pace(node, usage, ago)) is not None]
             found.append(hot_servers.far_behind(paces, self.rules))
         last, before = found
         return last if last is not None and before is not None and last.rank == before.rank else None
 
     def _quota(self, node: RoleNode, at_least_s: float) -> hot_servers.CpuQuotaUse | None:
         seen = self._watched[node.role.rank].measured
-        earlier = [one for one in seen if one.at <= seen[-1].at - at_least_s]
+        earlier = [reading for reading in seen if reading.at <= seen[-1].at - at_least_s]
         if not earlier:
             return None
         seconds, first, last = seen[-1].at - earlier[-1].at, earlier[-1].usage, seen[-1].usage
@@ -265,7 +265,7 @@ class ServerGuards:
     def _relieve(
         self, verdict: hot_servers.ServerVerdict, paces: list[hot_servers.ServerPace], workers: int
     ) -> events.JobEvent:
-        hot = next(one for one in paces if one.rank == verdict.rank)
+        hot = next(pace for pace in paces if pace.rank == verdict.rank)
         relief = hot_servers.relieve(
             hot,
             paces,
@@ -281,7 +281,7 @@ class ServerGuards:
 
     def _peers_have_room(self, rank: int, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> bool:
         others = [usage.get(node.role) for node in nodes if node.role.rank != rank]
-        room = [memory.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
+        room = [memory.room(usage.memory, usage.memory_limit) if usage else 0.0 for usage in others]
         return sum(room) >= memory.SLACK * self._rollout.bytes_on(rank)
 
     def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerPace | None:

@@ -48,7 +48,7 @@ class SlotLoads:
         self._counted: dict[int, tuple[int, int]] = {}
         """Server of each slot, and the request count that it reported."""
 
-    def note(self, rank: int, counts: Iterable[slot_loads.SlotCount]) -> None:
+    def add_counts(self, rank: int, counts: Iterable[slot_loads.SlotCount]) -> None:
         for slot, size, requests in counts:
             server, before = self._counted.get(slot, (rank, 0))
             fresh = requests - before if server == rank and requests >= before else requests
@@ -69,7 +69,7 @@ class GoalNews:
 
     def announce(self) -> None:
         self._goals += 1
-        self._changed.turn()
+        self._changed.wake_all()
 
     async def wait(self, rank: int, seconds: float) -> None:
         state = self._record.state
@@ -86,7 +86,7 @@ class GoalNews:
         if self._healing and not state.healing:
             self._goals += 1
         if self._healing or state.healing or state.phase is not JobPhase.RUNNING:
-            self._changed.turn()
+            self._changed.wake_all()
         self._healing = state.healing
 
 
@@ -130,7 +130,7 @@ class SlotMigration:
 
     def settled_for(self, members: Iterable[LeaseHolder]) -> bool:
         epoch = self._record.slots.epoch
-        return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
+        return not self._goal and (epoch <= 1 or all(self._epochs.get(member, 0) >= epoch for member in members))
 
     @property
     def informed(self) -> bool:
@@ -160,11 +160,11 @@ class SlotMigration:
 
     # ---- reports of servers and workers ----
 
-    def heard(self, role: Role, packed: bytes, holding: SlotHoldings | None) -> None:
+    def on_heartbeat(self, role: Role, packed: bytes, holding: SlotHoldings | None) -> None:
         if not self._record.slots.owners:
             return
         counts = slot_loads.unpack(packed, len(self._record.slots.owners))
-        self._loads.note(role.rank, counts)
+        self._loads.add_counts(role.rank, counts)
         if holding is not None:
             self.calling.answered(role, holding, frozenset(count.slot for count in counts))
             if holding.closed and not counts:
@@ -201,11 +201,11 @@ class SlotMigration:
             why = f"{lost} slots were moving when a server was lost, and no living server has them"
             self._context.apply(events.DecisionMade(f"restore {lost} slots with {heir}", why))
 
-    def moved(self, role: Role, said: SlotsMoved) -> None:
+    def moved(self, role: Role, report: SlotsMoved) -> None:
         """Record slots that a server handed over. Slots that the record gives to another server are ignored."""
         known = self._record.slots.owners
-        slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
-        self._take(slots, said.server, said)
+        slots = tuple(slot for slot in report.slots if 0 <= slot < len(known) and known[slot] == role.rank)
+        self._take(slots, report.server, report)
 
     def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> bool:
         """Record the placement that a worker uses. Return True if it is newer than before."""
@@ -257,7 +257,7 @@ class SlotMigration:
         self._news.rouse()
         if not self._record.slots.owners or state.phase.over or state.healing:
             return
-        self._let_go()
+        self._release_drained()
         stay, have = nodes.staying_servers(state.nodes), set(self._record.slots.owners)
         self._drop_what_leaves(stay)
         if have == set(stay):
@@ -348,7 +348,7 @@ class SlotMigration:
             self._moved = 0
         return changed
 
-    def _let_go(self) -> None:
+    def _release_drained(self) -> None:
         """Release drained servers without slots, once all workers use a placement without them.
 
         A server must also have declared that it accepts no more slots. Until then, slots of an earlier goal may still
@@ -395,7 +395,7 @@ class ServerRollCall:
     def answered(self, role: Role, holding: SlotHoldings, owned: frozenset[int]) -> None:
         self._notice()
         if self._call.answer(role.rank, holding.call, ServerAnswer(owned, holding.doubts), self.living()):
-            self._changed.turn()
+            self._changed.wake_all()
 
     async def gone_on(self, holding: SlotHoldings | None) -> None:
         """Hold the heartbeat of a server that has answered, until the roll call has a new number or ends, or until a
@@ -427,4 +427,4 @@ class ServerRollCall:
         if fresh and self.moves and self._record.slots.owners:
             self._called = True
             self._call.begin()
-            self._changed.turn()
+            self._changed.wake_all()

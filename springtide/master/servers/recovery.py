@@ -44,56 +44,56 @@ class ServerRecovery:
         origin = state.safety.origin
         return RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
 
-    async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
+    async def ready(self, role: Role, incarnation: int, report: messages.ServerReady) -> None:
         """Record that a server is ready. If it restored a checkpoint, roll the ledger back in the same moment."""
         state = self._record.state
-        if said.error:
-            return self._context.apply(events.MasterFailed(f"{role} could not be restored: {said.error}"))
+        if report.error:
+            return self._context.apply(events.MasterFailed(f"{role} could not be restored: {report.error}"))
         resumed = state.spec.checkpoints.resume_number
         # the ledger is at the checkpoint from which the job resumed, so every server must restore the same checkpoint
-        if said.restored and not incarnation and said.restored != resumed:
-            only = f"{role} could restore only checkpoint {said.restored}, but the job continues from {resumed}"
-            why = "; ".join((only, *said.unusable))
+        if report.restored and not incarnation and report.restored != resumed:
+            only = f"{role} could restore only checkpoint {report.restored}, but the job continues from {resumed}"
+            why = "; ".join((only, *report.unusable))
             return self._context.apply(
                 events.MasterFailed(f"{why}. Start the job again with --resume; it skips unreadable checkpoints")
             )
         try:
-            manifest = await self._manifest_of(said) if said.restored and incarnation else None
+            manifest = await self._manifest_of(report) if report.restored and incarnation else None
             note = None if manifest is None else note_of(manifest)
         except errors.JobFailed as error:
             return self._context.apply(events.MasterFailed(str(error)))
         if state.fenced(role, incarnation):
             raise errors.Fenced(f"{role} of incarnation {incarnation} was fenced during its recovery")
-        new, again = state.node(role).address != said.address, 0
-        if note is not None and new and state.bsp.in_step and state.safety.saved not in (None, said.restored):
-            self._checkpoints.went_back(said.restored)
-            only = f"{role} could restore only checkpoint {said.restored}"
-            return self._context.apply(events.GroupLost("; ".join((only, *said.unusable))))
+        new, again = state.node(role).address != report.address, 0
+        if note is not None and new and state.bsp.in_step and state.safety.saved not in (None, report.restored):
+            self._checkpoints.went_back(report.restored)
+            only = f"{role} could restore only checkpoint {report.restored}"
+            return self._context.apply(events.GroupLost("; ".join((only, *report.unusable))))
         if note is not None and new and (state.spec.recovery == "exact" or state.bsp.in_step):
             assert manifest is not None
             scripts = manifest.scripts if state.bsp.in_step else None
             again = self._context.journaled(self._record.restore, note, scripts)
         if note is not None and new and state.safety.saved is not None:
-            self._checkpoints.went_back(said.restored)
-        told: dict[str, object] = {}
-        if said.restored:
-            told = {"checkpoint": said.restored, "where": said.source, "samples_again": again}
-        if said.spared:
-            told["mirror"] = "; ".join(said.spared)
-        if said.unusable:
-            told["unusable"] = list(said.unusable)
-        self._context.log_event("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
-        self._context.apply(events.RoleReady(role, said.address, incarnation))
+            self._checkpoints.went_back(report.restored)
+        facts: dict[str, object] = {}
+        if report.restored:
+            facts = {"checkpoint": report.restored, "where": report.source, "samples_again": again}
+        if report.spared:
+            facts["mirror"] = "; ".join(report.spared)
+        if report.unusable:
+            facts["unusable"] = list(report.unusable)
+        self._context.log_event("ready", role=str(role), address=report.address, incarnation=incarnation, **facts)
+        self._context.apply(events.RoleReady(role, report.address, incarnation))
 
-    async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
+    async def _manifest_of(self, report: messages.ServerReady) -> Manifest:
         """Return the manifest that a server restored. If it is deleted by now, another server had to restore an older
         checkpoint. Return the manifest of the older checkpoint, whose note is valid for both servers.
         """
         try:
-            return await read_manifest(said.source, said.restored, self._lineage)
+            return await read_manifest(report.source, report.restored, self._lineage)
         except errors.JobFailed:
             saved = self._record.state.safety.saved
-            if saved is None or saved >= said.restored:
+            if saved is None or saved >= report.restored:
                 raise
             return await read_manifest(self._folder, saved, self._lineage)
 

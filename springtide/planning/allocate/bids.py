@@ -82,19 +82,19 @@ Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[
 
 def bids(bidders: Sequence[Bidder], view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
     found: list[Bid | str] = [""] * len(bidders)
-    fronts = [at for at, one in enumerate(bidders) if not one.near]
-    near = [at for at, one in enumerate(bidders) if one.near]
+    fronts = [at for at, bidder in enumerate(bidders) if not bidder.near]
+    near = [at for at, bidder in enumerate(bidders) if bidder.near]
     # chunk sizes at which the arrays stay in the CPU cache
     for which, look, at_once in ((fronts, _worth_having, 64), (near, _nearby, 16)):
         for first in range(0, len(which), at_once):
             some = which[first : first + at_once]
-            for at, one in zip(some, _bids([bidders[at] for at in some], look, view, config), strict=True):
-                found[at] = one
+            for at, bid in zip(some, _bids([bidders[at] for at in some], look, view, config), strict=True):
+                found[at] = bid
     return found
 
 
 def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
-    needs = [one.need for one in bidders]
+    needs = [bidder.need for bidder in bidders]
     shapes, rows = look(bidders, needs, config)
     speed = _speed(bidders, shapes, rows.owner)
     kept = _thinned(shapes.cost(config.prices), speed, rows)
@@ -105,30 +105,30 @@ def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: Plan
     speeds = np.concatenate([speed[kept], _speed(bidders, others, beside.owner)])[order]
     both = shape_columns.of_owners(owner[order], len(bidders))
     found: list[Bid | str] = []
-    for one, first, length in zip(bidders, both.starts.tolist(), both.lengths.tolist(), strict=True):
+    for bidder, first, length in zip(bidders, both.starts.tolist(), both.lengths.tolist(), strict=True):
         mine = slice(first, first + length)
         mine_only = ShapeColumns(*(column[mine] for column in whole))
-        found.append(_bid(one, *_not_refuted(one, mine_only, speeds[mine], config), view))
+        found.append(_bid(bidder, *_not_refuted(bidder, mine_only, speeds[mine], config), view))
     return found
 
 
 def _not_refuted(
-    one: Bidder, shapes: ShapeColumns, speed: Floats, config: PlanningConfig
+    bidder: Bidder, shapes: ShapeColumns, speed: Floats, config: PlanningConfig
 ) -> tuple[ShapeColumns, Floats]:
     """Drop the shape that the job has tried and left because it was slower; the model may still recommend it."""
-    shape = stages.refuted(one.ready.job, config)
-    if shape is None or stages.alike(shape, one.ready.measured.shape):
+    shape = stages.refuted(bidder.ready.job, config)
+    if shape is None or stages.alike(shape, bidder.ready.measured.shape):
         return shapes, speed
     same = (shapes.workers == shape.workers) & (shapes.servers == shape.servers)
     same &= (shapes.worker_cpu == shape.worker_cpu) & (shapes.server_cpu == shape.server_cpu)
     return (shapes.taken(~same), speed[~same]) if same.any() else (shapes, speed)
 
 
-def _bid(one: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView) -> Bid | str:
+def _bid(bidder: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView) -> Bid | str:
     if not len(speed):
         return "no shape within its bounds is worth having"
-    job, now = one.ready.job, one.ready.measured.shape
-    here = min(float(one.fitted.predict(now)), measurements.ceiling_of(one.pace, now))
+    job, now = bidder.ready.job, bidder.ready.measured.shape
+    here = min(float(bidder.fitted.predict(now)), measurements.ceiling_of(bidder.pace, now))
     left = job.progress.remaining
     left = left if math.isfinite(left) else here * UNENDING_S
     return Bid(
@@ -149,14 +149,14 @@ def _worth_having(
 ) -> tuple[ShapeColumns, RaggedRows]:
     asks = [
         FrontQuery(
-            coefficients=one.fitted.coefficients,
-            facts=one.fitted.facts,
-            bounds=allowed(one.ready.job.bounds, config),
+            coefficients=bidder.fitted.coefficients,
+            facts=bidder.fitted.facts,
+            bounds=allowed(bidder.ready.job.bounds, config),
             need=need,
             prices=config.prices,
-            pace=one.pace,
+            pace=bidder.pace,
         )
-        for one, need in zip(bidders, needs, strict=True)
+        for bidder, need in zip(bidders, needs, strict=True)
     ]
     parts = [pareto.front(ask).shapes for ask in asks]
     rows = shape_columns.of_lengths([len(part.workers) for part in parts])
@@ -167,11 +167,11 @@ def _nearby(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
     """List shapes near the measured shapes, for models that cannot separate all coefficients yet."""
-    limits = [allowed(one.ready.job.bounds, config) for one in bidders]
+    limits = [allowed(bidder.ready.job.bounds, config) for bidder in bidders]
     around = []
-    for one, need, limit in zip(bidders, needs, limits, strict=True):
-        now = one.ready.measured.shape
-        around.append(TrustRegion(measurements.shapes(one.ready.job) or {now}, now, limit, need))
+    for bidder, need, limit in zip(bidders, needs, limits, strict=True):
+        now = bidder.ready.measured.shape
+        around.append(TrustRegion(measurements.shapes(bidder.ready.job) or {now}, now, limit, need))
     shapes, rows = nearby_shapes(around)
     shapes = _with_memory(shapes, _held(bidders, needs, rows))
     fits = inside_limits(shapes, rows, limits)
@@ -180,8 +180,8 @@ def _nearby(
 
 def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: RaggedRows) -> HeldShapes:
     found = []
-    for one, need in zip(bidders, needs, strict=True):
-        now, known = one.ready.measured.shape, (need.worker > 0, need.server > 0 or need.rows > 0)
+    for bidder, need in zip(bidders, needs, strict=True):
+        now, known = bidder.ready.measured.shape, (need.worker > 0, need.server > 0 or need.rows > 0)
         found.append((now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory, *known))
     return HeldShapes(*np.array(found, dtype=float).T.take(rows.owner, axis=1))
 
@@ -197,7 +197,10 @@ def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
 def _speed(bidders: Sequence[Bidder], shapes: ShapeColumns, owner: Index) -> Floats:
     """Return samples per second of each shape by its job's model, limited by its cores."""
     known = np.array(
-        [(*_coefficients(one.fitted.coefficients), *_facts(one.fitted.facts), *one.pace) for one in bidders],
+        [
+            (*_coefficients(bidder.fitted.coefficients), *_facts(bidder.fitted.facts), *bidder.pace)
+            for bidder in bidders
+        ],
         dtype=float,
     ).T.take(owner, axis=1)
     predicted = equations.throughputs(Models(*known[:-2]), Shapes(*shapes[:4]))
@@ -233,12 +236,12 @@ def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:
     """
     worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
     server = np.where(held.server_known > 0, shapes.server_memory, held.server_memory)
-    worker = _kept(worker, held.worker_memory, shapes.worker_cpu == held.worker_cpu)
-    server = _kept(server, held.server_memory, shapes.server_cpu == held.server_cpu)
+    worker = _keep_fitting(worker, held.worker_memory, shapes.worker_cpu == held.worker_cpu)
+    server = _keep_fitting(server, held.server_memory, shapes.server_cpu == held.server_cpu)
     return shapes._replace(worker_memory=worker, server_memory=server)
 
 
-def _kept(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floats:
+def _keep_fitting(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floats:
     return np.where(same & (needed <= held) & (held <= TOO_MUCH * needed), held, needed)
 
 
@@ -248,15 +251,15 @@ def _other_workers(
     """List the current shape with other worker counts, the cheapest change, and with just the needed memory."""
     numbers: list[int] = []
     lengths, quotas, bases, lasts = [], [], [], []
-    for one, need in zip(bidders, needs, strict=True):
-        now, bounds = one.ready.measured.shape, one.ready.job.bounds
+    for bidder, need in zip(bidders, needs, strict=True):
+        now, bounds = bidder.ready.measured.shape, bidder.ready.job.bounds
         fewest, most = bounds.least.workers, bounds.most.workers
         quota = clamp.quota(bounds, config)
         quotas.append((quota.cpu, quota.memory))
         if not bounds.holds(replace(now, workers=fewest)):
             lengths.append(0)
             continue
-        ends = set() if one.alone else {fewest, most}
+        ends = set() if bidder.alone else {fewest, most}
         inside = sorted(ends | {many for many in _near_numbers(now.workers) if fewest <= many <= most})
         numbers += inside
         lengths.append(len(inside) + 1)
@@ -305,7 +308,7 @@ class TrustRegion(NamedTuple):
 
 def nearby_shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows]:
     """Return all combinations of nearby counts and sizes, each with the needed memory."""
-    axes = [_axes(one) for one in jobs]
+    axes = [_axes(job) for job in jobs]
     lengths = np.array([[len(axis) for axis in some] for some in axes]).reshape(-1, 4)
     rows = shape_columns.of_lengths(lengths.prod(axis=1))
     width = max(COUNTS, SIZES + 1)
@@ -318,7 +321,7 @@ def nearby_shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows
         left, place = np.divmod(left, lengths[:, axis].astype(np.int32).take(rows.owner))
         found[axis] = values[axis].ravel().take(first + place)
     workers, servers, worker_cpu, server_cpu = (found[axis] for axis in range(4))
-    need = np.array([(one.need.worker, one.need.server, one.need.rows) for one in jobs], dtype=float)
+    need = np.array([(job.need.worker, job.need.server, job.need.rows) for job in jobs], dtype=float)
     worker, server, stored = need.reshape(-1, 3).T.take(rows.owner, axis=1)
     return ShapeColumns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers)), rows
 
@@ -327,14 +330,14 @@ def inside_limits(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[Shape
     known = np.array(
         [
             (
-                one.quota.cpu,
-                one.quota.memory,
-                one.least.worker_memory,
-                one.most.worker_memory,
-                one.least.server_memory,
-                one.most.server_memory,
+                limit.quota.cpu,
+                limit.quota.memory,
+                limit.least.worker_memory,
+                limit.most.worker_memory,
+                limit.least.server_memory,
+                limit.most.server_memory,
             )
-            for one in limits
+            for limit in limits
         ],
         dtype=float,
     ).reshape(-1, 6)
@@ -349,8 +352,14 @@ def inside_limits(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[Shape
     )
 
 
-def _axes(one: TrustRegion) -> tuple[Sequence[float], ...]:
-    least, most, now, seen, step = one.limits.least, one.limits.most, one.now, one.seen, one.limits.cpu_step
+def _axes(region: TrustRegion) -> tuple[Sequence[float], ...]:
+    least, most, now, seen, step = (
+        region.limits.least,
+        region.limits.most,
+        region.now,
+        region.seen,
+        region.limits.cpu_step,
+    )
     return (
         _numbers([shape.workers for shape in seen], least.workers, most.workers),
         _numbers([shape.servers for shape in seen], least.servers, most.servers),

@@ -205,7 +205,7 @@ def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: Mask, confi
 def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig) -> Decision:
     """Return plans for the jobs that should change. `capacity` includes the current resources of the bidding jobs."""
     if not bids:
-        return nothing("no job is ready to be changed")
+        return nothing("no job is ready for a change")
     table = considered(bids, config)
     weigh = priority(config.priority)
     logs = np.full(table.cost.shape, -np.inf)
@@ -232,7 +232,7 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
     changed = tuple(plan for plan in plans if plan is not None)
     note = f"chosen by the {solver} algorithm"
     if not changed:
-        return nothing(f"no change of {len(bids)} jobs would pay for itself", note)
+        return nothing(f"for {len(bids)} jobs, no change is worth its cost", note)
     return Decision(plans=changed, why=f"{len(changed)} of {len(bids)} jobs change", notes=(note,))
 
 

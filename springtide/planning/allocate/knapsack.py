@@ -171,8 +171,8 @@ def solve(options: KnapsackOptions, limits: ResourceBudget, *, seconds: float) -
     jobs, columns = np.nonzero(np.isfinite(options.cost))
     if not len(jobs):
         return None
-    each = np.arange(len(jobs))
-    one_each = sparse.csr_array((np.ones(len(jobs)), (jobs, each)), shape=(len(options.scale), len(jobs)))
+    rows = np.arange(len(jobs))
+    one_each = sparse.csr_array((np.ones(len(jobs)), (jobs, rows)), shape=(len(options.scale), len(jobs)))
     taken_by = np.vstack([options.cpu[jobs, columns], options.memory[jobs, columns]])
     most = np.array([limits.cpu, limits.memory])
     unit = np.maximum(most, 1e-12)

@@ -81,10 +81,10 @@ def fewest_servers(need: MemoryNeed, bounds: ShapeBounds) -> float:
 
 
 def _side(counts: tuple[int, ...], cpus: tuple[float, ...], quota: float) -> Side:
-    many, each = numpy.repeat(numpy.array(counts, dtype=float), len(cpus)), numpy.tile(cpus, len(counts))
-    cpu = many * each
+    many, cpu_of_each = numpy.repeat(numpy.array(counts, dtype=float), len(cpus)), numpy.tile(cpus, len(counts))
+    cpu = many * cpu_of_each
     inside = cpu <= quota * (1 + SAME)
-    return Side(many[inside], each[inside], cpu[inside])
+    return Side(many[inside], cpu_of_each[inside], cpu[inside])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class FrontQuery:
         traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth  # in bsp, `hops` has this factor
         batch = facts.group or facts.batch
         seconds = (c.grad * batch, c.upd, c.sync * traffic, c.emb * batch * facts.dim, c.beta)
-        return tuple(each / batch for each in seconds)
+        return tuple(part / batch for part in seconds)
 
 
 class RoleOptions(NamedTuple):
@@ -174,7 +174,7 @@ def front(ask: FrontQuery) -> Front:
     looked_at = len(sides(bounds))
     why = f"{len(kept)} of {looked_at:,} shapes are worth having"
     if not len(kept):
-        why = f"none of {looked_at:,} shapes has memory enough for the job within its bounds and quota"
+        why = f"none of {looked_at:,} shapes has enough memory for the job within its bounds and quota"
     of_rows = need.rows / GIB * prices.memory
     return Front(shapes=shapes, cost=cost[kept] + of_rows, throughput=throughput[kept], why=why)
 

@@ -54,11 +54,15 @@ def starts_of_many(launches: Sequence[Sequence[LaunchTime]]) -> StartTimes:
 
 
 def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> StartLine:
-    told = [one for one in launches if one.kind is kind and math.isfinite(one.seconds + one.cpu) and one.seconds >= 0]
-    if not told:
+    starts = [
+        launch
+        for launch in launches
+        if launch.kind is kind and math.isfinite(launch.seconds + launch.cpu) and launch.seconds >= 0
+    ]
+    if not starts:
         return StartLine(USUAL_S, 0.0, USUAL_S)
-    told = told[-NEWEST:]
-    sizes, seconds = np.array([one.cpu for one in told]), np.array([one.seconds for one in told])
+    starts = starts[-NEWEST:]
+    sizes, seconds = np.array([start.cpu for start in starts]), np.array([start.seconds for start in starts])
     apart_by, later_by = sizes[:, None] - sizes[None, :], seconds[:, None] - seconds[None, :]
     apart = apart_by > 1e-9
     slope = max(0.0, float(np.median(later_by[apart] / apart_by[apart]))) if apart.any() else 0.0

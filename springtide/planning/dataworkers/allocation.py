@@ -183,17 +183,19 @@ def _score(metric: Metric, step: CoreStep, notes: dict[str, None]) -> float:
         notes[f"metric {name} failed: {type(error).__name__}: {error}"] = None
         return math.inf
     if math.isnan(score):
-        notes[f"metric {name} is no number for job {step.job.name}"] = None
+        notes[f"metric {name} is not a number for job {step.job.name}"] = None
         return math.inf
     return score
 
 
 def _why(job: FedJob, cpu: float) -> str:
-    share = f"{job.at(cpu) / job.capable:.0%} of what it could train" if job.capable > 0 else "it trains nothing"
+    share = (
+        f"{job.at(cpu) / job.capable:.0%} of the rate that it could train" if job.capable > 0 else "it trains nothing"
+    )
     if cpu > job.cpu + ROUNDING:
         return f"{job.cpu:g} to {cpu:g} cores: expected {share}"
     if cpu < job.cpu - ROUNDING:
-        return f"{job.cpu:g} to {cpu:g} cores, which bring more elsewhere: expected {share}"
+        return f"{job.cpu:g} to {cpu:g} cores, because they bring more elsewhere: expected {share}"
     return f"keeps {cpu:g} cores: {share}" + ("" if job.room else ", its queue is full")
 
 
@@ -236,14 +238,14 @@ def shared(
 
 def fed(job: JobView, before: FedJob | None) -> FedJob | None:
     """Return the job for the allocator; None if it tunes no data workers or reports invalid numbers."""
-    told = job.fed
-    if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.least):
+    fed = job.fed
+    if fed is None or not _sound(fed.trainers, fed.speed, fed.capable, fed.cpu, fed.least):
         return None
     left = max(0.0, job.progress.remaining / job.facts.batch)
     if before is None:
-        before = FedJob(name=job.name, gpus=told.trainers, speed=told.speed, capable=told.capable, cpu=told.cpu)
-    now = corrected(before, speed=told.speed, capable=told.capable, cpu=told.cpu, steps_left=left)
-    return replace(now, gpus=told.trainers, least=told.least)
+        before = FedJob(name=job.name, gpus=fed.trainers, speed=fed.speed, capable=fed.capable, cpu=fed.cpu)
+    now = corrected(before, speed=fed.speed, capable=fed.capable, cpu=fed.cpu, steps_left=left)
+    return replace(now, gpus=fed.trainers, least=fed.least)
 
 
 def _sound(trainers: int, speed: float, capable: float, cpu: float, least: float) -> bool:

@@ -60,7 +60,7 @@ def settled_at(changed_at: float, every_s: float) -> float:
 
 
 def see(
-    told: Mapping[str, Sequence[TrainerReport]],
+    by_trainer: Mapping[str, Sequence[TrainerReport]],
     cores: Cores,
     *,
     at: float,
@@ -72,10 +72,10 @@ def see(
     Trainers report on the last stage of data workers. Data workers report on the stage before theirs: `earlier` has the
     reports of every stage except the first, in order.
     """
-    over = _all_over(told, since)
+    over = _all_over(by_trainer, since)
     if not over:
         return None
-    capable_per_s = sum(_capable(one) for one in over)
+    capable_per_s = sum(_capable(trainer) for trainer in over)
     consumers = [*(own.workers for own in cores.stages[1:]), len(over)]
     reports = [*(_all_over(words, since) for words in earlier), over]
     return FeedSeen(
@@ -87,9 +87,11 @@ def see(
         ),
         trainer_cpu=cores.trainer_cpu,
         trainer_cpu_used=cores.trainer_cpu_used,
-        steps_per_s=sum(one.taken / one.seconds for one in over),
+        steps_per_s=sum(trainer.taken / trainer.seconds for trainer in over),
         capable_per_s=capable_per_s,
-        own_share=min(1.0, sum(one.read + one.stateless for one in over) / sum(one.looped for one in over)),
+        own_share=min(
+            1.0, sum(trainer.read + trainer.stateless for trainer in over) / sum(trainer.looped for trainer in over)
+        ),
         free_cpu=cores.free_cpu,
         share_cpu=cores.share_cpu,
     )
@@ -101,16 +103,22 @@ def _stage(consumers: int, own: StageCores, over: Sequence[_Over], capable_per_s
         workers=own.workers,
         cpu=own.cpu,
         cpu_used=own.cpu_used,
-        made_per_s=sum(one.made / one.seconds for one in over),
+        made_per_s=sum(trainer.made / trainer.seconds for trainer in over),
         capable_per_s=capable_per_s,
-        fill=sum(one.fill for one in over) / len(over) if over else 0.0,
-        wait_share=min(1.0, sum(one.waited for one in over) / sum(one.looped for one in over)) if over else 0.0,
+        fill=sum(trainer.fill for trainer in over) / len(over) if over else 0.0,
+        wait_share=min(1.0, sum(trainer.waited for trainer in over) / sum(trainer.looped for trainer in over))
+        if over
+        else 0.0,
         gpu=own.gpu,
     )
 
 
-def _all_over(told: Mapping[str, Sequence[TrainerReport]], since: float) -> list[_Over]:
-    return [one for words in told.values() if (one := _over([word for word in words if word.at >= since])) is not None]
+def _all_over(reports: Mapping[str, Sequence[TrainerReport]], since: float) -> list[_Over]:
+    return [
+        window
+        for words in reports.values()
+        if (window := _over([word for word in words if word.at >= since])) is not None
+    ]
 
 
 def _over(words: Sequence[TrainerReport]) -> _Over | None:
@@ -136,6 +144,6 @@ def _over(words: Sequence[TrainerReport]) -> _Over | None:
     )
 
 
-def _capable(one: _Over) -> float:
-    busy = one.looped - one.waited - one.read - one.stateless
-    return one.taken / one.seconds / max(busy / one.looped, LEAST_BUSY)
+def _capable(trainer: _Over) -> float:
+    busy = trainer.looped - trainer.waited - trainer.read - trainer.stateless
+    return trainer.taken / trainer.seconds / max(busy / trainer.looped, LEAST_BUSY)

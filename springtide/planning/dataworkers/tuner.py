@@ -72,19 +72,21 @@ def _target(tuning: Tuning, why: str) -> FeedTarget:
 def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
     """If data workers may pay off, start one per trainer with one unit of cores."""
     if seen.last.workers > 0:
-        return tuning, _target(tuning, f"a baseline without data workers: {seen.last.workers} have still to leave")
+        return tuning, _target(tuning, f"a baseline without data workers: {seen.last.workers} still have to leave")
     found = tuning_rules.unfed(seen)
     tuning = replace(tuning, baseline=found, settled_on=found, trainers=seen.trainers, strange_for=0)
-    spent = f"{found.own_share:.0%} of the time goes into what data workers could do"
+    spent = f"{found.own_share:.0%} of the time goes into work that data workers could do"
     if not tuning_rules.may_pay(found):
-        return _off(tuning, f"{spent}: too little to pay for them")
+        return _off(tuning, f"{spent}: too little for data workers to be worth their cores")
     begun = _first_stages(tuning, seen)
     if any(notes.workers == 0 for notes in begun):
         return tuning, _target(tuning, f"{spent}, but no cores are free ({seen.free_cpu:g}) for them")
     tuning = replace(tuning, phase=TuningPhase.TUNING, stages=begun, tuned_for=0, doubted_for=0)
     last = begun[-1]
     return tuning, _target(
-        tuning, f"{found.per_s:.3g} steps/s a trainer without; {spent}: begin with {last.workers} of {last.cpu:g} cores"
+        tuning,
+        f"{found.per_s:.3g} steps/s a trainer without data workers; {spent}: begin with {last.workers} of "
+        f"{last.cpu:g} cores",
     )
 
 
@@ -116,7 +118,7 @@ def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
     assert was is not None
     if seen.last.workers > 0 or not tuning_rules.is_another(was, tuning_rules.unfed(seen)):
         return replace(tuning, strange_for=0), _target(
-            tuning, "data workers are not worth their cores, and nothing has changed much"
+            tuning, "data workers are not worth their cores, and the program has not changed much"
         )
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     return _anew(tuning, seen) if tuning.strange_for >= STRANGE_FOR else (tuning, _target(tuning, _STRANGE))
@@ -136,14 +138,15 @@ def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
     stages = tuple(replace(notes, floor=1, ceiling=None, rate=0.0) for notes in tuning.stages)
     tuning = replace(tuning, stages=stages, settled_on=tuning_rules.fed(seen), strange_for=0)
     return tuning, _target(
-        tuning, "the program has changed much; data workers still pay, their number is looked for again"
+        tuning,
+        "the program has changed much; data workers are still worth their cores, and their number is tuned again",
     )
 
 
 def _anew(tuning: Tuning, seen: FeedSeen) -> Decided:
     anew = begin(tuning.rules, unit=tuning.unit)
     anew = replace(anew, trainers=seen.trainers, trainer=TrainerNotes(cpu=tuning.trainer.first))
-    return anew, _target(anew, "the program has changed much: profiled again, without data workers")
+    return anew, _target(anew, "the program has changed much: it is profiled again without data workers")
 
 
 def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
@@ -206,7 +209,7 @@ def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
     there = seen.stages
     if tuning.late_for < LATE or len(there) != len(tuning.stages):
         last = tuning.stages[-1]
-        made = f", {seen.last.made_per_s:.3g} batches/s come of them"
+        made = f", {seen.last.made_per_s:.3g} batches/s arrive from them"
         return tuning, _target(tuning, f"{seen.last.workers} of {last.workers} data workers are there{made}: wait")
     if any(stage.workers == 0 for stage in there):
         return _off(tuning, f"no data worker came in {LATE} intervals")
@@ -218,7 +221,9 @@ def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
     )
     held = replace(tuning.trainer, cpu=seen.trainer_cpu or None, done=True, growing=False, lent_from=())
     tuning = replace(tuning, stages=stages, trainer=held, late_for=0)
-    return tuning, _target(tuning, f"what was wanted did not come in {LATE} intervals: on with what there is")
+    return tuning, _target(
+        tuning, f"some data workers did not start in {LATE} intervals: tuning continues with the others"
+    )
 
 
 def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
@@ -257,9 +262,9 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...], at: int) -> tuple[Tuning, str]:
     notes, stage, allowed = tuning.stages[at], stages[at], tuning_rules.stage_limits(seen, tuning.rules, at)
-    said = ""
+    reason = ""
     if not notes.sized:
-        notes, said = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
+        notes, reason = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
         if notes.sized and notes.cpu != stage.cpu:
             # larger sizes scaled worse than linearly, so compute the number from the rate of the last size that scaled
             # linearly
@@ -268,10 +273,10 @@ def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...],
             notes = replace(notes, workers=count)
     if notes.sized and notes.cpu == stage.cpu:
         notes, why = tuning_rules.tune_count(notes, stage, allowed)
-        said = f"{said}; {why}" if said else why
+        reason = f"{reason}; {why}" if reason else why
     if len(stages) > 1:
-        said = f"stage {at + 1} of {len(stages)}: {said}"
-    return replace(tuning, stages=_with(tuning.stages, at, notes)), said
+        reason = f"stage {at + 1} of {len(stages)}: {reason}"
+    return replace(tuning, stages=_with(tuning.stages, at, notes)), reason
 
 
 def _all_keep_up(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...]) -> tuple[Tuning, str]:
@@ -316,14 +321,14 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
     """Try fewer cores for trainers with ideal queues. Otherwise keep their cores."""
     notes = tuning.trainer
     if tuning_rules.limit(seen.stages) is not None and not notes.held:
-        notes, said = replace(notes, done=True), "trainers wait: their cores stay"
+        notes, reason = replace(notes, done=True), "trainers wait, so they keep their cores"
     else:
-        notes, said = tuning_rules.shrink(notes, seen, tuning.unit)
-    said = f"{why}; {said}" if why else said
+        notes, reason = tuning_rules.shrink(notes, seen, tuning.unit)
+    reason = f"{why}; {reason}" if why else reason
     tuning = replace(tuning, trainer=notes)
     if notes.done:
         tuning = replace(tuning, phase=TuningPhase.STEADY, settled_on=None)
-    return tuning, _target(tuning, said)
+    return tuning, _target(tuning, reason)
 
 
 def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | None:
@@ -334,25 +339,25 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
         return None
     feeding = sum(stage.workers * stage.cpu for stage in seen.stages)
-    each = tuning_rules.lendable(seen, feeding, tuning.unit)
+    lent = tuning_rules.lendable(seen, feeding, tuning.unit)
     if (
-        each <= 0
+        lent <= 0
         or seen.free_cpu < 0
         or tuning_rules.stage_limits(seen, tuning.rules, at).workers(notes.cpu) > notes.workers
     ):
         return None
-    with_it = tuning_rules.stage_limits(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
+    with_it = tuning_rules.stage_limits(replace(seen, free_cpu=seen.free_cpu + lent * seen.trainers), tuning.rules, at)
     wanted = tuning_rules.needed(seen.stages[at].capable_per_s, notes.rate, MARGIN)
     count = min(wanted, with_it.workers(notes.cpu))
     if count <= notes.workers:
         return None
-    cores = tuning_rules.lend(tuning.trainer, seen, each, tuning.stages)
+    cores = tuning_rules.lend(tuning.trainer, seen, lent, tuning.stages)
     grown = _with(tuning.stages, at, replace(notes, workers=count, settled=False, short_for=0))
     tuning = replace(tuning, trainer=cores, stages=grown)
     return tuning, _target(
         tuning,
         f"no cores are free, and trainers that wait {seen.last.wait_share:.0%} of their time use "
-        f"{seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g}: {each:g} of each for {count - notes.workers} more",
+        f"{seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g}: {lent:g} of each for {count - notes.workers} more",
     )
 
 
@@ -361,7 +366,7 @@ def _after_trial(tuning: Tuning, seen: FeedSeen) -> Decided:
     before, stages = tuning.trainer, tuning.stages
     notes, why = tuning_rules.judge(before, seen)
     if before.growing and not notes.in_vain:
-        stages = tuple(replace(one, ceiling=None, settled=False) for one in stages)
+        stages = tuple(replace(stage, ceiling=None, settled=False) for stage in stages)
     elif not before.growing and notes.lent_in_vain:
         stages = before.lent_from
     tuning = replace(tuning, trainer=notes, stages=stages)

@@ -216,7 +216,7 @@ _IDLE = 0.05  # share of cores in use below which the CPU usage says nothing abo
 def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
     """Take one step for a stage that does not wait for its predecessor."""
     if keeps_up(seen):
-        return _let_go(replace(notes, before=None, cut_from=0, short_for=0, settled=True), seen)
+        return _release_spare(replace(notes, before=None, cut_from=0, short_for=0, settled=True), seen)
     if notes.cut_from:
         back = replace(notes, workers=notes.cut_from, floor=notes.cut_from, cut_from=0, spare_for=0)
         return back, f"{seen.workers} were too few (trainers wait {seen.wait_share:.0%}): {notes.cut_from} again"
@@ -249,47 +249,47 @@ def _judge(notes: StageNotes, before: StageRate, seen: StageSeen) -> tuple[Stage
     back = replace(notes, workers=enough, ceiling=enough, rate=before.made_per_s / before.workers)
     return replace(back, before=None, settled=True, short_for=0), (
         f"{seen.workers} data workers made {seen.made_per_s:.3g} batches/s, {before.workers} made "
-        f"{before.made_per_s:.3g}: not their number is the limit; {enough} make as much"
+        f"{before.made_per_s:.3g}: their number is not the limit; {enough} make as much"
     )
 
 
 def _grow(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
     want = max(needed(seen.capable_per_s, notes.rate, MARGIN), seen.workers + 1)
     more = min(want, math.ceil(seen.workers * FASTEST), room.workers(notes.cpu), notes.ceiling or want)
-    said = f"make {seen.made_per_s:.3g} of {seen.capable_per_s:.3g} batches/s that trainers could take"
+    reason = f"make {seen.made_per_s:.3g} of {seen.capable_per_s:.3g} batches/s that trainers could take"
     if notes.ceiling is not None and notes.ceiling <= seen.workers:
-        return replace(notes, settled=True), f"{seen.workers} {said}; more brought nothing"
+        return replace(notes, settled=True), f"{seen.workers} {reason}; more brought no gain"
     if more <= seen.workers:
-        return replace(notes, settled=True), f"{seen.workers} {said}; no more cores are free ({room.cores:g})"
+        return replace(notes, settled=True), f"{seen.workers} {reason}; no more cores are free ({room.cores:g})"
     before = StageRate(seen.workers, seen.cpu, seen.made_per_s)
     grown = replace(notes, workers=more, before=before, settled=False, short_for=0)
-    return grown, f"{seen.workers} {said}: {want} would keep up, now {more}"
+    return grown, f"{seen.workers} {reason}: {want} would keep up, now {more}"
 
 
-def _let_go(notes: StageNotes, seen: StageSeen) -> tuple[StageNotes, str]:
+def _release_spare(notes: StageNotes, seen: StageSeen) -> tuple[StageNotes, str]:
     enough = max(needed(seen.capable_per_s, _per_worker(notes, seen), SPARE), notes.floor)
-    said = f"{seen.workers} of {seen.cpu:g} cores keep up with {seen.capable_per_s:.3g} batches/s"
+    reason = f"{seen.workers} of {seen.cpu:g} cores keep up with {seen.capable_per_s:.3g} batches/s"
     if enough >= seen.workers:
-        return replace(notes, spare_for=0), said
+        return replace(notes, spare_for=0), reason
     if notes.spare_for + 1 < PATIENCE:
-        return replace(notes, spare_for=notes.spare_for + 1), f"{said}; {enough} may do"
+        return replace(notes, spare_for=notes.spare_for + 1), f"{reason}; {enough} may do"
     fewer = max(enough, math.ceil(seen.workers / FASTEST))
     return replace(
         notes, workers=fewer, cut_from=seen.workers, spare_for=0
-    ), f"{said}, and {enough} should: now {fewer}"
+    ), f"{reason}, and {enough} should: now {fewer}"
 
 
 def _per_worker(notes: StageNotes, seen: StageSeen) -> float:
     """Return the batches per second of one data worker without waiting, measured or extrapolated from its CPU usage."""
     busy = min(1.0, seen.cpu_used / seen.cpu) if seen.cpu > 0 else 0.0
-    each = seen.made_per_s / seen.workers
-    return max(notes.rate, each / busy if busy > _IDLE else 0.0, each)
+    per_worker = seen.made_per_s / seen.workers
+    return max(notes.rate, per_worker / busy if busy > _IDLE else 0.0, per_worker)
 
 
 def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float) -> tuple[StageNotes, str]:
     """Take one step in size. After the last step, the notes are `sized` and hold the size."""
     if seen.gpu:
-        return replace(notes, sized=True), "has a GPU each: cores as they are"
+        return replace(notes, sized=True), "each has a GPU, so its cores stay"
     now = StageRate(seen.workers, seen.cpu, seen.made_per_s)
     if keeps_up(seen):
         kept = replace(notes, sized=True, linear=(*notes.linear, now))
@@ -306,7 +306,7 @@ def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float
     if larger > room.size + _HAIR or room.workers(larger) < notes.workers:
         kept = replace(notes, sized=True, linear=linear, rate=now.made_per_s / now.workers)
         why = f"{room.size:g} for one" if larger > room.size + _HAIR else f"{room.cores:g} in all"
-        return kept, f"{now.cpu:g} cores each make {now.made_per_s:.3g} batches/s; larger ones may not be had ({why})"
+        return kept, f"{now.cpu:g} cores each make {now.made_per_s:.3g} batches/s; larger ones are not possible ({why})"
     return replace(notes, cpu=larger, linear=linear), (
         f"{now.cpu:g} cores each make {now.made_per_s:.3g} of {seen.capable_per_s:.3g} batches/s wanted: try {larger:g}"
     )
@@ -314,7 +314,7 @@ def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float
 
 def _of_linear(linear: tuple[StageRate, ...], now: StageRate) -> float:
     """Return the rate per core relative to the mean of the linear sizes. The mean reduces noise."""
-    usual = fmean(one.per_core for one in linear)
+    usual = fmean(trial.per_core for trial in linear)
     return now.per_core / usual if usual > 0 else 1.0
 
 
@@ -325,7 +325,7 @@ def speed(seen: FeedSeen) -> float:
 def shrink(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes, str]:
     now = speed(seen)
     if seen.trainer_cpu <= 0:
-        return replace(notes, done=True), "trainers are not held to cores"
+        return replace(notes, done=True), "trainers have no CPU limit"
     if notes.held and now < (1.0 - SLOWER) * notes.speed:
         back = replace(notes, cpu=notes.held, done=True)
         return back, (
@@ -338,8 +338,8 @@ def shrink(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNot
     fewer = _fewer(seen, unit)
     if fewer is None:
         return replace(notes, done=True), f"{seen.trainer_cpu:g} cores are the fewest for a trainer"
-    said = f"{now:.3g} steps/s a trainer with {seen.trainer_cpu:g} cores, {seen.trainer_cpu_used:.2g} used"
-    return replace(notes, cpu=fewer), f"{said}: try {fewer:g}"
+    reason = f"{now:.3g} steps/s a trainer with {seen.trainer_cpu:g} cores, {seen.trainer_cpu_used:.2g} used"
+    return replace(notes, cpu=fewer), f"{reason}: try {fewer:g}"
 
 
 def _fewer(seen: FeedSeen, unit: float) -> float | None:
@@ -365,7 +365,7 @@ def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes
         notes, first=notes.first or seen.trainer_cpu, cpu=more, held=seen.trainer_cpu, speed=speed(seen), growing=True
     )
     return grown, (
-        f"more data workers bring nothing and trainers use {seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g} cores: "
+        f"more data workers bring no gain, and trainers use {seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g} cores: "
         f"try {more:g}"
     )
 
@@ -374,12 +374,14 @@ def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
     """Keep the cores that a trainer got or lent if it became faster; otherwise undo the change."""
     now = speed(seen)
     given = ", the others lent to data workers" if notes.lent_from else ""
-    said = f"{seen.trainer_cpu:g} cores a trainer{given}: {now:.3g} steps/s, {notes.speed:.3g} before"
+    reason = f"{seen.trainer_cpu:g} cores a trainer{given}: {now:.3g} steps/s, {notes.speed:.3g} before"
     judged = replace(notes, growing=False, lent_from=(), held=0.0, speed=0.0)
     if now >= (1.0 + FASTER) * notes.speed:
-        return judged, f"{said}: kept"
+        return judged, f"{reason}: kept"
     back = replace(judged, cpu=notes.held, in_vain=notes.growing or notes.in_vain)
-    return replace(back, lent_in_vain=not notes.growing or notes.lent_in_vain), f"{said}: back to {notes.held:g} cores"
+    return replace(
+        back, lent_in_vain=not notes.growing or notes.lent_in_vain
+    ), f"{reason}: back to {notes.held:g} cores"
 
 
 def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:

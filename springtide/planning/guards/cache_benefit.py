@@ -87,7 +87,7 @@ def decide(measured: CacheMeasurement) -> CacheVerdict:
     takes = f"pulls and pushes take {100 * share:.0f}% of a step"
     if risk.checkpoint_s is None:
         return CacheVerdict(
-            False, f"{takes}, but there are no checkpoints, and with a cache a lost worker goes back to one"
+            False, f"{takes}, but there are no checkpoints, and with a cache, a lost worker rolls the job back to one"
         )
     if share < LEAST_GAIN:
         return CacheVerdict(False, f"{takes}: a cache could not spare more")

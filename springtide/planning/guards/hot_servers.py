@@ -53,7 +53,7 @@ class ServerVerdict:
 
 
 def judge(paces: Sequence[ServerPace], rules: GuardRules) -> tuple[ServerVerdict, ...]:
-    return tuple(_judge_one(one, [other for other in paces if other.rank != one.rank], rules) for one in paces)
+    return tuple(_judge_one(pace, [other for other in paces if other.rank != pace.rank], rules) for pace in paces)
 
 
 def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict | None:
@@ -83,23 +83,23 @@ def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict
     this. The first period may have begun before the window, so it does not count.
     """
     found = [
-        one
-        for one in quotas
-        if one.throttled >= rules.throttled and one.cpu < rules.given * one.due * _whole_periods(one)
+        quota
+        for quota in quotas
+        if quota.throttled >= rules.throttled and quota.cpu < rules.given * quota.due * _whole_periods(quota)
     ]
     if not found or len(found) == len(quotas):
         return None
-    worst = min(found, key=lambda one: one.cpu / one.due)
+    worst = min(found, key=lambda verdict: verdict.cpu / verdict.due)
     why = (
-        f"server-{worst.rank} gets {worst.cpu:.2g} of the {worst.due:.2g} CPUs that it is to have, and had to wait for "
-        f"{min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
+        f"server-{worst.rank} gets {worst.cpu:.2g} of the {worst.due:.2g} CPUs that it should have, and had to wait "
+        f"for {min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
     )
     return ServerVerdict(rank=worst.rank, cause=Cause.SLOW, why=why)
 
 
-def _whole_periods(one: CpuQuotaUse) -> float:
+def _whole_periods(use: CpuQuotaUse) -> float:
     """Return the share of time in periods that were certainly throttled from start to end."""
-    return max(0.0, min(1.0, one.throttled) - PERIOD_S / one.seconds)
+    return max(0.0, min(1.0, use.throttled) - PERIOD_S / use.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,31 +123,31 @@ def relieve(
     """
     others = max(1, len(paces) - 1)
     alone = heaviest * others / max(1.0 - heaviest, 1e-9)
-    said = f"its heaviest slot alone has {alone:.1f} times the load of a peer"
+    reason = f"its heaviest slot alone has {alone:.1f} times the load of a peer"
     if alone <= rules.hotter or hot.cpu_limit is None:
-        return Relief(cpu=None, why=f"slots can be spread: {said}")
+        return Relief(cpu=None, why=f"slots can be spread: {reason}")
     if hot.cpu_limit >= rules.most_cpu:
-        return Relief(cpu=None, why=f"{said}, but it has {hot.cpu_limit:g} CPUs, the most that one gets")
-    total = sum(one.cpu for one in paces)
+        return Relief(cpu=None, why=f"{reason}, but it has {hot.cpu_limit:g} CPUs, the most that one gets")
+    total = sum(pace.cpu for pace in paces)
     needed = hot.cpu / total * per_worker * workers if total else 0.0
     cpu = min(max(needed, 1.5 * hot.cpu_limit), rules.most_cpu)
-    return Relief(cpu=cpu, why=f"{said}: moving it would only move the trouble")
+    return Relief(cpu=cpu, why=f"{reason}: moving it would only move the problem")
 
 
-def _judge_one(one: ServerPace, others: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict:
-    who = f"server-{one.rank}"
+def _judge_one(pace: ServerPace, others: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict:
+    who = f"server-{pace.rank}"
     busy_peers = [other for other in others if other.keys_s >= LEAST_KEYS]
     if not busy_peers:
-        return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=f"{who} has no peer at work to be compared with")
+        return ServerVerdict(rank=pace.rank, cause=Cause.NONE, why=f"{who} has no working peer for a comparison")
     keys, ns = median(other.keys_s for other in busy_peers), median(other.ns_a_key for other in busy_peers)
-    load, time = one.keys_s / keys, one.ns_a_key / max(ns, 1e-9)
-    said = f"{who} has {load:.1f} times its peers' load and takes {time:.1f} times as long a key"
-    if one.at_work < rules.at_work:
-        idle = f"{said}, but is at work for {one.at_work:.0%} of the time only: it holds nobody up"
-        return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=idle)
-    used = one.at_work if one.cpu_limit is None else one.cpu / one.cpu_limit
+    load, time = pace.keys_s / keys, pace.ns_a_key / max(ns, 1e-9)
+    reason = f"{who} has {load:.1f} times its peers' load and takes {time:.1f} times as long a key"
+    if pace.at_work < rules.at_work:
+        idle = f"{reason}, but works for {pace.at_work:.0%} of the time only, so it delays no worker"
+        return ServerVerdict(rank=pace.rank, cause=Cause.NONE, why=idle)
+    used = pace.at_work if pace.cpu_limit is None else pace.cpu / pace.cpu_limit
     if load > rules.hotter and used >= rules.busy:
-        return ServerVerdict(rank=one.rank, cause=Cause.HOT, why=f"{said}: the load is the cause")
-    if time > rules.slower and one.keys_s > 0 and load <= rules.hotter:
-        return ServerVerdict(rank=one.rank, cause=Cause.SLOW, why=f"{said}: its machine is the cause")
-    return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=said)
+        return ServerVerdict(rank=pace.rank, cause=Cause.HOT, why=f"{reason}: the load is the cause")
+    if time > rules.slower and pace.keys_s > 0 and load <= rules.hotter:
+        return ServerVerdict(rank=pace.rank, cause=Cause.SLOW, why=f"{reason}: its machine is the cause")
+    return ServerVerdict(rank=pace.rank, cause=Cause.NONE, why=reason)

@@ -211,17 +211,19 @@ def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> Memor
 def decide(forecasts: Sequence[MemoryForecast], *, samples: float, samples_at_end: float) -> ServerCountDecision:
     """Return the number of servers that can hold the job to its end. Rows spread evenly."""
     now = len(forecasts)
-    worst = max(forecasts, key=lambda one: one.peak / one.limit)
+    worst = max(forecasts, key=lambda forecast: forecast.peak / forecast.limit)
     if worst.crosses_at is None:
         return ServerCountDecision(servers=now, why=f"memory is enough: {worst}")
     if samples >= samples_at_end:  # nothing is left to train; if another pass begins, it is checked then
         return ServerCountDecision(servers=now, why=f"no sample is left that could add rows: {worst}")
     if worst.crosses_at - samples > SOON * (samples_at_end - samples):
         return ServerCountDecision(servers=now, why=f"memory is enough for now: {worst}")
-    room = min(one.limit * (1 - SPARE) - one.static for one in forecasts)
+    room = min(forecast.limit * (1 - SPARE) - forecast.static for forecast in forecasts)
     if room <= 0:
-        return ServerCountDecision(servers=now, why=f"more servers do not help, none has room for rows: {worst}")
-    live = sum(one.live_at_end for one in forecasts)
+        return ServerCountDecision(
+            servers=now, why=f"more servers do not help, because none has room for rows: {worst}"
+        )
+    live = sum(forecast.live_at_end for forecast in forecasts)
     wanted = min(MOST_SERVERS, max(now + 1, math.ceil(SLACK * live / room)))
     return ServerCountDecision(servers=wanted, why=f"memory would run out: {worst}")
 

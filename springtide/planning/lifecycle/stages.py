@@ -51,10 +51,10 @@ def servers_first(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: P
     """Return the current shape with the server cores that the whole job will need, in servers of the usual size."""
     total = clamp.quota(bounds, config).cpu
     _, cores = workers_and_cores(need, total)
-    each = min(config.server_cpu, bounds.most.server_cpu, max(cores, bounds.least.server_cpu))
-    servers = max(1, math.floor(cores / each + 1e-9))
+    cpu_of_each = min(config.server_cpu, bounds.most.server_cpu, max(cores, bounds.least.server_cpu))
+    servers = max(1, math.floor(cores / cpu_of_each + 1e-9))
     # workers stay unchanged, because their usage is measured again
-    right = replace(now, servers=servers, server_cpu=each)
+    right = replace(now, servers=servers, server_cpu=cpu_of_each)
     return clamp.within(right, bounds, config)
 
 
@@ -150,7 +150,7 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
         return f"changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass between changes"
     here = measurements.now(job)
     if here is None:
-        return "nothing sensible was measured in this shape yet"
+        return "no usable measurement in this shape yet"
     if job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING):
         if quiet < config.sample_s and (here.steps < config.sample_steps or here.windows < SAMPLED):
             wanted = f"{config.sample_steps} in {SAMPLED} windows, or {config.sample_s:.0f} s"
@@ -158,9 +158,9 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
         return _busy_servers(job, job.shape, config) or _sized(job, job.shape, here, config, _servers)
     if job.stage is PlanningStage.OPTIMIZING:
         return _sized(job, job.shape, here, config, _workers)
-    odd = [one for one in job.findings if one.trouble in (FindingKind.STRAGGLER, FindingKind.SLOW_SERVER)]
+    odd = [finding for finding in job.findings if finding.trouble in (FindingKind.STRAGGLER, FindingKind.SLOW_SERVER)]
     if odd:
-        return f"{odd[0].trouble}, {odd[0].role}: what is measured now is not the shape's ({odd[0].why})"
+        return f"{odd[0].trouble}, {odd[0].role}: measurements now do not describe the shape ({odd[0].why})"
     return _back(job, job.shape, config) or ReadyJob(job=job, measured=here)
 
 
@@ -206,29 +206,30 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
     left until then. A kill stays in the guards' findings for a while; roles that have restarted with more memory get no
     more for the same kill.
     """
-    for one in job.findings:
-        if one.trouble is FindingKind.OOM and _roomy(job, one.role.kind):
+    for finding in job.findings:
+        if finding.trouble is FindingKind.OOM and _roomy(job, finding.role.kind):
             continue
-        if one.role.kind is RoleKind.WORKER and one.trouble is FindingKind.OOM:
+        if finding.role.kind is RoleKind.WORKER and finding.trouble is FindingKind.OOM:
             wanted = [replace(shape, worker_memory=2 * shape.worker_memory)]
-        elif one.role.kind is RoleKind.SERVER and (
-            one.trouble is FindingKind.OOM or (one.trouble is FindingKind.MEMORY and ahead)
+        elif finding.role.kind is RoleKind.SERVER and (
+            finding.trouble is FindingKind.OOM or (finding.trouble is FindingKind.MEMORY and ahead)
         ):
-            wanted = _more_for_rows(job, shape, one, config)
+            wanted = _more_for_rows(job, shape, finding, config)
         else:
             continue
-        for each in wanted:
-            held = clamp.within(each, job.bounds, config, need=job.need)
+        for number in wanted:
+            held = clamp.within(number, job.bounds, config, need=job.need)
             if _memory_of(held) > _memory_of(shape):
                 return PlanRequest(
-                    plan=_plan(job, held, f"{one.role}, {one.trouble}: {held} ({one.why})", config, None), rank=URGENT
+                    plan=_plan(job, held, f"{finding.role}, {finding.trouble}: {held} ({finding.why})", config, None),
+                    rank=URGENT,
                 )
     return None
 
 
 def _roomy(job: JobView, kind: RoleKind) -> bool:
-    held = [one for one in job.used_by(kind) if one.memory > 0 and one.memory_used > 0]
-    return bool(held) and max(one.memory_used / one.memory for one in held) <= 1 / ROOMIER
+    held = [used for used in job.used_by(kind) if used.memory > 0 and used.memory_used > 0]
+    return bool(held) and max(used.memory_used / used.memory for used in held) <= 1 / ROOMIER
 
 
 def _more_for_rows(job: JobView, shape: Shape, found: GuardFinding, config: PlanningConfig) -> list[Shape]:
@@ -265,7 +266,7 @@ def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanReq
         larger = clamp.within(replace(shape, servers=2 * shape.servers), job.bounds, config)
     if larger == shape or larger.cpu <= shape.cpu or larger.workers < shape.workers:
         return None
-    why = f"{used.hottest.role} uses {used.share:.0%} of its CPU while sampling: more of it, then on with sampling"
+    why = f"{used.hottest.role} uses {used.share:.0%} of its CPU while sampling: it gets more, then sampling continues"
     return PlanRequest(plan=_plan(job, larger, why, config, PlanningStage.SAMPLING), rank=SIZE)
 
 
@@ -311,13 +312,13 @@ def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest 
 
 def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
     """Return the shape with the known memory need per server, and at least the servers that guards requested."""
-    asked = [one.servers or shape.servers + 1 for one in job.findings if one.trouble is FindingKind.MEMORY]
+    asked = [finding.servers or shape.servers + 1 for finding in job.findings if finding.trouble is FindingKind.MEMORY]
     servers = max([shape.servers, *asked])
     memory = job.need.of_server(servers) if job.need.rows or job.need.server else shape.server_memory
     return clamp.within(replace(shape, servers=servers, server_memory=memory), job.bounds, config, need=job.need)
 
 
-def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
+def repair(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
     """Return a plan for a job that has its size: relieve a hot server, or use idle server cores."""
     servers, workers = measurements.use(job, RoleKind.SERVER), measurements.use(job, RoleKind.WORKER)
     if servers is None or workers is None:
@@ -343,8 +344,8 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
     return "it has its size"
 
 
-def given_up(lent: LentWorkers, config: PlanningConfig) -> ShapePlan:
-    why = f"others need what {lent.job.extra_workers} workers of low priority take: without them"
+def without_loan(lent: LentWorkers, config: PlanningConfig) -> ShapePlan:
+    why = f"other jobs need the resources of {lent.job.extra_workers} workers of low priority, which are removed"
     return _plan(lent.job, lent.shape, why, config, None)
 
 
@@ -381,15 +382,15 @@ def compared(job: JobView) -> ShapeComparison | None:
     here: list[Profile] = []
     there: list[Profile] = []
     before: Shape | None = None
-    for one in reversed(job.profiles):
-        same = one.shape is now or alike(one.shape, now)
+    for profile in reversed(job.profiles):
+        same = profile.shape is now or alike(profile.shape, now)
         if same and before is None:
-            if one.at >= since and len(here) < MOST:
-                here.append(one)
-        elif not same and (before is None or one.shape is before or alike(one.shape, before)):
-            before = one.shape
-            if one.at < since:
-                there.append(one)
+            if profile.at >= since and len(here) < MOST:
+                here.append(profile)
+        elif not same and (before is None or profile.shape is before or alike(profile.shape, before)):
+            before = profile.shape
+            if profile.at < since:
+                there.append(profile)
         else:
             break
         if len(there) == MOST:
@@ -438,11 +439,11 @@ def alike(one: Shape, other: Shape) -> bool:
 
 def _speeds(windows: Sequence[Profile]) -> list[float]:
     """Return the log throughput of each window, without windows in which nothing was trained."""
-    speeds = (measurements.throughput(one.shape, one.timing) for one in windows)
+    speeds = (measurements.throughput(window.shape, window.timing) for window in windows)
     return [math.log(speed) for speed in speeds if speed is not None and speed > 0]
 
 
 def _mean(logs: Sequence[float]) -> tuple[float, float]:
     mean = sum(logs) / len(logs)
-    spread = sum((one - mean) ** 2 for one in logs) / (len(logs) - 1)
+    spread = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
     return mean, max(LEAST_SPREAD**2, spread) / len(logs)

@@ -69,8 +69,8 @@ class FeatureColumn(NamedTuple):
 
 def feature_columns(jobs: Sequence[Mapping[str, Feature]]) -> dict[str, FeatureColumn]:
     found = {}
-    for name in sorted({name for each in jobs for name in each}):
-        values = [each.get(name, math.nan) for each in jobs]
+    for name in sorted({name for job in jobs for name in job}):
+        values = [job.get(name, math.nan) for job in jobs]
         words = np.array([value if isinstance(value, str) else "" for value in values])
         numbers = np.array([math.nan if isinstance(value, str) else float(value) for value in values])
         found[name] = FeatureColumn(words, numbers)
@@ -186,7 +186,7 @@ class SameHistory:
 def known(history: SameHistory, similar: int | None, smoothing: float | None) -> KnownHistory:
     """Learn from a history once for all jobs that start before it changes."""
     past, notes = sound(history.jobs)
-    features = feature_columns([usable({USER: one.user, **one.features}) for one in past])
+    features = feature_columns([usable({USER: job.user, **job.features}) for job in past])
     lesson = learn(past, features, similar, smoothing)
     return KnownHistory(past, notes, features, lesson, learn_needs(past, lesson.among))
 
@@ -196,18 +196,18 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
     if not past:
         return cold(job, config, "there is no history", notes)
     if not features:
-        return cold(job, config, "no past job has a feature to be known by", notes)
+        return cold(job, config, "no past job has a feature to compare", notes)
     mine = feature_columns([usable({USER: job.identity.user, **job.identity.features})])
     if not mine:
-        return cold(job, config, "it has no feature to be known by", notes)
+        return cold(job, config, "it has no feature to compare", notes)
     # features missing from the new job are unknown before it runs
-    told = {name: one for name, one in features.items() if name in mine}
-    parts = between(mine, told, (1, len(past)))
+    shared = {name: feature for name, feature in features.items() if name in mine}
+    parts = between(mine, shared, (1, len(past)))
     alike = lesson.closeness(parts)
     order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # of equally similar jobs, the newest comes first
     near = [int(at) for at in order if alike[at] > ALIKE]
     if not near:
-        return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
+        return cold(job, config, f"no past job is similar (at best {alike.max():.0%})", notes)
     shape = _shape(smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing))
     needed = predict_need(past, parts, needs)
     if needed is None:
@@ -247,25 +247,25 @@ def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, .
         server_memory=asked.servers * asked.server_memory if asked else 0,
     )
     shape = clamp.within(small, job.bounds, config, need=job.need)
-    return WarmStart(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
+    return WarmStart(shape=shape, why=f"small start for measurements: {because}", warm=False, notes=notes)
 
 
 def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
     """Return the usable past jobs, oldest first, and notes on the skipped jobs."""
     good, bad, unfinished = [], 0, 0
-    for one in history:
-        if one.shape is None or not math.isfinite(one.shape.cpu + one.shape.memory + one.ended_at):
+    for job in history:
+        if job.shape is None or not math.isfinite(job.shape.cpu + job.shape.memory + job.ended_at):
             bad += 1
-        elif not one.finished:
+        elif not job.finished:
             unfinished += 1
         else:
-            good.append(one)
+            good.append(job)
     notes = []
     if bad:
-        notes.append(f"history: {bad} of {len(history)} jobs skipped, their records make no sense")
+        notes.append(f"history: {bad} of {len(history)} jobs skipped, because their records are invalid")
     if unfinished:
-        notes.append(f"history: {unfinished} of {len(history)} jobs skipped, they did not reach their end")
-    return sorted(good, key=lambda one: one.ended_at), tuple(notes)
+        notes.append(f"history: {unfinished} of {len(history)} jobs skipped, because they did not finish")
+    return sorted(good, key=lambda job: job.ended_at), tuple(notes)
 
 
 def learn(
@@ -273,8 +273,8 @@ def learn(
 ) -> Lesson:
     """Choose the feature weights, k and mu that predict the newest jobs best from earlier jobs."""
     recent = past[-BACKTESTED:]
-    newest = {name: one.part(slice(-BACKTESTED, None)) for name, one in features.items()}
-    newest = {name: one for name, one in newest.items() if one.known}
+    newest = {name: feature.part(slice(-BACKTESTED, None)) for name, feature in features.items()}
+    newest = {name: job for name, job in newest.items() if job.known}
     if len(recent) < FEWEST or not newest:
         return Lesson(
             similar=similar or USUAL_SIMILAR,
@@ -283,7 +283,7 @@ def learn(
             among={},
             accuracy=math.nan,
         )
-    finals = np.array([_row(one.shape)[:COMPARED] for one in recent])
+    finals = np.array([_row(job.shape)[:COMPARED] for job in recent])
     parts = between(newest, newest, (len(recent), len(recent)))
     older = np.tri(len(recent), k=-1, dtype=bool)
     telling = learn_distance(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
@@ -354,7 +354,7 @@ ROW_MARGIN = 1.25
 
 
 def predict_need(
-    past: Sequence[PastJob], to_new: Mapping[str, Floats], told: DistanceModel | None
+    past: Sequence[PastJob], to_new: Mapping[str, Floats], model: DistanceModel | None
 ) -> MemoryNeed | None:
     """Predict the memory need of a new job; None without known needs.
 
@@ -364,13 +364,13 @@ def predict_need(
     if not known.any():
         return None
     near, more = known, 1.0
-    if told is not None:
-        apart = np.where(known, told.apart(to_new)[0], np.inf)
+    if model is not None:
+        apart = np.where(known, model.apart(to_new)[0], np.inf)
         near = apart <= apart.min() + ABOUT
-        more = 2.0**told.chance
-        if apart.min() > told.chance + ABOUT:
+        more = 2.0**model.chance
+        if apart.min() > model.chance + ABOUT:
             near = known & (apart <= np.sort(apart)[min(STRANGERS, int(known.sum())) - 1])
-    some = [one.need for one, counts in zip(past, near.tolist(), strict=True) if counts]
+    some = [job.need for job, counts in zip(past, near.tolist(), strict=True) if counts]
     return MemoryNeed(
         worker=max(need.worker for need in some),
         server=max(need.server for need in some),
@@ -379,8 +379,8 @@ def predict_need(
 
 
 def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
-    known = np.array([one.need.rows > 0 for one in past], dtype=bool)
-    return known, np.array([max(float(one.need.rows), 1.0) for one in past])
+    known = np.array([job.need.rows > 0 for job in past], dtype=bool)
+    return known, np.array([max(float(job.need.rows), 1.0) for job in past])
 
 
 def learn_needs(past: Sequence[PastJob], among: Mapping[str, Floats]) -> DistanceModel | None:

@@ -96,8 +96,8 @@ def learn(
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
     by_number: dict[int, list[float]] = {}
-    for one in seen:
-        by_number.setdefault(one.workers, []).append(one.throughput)
+    for rate in seen:
+        by_number.setdefault(rate.workers, []).append(rate.throughput)
     typical = [CapacitySample(workers, median(rates)) for workers, rates in sorted(by_number.items())]
     if weights is not None and len(typical) < len(seen):
         raise errors.BadInput("weights of several measurements of one number of workers: expected one of each")
@@ -119,9 +119,9 @@ def _likely(
 
     A further coefficient must reduce the error below exp(-1 / measurements) times the previous error.
     """
-    rates = np.asarray([one.throughput for one in seen])
+    rates = np.asarray([rate.throughput for rate in seen])
     off = np.asarray(
-        [[1 - rate / curve(one.workers) for one, rate in zip(seen, rates, strict=True)] for curve in curves]
+        [[1 - rate / curve(seen_rate.workers) for seen_rate, rate in zip(seen, rates, strict=True)] for curve in curves]
     )
     squares = np.average(off**2, axis=1, weights=weights) + PRECISION**2
     criterion = len(seen) * np.log(squares) + 2 * np.arange(len(curves))
@@ -138,18 +138,20 @@ def _fit(
     doubt: float = 0.0,
     weights: Sequence[float] | None = None,
 ) -> CapacityCurve:
-    workers = np.asarray([one.workers for one in seen], dtype=float)
-    rates = np.asarray([one.throughput for one in seen], dtype=float)
+    workers = np.asarray([rate.workers for rate in seen], dtype=float)
+    rates = np.asarray([rate.throughput for rate in seen], dtype=float)
     if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
         raise errors.BadInput(f"{len(seen)} measurements of throughput: expected some, of 1 worker or more, above 0")
-    columns = np.stack([FEATURES[kind][each](workers) for each in used], axis=-1)
+    columns = np.stack([FEATURES[kind][feature](workers) for feature in used], axis=-1)
     fewest = int(workers.argmin())
-    alone = np.stack([FEATURES[kind][each](np.ones(1)) for each in used], axis=-1) * rates[fewest] / workers[fewest]
+    alone = (
+        np.stack([FEATURES[kind][feature](np.ones(1)) for feature in used], axis=-1) * rates[fewest] / workers[fewest]
+    )
     doubts = doubt * np.maximum((columns * rates[:, None]).max(axis=0), alone[0]) / batch
     found = relative(columns, rates / batch, doubts, weights)
     coefficients = [0.0] * len(FEATURES[kind])
-    for each, by in zip(used, found, strict=True):
-        coefficients[each] = by
+    for name, by in zip(used, found, strict=True):
+        coefficients[name] = by
     return CapacityCurve(kind=kind, coefficients=tuple(coefficients), batch=batch)
 
 
@@ -244,12 +246,12 @@ def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
     """
     if not steps.number or not steps.seconds or not 0 < size < batch:
         return 1.0
-    each, took = steps.samples / steps.number, steps.seconds / steps.number
-    wide = max(0.0, steps.squared / steps.number - each**2)
-    with_it = steps.crossed / steps.number - each * took
-    doubt = each**2 * PRIOR_STEPS / steps.number
-    by_sample = min(max(0.0, (with_it + doubt * took / each) / (wide + doubt)), took / each)
-    at_all = took - by_sample * each
+    samples_per_step, took = steps.samples / steps.number, steps.seconds / steps.number
+    wide = max(0.0, steps.squared / steps.number - samples_per_step**2)
+    with_it = steps.crossed / steps.number - samples_per_step * took
+    doubt = samples_per_step**2 * PRIOR_STEPS / steps.number
+    by_sample = min(max(0.0, (with_it + doubt * took / samples_per_step) / (wide + doubt)), took / samples_per_step)
+    at_all = took - by_sample * samples_per_step
     return (at_all + by_sample * size) / size / ((at_all + by_sample * batch) / batch)
 
 
@@ -306,11 +308,11 @@ class LearnedCapacity:
         if steps.number:
             rate *= quicker_when_full(costs, batch, steps.samples / steps.number)
         if saturated:
-            return replace(self, steps=costs, seen=_noted(self.seen, len(works), rate, at))
+            return replace(self, steps=costs, seen=_with_rate(self.seen, len(works), rate, at))
         sure = self.seen.get(len(works))
         least = sum(work.samples / max(work.busy_s + work.waited_s, 1e-9) for work in works.values())
-        seen = self.seen if sure is None or least <= sure.rate else _noted(self.seen, len(works), least, at)
-        return replace(self, steps=costs, seen=seen, rested=_noted(self.rested, len(works), rate, at))
+        seen = self.seen if sure is None or least <= sure.rate else _with_rate(self.seen, len(works), least, at)
+        return replace(self, steps=costs, seen=seen, rested=_with_rate(self.rested, len(works), rate, at))
 
     def capacity(self, most: int, *, now: int, at: float, kind: Kind = "async") -> tuple[float, ...] | None:
         """Return the samples per second for 0 to `most` workers; None without measurements.
@@ -323,7 +325,7 @@ class LearnedCapacity:
             return None
         seen = [CapacitySample(workers, rate) for workers, rate, _ in weighed]
         curve = learn(kind, seen, weights=[weight for *_, weight in weighed])
-        largest = max(one.workers for one in seen)
+        largest = max(rate.workers for rate in seen)
         known = [0.0, *(curve(workers) for workers in range(1, most + 1))]
         for workers in range(largest + 1, most + 1):
             known[workers] = min(known[workers], curve(largest) / largest * workers)
@@ -349,10 +351,10 @@ class LearnedCapacity:
         return [(workers, rate, max(LEAST, weight / top)) for workers, rate, weight in found if top > 0]
 
 
-def _noted(seen: dict[int, WorkerRate], workers: int, rate: float, at: float) -> dict[int, WorkerRate]:
+def _with_rate(seen: dict[int, WorkerRate], workers: int, rate: float, at: float) -> dict[int, WorkerRate]:
     before = seen.get(workers)
     return {**seen, workers: WorkerRate(rate if before is None else before.rate + FRESH * (rate - before.rate), at)}
 
 
-def _weight(one: WorkerRate | None, at: float) -> float:
-    return 0.0 if one is None else max(LEAST, 0.5 ** (max(0.0, at - one.at) / FADES_S))
+def _weight(rate: WorkerRate | None, at: float) -> float:
+    return 0.0 if rate is None else max(LEAST, 0.5 ** (max(0.0, at - rate.at) / FADES_S))

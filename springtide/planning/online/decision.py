@@ -103,8 +103,8 @@ def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEff
         newest = step % young + 1  # row of the oldest of the recent stretches, which now counts as settled
         settled = seen[newest] < seen[0]
         begun[0] = np.where(settled, begun[newest], begun[0])
-        for one in (cost, waits):
-            one[:, 0] = np.where(settled, one[:, newest], one[:, 0])
+        for weight in (cost, waits):
+            weight[:, 0] = np.where(settled, weight[:, newest], weight[:, 0])
         waits[:, newest] = waiting[:, None]
         cost[:, newest], begun[newest] = (so_far + prices.change)[:, None], step
         cost[:, newest, place] = np.inf
@@ -131,8 +131,8 @@ def _bound(cost: Array, waits: Array, lag: Array, later: float, again: float) ->
     most = whole.min(axis=(1, 2), keepdims=True) + again
     dear = (whole > most) & np.isfinite(whole)
     cost[1:] = np.where(dear, most, cost[1:])
-    for one in (waits, lag):
-        one[1:][dear] = 0.0
+    for price in (waits, lag):
+        price[1:][dear] = 0.0
 
 
 def _usable(doing: ChangeEffect, step_s: float) -> Array:
@@ -175,8 +175,8 @@ def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
 
 
 def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
-    if (said := _at_once(view, rules)) is not None:
-        return said
+    if (urgent := _at_once(view, rules)) is not None:
+        return urgent
     surprised = _surprised(view, rules)
     outlook = _as_it_is(view) if surprised else view.outlook
     if alert := _alert(view, outlook, rules):
@@ -207,9 +207,9 @@ def _surprised(view: OnlineView, rules: OnlineRules) -> bool:
 
 def _as_it_is(view: OnlineView) -> TrafficOutlook:
     """Return an outlook in which current traffic continues, or the old outlook where it is higher."""
-    mean = tuple(max(view.arrivals, one) for one in view.outlook.mean)
-    high = tuple(max(one, other) for one, other in zip(mean, view.outlook.high, strict=True))
-    return replace(view.outlook, mean=mean, high=high, why="what comes now is taken to go on")
+    mean = tuple(max(view.arrivals, expected) for expected in view.outlook.mean)
+    high = tuple(max(expected, other) for expected, other in zip(mean, view.outlook.high, strict=True))
+    return replace(view.outlook, mean=mean, high=high, why="the current traffic is assumed to continue")
 
 
 def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np.int64]:
@@ -263,7 +263,7 @@ def _alert(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> str
     what = (
         f"{view.arrivals:,.0f} samples/s come"
         if view.arrivals > most * FULL
-        else f"{expected:,.0f} samples/s will come"
+        else f"{expected:,.0f} samples/s are expected"
     )
     return f"cannot keep up: {what}, {capacity.index(most)} workers train {most:,.0f} at most"
 
@@ -271,13 +271,13 @@ def _alert(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> str
 def _why(view: OnlineView, outlook: TrafficOutlook, plan: tuple[int, ...], fallback: bool) -> str:
     ahead = f"{view.arrivals:,.0f} samples/s come, {max(outlook.mean[: len(plan)]):,.0f} at most are expected"
     waits = f", the oldest has waited {view.lag_s / 60:.0f} min" if view.lag_s >= 60 else ""
-    said = f"{ahead}{waits} ({outlook.why})" if outlook.why else f"{ahead}{waits}"
+    reason = f"{ahead}{waits} ({outlook.why})" if outlook.why else f"{ahead}{waits}"
     if fallback:
-        said = f"the forecast was wrong: {said}"
+        reason = f"the forecast was wrong: {reason}"
     if plan[0] != view.workers:
-        return f"from {view.workers} to {plan[0]} workers: {said}"
-    change = next((step for step, one in enumerate(plan) if one != plan[0]), None)
+        return f"from {view.workers} to {plan[0]} workers: {reason}"
+    change = next((step for step, workers in enumerate(plan) if workers != plan[0]), None)
     if change is None:
-        return f"{plan[0]} workers stay: {said}"
+        return f"{plan[0]} workers stay: {reason}"
     minutes = change * outlook.step_s / 60
-    return f"{plan[0]} workers stay, {plan[change]} planned in {minutes:.0f} min: {said}"
+    return f"{plan[0]} workers stay, {plan[change]} planned in {minutes:.0f} min: {reason}"

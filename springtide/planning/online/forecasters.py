@@ -40,21 +40,23 @@ def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: in
     return sound(name, theirs(history, steps), history, steps)
 
 
-def sound(name: str, said: object, history: PastTraffic, steps: int) -> RateForecast:
+def sound(name: str, forecast: object, history: PastTraffic, steps: int) -> RateForecast:
     """Validate a forecast: the requested number of finite values. Clip it to values >= 0 and low <= mean <= high."""
-    if not isinstance(said, RateForecast):
-        raise errors.BadInput(f"forecaster {name!r} gave a {type(said).__name__}; expected a Forecast")
-    if abs(said.step_s - history.step_s) > 1e-9:
-        raise errors.BadInput(f"forecaster {name!r} answers by {said.step_s:g} s; expected {history.step_s:g} s")
+    if not isinstance(forecast, RateForecast):
+        raise errors.BadInput(f"forecaster {name!r} returned a {type(forecast).__name__}; expected a Forecast")
+    if abs(forecast.step_s - history.step_s) > 1e-9:
+        raise errors.BadInput(
+            f"forecaster {name!r} forecasts in steps of {forecast.step_s:g} s; expected {history.step_s:g} s"
+        )
     parts = {}
     for part in ("mean", "low", "high"):
-        values = np.asarray(getattr(said, part), dtype=np.float64)
+        values = np.asarray(getattr(forecast, part), dtype=np.float64)
         if values.shape != (steps,) or not np.isfinite(values).all():
             wrong = f"shape {values.shape}" if values.shape != (steps,) else "numbers that are not finite"
             raise errors.BadInput(f"forecaster {name!r} gave {part} of {wrong}; expected {steps} numbers")
         parts[part] = np.maximum(values, 0.0)
     mean = parts["mean"]
-    return replace(said, mean=mean, low=np.minimum(parts["low"], mean), high=np.maximum(parts["high"], mean))
+    return replace(forecast, mean=mean, low=np.minimum(parts["low"], mean), high=np.maximum(parts["high"], mean))
 
 
 KNOWN_DAYS = 28
@@ -86,21 +88,21 @@ def backtest(
 ) -> BacktestScore:
     """Score forecasts of the past: one every `every_s` seconds, for the following day, from the preceding `known_days`.
     `last` limits the test to the last forecasts."""
-    step, ahead = (round(one / history.step_s) for one in (every_s, DAY_S))
+    step, ahead = (round(seconds / history.step_s) for seconds in (every_s, DAY_S))
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
     if not starts or step < 1 or ahead < 1:
-        raise errors.BadInput(f"{history.days} days of traffic: expected {known_days} and what is to be forecast (1)")
+        raise errors.BadInput(f"{history.days} days of traffic: expected {known_days}, and 1 to forecast")
     off = over = traffic = 0.0
     inside = under = values = 0
     for start in starts:
         came = history.values[start : start + ahead]
-        said = forecaster(history.before(start, days=known_days), ahead)
+        forecast = forecaster(history.before(start, days=known_days), ahead)
         known = ~np.isnan(came)
-        off += float(np.abs(said.mean - came)[known].sum())
-        over += float((said.mean - came)[known].sum())
+        off += float(np.abs(forecast.mean - came)[known].sum())
+        over += float((forecast.mean - came)[known].sum())
         traffic += float(came[known].sum())
-        inside += int(((said.low <= came) & (came <= said.high))[known].sum())
-        under += int((came <= said.high)[known].sum())
+        inside += int(((forecast.low <= came) & (came <= forecast.high))[known].sum())
+        under += int((came <= forecast.high)[known].sum())
         values += int(known.sum())
     share, counted = max(traffic, 1e-9), max(values, 1)
     return BacktestScore(off / share, inside / counted, under / counted, over / share, len(starts))
@@ -142,6 +144,6 @@ def choose(
 def _compared(best: str, scores: Mapping[str, BacktestScore], last: int) -> str:
     if best not in scores:
         return "no forecaster could answer"
-    others: Sequence[str] = [f"{name} {one.wape:.1%}" for name, one in scores.items() if name != best]
+    others: Sequence[str] = [f"{name} {score.wape:.1%}" for name, score in scores.items() if name != best]
     beside = f" ({', '.join(others)})" if others else ""
     return f"{best} is chosen: {scores[best].wape:.1%} off on the last {last} days{beside}"

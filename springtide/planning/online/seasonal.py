@@ -45,8 +45,8 @@ def at_todays_level(member: Member) -> Member:
     """Scale a member by the ratio of the last day to the member's forecast of it."""
 
     def forecast(past: Array, day: int, steps: int) -> Array:
-        said = member(past[:-day], day, day)
-        level = float(past[-day:].sum() / max(said.sum(), 1e-9))
+        forecast = member(past[:-day], day, day)
+        level = float(past[-day:].sum() / max(forecast.sum(), 1e-9))
         return np.asarray(member(past, day, steps) * np.clip(level, *LEVEL))
 
     return forecast
@@ -57,8 +57,8 @@ def from_the_last_hours(member: Member) -> Member:
 
     def forecast(past: Array, day: int, steps: int) -> Array:
         back = max(1, RECENT_H * day // 24)
-        said = member(past[:-back], day, back)
-        level = np.clip(float(past[-back:].sum() / max(said.sum(), 1e-9)), *RECENT)
+        forecast = member(past[:-back], day, back)
+        level = np.clip(float(past[-back:].sum() / max(forecast.sum(), 1e-9)), *RECENT)
         fades = np.exp(-(np.arange(steps) + 0.5) / (FADES_H * day / 24))
         return np.asarray(member(past, day, steps) * level**fades)
 
@@ -87,9 +87,9 @@ def coarsely(member: Member) -> Member:
     def forecast(past: Array, day: int, steps: int) -> Array:
         times = day // COARSE if day > COARSE and day % COARSE == 0 else 1
         halves = past[len(past) % times :].reshape(-1, times).mean(axis=1)
-        said = member(halves, day // times, -(-steps // times))
-        at = (np.arange(len(said) * times) + 0.5) / times - 0.5
-        return np.interp(at, np.arange(len(said)), said)[:steps] if times > 1 else said
+        forecast = member(halves, day // times, -(-steps // times))
+        at = (np.arange(len(forecast) * times) + 0.5) / times - 0.5
+        return np.interp(at, np.arange(len(forecast)), forecast)[:steps] if times > 1 else forecast
 
     return forecast
 
@@ -119,10 +119,10 @@ class MemberWeights:
     tried: int
 
     def forecast(self, past: Array, day: int, steps: int) -> Array:
-        said: Array = np.zeros(steps)
+        forecast: Array = np.zeros(steps)
         for name, share in self.members:
-            said = said + share * MEMBERS[name][0](past, day, steps)
-        return said
+            forecast = forecast + share * MEMBERS[name][0](past, day, steps)
+        return forecast
 
 
 def weigh(history: PastTraffic) -> MemberWeights | None:
@@ -131,28 +131,30 @@ def weigh(history: PastTraffic) -> MemberWeights | None:
     A member that has enough history to forecast, but not enough for a test, gets nearly the best weight.
     """
     past, day = history.filled().values, history.day
-    told: dict[str, Array] = {}
+    forecasts: dict[str, Array] = {}
     off: dict[str, float | None] = {}
     for name, (member, needs) in MEMBERS.items():
         days = min(TRIED_DAYS, len(past) // day - needs)
         if days < 0:
             continue
-        told[name] = _told(member, past, day, days)
-        off[name] = _wape(told[name], _last(history, day, days)) if days else None
-    tested = {name: one for name, one in off.items() if one is not None}
+        forecasts[name] = _past_forecasts(member, past, day, days)
+        off[name] = _wape(forecasts[name], _last(history, day, days)) if days else None
+    tested = {name: error for name, error in off.items() if error is not None}
     if not tested:
         return None
     untried = UNTRIED * min(tested.values())
-    weights = {name: max(untried if one is None else one, EXACT) ** -TRUST for name, one in off.items()}
+    weights = {name: max(untried if error is None else error, EXACT) ** -TRUST for name, error in off.items()}
     total = sum(weights.values())
     shares = {name: weight / total for name, weight in weights.items()}
-    days = min(len(told[name]) for name in tested)
+    days = min(len(forecasts[name]) for name in tested)
     together = np.average(
-        [told[name][len(told[name]) - days :] for name in tested], axis=0, weights=[shares[name] for name in tested]
+        [forecasts[name][len(forecasts[name]) - days :] for name in tested],
+        axis=0,
+        weights=[shares[name] for name in tested],
     )
     came = _last(history, day, days)
     return MemberWeights(
-        members=tuple(sorted(shares.items(), key=lambda one: -one[1])),
+        members=tuple(sorted(shares.items(), key=lambda member: -member[1])),
         wape=_wape(together, came),
         ratios=_ratios(together, came),
         tried=days,
@@ -180,10 +182,10 @@ def calibrated(name: str, member: Member, needs: int, history: PastTraffic, step
     days = min(TRIED_DAYS, len(past) // day - needs)
     if days < 1:
         return forecast(history, steps).because(f"{name} needs {needs + 1} days, {len(past) // day} are known")
-    told, came = _told(member, past, day, days), _last(history, day, days)
+    forecasts, came = _past_forecasts(member, past, day, days), _last(history, day, days)
     mean = np.maximum(member(past, day, steps), 0.0)
-    why = f"{name}; {_wape(told, came):.1%} off on the last {_days(days)}"
-    return _tested(history, mean, _ratios(told, came), days, name, why)
+    why = f"{name}; {_wape(forecasts, came):.1%} off on the last {_days(days)}"
+    return _tested(history, mean, _ratios(forecasts, came), days, name, why)
 
 
 def _tested(history: PastTraffic, mean: Array, ratios: Array, days: int, member: str, why: str) -> RateForecast:
@@ -205,7 +207,7 @@ def interval(ratios: Array, days: int) -> tuple[float, float]:
     return float(np.exp(min(low, 0.0) * wider)), float(np.exp(max(high, 0.0) * wider))
 
 
-def _told(member: Member, past: Array, day: int, days: int) -> Array:
+def _past_forecasts(member: Member, past: Array, day: int, days: int) -> Array:
     """Return the member's forecast of each of the last days, made before that day."""
     starts = [len(past) - back * day for back in range(days, 0, -1)]
     return np.asarray([member(past[:start], day, day) for start in starts]).reshape(days, day)
@@ -216,12 +218,12 @@ def _last(history: PastTraffic, day: int, days: int) -> Array:
     return history.values[len(history.values) - days * day :].reshape(days, day)
 
 
-def _wape(told: Array, came: Array) -> float:
-    return float(np.nansum(np.abs(told - came)) / max(float(np.nansum(came)), 1e-9))
+def _wape(forecast: Array, came: Array) -> float:
+    return float(np.nansum(np.abs(forecast - came)) / max(float(np.nansum(came)), 1e-9))
 
 
-def _ratios(told: Array, came: Array) -> Array:
-    ratios = (came / np.maximum(told, 1e-9)).ravel()
+def _ratios(forecast: Array, came: Array) -> Array:
+    ratios = (came / np.maximum(forecast, 1e-9)).ravel()
     return ratios[~np.isnan(ratios)]
 
 
@@ -234,12 +236,12 @@ def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
     hour = max(1, int(HOUR_S // step_s))
     if len(past) >= day:
         mean, member = last_day(past, day, steps), "like the last day"
-        why = "one day is known: taken to come again, which nothing is known to speak for yet"
+        why = "one day is known: it is assumed to repeat, which is not tested yet"
         low, high = mean * (1 - ONLY_GUESS), mean * (1 + ONLY_GUESS)
     elif len(past):
         mean, member = np.full(steps, float(past[-hour:].mean())), "like the last hour"
         known = f"{len(past) * step_s / HOUR_S:.1f} hours are known, which is less than a day"
-        why = f"{known}: taken to go on as in the last hour"
+        why = f"{known}: traffic is assumed to continue as in the last hour"
         low = np.minimum(mean * (1 - ONLY_GUESS), float(past.min()))
         high = np.maximum(mean * (1 + ONLY_GUESS), float(past.max()))
     else:
@@ -263,26 +265,26 @@ OLDEST = 0.3
 """Weight of the oldest step in the level; the newest has weight 1."""
 
 
-def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
+def outlook(forecast: RateForecast, came: Array) -> TrafficOutlook:
     """Return the remaining steps of a forecast, scaled to the current level. `came` is the actual traffic of its first
     steps, which are complete."""
     over = len(came)
-    left = len(said.mean) - over
+    left = len(forecast.mean) - over
     if left < 1:
-        raise errors.BadInput(f"a forecast of {len(said.mean)} steps, all of which ({over}) are over")
-    ahead_s = (np.arange(left) + 0.5) * said.step_s
-    level = _level(said, came)
-    mean = said.mean[over:] * (1 + (level - 1) * np.exp(-ahead_s / FADES_S))
-    wide = said.high[over:] / np.maximum(said.mean[over:], 1e-9) - 1
+        raise errors.BadInput(f"a forecast of {len(forecast.mean)} steps, which are all over ({over}) are over")
+    ahead_s = (np.arange(left) + 0.5) * forecast.step_s
+    level = _level(forecast, came)
+    mean = forecast.mean[over:] * (1 + (level - 1) * np.exp(-ahead_s / FADES_S))
+    wide = forecast.high[over:] / np.maximum(forecast.mean[over:], 1e-9) - 1
     high = mean * (1 + np.maximum(wide, 0) * np.minimum(1, SURE + (1 - SURE) * ahead_s / UNSURE_S))
-    why = said.why if not over else f"{said.why}; {level:.0%} of it came of late"
-    return TrafficOutlook(step_s=said.step_s, mean=tuple(mean.tolist()), high=tuple(high.tolist()), why=why)
+    why = forecast.why if not over else f"{forecast.why}; {level:.0%} of it arrived recently"
+    return TrafficOutlook(step_s=forecast.step_s, mean=tuple(mean.tolist()), high=tuple(high.tolist()), why=why)
 
 
-def _level(said: RateForecast, came: Array) -> float:
-    looked_at = min(len(came), max(1, round(LOOKED_AT_S / said.step_s)))
+def _level(forecast: RateForecast, came: Array) -> float:
+    looked_at = min(len(came), max(1, round(LOOKED_AT_S / forecast.step_s)))
     if not looked_at:
         return 1.0
     weights = np.linspace(OLDEST, 1, looked_at) if looked_at > 1 else np.ones(1)
-    told = float(said.mean[len(came) - looked_at : len(came)] @ weights)
-    return float(np.clip(came[-looked_at:] @ weights / max(told, 1e-9), *LEVEL_LIMITS))
+    forecast_level = float(forecast.mean[len(came) - looked_at : len(came)] @ weights)
+    return float(np.clip(came[-looked_at:] @ weights / max(forecast_level, 1e-9), *LEVEL_LIMITS))

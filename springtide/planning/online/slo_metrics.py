@@ -91,7 +91,7 @@ class PartitionEnds:
         if first > 1:
             del self.times[: first - 1], self.ends[: first - 1]
 
-    def came(self, offset: int) -> float | None:
+    def arrived_at(self, offset: int) -> float | None:
         place = bisect_right(self.ends, offset)
         if place == 0 or place == len(self.ends):
             return None if place == 0 else self.times[-1]

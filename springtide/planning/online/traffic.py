@@ -173,7 +173,7 @@ class TrafficHistory:
             (number, min(until, (number + 1) * self.step_s) - max(since, number * self.step_s))
             for number in range(first, last + 1)
         ]
-        parts = [each for each in seconds if each[1] > 0]
+        parts = [pair for pair in seconds if pair[1] > 0]
         weights = [length * self._day_before(number) for number, length in parts] if last > first + 1 else []
         if not weights or sum(weights) <= 0:
             weights = [length for _, length in parts]

@@ -34,10 +34,10 @@ class Coefficients:
     """Constant seconds of a step: the sum of the four constants."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            number = getattr(self, each.name)
+        for field in fields(self):
+            number = getattr(self, field.name)
             if not 0 <= number < numpy.inf:
-                raise errors.BadInput(f"coefficient {each.name} {number!r}; expected a number, 0 or more")
+                raise errors.BadInput(f"coefficient {field.name} {number!r}; expected a number, 0 or more")
 
     @property
     def array(self) -> Array:

@@ -23,7 +23,7 @@ FEWEST = 3
 """Minimum number of configurations for a fit to totals alone."""
 FEWEST_TIMED = 1
 """Minimum number of configurations if each step was timed by term, because each term scales in its own way."""
-NO_NUMBERS = "what was measured spans more than numbers do: no model of it is finite"
+NO_NUMBERS = "the measurements span too many orders of magnitude for a finite model"
 TERMS_PULL = 0.1
 """Weight of the term slopes. Totals are accurate to about 3%, overlapping terms to about 30%."""
 CLEAR = 0.1
@@ -66,8 +66,8 @@ class FittedModel:
     @property
     def why(self) -> str:
         count = len(self.table)
-        said = f"fitted to {count} configuration{'' if count == 1 else 's'}, off by {self.mape:.1%} on the average"
-        return f"{said}; cannot tell yet: {', '.join(self.unclear)}" if self.unclear else said
+        quality = f"fitted to {count} configuration{'' if count == 1 else 's'}, off by {self.mape:.1%} on average"
+        return f"{quality}; cannot tell yet: {', '.join(self.unclear)}" if self.unclear else quality
 
 
 def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: CoreSpeed | None = None) -> FittedModel | str:
@@ -96,7 +96,7 @@ def _checked(table: ProfileTable | str) -> ProfileTable | str:
     fewest = FEWEST_TIMED if table.timed else FEWEST
     if len(table) >= fewest:
         return table
-    return f"{len(table)} configurations measured, at least {fewest} needed: totals of fewer say nothing about others"
+    return f"{len(table)} configurations measured, at least {fewest} needed: fewer do not determine the others"
 
 
 def _design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
@@ -104,7 +104,7 @@ def _design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Arra
     settings = _padded([table.settings for table in tables])
     present = settings[:, :, :1] > 0
     w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(present, settings, 1.0), -1, 0)
-    known = [(one.dense_bytes, one.bandwidth, one.dim, one.batch, one.group) for one in facts]
+    known = [(fact.dense_bytes, fact.bandwidth, fact.dim, fact.batch, fact.group) for fact in facts]
     unknown = numpy.zeros(0)  # the coefficients are to be found
     models = equations.Models(*(unknown,) * 5, *numpy.array(known, dtype=numpy.float64).T[:, :, None])
     columns = equations.step_columns(models, Shapes(w, p, worker_cpu, server_cpu), m)
@@ -151,8 +151,8 @@ def _fit_tables(
     mape = numpy.abs(numpy.expm1(-residuals)).sum(axis=1) / count
     relative = rows * (numpy.sqrt(solution.weights) / fitted_s)[:, :, None]
     information = numpy.swapaxes(relative, 1, 2) @ relative
-    each = numpy.arange(4)
-    information[:, each, each] += numpy.where(varies, pull[:, :4], 0.0) ** 2
+    columns = numpy.arange(4)
+    information[:, columns, columns] += numpy.where(varies, pull[:, :4], 0.0) ** 2
     deviations = _deviations(information, shares, numpy.maximum(rmsle, LEAST_DEVIATION))
     return [
         FittedModel(
@@ -306,10 +306,10 @@ def _bounded(system: Array, wanted: Array, pull: Array, drawn: Array) -> list[Ar
     from scipy import optimize
 
     drawing = numpy.zeros((len(pull), pull.shape[1], pull.shape[1]))
-    each = numpy.arange(pull.shape[1])
-    drawing[:, each, each] = pull
+    rows = numpy.arange(pull.shape[1])
+    drawing[:, rows, rows] = pull
     left, right = numpy.concatenate([system, drawing], axis=1), numpy.concatenate([wanted, drawn], axis=1)
-    return [optimize.nnls(one, other)[0] for one, other in zip(left, right, strict=True)]
+    return [optimize.nnls(matrix, other)[0] for matrix, other in zip(left, right, strict=True)]
 
 
 def _residuals(problem: LeastSquares, found: Array) -> Array:

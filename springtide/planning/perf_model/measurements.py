@@ -42,10 +42,10 @@ def throughput(shape: Shape, timing: TimingSum) -> float | None:
 def shapes(job: JobView) -> set[Shape]:
     found: set[Shape] = set()
     last: Shape | None = None
-    for one in job.profiles:
-        shape = one.shape
+    for profile in job.profiles:
+        shape = profile.shape
         # only where the shape changes: a job keeps a shape for many windows
-        if shape is not last and shape != last and _sound(one):
+        if shape is not last and shape != last and _sound(profile):
             found.add(shape)
             last = shape
     return found
@@ -56,11 +56,13 @@ def now(job: JobView) -> ShapeSpeed | None:
     since = changed_at if changed_at is not None else -math.inf
     shape = job.at_work
     recent = [
-        one for one in job.profiles if one.at >= since and (one.shape is shape or one.shape == shape) and _sound(one)
+        profile
+        for profile in job.profiles
+        if profile.at >= since and (profile.shape is shape or profile.shape == shape) and _sound(profile)
     ]
     if not recent:
         return None
-    timing = total(one.timing for one in recent)
+    timing = total(profile.timing for profile in recent)
     speed = throughput(recent[0].shape, timing)
     if speed is None:
         return None
@@ -81,12 +83,12 @@ def spent(job: JobView, kind: RoleKind) -> float | None:
     in portions (see `of_cores`).
     """
     eras: list[tuple[Shape, list[float], list[float]]] = []
-    for one in job.profiles[-NEWEST:]:
-        used = one.worker_cores if kind is RoleKind.WORKER else one.server_cores
-        if used is None or not 0 < used < math.inf or (speed := throughput(one.shape, one.timing)) is None:
+    for profile in job.profiles[-NEWEST:]:
+        used = profile.worker_cores if kind is RoleKind.WORKER else profile.server_cores
+        if used is None or not 0 < used < math.inf or (speed := throughput(profile.shape, profile.timing)) is None:
             continue
-        if not eras or (one.shape is not eras[-1][0] and one.shape != eras[-1][0]):
-            eras.append((one.shape, [], []))
+        if not eras or (profile.shape is not eras[-1][0] and profile.shape != eras[-1][0]):
+            eras.append((profile.shape, [], []))
         eras[-1][1].append(used)
         eras[-1][2].append(speed)
     total = count = 0.0
@@ -126,12 +128,12 @@ def use(job: JobView, kind: RoleKind) -> CoreUse | None:
     current throughput. The ratios between roles stay as measured.
     """
     used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None
-    for one in job.uses:
-        mine, cpu = one.cpu_used, one.cpu
-        if one.role.kind is kind and 0 <= mine < math.inf and 0 < cpu < math.inf:
+    for use in job.uses:
+        mine, cpu = use.cpu_used, use.cpu
+        if use.role.kind is kind and 0 <= mine < math.inf and 0 < cpu < math.inf:
             used, given, count = used + mine, given + cpu, count + 1
             if mine / cpu > share:
-                share, hottest = mine / cpu, one
+                share, hottest = mine / cpu, use
     if hottest is None or not used > 0:
         return None
     a_sample, here = spent(job, kind), now(job)

@@ -65,7 +65,7 @@ def observe(
     """Return the profiles of all usable windows since the job has this shape. `spent` is sorted by time."""
     spans: dict[int, list[tuple[WorkerReading, WorkerReading]]] = {}
     last: dict[int, WorkerReading] = {}
-    for reading in sorted(readings, key=lambda one: one.at):
+    for reading in sorted(readings, key=lambda reading: reading.at):
         before, last[reading.worker] = last.get(reading.worker), reading
         if before is not None and _is_usable(before, reading, since, rules):
             spans.setdefault(int((reading.at - since) // rules.window_s), []).append((before, reading))
@@ -92,8 +92,8 @@ def _is_usable(before: WorkerReading, after: WorkerReading, since: float, rules:
 
 def _cores(spent: Sequence[CoreSeconds], begin: float, end: float) -> tuple[float | None, float | None]:
     """Return the cores of workers and servers in a window; None if counts cover too little of it."""
-    first = bisect.bisect_left(spent, begin, key=lambda one: one.at)
-    last = bisect.bisect_right(spent, end, key=lambda one: one.at) - 1
+    first = bisect.bisect_left(spent, begin, key=lambda reading: reading.at)
+    last = bisect.bisect_right(spent, end, key=lambda reading: reading.at) - 1
     seconds = spent[last].at - spent[first].at if last > first else 0.0
     if seconds < COUNTED * (end - begin):
         return None, None
@@ -106,13 +106,13 @@ def _between(before: WorkerReading, after: WorkerReading) -> TimingSum:
 
 
 def _without_odd(profiles: list[Profile]) -> list[Profile]:
-    logs = [math.log(one.step_s) if one.step_s > 0 else math.nan for one in profiles]
-    known = [one for one in logs if math.isfinite(one)]
+    logs = [math.log(profile.step_s) if profile.step_s > 0 else math.nan for profile in profiles]
+    known = [log for log in logs if math.isfinite(log)]
     if len(known) < FEWEST_WINDOWS:
         return profiles
     middle = median(known)
-    spread = max(1.4826 * median(abs(one - middle) for one in known), LEAST_SPREAD)
-    return [one for one, log in zip(profiles, logs, strict=True) if abs(log - middle) <= DEVIATIONS * spread]
+    spread = max(1.4826 * median(abs(value - middle) for value in known), LEAST_SPREAD)
+    return [profile for profile, log in zip(profiles, logs, strict=True) if abs(log - middle) <= DEVIATIONS * spread]
 
 
 RECENT = 16

@@ -53,7 +53,7 @@ _fields = operator.attrgetter(*FIELDS)
 
 
 def columns(many: Iterable[Shape]) -> ShapeColumns:
-    rows = np.array([_fields(one) for one in many], dtype=np.float64)
+    rows = np.array([_fields(shape) for shape in many], dtype=np.float64)
     return ShapeColumns(*rows.reshape(-1, len(FIELDS)).T)
 
 

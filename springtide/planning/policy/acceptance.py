@@ -21,7 +21,7 @@ SPARE = 1.1
 def refused(advice: Advice, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
     """Return why a master must not follow the advice of an adviser; empty if it may."""
     if advice.epoch != epoch:
-        return f"it is for the job as it was (epoch {advice.epoch}, now {epoch})"
+        return f"it is for an earlier state of the job (epoch {advice.epoch}, now {epoch})"
     if advice.data_cores is not None and not 0 <= advice.data_cores < math.inf:
         return f"it gives data workers {advice.data_cores!r} cores"
     plan = advice.plan
@@ -71,7 +71,7 @@ Policy = Callable[[ClusterView, PlanningConfig], Decision]
 def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decision:
     name = getattr(policy, "__name__", type(policy).__name__)
     if not math.isfinite(view.now):
-        return nothing(f"the cluster's clock says {view.now}: nothing can be decided by it")
+        return nothing(f"the cluster's clock says {view.now}: no decision can use it")
     try:
         decision: Any = policy(view, config)
     except (Exception, SystemExit) as error:  # a policy may be third-party code; jobs must continue
@@ -80,15 +80,13 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
         return nothing(f"policy {name} failed: it answered with {type(decision).__name__}; expected a Decision")
     try:
         if fault := _malformed(decision):
-            return nothing(f"policy {name} failed: it answered with a decision that is none: {fault}")
-        return kept(decision, view, config)
+            return nothing(f"policy {name} failed: it answered with an invalid decision: {fault}")
+        return without_impossible(decision, view, config)
     except Exception as error:  # plans may contain any type
-        return nothing(
-            f"policy {name} failed: it answered with plans that make no sense: {type(error).__name__}: {error}"
-        )
+        return nothing(f"policy {name} failed: it answered with invalid plans: {type(error).__name__}: {error}")
 
 
-def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decision:
+def without_impossible(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decision:
     """Return the decision without impossible plans. Plans that shrink jobs come first, then plans that grow jobs while
     there is room."""
     jobs = {job.name: job for job in view.jobs}
@@ -101,7 +99,7 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
         else:
             sound.append(plan)
     taken = {job.name: resources_of(job.shape) for job in view.jobs}
-    cpu, memory = sum(each.cpu for each in taken.values()), sum(each.memory for each in taken.values())
+    cpu, memory = sum(budget.cpu for budget in taken.values()), sum(budget.memory for budget in taken.values())
     accepted: list[ShapePlan] = []
     for growing in (False, True):
         for plan in sound:
@@ -121,7 +119,7 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
     if not refused:
         return decision
     plans = tuple(accepted)
-    why = decision.why if plans else f"nothing is left of the decision ({decision.why})"
+    why = decision.why if plans else f"no plan of the decision is left ({decision.why})"
     return Decision(plans=plans, why=why, notes=(*decision.notes, *refused))
 
 
@@ -138,7 +136,7 @@ def _malformed(decision: Any) -> str:
 
 def plan_fault(plan: object, job: JobView | None, config: PlanningConfig) -> str:
     if not isinstance(plan, ShapePlan) or not isinstance(plan.shape, Shape):
-        return "it is no plan"
+        return "it is not a plan"
     if job is None:
         return "there is no such job"
     shape = plan.shape
@@ -146,7 +144,7 @@ def plan_fault(plan: object, job: JobView | None, config: PlanningConfig) -> str
     if not all(isinstance(number, int) for number in whole):
         return f"{shape.workers!r} workers, {shape.servers!r} servers; expected whole numbers (int), of bytes too"
     if not isinstance(plan.reason, str) or not math.isfinite(shape.cpu + shape.memory):
-        return f"it has no reason in words, or no shape: {plan}"
+        return f"it has no reason as text, or no shape: {plan}"
     if not job.bounds.holds(plan.shape):
         return f"{plan.shape} is not within the job's bounds or quota"
     if plan.extra_workers > config.extra_workers:

@@ -92,9 +92,11 @@ def _one(
         )
         thin = front.thin(MOST)
         shapes = [thin.shapes.shape(place) for place in range(len(thin))]
-        shapes += [shape for shape in _named(job, plan) if not any(_alike(shape, one) for one in shapes)]
+        shapes += [shape for shape in _named(job, plan) if not any(_alike(shape, known) for known in shapes)]
         options = [(shape, min(float(model.predict(shape)), measurements.ceiling_of(pace, shape))) for shape in shapes]
-        unclear = "; not all is clear yet, so a job that has its size is changed only to shapes near those measured"
+        unclear = (
+            "; the model is still uncertain, so a job that has its size changes only to shapes near the measured ones"
+        )
         why = front.why + (unclear if model.unclear else "")
         shares = _shares(model, job.shape) if job.shape else None
     listed = [
@@ -107,7 +109,7 @@ def _one(
         )
         for shape, speed in options
     ]
-    listed.sort(key=lambda one: (one.cost, one.throughput or 0.0))
+    listed.sort(key=lambda option: (option.cost, option.throughput or 0.0))
     return JobOutlook(
         job=job.name, model=model, measured=measured, options=tuple(listed), why=why, plan=plan, shares=shares
     )
@@ -127,7 +129,7 @@ def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBou
 
 def _named(job: JobView, plan: ShapePlan | None) -> list[Shape]:
     known = [job.shape] if job.shape else []
-    if plan is not None and not any(_alike(plan.shape, one) for one in known):
+    if plan is not None and not any(_alike(plan.shape, shape) for shape in known):
         known.append(plan.shape)
     return known
 

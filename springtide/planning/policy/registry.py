@@ -38,10 +38,10 @@ def found(name: str) -> Policy:
 
 def safe(policy: Policy) -> Policy:
     @functools.wraps(policy)
-    def asked(view: ClusterView, config: PlanningConfig) -> Decision:
+    def checked_policy(view: ClusterView, config: PlanningConfig) -> Decision:
         return acceptance.decide(policy, view, config)
 
-    return asked
+    return checked_policy
 
 
 def names_of(built_in: Iterable[str], group: str) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def find(name: str, built_in: Mapping[str, Plugin], group: str, kind: str) -> Pl
         except (Exception, SystemExit) as error:  # a plug-in's import may raise anything
             package = point.dist.name if point.dist else point.value
             raise errors.BadInput(
-                f"{kind} {name!r} of package {package} cannot be loaded from {point.value!r}: {_said(error)}; "
+                f"{kind} {name!r} of package {package} cannot be loaded from {point.value!r}: {_error_text(error)}; "
                 f"reinstall the package or choose another {kind}"
             ) from error
         return _callable(name, loaded, kind)
@@ -79,17 +79,19 @@ def _by_dotted_name(name: str, kind: str) -> Plugin:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         if not isinstance(error, ImportError):
-            raise errors.BadInput(f"{kind} {name!r}: module {module} cannot be imported: {_said(error)}") from error
+            raise errors.BadInput(
+                f"{kind} {name!r}: module {module} cannot be imported: {_error_text(error)}"
+            ) from error
         raise errors.BadInput(
             f"{kind} {name!r}: module {module} cannot be imported ({error}); is its folder on the Python path?"
         ) from error
     if not hasattr(loaded, function):
-        known = [each for each, what in vars(loaded).items() if callable(what) and not each.startswith("_")]
+        known = [name for name, what in vars(loaded).items() if callable(what) and not name.startswith("_")]
         raise errors.UnknownName(f"{kind} in {module}", function, known)
     return _callable(name, getattr(loaded, function), kind)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
 
 

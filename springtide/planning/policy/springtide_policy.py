@@ -57,7 +57,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         else:
             notes.append(f"{job.name}: {step}")
     waiting: list[JobView] = []
-    for wish in sorted(wishes, key=lambda one: (one.rank, jobs[one.plan.job].progress.submitted_at)):
+    for wish in sorted(wishes, key=lambda wish: (wish.rank, jobs[wish.plan.job].progress.submitted_at)):
         notes += [note for note in wish.notes if note not in notes]
         job = jobs[wish.plan.job]
         plan = _placed(wish, job, room, config)
@@ -69,12 +69,12 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
             if job.shape is None:
                 waiting.append(job)
     with np.errstate(all="ignore"):  # measurements may hold any value; the results are checked
-        chosen, said = _shared_out(ready, view, room, waiting, config)
+        chosen, remarks = _shared_out(ready, view, room, waiting, config)
     plans += chosen
-    notes += said
-    plans += _given_up(lent, room, config)
+    notes += remarks
+    plans += _return_loans(lent, room, config)
     if not plans:
-        return nothing(f"none of {len(view.jobs)} jobs is to be changed", *notes)
+        return nothing(f"none of {len(view.jobs)} jobs needs a change", *notes)
     return Decision(plans=tuple(plans), why=f"{len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
 
 
@@ -86,12 +86,9 @@ def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningCon
     if held == wish.plan.shape:
         return wish.plan
     if wish.rank == stages.URGENT or (job.shape is not None and held.cpu <= job.shape.cpu):
-        return f"{wish.plan.reason}; there is no room for that now"
+        return f"{wish.plan.reason}; there is no room for it now"
     return replace(
-        wish.plan,
-        shape=held,
-        cost=cost(held, config.prices),
-        reason=f"{wish.plan.reason}; as much of it as there is room for",
+        wish.plan, shape=held, cost=cost(held, config.prices), reason=f"{wish.plan.reason}; reduced to the free room"
     )
 
 
@@ -101,52 +98,54 @@ def _shared_out(
     """Let jobs with a model bid for the remaining capacity, and repair the jobs that keep their shape."""
     notes: list[str] = []
     bids: list[Bid] = []
-    found = [measurements.pace_of(one.job, one.measured.throughput) for one in ready]
-    models = fit.fit_many([(one.job.profiles, one.job.facts) for one in ready], found)
+    found = [measurements.pace_of(bidder.job, bidder.measured.throughput) for bidder in ready]
+    models = fit.fit_many([(bidder.job.profiles, bidder.job.facts) for bidder in ready], found)
     bidders = [
-        bidding.Bidder(one, model, pace)
-        for one, model, pace in zip(ready, models, found, strict=True)
+        bidding.Bidder(bidder, model, pace)
+        for bidder, model, pace in zip(ready, models, found, strict=True)
         if isinstance(model, fit.FittedModel)
     ]
     made = iter(bidding.bids(bidders, view, config))
-    for one, model in zip(ready, models, strict=True):
+    for ready_job, model in zip(ready, models, strict=True):
         bid = next(made) if isinstance(model, fit.FittedModel) else model
         if isinstance(bid, str):
-            notes.append(f"{one.job.name}: {bid}")
+            notes.append(f"{ready_job.job.name}: {bid}")
         else:
             bids.append(bid)
     left = ResourceBudget(
-        cpu=max(0.0, room.cpu + sum(one.now.cpu for one in bids)),
-        memory=max(0.0, room.memory + sum(one.now.memory for one in bids)),
+        cpu=max(0.0, room.cpu + sum(bid.now.cpu for bid in bids)),
+        memory=max(0.0, room.memory + sum(bid.now.memory for bid in bids)),
     )
     reserved = sum((resources_of(job.bounds.least) for job in waiting), NOTHING)
     decision = choose.choose(bids, left - reserved, config)
     if waiting and not decision.plans:
         decision = choose.choose(bids, left, config)
     plans = list(decision.plans)
-    jobs = {one.job.name: one.job for one in ready}
+    jobs = {bidder.job.name: bidder.job for bidder in ready}
     for plan in plans:
         room.change(jobs[plan.job].shape, plan.takes)
     notes += [decision.why, *decision.notes] if bids else []
     changed = {plan.job for plan in plans}
-    for one in ready:
-        if one.job.name not in changed:
-            mended = stages.mend(one.job, one.measured.shape, config)
-            if isinstance(mended, ShapePlan) and room.beside(one.job.shape).fits(mended.takes.cpu, mended.takes.memory):
+    for ready_job in ready:
+        if ready_job.job.name not in changed:
+            mended = stages.repair(ready_job.job, ready_job.measured.shape, config)
+            if isinstance(mended, ShapePlan) and room.beside(ready_job.job.shape).fits(
+                mended.takes.cpu, mended.takes.memory
+            ):
                 plans.append(mended)
-                room.change(one.job.shape, mended.takes)
-            elif one.job.stage is not PlanningStage.ADJUSTING:
-                notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
+                room.change(ready_job.job.shape, mended.takes)
+            elif ready_job.job.stage is not PlanningStage.ADJUSTING:
+                notes.append(f"{ready_job.job.name}: {mended if isinstance(mended, str) else mended.reason}")
     return plans, notes
 
 
-def _given_up(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfig) -> list[ShapePlan]:
+def _return_loans(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfig) -> list[ShapePlan]:
     """Remove low-priority workers beyond quotas if the other jobs leave no room for them."""
     plans = []
-    for one in lent:
-        takes = one.takes
+    for loan in lent:
+        takes = loan.takes
         if takes.cpu > room.cpu * (1 + ROUNDING) or takes.memory > room.memory:
-            plans.append(stages.given_up(one, config))
+            plans.append(stages.without_loan(loan, config))
         else:
             room.cpu, room.memory = room.cpu - takes.cpu, room.memory - takes.memory
     return plans

@@ -82,7 +82,7 @@ class UsageMeter:
         if time.monotonic() >= self._read_at + MEASURE_S:
             self._read_at = time.monotonic()
             self._usage = tuple(
-                usage.of_role(life, *used) for each in self._platforms for life, used in each.usage().items()
+                usage.of_role(life, *used) for platform in self._platforms for life, used in platform.usage().items()
             )
         return self._usage
 
@@ -169,7 +169,7 @@ class Agent:
             raise
         except BaseException as error:  # an error of this agent; the job continues if another agent can take it over
             if not self.plan.adopt:
-                why = f"the process that kept the job failed: {type(error).__name__}: {error}".rstrip(": ")
+                why = f"the job's agent failed: {type(error).__name__}: {error}".rstrip(": ")
                 status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
             raise
         finally:
@@ -286,17 +286,17 @@ class Agent:
         lives = [life for life in self._platform.running() if life.role.kind is not RoleKind.MASTER]
         for step in self._reconciler.steps(wanted, lives, at=self._awake.now()):
             match step:
-                case reconcile.StartRole(each):
-                    self._platform.start(self._role_launch(each), self._ended)
-                case reconcile.ResizeRole(each):
-                    limits = ProcessLimits(cpu=each.cpu, memory=each.memory, low=each.low)
-                    held = self._platform.hold(Life(each.role, each.incarnation), limits)
-                    log.info("%s: %s %s", each.role, limits, "from now on" if held else "from its next life on")
+                case reconcile.StartRole(role):
+                    self._platform.start(self._role_launch(role), self._ended)
+                case reconcile.ResizeRole(role):
+                    limits = ProcessLimits(cpu=role.cpu, memory=role.memory, low=role.low)
+                    held = self._platform.hold(Life(role.role, role.incarnation), limits)
+                    log.info("%s: %s %s", role.role, limits, "from now on" if held else "from its next life on")
                 case reconcile.StopRole(life, kill, why):
                     log.info("%s %s: %s", "killing" if kill else "ending", life, why)
                     self._platform.stop(life, kill=kill)
                 case reconcile.LostRole(life):
-                    log.info("%s is gone: it ended while no agent looked", life)
+                    log.info("%s has ended while no agent was watching", life)
                     self._ended(RoleExit(role=life.role, incarnation=life.incarnation, pid=0, evicted=True))
 
     def _ended(self, ended: RoleExit) -> None:

@@ -125,15 +125,15 @@ class MasterSupervisor:
         self._listened_at = None
         self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
         deadline = self._awake.now() + START_S
-        while (said := addresses.read_master(self._files.master)) is None or said.term != self.term:
+        while (location := addresses.read_master(self._files.master)) is None or location.term != self.term:
             if self._gone.is_set() or self._awake.now() > deadline:
                 how = str(self.last_exit) if self._gone.is_set() else f"it did not listen within {START_S:g} s"
                 raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
             await asyncio.sleep(0.01)
-        if said.error:
-            raise connection.as_error(messages.RequestRefused(said.kind, said.error))
+        if location.error:
+            raise connection.as_error(messages.RequestRefused(location.kind, location.error))
         self._listened_at = self._awake.now()
-        return said
+        return location
 
     async def replace(self, error: errors.MasterUnreachable) -> MasterLocation:
         with contextlib.suppress(TimeoutError):
@@ -170,17 +170,17 @@ class MasterSupervisor:
         await asyncio.sleep(PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)])
 
     async def until_room(self, deadline: float | None = None) -> None:
-        folder, told = self._files.root, False
+        folder, logged = self._files.root, False
         deadline = self._awake.now() + self._disk_s if deadline is None else deadline
         while why := disks.write_error(folder):
             if self._awake.now() >= deadline:
                 raise errors.JobFailed(
-                    f"no master can be started: {folder} takes no files ({why}), and has not for {self._disk_s:g} s "
-                    "(--disk-wait); free some space and go on with --resume"
+                    f"cannot start a master: {folder} has accepted no files ({why}) for {self._disk_s:g} s "
+                    "(--disk-wait); free some space and continue with --resume"
                 )
-            if not told:
-                self._say(f"{folder} takes no files ({why}): the next master waits for up to {self._disk_s:g} s")
-                told = True
+            if not logged:
+                self._say(f"{folder} accepts no files ({why}): the next master waits for up to {self._disk_s:g} s")
+                logged = True
             await asyncio.sleep(ROOM_LOOK_S)
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -56,7 +56,7 @@ class Reconciler:
     limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
 
     def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
-        lives = {Life(each.role, each.incarnation): each for each in wanted}
+        lives = {Life(role.role, role.incarnation): role for role in wanted}
         present = list(running)
         for life in present:
             self.newest[life.role] = max(life.incarnation, self.newest.get(life.role, -1))
@@ -66,25 +66,27 @@ class Reconciler:
         """Resize roles whose wanted limits changed. The limits in force are not compared, because a machine may grant
         less than was wanted."""
         self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
-        for life, each in lives.items():
-            wanted = (each.cpu, each.memory)
+        for life, wanted_role in lives.items():
+            wanted = (wanted_role.cpu, wanted_role.memory)
             if life in running and self.limits.setdefault(life, wanted) != wanted:
                 self.limits[life] = wanted
-                yield ResizeRole(each)
+                yield ResizeRole(wanted_role)
 
     def _starts(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
-        for life, each in lives.items():
+        for life, wanted_role in lives.items():
             if any(superseded(other, life) for other in running):
                 continue
             since = self.wanted_since.setdefault(life, at)
             started = self.newest.get(life.role, -1)
-            if life.incarnation > started and each.joined:  # never start a second process for a life that has joined
+            if (
+                life.incarnation > started and wanted_role.joined
+            ):  # never start a second process for a life that has joined
                 self.newest[life.role] = life.incarnation
                 yield LostRole(life)
-            elif life.incarnation > started and at >= since + each.after_s:
+            elif life.incarnation > started and at >= since + wanted_role.after_s:
                 self.newest[life.role] = life.incarnation
-                self.limits[life] = (each.cpu, each.memory)
-                yield StartRole(each)
+                self.limits[life] = (wanted_role.cpu, wanted_role.memory)
+                yield StartRole(wanted_role)
 
     def _ends(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
         self.asked_at = {life: when for life, when in self.asked_at.items() if life in running}
@@ -93,7 +95,7 @@ class Reconciler:
             if life in lives:
                 continue
             now = wanted_roles.get(life.role)
-            why = "it is not wanted any more" if now is None else f"incarnation {now} takes its place"
+            why = "it is no longer wanted" if now is None else f"incarnation {now} replaces it"
             if now is not None and superseded(life, Life(life.role, now)):
                 yield StopRole(life, kill=True, why=why)
             elif life not in self.asked_at:

@@ -87,7 +87,7 @@ class ForkServerClient:
             folders=folders,
             priority=priority,
         )
-        assert self._asking is not None, "nobody has asked whether it suits"
+        assert self._asking is not None, "it was not checked yet"
         try:
             return fork_server.ask(self._asking, birth, log)
         except OSError:

@@ -55,7 +55,9 @@ class LocalJobHandle:
             except (errors.MasterUnreachable, OSError) as error:
                 root = self.run.files.root
                 if self.run.running and (why := disks.write_error(root)):
-                    raise errors.MasterUnreachable(f"{root} takes no files ({why}): free some space. {error}") from None
+                    raise errors.MasterUnreachable(
+                        f"{root} accepts no files ({why}): free some space. {error}"
+                    ) from None
                 if self.run.running:
                     raise
         return last_status(self.run)
@@ -95,19 +97,19 @@ def last_status(run: logs.JobRun) -> JobStatus:
     if story and story[-1]["event"] == "ended":
         return msgspec.convert(story[-1]["status"], JobStatus)
     until = max((event["at"] for event in story), default=run.card.began_at)
-    told = [event for event in story if event["event"] == "phase"]
+    phases = [event for event in story if event["event"] == "phase"]
     saved = [event for event in story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
-    phase, why = JobPhase.FAILED, "the command that ran it was killed, and the job with it"
-    if told and JobPhase(told[-1]["phase"]).over:
-        phase, why = JobPhase(told[-1]["phase"]), told[-1]["why"]
-    elif told:
-        why += f" (it was {told[-1]['phase']})"
+    phase, why = JobPhase.FAILED, "the command that ran the job was killed, which ended the job"
+    if phases and JobPhase(phases[-1]["phase"]).over:
+        phase, why = JobPhase(phases[-1]["phase"]), phases[-1]["why"]
+    elif phases:
+        why += f" (it was {phases[-1]['phase']})"
     return JobStatus(
         name=run.card.name,
         phase=phase,
         why=why,
         blame=Blame.INFRASTRUCTURE if phase is JobPhase.FAILED else Blame.NONE,
         elapsed_s=until - run.card.began_at,
-        samples=max((event.get("samples", 0) for event in (*told, *saved)), default=0),
+        samples=max((event.get("samples", 0) for event in (*phases, *saved)), default=0),
         checkpoints=CheckpointStatus(number=saved[-1]["number"] if saved else 0),
     )

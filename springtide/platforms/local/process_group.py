@@ -84,12 +84,12 @@ class GuardedProcessGroup:
             self._watchdog = self._launch(self.number)
         except OSError as error:
             self._say(
-                f"the watchdog of this job has died, and no other can be started ({error.strerror}); trying again"
+                f"the watchdog of this job has died, and no other could be started ({error.strerror}); trying again"
             )
             self._stop_looking = asyncio.get_running_loop().call_later(RETRY_S, self._replace).cancel
             return
         dead.communicate()
-        self._say(f"the watchdog of this job (pid {dead.pid}) has died; another takes its place")
+        self._say(f"the watchdog of this job (pid {dead.pid}) has died; another one replaces it")
         self.replace_dead_watchdogs()
 
 
@@ -161,10 +161,10 @@ class Groups:
         return GroupV2(self._folder(base / name))
 
     def _folder(self, path: pathlib.Path) -> pathlib.Path:
-        for each in (path.parent, path):
-            if each.parent.name == self._name or each.name == self._name:
-                each.mkdir(exist_ok=True)
-                self._made[each] = None
+        for folder in (path.parent, path):
+            if folder.parent.name == self._name or folder.name == self._name:
+                folder.mkdir(exist_ok=True)
+                self._made[folder] = None
         return path
 
     def _remove(self, folders: Iterable[pathlib.Path]) -> None:
@@ -175,20 +175,20 @@ class Groups:
     def _complain(self, limits: ProcessLimits, why: str) -> None:
         if limits.any and not self._complained:
             self._complained = True
-            self._say(f"no limits: {why}; going on without. To have them, {HINT}")
+            self._say(f"no limits: {why}; continuing without limits. To enable them, {HINT}")
 
 
 def why_not(limits: ProcessLimits = PROBE) -> str:
     """Return why these limits cannot be enforced here; empty if they can."""
-    said: list[str] = []
-    groups = Groups(said.append)
+    reasons: list[str] = []
+    groups = Groups(reasons.append)
     group = groups.make("probe", limits)
     if group is not None:
         groups.remove(group)
     groups.close()
-    if group is not None and not said:
+    if group is not None and not reasons:
         return ""
-    return said[0].removeprefix("no limits: ").partition(";")[0] if said else "there are no control groups"
+    return reasons[0].removeprefix("no limits: ").partition(";")[0] if reasons else "there are no control groups"
 
 
 def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> bool:

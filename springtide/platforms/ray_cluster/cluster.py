@@ -91,10 +91,10 @@ def unreachable(address: str, error: Exception) -> errors.UserError:
             "no Ray cluster on this machine: start one with `ray start --head`, or give its address with "
             "--address HOST:6379 (on one of its nodes) or --address ray://HOST:10001 (from outside)"
         )
-    said = str(error).strip().splitlines()
+    lines = str(error).strip().splitlines()
     return errors.BadInput(
-        f"no Ray cluster at {address} ({said[0] if said else type(error).__name__}). HOST:6379 works on a node of the "
-        "cluster, ray://HOST:10001 from outside; check that it runs and that the port is open"
+        f"no Ray cluster at {address} ({lines[0] if lines else type(error).__name__}). HOST:6379 works on a node of "
+        "the cluster, ray://HOST:10001 from outside; check that it runs and that the port is open"
     )
 
 
@@ -104,7 +104,7 @@ def explained(address: str, error: Exception) -> errors.UserError:
         return errors.BadInput(f"Ray or Python here and on the cluster differ: {text[:400]}. Install the same versions")
     if "exceeds the maximum size" in text:
         return errors.BadInput(
-            f"the working directory is too large to be shipped: {text[:300]}. Name what is not needed in a .rayignore "
+            f"the working directory is too large to send: {text[:300]}. List unneeded files in a .rayignore "
             "file, put data elsewhere, or put the code on the nodes and leave workingDir out"
         )
     if "not connect" in text or "Connection" in text or "find any running Ray" in text:
@@ -118,7 +118,7 @@ def nodes() -> list[dict[str, Any]]:
 
 def node_lives(node: str) -> bool:
     try:
-        return any(each["NodeID"] == node for each in nodes())
+        return any(known["NodeID"] == node for known in nodes())
     except exceptions.RayError:
         return False
 
@@ -128,7 +128,7 @@ def head_node() -> str:
 
 
 def private_state(look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
-    """Look into Ray's private state; empty if it does not answer or this version of Ray lacks what is looked for."""
+    """Look into Ray's private state; empty if it does not answer or this version of Ray has no such state."""
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
         from ray._private import state
 
@@ -146,7 +146,7 @@ def seats(job: str, homes: Collection[str]) -> Nodes:
     cores = {node: has.get("CPU", 0.0) for node, has in free().items() if node not in going}
     # no public function gives the nodes of actors without a dashboard
     actors = private_state(lambda state: state.actors(actor_state_name="ALIVE")).values()
-    where = {each["Name"]: each["Address"]["NodeID"] for each in actors if each["Name"]}
+    where = {actor["Name"]: actor["Address"]["NodeID"] for actor in actors if actor["Name"]}
     return Nodes(free=cores, homes=homes, noise=job_order.noise(job, where))
 
 
@@ -218,7 +218,7 @@ def client_refused(address: str, code: str, details: str) -> errors.BadInput:
         return errors.BadInput(f"the Ray cluster at {address} needs a token ({details}): {TOKEN}")
     if code == "UNIMPLEMENTED":
         return errors.BadInput(
-            f"the part of Ray at {address} takes no clients: ray:// needs the port of the client server, "
+            f"the part of Ray at {address} accepts no clients: ray:// needs the port of the client server, "
             "10001 unless `ray start --head --ray-client-server-port` says otherwise"
         )
     return errors.BadInput(
@@ -228,8 +228,8 @@ def client_refused(address: str, code: str, details: str) -> errors.BadInput:
     )
 
 
-def session_refused(address: str, said: str) -> errors.BadInput:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def session_refused(address: str, reason: str) -> errors.BadInput:
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
     return errors.BadInput(
         f"the client server at {address} could not begin a session ({lines[-1][:300] if lines else 'no reason'}). "
         "Try again; the reason is in ray_client_server*.err among Ray's logs on the head node"

@@ -23,7 +23,7 @@ def open_job(name: str, where: Mapping[str, str]) -> "RayJobHandle":
     if job_order.read_record(name) is None:
         known = [record.name for record in job_order.all_records()]
         if not known:
-            raise errors.MissingFile(f"no job {name}: this Ray cluster knows none of ours")
+            raise errors.MissingFile(f"no job {name}: this Ray cluster has no Springtide job of this name")
         raise errors.UnknownName("job", name, known)
     return RayJobHandle(name)
 
@@ -77,14 +77,14 @@ class RayJobHandle:
         offsets: dict[str, int] = {}
         for role in roles or self.roles():
             found = self._call("tail", role, lines)
-            said, offsets[role] = found if found is not None else (self._record().logs.get(role, [])[-lines:], 0)
-            yield from (LogLine(role, line) for line in said)
+            log_lines, offsets[role] = found if found is not None else (self._record().logs.get(role, [])[-lines:], 0)
+            yield from (LogLine(role, line) for line in log_lines)
         while follow and cluster.find_steward(self.name) is not None:
             more = self._call("more", offsets) or {}
-            for role, (said, offset) in more.items():
+            for role, (log_lines, offset) in more.items():
                 offsets[role] = offset
                 if not roles or role in roles:
-                    yield from (LogLine(role, line) for line in said)
+                    yield from (LogLine(role, line) for line in log_lines)
             if not more:
                 time.sleep(AGAIN_S)
 
@@ -96,7 +96,7 @@ class RayJobHandle:
     def _record(self) -> job_order.RayJobRecord:
         record = job_order.read_record(self.name)
         if record is None:
-            raise errors.MissingFile(f"job {self.name}: the cluster has forgotten it")
+            raise errors.MissingFile(f"job {self.name}: this Ray cluster no longer has its record")
         return record
 
     def _call(self, method: str, *arguments: Any) -> Any:

@@ -104,17 +104,17 @@ def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping
 
 
 def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
-    each = [node["Resources"] for node in nodes]
-    if not any(has.get("CPU") for has in each):
+    resources = [node["Resources"] for node in nodes]
+    if not any(has.get("CPU") for has in resources):
         raise errors.BadInput("this Ray cluster has no node with processors (CPU): see `ray status`")
     return PlatformCapacity(
-        cpu=sum(has.get("CPU", 0.0) for has in each),
-        memory=sum(has.get("memory", 0.0) for has in each),
-        node_cpu=max(has.get("CPU", 0.0) for has in each),
-        node_memory=max(has.get("memory", 0.0) for has in each),
-        gpus=sum(int(has.get("GPU", 0.0)) for has in each),
+        cpu=sum(has.get("CPU", 0.0) for has in resources),
+        memory=sum(has.get("memory", 0.0) for has in resources),
+        node_cpu=max(has.get("CPU", 0.0) for has in resources),
+        node_memory=max(has.get("memory", 0.0) for has in resources),
+        gpus=sum(int(has.get("GPU", 0.0)) for has in resources),
         holds=False,
-        trouble="Ray keeps what a role asked for as it is, all its life",
+        trouble="Ray does not change the resources of a running role",
     )
 
 
@@ -128,12 +128,12 @@ def lacking(asked: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -
     wanted = {**plain, **asked.get("resources", {})}
     wanted = {name: amount for name, amount in wanted.items() if amount}
     takes = [node for node, has in free.items() if all(has.get(name, 0.0) >= more for name, more in wanted.items())]
-    said = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items()) or "nothing"
+    amounts = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items()) or "nothing"
     if takes:
-        return f"it asks for {said}, and {len(takes)} of {len(free)} nodes have that, but it was not started there"
+        return f"it asks for {amounts}, and {len(takes)} of {len(free)} nodes have that, but it was not started there"
     most = {name: max((has.get(name, 0.0) for has in free.values()), default=0.0) for name in wanted}
     left = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
-    return f"it asks for {said} on one node; of {len(free)} nodes none has that free (the most: {left})"
+    return f"it asks for {amounts} on one node; of {len(free)} nodes none has that free (the most: {left})"
 
 
 KEPT = 50
@@ -186,7 +186,7 @@ def write_record(record: RayJobRecord) -> None:
     packed = zlib.compress(msgspec.msgpack.encode(record), 1)
     internal_kv._internal_kv_put(_key(record.name), packed, overwrite=True, namespace=SPACE)
     if record.ended_at:
-        over = sorted((each for each in all_records() if each.ended_at), key=lambda each: each.ended_at)
+        over = sorted((known for known in all_records() if known.ended_at), key=lambda known: known.ended_at)
         for old in over[:-KEPT]:
             internal_kv._internal_kv_del(_key(old.name), namespace=SPACE)
 

@@ -47,29 +47,29 @@ class NodeDrain:
         try:
             while True:
                 try:
-                    self.look()
+                    self.poll()
                 except Exception:  # Ray may be unreachable; the roles continue, and the next poll may succeed
-                    log.exception("nodes that Ray takes away cannot be seen now")
+                    log.exception("cannot list the nodes that Ray removes")
                 await asyncio.sleep(DRAIN_POLL_S)
         finally:
             for task in self._leaving.values():
                 task.cancel()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         placed, going = self._placed(), self._announced()
         for life in self._leaving.keys() - placed.keys():
             self._leaving.pop(life).cancel()
         for life, node in placed.items():
             if node in going and life not in self._leaving:
                 why = f"Ray takes node {node[:8]} away"
-                log.warning("%s is about to go: %s", life, why)
+                log.warning("%s will be evicted: %s", life, why)
                 self._leaving[life] = asyncio.create_task(self._hand_over(life, why))
 
     async def _hand_over(self, life: Life, why: str) -> None:
         while life in self._placed():
             with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
-                said = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
-                if isinstance(said, messages.EvictionReply) and said.free:
+                reply = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
+                if isinstance(reply, messages.EvictionReply) and reply.free:
                     self._end(life)
                     return
             await asyncio.sleep(NOTICE_S)
@@ -107,7 +107,7 @@ def choose(cpu: float, nodes: Nodes) -> str:
 def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWorkerMove | None:
     """Return the worst-placed data worker for which a strictly better node has room. `placed`: node and cores."""
     feeding = [(life, *where) for life, where in placed.items() if life.role.kind is RoleKind.DATA_WORKER]
-    for life, node, cpu in sorted(feeding, key=lambda one: (nodes.worth(one[1]), one[0]), reverse=True):
+    for life, node, cpu in sorted(feeding, key=lambda entry: (nodes.worth(entry[1]), entry[0]), reverse=True):
         best = choose(cpu, nodes)
         if best and nodes.worth(best) < nodes.worth(node):
             where = "beside a trainer" if best in nodes.homes else "where fewer jobs use the network"
@@ -127,11 +127,11 @@ class DataWorkerMover:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                await self.look()
+                await self.poll()
             except Exception:  # Ray may be unreachable; data workers feed from their current nodes
-                log.exception("whether data workers have better places cannot be seen now")
+                log.exception("cannot look for better nodes for data workers")
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         placed = self._placed()
         if not any(life.role.kind is RoleKind.DATA_WORKER for life in placed):
             return
@@ -149,12 +149,12 @@ class DataWorkerMover:
             del self._tried[found.node]
 
     async def _until_gone(self, found: DataWorkerMove) -> None:
-        told = False
+        logged = False
         while found.life in self._placed():
-            if not told:
+            if not logged:
                 with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
-                    said = await self._ask(messages.EvictionNotice(found.life.role, found.life.incarnation, found.why))
-                    if isinstance(said, messages.EvictionReply) and said.free:
+                    reply = await self._ask(messages.EvictionNotice(found.life.role, found.life.incarnation, found.why))
+                    if isinstance(reply, messages.EvictionReply) and reply.free:
                         return  # the master wants no replacement
-                    told = True
+                    logged = True
             await asyncio.sleep(AGAIN_S)

@@ -82,7 +82,7 @@ class RayPlatform:
             self._seated, self._nodes, lambda request: job_handle.ask_master(files, request)
         )
         watches = (self._tell_where_master_is(), leaving.keep(), moves.keep())
-        self._watches = [asyncio.create_task(each) for each in watches]
+        self._watches = [asyncio.create_task(watch) for watch in watches]
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         asked = job_order.needs(launch.life.role.kind, launch.limits, self._order.wish.resources)

@@ -73,7 +73,7 @@ class RoleActor:
         for name, content in files.items():
             write(self._folder / name, content)
         self._launch = told_where(launch, self._folder, node_address(), variables_of_job())
-        self._platform = LocalPlatform(self._files, self._say)
+        self._platform = LocalPlatform(self._files, self._print)
         pid = self._platform.start(self._launch, self._ended)
         self._started = Started(pid=pid, node=node_id(), host=node_address())
         self._watch = asyncio.create_task(self._leave_when_lonely())
@@ -90,11 +90,11 @@ class RoleActor:
         while True:
             # read before the last check of the log, which then contains all output of an ended process
             gone = self._gone.is_set()
-            if said := self._unsaid():
-                self._told += len(said)
-                sys.stdout.write(said.decode(errors="replace"))
+            if unsent := self._unsent():
+                self._told += len(unsent)
+                sys.stdout.write(unsent.decode(errors="replace"))
                 sys.stdout.flush()
-                return RoleOutput(said=said)
+                return RoleOutput(said=unsent)
             if gone or time.monotonic() >= deadline:
                 return RoleOutput(exit=self._exit)
             with contextlib.suppress(TimeoutError):
@@ -114,7 +114,7 @@ class RoleActor:
     def _files(self) -> logs.RunFiles:
         return logs.RunFiles(self._folder)
 
-    def _unsaid(self) -> bytes:
+    def _unsent(self) -> bytes:
         if self._launch is None:
             return b""
         with open(self._files.log_of(self._launch.life.role), "rb") as file:
@@ -125,13 +125,13 @@ class RoleActor:
         self._exit = ended
         self._gone.set()
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         print(line, flush=True)
 
     async def _leave_when_lonely(self) -> None:
         while time.monotonic() < self._asked_at + LONELY_S:
             await asyncio.sleep(1.0)
-        self._say(f"nobody has asked for this role for {LONELY_S:g} s: its job has no steward any more; it ends")
+        self._print(f"this role ends: its job's steward has not called it for {LONELY_S:g} s")
         self._close()
         os.kill(os.getpid(), signal.SIGKILL)  # a detached actor that nobody calls has no other way to end itself
 

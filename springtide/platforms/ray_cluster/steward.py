@@ -122,7 +122,7 @@ class Steward:
         roles = RayPlatform(self._order, self._files, log.info)
         masters, term = LocalPlatform(self._files, log.info), TermCounter(self._files.root)
         self._agent = Agent(plan, self._files, roles, log.info, masters=masters, next_term=term.next)
-        return await self._agent.run(self._seen)
+        return await self._agent.run(self._on_status)
 
     def _prepared(self) -> RunPlan:
         plan = self._order.plan
@@ -130,7 +130,9 @@ class Steward:
         if not first and not self._files.journal.exists():
             self._end_all()
             plan = restart_plan(plan, str(self._files.root))
-            log.warning("the run folder is gone: begins anew from checkpoint %d", plan.spec.checkpoints.resume_number)
+            log.warning(
+                "the run folder is lost: the job restarts from checkpoint %d", plan.spec.checkpoints.resume_number
+            )
         sweep(pathlib.Path(BASE), at=time.time())
         self._files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
         self._files.logs.mkdir(exist_ok=True)
@@ -143,7 +145,7 @@ class Steward:
                 cluster.kill(actor)
             time.sleep(LOOK_S)
 
-    def _seen(self, status: JobStatus) -> None:
+    def _on_status(self, status: JobStatus) -> None:
         self._status = status
 
     def _leave(self) -> None:

@@ -164,8 +164,8 @@ class Shufflers(RpcMessage, frozen=True):
 def listed(members: Iterable[Shuffler]) -> Shufflers:
     """Return the list of these workers with its digest, which is never 0. All masters compute the same digest for the
     same workers."""
-    ordered = tuple(sorted(members, key=lambda each: each.name))
-    text = "\n".join(f"{each.name} {each.address}" for each in ordered)
+    ordered = tuple(sorted(members, key=lambda member: member.name))
+    text = "\n".join(f"{member.name} {member.address}" for member in ordered)
     return Shufflers(zlib.crc32(text.encode()) + 1, ordered)
 
 

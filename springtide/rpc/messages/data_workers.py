@@ -86,7 +86,7 @@ class Feeders(RpcMessage, frozen=True):
 
 
 def feeds(roster: Feeders, *, stage: int, stages: int) -> tuple[Feeder, ...]:
-    return tuple(each for each in roster.members if stage_of(each.rank, stages) == stage)
+    return tuple(member for member in roster.members if stage_of(member.rank, stages) == stage)
 
 
 class PackageWritten(Request, frozen=True):

@@ -60,7 +60,7 @@ class RpcListener:
         self._pending = PendingHandshakes()
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str, port: int, said: str = "") -> str:
+    async def start(self, host: str, port: int, name: str = "") -> str:
         """Listen, and return the address with the actual port and the advertised host `said`."""
         try:
             self._server = await asyncio.start_server(self._serve, host, port, backlog=1024)
@@ -70,7 +70,7 @@ class RpcListener:
                     f"port {port} on {host} is taken by another process; give another port, or 0 for a free one"
                 ) from error
             raise errors.BadInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        return addresses.join(said or host, self._server.sockets[0].getsockname()[1])
+        return addresses.join(name or host, self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         if self._server:

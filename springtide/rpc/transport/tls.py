@@ -117,8 +117,8 @@ def explain(error: ssl.SSLError) -> str:
     if "CERTIFICATE_REQUIRED" in reason or reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "the peer sent no certificate: is SPRINGTIDE_TLS set on both sides?"
     if "ALERT" in reason:
-        said = reason.split("ALERT_")[-1].replace("_", " ").lower()
-        return f"the peer did not accept this process's certificate, or closed the connection ({said})"
+        alert = reason.split("ALERT_")[-1].replace("_", " ").lower()
+        return f"the peer did not accept this process's certificate, or closed the connection ({alert})"
     return f"TLS failed: {reason.replace('_', ' ').lower()}"
 
 

@@ -349,8 +349,8 @@ def findings(running: SimulatedJob) -> tuple[GuardFinding, ...]:
     found, server = [], Role(RoleKind.SERVER)
     end = running.observed.need.of_server(shape.servers)
     if 0 < shape.server_memory < end:
-        said = f"servers will need {end / GIB:.1f} GiB and have {shape.server_memory / GIB:.1f}"
-        found.append(GuardFinding(trouble=FindingKind.MEMORY, role=server, why=said))
+        reason = f"servers will need {end / GIB:.1f} GiB and have {shape.server_memory / GIB:.1f}"
+        found.append(GuardFinding(trouble=FindingKind.MEMORY, role=server, why=reason))
     if running.tally.ran_out is not None and _of_servers(shape) <= _of_servers(running.tally.ran_out):
         found.append(GuardFinding(trouble=FindingKind.OOM, role=server, why="a server ran out of memory"))
     return tuple(found)

@@ -163,7 +163,7 @@ class Simulation:
         free = self.cluster.free
         for running in due:
             if running.shape is not None:
-                self._look(running)
+                self._observe(running)
         capacity = ResourceBudget(
             cpu=free.cpu + sum(running.reserved.cpu for running in due),
             memory=free.memory + sum(running.reserved.memory for running in due),
@@ -183,7 +183,7 @@ class Simulation:
             running.observed.looked_at, running.observed.news = self.clock.now, running.stage is PlanningStage.SAMPLING
         self._carry_out(decision)
 
-    def _look(self, running: SimulatedJob) -> None:
+    def _observe(self, running: SimulatedJob) -> None:
         self.touch(running)
         before = running.observed.row_counts[-1].samples if running.observed.row_counts else 0.0
         for part in range(1, POINTS + 1):  # points in time at which heartbeats would have reported
@@ -248,17 +248,17 @@ class Simulation:
         if not self.system.mechanisms.elastic and delay > self.world.pods.patience_s:
             self.clock.after(self.world.pods.patience_s, lambda: self.end(running, JobEnd.SCHEDULING))
             return
-        self._tell(running, plan)
+        self._record_reason(running, plan)
         self.clock.after(min(delay, self.world.pods.patience_s), lambda: self._begin(running, plan))
 
     def _begin(self, running: SimulatedJob, plan: ShapePlan) -> None:
         running.launching = False
         running.progress.since = running.started_at = self.clock.now
         running.tally.initial = plan.shape
-        self._settle(running, plan)
+        self._apply_plan(running, plan)
         running.last_change_at = None
         if running.rate.condition.hot > 1:
-            _mend(self, running, 0.0)
+            _schedule_repair(self, running, 0.0)
         if (
             running.stage is PlanningStage.SAMPLING
             and self.system.every_s <= MINUTE_S
@@ -288,7 +288,7 @@ class Simulation:
         if not self._reserve(running, both if beside else physics.larger(now, then)):
             return
         running.launching = True
-        self._tell(running, plan)
+        self._record_reason(running, plan)
         seconds = self._pods_s(running, running.shape, plan.shape)
         if self.system.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
             # new pods initialize together with the others, and that pause is counted separately
@@ -304,11 +304,11 @@ class Simulation:
         assert old is not None
         running.launching = False
         running.tally.changes += 1
-        self._settle(running, plan)
+        self._apply_plan(running, plan)
         if _servers_change(old, new):
             self.pause(running, self.system.mechanisms.pause_s(self.world))
 
-    def _settle(self, running: SimulatedJob, plan: ShapePlan) -> None:
+    def _apply_plan(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """Apply the new shape, release surplus resources and restart the measurements."""
         self.touch(running)
         running.shape, running.extra_workers = plan.shape, plan.extra_workers
@@ -350,7 +350,7 @@ class Simulation:
         del self.launches[:-LAUNCHES], running.observed.launches[:-10]
         return slowest
 
-    def _tell(self, running: SimulatedJob, plan: ShapePlan) -> None:
+    def _record_reason(self, running: SimulatedJob, plan: ShapePlan) -> None:
         self.story.reasons.append((self.clock.now, running.job.name, plan.reason))
 
     def touch(self, running: SimulatedJob) -> None:
@@ -464,26 +464,26 @@ def _slow_down(sim: Simulation, running: SimulatedJob, generation: int, kind: Ro
     else:
         running.rate.condition = replace(before, server_speed=faults.server_speed)
     sim.refresh(running)
-    _mend(sim, running, _one_pod_s(sim, running) if worker else 0.0)
+    _schedule_repair(sim, running, _one_pod_s(sim, running) if worker else 0.0)
 
 
-def _mend(sim: Simulation, running: SimulatedJob, seconds: float) -> None:
+def _schedule_repair(sim: Simulation, running: SimulatedJob, seconds: float) -> None:
     """Schedule the repair after detection: a new pod or moved slots for a live system, else a restart."""
     if not sim.system.mechanisms.relieves:
         return
     if sim.system.mechanisms.servers is ServerChange.RESTART:
         sim.clock.after(sim.world.faults.detect_s, lambda: _restart(sim, running))
     else:
-        sim.clock.after(sim.world.faults.detect_s + seconds, lambda: _mended(sim, running))
+        sim.clock.after(sim.world.faults.detect_s + seconds, lambda: _on_repaired(sim, running))
 
 
 def _restart(sim: Simulation, running: SimulatedJob) -> None:
     if not running.ended:
         sim.pause(running, sim.system.mechanisms.pause_s(sim.world))
-        _mended(sim, running)
+        _on_repaired(sim, running)
 
 
-def _mended(sim: Simulation, running: SimulatedJob) -> None:
+def _on_repaired(sim: Simulation, running: SimulatedJob) -> None:
     """Clear the hot server and the stragglers: slots have moved, and new pods replace slow pods."""
     if not running.ended:
         sim.touch(running)

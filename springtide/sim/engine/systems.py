@@ -138,6 +138,8 @@ def oracle(jobs: Iterable[TrueJob], *, waits: Waits | None = None) -> System:
                 plans.append(
                     ShapePlan(job=seen.name, shape=shape, reason="the truth is known", stage=PlanningStage.ADJUSTING)
                 )
-        return Decision(plans=tuple(plans), why="the truth is known") if plans else nothing("all run at their best")
+        return (
+            Decision(plans=tuple(plans), why="the truth is known") if plans else nothing("all run at their best shape")
+        )
 
     return System(name="oracle", policy=policy)

@@ -98,7 +98,7 @@ def _kinds(world: ClusterWorld, random: np.random.Generator) -> list[TrueJob]:
 
 def jittered(job: TrueJob, random: np.random.Generator, spread: float) -> TrueJob:
     """Vary a job's size: one random factor for computation and one for communication."""
-    compute, move = (math.exp(each) for each in random.normal(0.0, spread, size=2))
+    compute, move = (math.exp(spread_log) for spread_log in random.normal(0.0, spread, size=2))
     known = job.coefficients
     coefficients = Coefficients(
         grad=known.grad * compute, upd=known.upd * move, sync=known.sync * move, emb=known.emb * move, beta=known.beta

@@ -115,7 +115,9 @@ def home_ranks(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
     """Return, for each row of `rank`, the rank that sums it: the lowest rank that has the row. `ids` holds every rank's
     rows."""
     ranks = np.repeat(np.arange(len(ids)), [len(keys) for _, keys in ids])
-    number, first = distinct_rows(np.concatenate([one[0] for one in ids]), np.concatenate([one[1] for one in ids]))
+    number, first = distinct_rows(
+        np.concatenate([table_ids[0] for table_ids in ids]), np.concatenate([table_ids[1] for table_ids in ids])
+    )
     mine: Numbers = ranks[first][number[ranks == rank]]
     return mine
 
@@ -186,8 +188,8 @@ def sum_units(group: Any, units: Sequence[tuple[int, torch.Tensor]]) -> torch.Te
     if not units[0][1].numel():  # the model has no parameter of this data type, on any rank
         return units[0][1]
     ranks, (floats, kind) = group.size(), (units[0][1].numel(), units[0][1].dtype)
-    each = -(-floats // ranks)
-    bounds = [(min(floats, rank * each), min(floats, (rank + 1) * each)) for rank in range(ranks)]
+    chunk = -(-floats // ranks)
+    bounds = [(min(floats, rank * chunk), min(floats, (rank + 1) * chunk)) for rank in range(ranks)]
     parcels = [
         msgspec.msgpack.encode([(place, to_bytes(flat[begin:end])) for place, flat in units]) for begin, end in bounds
     ]
@@ -226,7 +228,10 @@ class UnitGradients:
         """Keep the gradients of the current unit after the loop has stepped; return True for this rank's last unit."""
         if self._now is None:
             return True
-        seen = ([id(one) for one in stepped], [rate for one in stepped for rate in rates_of(one)])
+        seen = (
+            [id(optimizer) for optimizer in stepped],
+            [rate for optimizer in stepped for rate in rates_of(optimizer)],
+        )
         if self._as is not None and self._as != seen:
             raise errors.BadInput(CHANGED.format(what=changed(self._as, seen)))
         self._as, self._done = seen, True
@@ -261,9 +266,9 @@ class UnitGradients:
 
 def rates_of(optimizer: JobOptimizer) -> list[Rate]:
     return [
-        (told, [float(one) for one in (group[name] if isinstance(group[name], tuple | list) else [group[name]])])
+        (label, [float(value) for value in (group[name] if isinstance(group[name], tuple | list) else [group[name]])])
         for group in optimizer.param_groups
-        for name, told in SCHEDULED.items()
+        for name, label in SCHEDULED.items()
         if name in group
     ]
 
@@ -272,7 +277,7 @@ def changed(before: Stepped, now: Stepped) -> str:
     if before[0] != now[0]:
         return "the optimizers that step"
     pairs = zip(before[1], now[1], strict=False)
-    return next((told for (told, old), (_, new) in pairs if old != new), "the parameter groups")
+    return next((label for (label, old), (_, new) in pairs if old != new), "the parameter groups")
 
 
 def exchanged(group: Any, mine: RowGradients) -> RowGradients:

@@ -86,8 +86,10 @@ class GroupModel:
 
 def pack_model(model: GroupModel, place: GroupPosition) -> bytes:
     tensors: list[torch.Tensor] = []
-    plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
-    saved = SavedGroup(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
+    plan = [_pack(optimizer.state_dict(), tensors) for optimizer in model.optimizers]
+    saved = SavedGroup(
+        FORMAT, place, [flat(tensor) for tensor in model.tensors()], plan, [flat(tensor) for tensor in tensors]
+    )
     return msgspec.msgpack.encode(saved)
 
 
@@ -95,7 +97,7 @@ def load_model(model: GroupModel, body: bytes) -> GroupPosition:
     """Restore the model from these bytes and return its position; `BadInput` if they belong to another model."""
     saved = group_model.decode(body)
     own = model.tensors()
-    there, here = [shape for _, shape, _ in saved.dense], [list(one.shape) for one in own]
+    there, here = [shape for _, shape, _ in saved.dense], [list(param.shape) for param in own]
     if there != here or len(saved.plan) != len(model.optimizers):
         raise errors.BadInput(
             f"the group's model has {len(there)} dense tensors and {len(saved.plan)} optimizers, shapes "
@@ -105,9 +107,9 @@ def load_model(model: GroupModel, body: bytes) -> GroupPosition:
     with torch.no_grad():
         for tensor, there_is in zip(own, saved.dense, strict=True):
             tensor.copy_(shaped(*there_is))
-    tensors = [shaped(*one) for one in saved.tensors]
-    for one, packed in zip(model.optimizers, saved.plan, strict=True):
-        one.load_state_dict(_unpack(packed, tensors))
+    tensors = [shaped(*tensor) for tensor in saved.tensors]
+    for optimizer, packed in zip(model.optimizers, saved.plan, strict=True):
+        optimizer.load_state_dict(_unpack(packed, tensors))
     return saved.place
 
 
@@ -125,11 +127,11 @@ def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
         tensors.append(value.detach().to("cpu", copy=True).contiguous())
         return {TENSOR: len(tensors) - 1}
     if isinstance(value, dict):
-        return {key: _pack(each, tensors) for key, each in value.items()}
+        return {key: _pack(part, tensors) for key, part in value.items()}
     if isinstance(value, tuple):
-        return {TUPLE: [_pack(each, tensors) for each in value]}
+        return {TUPLE: [_pack(part, tensors) for part in value]}
     if isinstance(value, list):
-        return [_pack(each, tensors) for each in value]
+        return [_pack(part, tensors) for part in value]
     if isinstance(number := plain(value), PLAIN):
         return number
     raise errors.BadInput(
@@ -143,9 +145,9 @@ def _unpack(value: Any, tensors: list[torch.Tensor]) -> Any:
         if TENSOR in value:
             return tensors[value[TENSOR]]
         if TUPLE in value:
-            return tuple(_unpack(each, tensors) for each in value[TUPLE])
-        return {key: _unpack(each, tensors) for key, each in value.items()}
-    return [_unpack(each, tensors) for each in value] if isinstance(value, list) else value
+            return tuple(_unpack(part, tensors) for part in value[TUPLE])
+        return {key: _unpack(part, tensors) for key, part in value.items()}
+    return [_unpack(part, tensors) for part in value] if isinstance(value, list) else value
 
 
 def put_model(client: TableClient, body: bytes) -> None:

@@ -85,7 +85,7 @@ class CacheDecision:
     def pays(self) -> bool:
         return self._stage in ("begun", "proving", "settled")
 
-    def look(self, features: Sequence[FeatureIds], samples: int) -> None:
+    def observe(self, features: Sequence[FeatureIds], samples: int) -> None:
         self._paper = self._paper or self._probes.open_paper()
         self._sent.append(self._paper(features, samples))
 
@@ -111,7 +111,7 @@ class CacheDecision:
         if self._stage == "watching" and self._seen >= WATCHED + self._cold:
             self._watch()
         elif self._stage == "trying" and len(self._sent) >= TRIED and self._seen >= WATCHED:
-            self._judge()
+            self._decide()
         elif self._stage == "waiting" and self._seen >= self._rest:
             self._go_to("watching")
         elif self._stage == "begun" and on and self._seen >= WARM:
@@ -137,16 +137,19 @@ class CacheDecision:
             self.why = verdict.why
             self._go_to("waiting")
 
-    def _judge(self) -> None:
+    def _decide(self) -> None:
         """Decide by the step times during the simulation, and by the bytes that the schedules would have saved."""
         counted = list(self._sent)[TRIED // 2 :]
         lately = self._recent()
-        moved = (self._probes.moved() - self._moved) / self._seen or statistics.fmean(one.without for one in counted)
-        spared = statistics.fmean(one.without - one.with_caches for one in counted)
+        moved = (self._probes.moved() - self._moved) / self._seen or statistics.fmean(
+            probe.without for probe in counted
+        )
+        spared = statistics.fmean(probe.without - probe.with_caches for probe in counted)
         measured = self._measured(
             saved=min(1.0, spared / moved) if moved > 0 else 0.0,
             slower_s=max(0.0, lately.step_s - self._before.step_s),
-            beside_s=self._probes.risk().workers * self._cost.read_s + statistics.fmean(one.seconds for one in counted),
+            beside_s=self._probes.risk().workers * self._cost.read_s
+            + statistics.fmean(probe.seconds for probe in counted),
         )
         verdict = cache_benefit.decide(measured)
         self._cost.reckoned_s = cache_benefit.reckoned_s(measured) - measured.unseen_s
@@ -176,11 +179,11 @@ class CacheDecision:
         self._moved = self._probes.moved()
 
     def _recent(self) -> "StepTimes":
-        last = sorted(list(self._steps)[-WATCHED:], key=lambda one: one.total_s)
+        last = sorted(list(self._steps)[-WATCHED:], key=lambda step: step.total_s)
         usual = last[len(last) // ODD : len(last) - len(last) // ODD]
         return StepTimes(
-            statistics.fmean(one.total_s for one in usual),
-            statistics.fmean(one.pull_wait_s + one.push_wait_s for one in usual),
+            statistics.fmean(step.total_s for step in usual),
+            statistics.fmean(step.pull_wait_s + step.push_wait_s for step in usual),
             TRIPS * self._probes.round_trip(),
         )
 

@@ -166,7 +166,7 @@ class CacheCoordinator:
         crowded = self.cache is not None and self.cache.crowded
         leads = self._deciding if not self.allotting.place.rank and not empty and not self._split else None
         wish = None if leads is None else leads.wish
-        said = allreduce.RankWords(
+        words = allreduce.RankWords(
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
             last=self._following is None and not empty,
@@ -178,7 +178,7 @@ class CacheCoordinator:
             digest=0 if coming is None else coming.digest,
             refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
         )
-        numbers = allreduce.encode_words(said, tables)
+        numbers = allreduce.encode_words(words, tables)
         # the flags have room for all tables, including tables that cannot be cached
         self._reducer.words[: len(numbers)] = numbers
 

@@ -120,7 +120,7 @@ class SampleAllocator:
         jagged = any(bag[3] for call in calls for bag in call.bags)
         if features is None:
             return self._in_runs(handed, whole)
-        mine = self._in_units([one for one in features if one.table in self._scheduled], len(order.whole))
+        mine = self._in_units([feature for feature in features if feature.table in self._scheduled], len(order.whole))
         made = schedule.schedule(mine, -(-len(order.whole) // self._unit), effort=self._effort)
         rank_of_unit = np.asarray(made.rank_of_sample, dtype=np.int32)
         chosen = np.flatnonzero(np.repeat(rank_of_unit, self._unit)[: len(order.whole)] == self.place.rank)
@@ -134,8 +134,8 @@ class SampleAllocator:
             return
         if (batch := self._whole(handed)) is not None:
             features = scheduler.features_of(self.lookups.announced(batch), len(whole))
-            mine = [one for one in features or () if one.table in self.tables]
-            deciding.look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
+            mine = [feature for feature in features or () if feature.table in self.tables]
+            deciding.observe(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
 
     def _whole(self, handed: ReadBatch) -> Any:
         """Return the group's batch; None if some samples cannot be read. All ranks come to the same result."""
@@ -167,7 +167,7 @@ class SampleAllocator:
 
 def digest_of(features: Sequence[FeatureIds], rank_of_sample: NDArray[np.int32]) -> int:
     sums = zlib.crc32(rank_of_sample.tobytes())
-    for one in features:
-        sums = zlib.crc32(one.ids.tobytes(), zlib.crc32(one.table.to_bytes(4, "little"), sums))
-        sums = sums if one.offsets is None else zlib.crc32(one.offsets.tobytes(), sums)
+    for feature in features:
+        sums = zlib.crc32(feature.ids.tobytes(), zlib.crc32(feature.table.to_bytes(4, "little"), sums))
+        sums = sums if feature.offsets is None else zlib.crc32(feature.offsets.tobytes(), sums)
     return sums or 1

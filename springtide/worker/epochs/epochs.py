@@ -41,7 +41,7 @@ class LoopNames:
         self._positions: set[tuple[tuple[str, int], ...]] = set()
         self._warned = False
 
-    def look(self, frame: FrameType) -> None:
+    def observe(self, frame: FrameType) -> None:
         position = user_loops.position(frame)
         if position in self._positions:
             return
@@ -140,7 +140,7 @@ class EpochTracker:
         self._first = self._next_loop
         if self._given is not None and self._given.boundary:
             self._come_back(frame)
-        self._tell(EpochPlace(epoch, self._first, self._first, self._loops.name), frame)
+        self._report_place(EpochPlace(epoch, self._first, self._first, self._loops.name), frame)
 
     # ---- loops over batches ----
 
@@ -161,13 +161,13 @@ class EpochTracker:
             self._come_back(frame)
         if not self._behind:
             self._link.started_late = ""
-        self._loops.look(frame)
+        self._loops.observe(frame)
         in_plain = EpochPlace(number, number, number + 1, self._loops.name)
         place = in_plain if self._epoch is None else EpochPlace(self._epoch, self._first, number + 1, self._loops.name)
-        self._tell(place, frame)
+        self._report_place(place, frame)
         return BegunLoop(number)
 
-    def handed_out(self, epoch: int) -> None:
+    def on_handed_out(self, epoch: int) -> None:
         if self._behind:
             self._behind = False
             self._link.started_late = f"{self._started} in epoch {epoch}"
@@ -193,10 +193,10 @@ class EpochTracker:
         if not self._restored:
             self._restored = True
             if self.schedules is not None:
-                self.schedules.look(frame)
+                self.schedules.find_schedulers(frame)
             self._registry.come_back()
 
-    def _tell(self, place: EpochPlace, frame: FrameType) -> None:
+    def _report_place(self, place: EpochPlace, frame: FrameType) -> None:
         if self.schedules is not None:
-            self.schedules.look(frame)
+            self.schedules.find_schedulers(frame)
         self._link.reports.begin_epoch(place, self._registry.take(place))

@@ -66,7 +66,7 @@ class ObjectRegistry:
             self._tell(taken, self.place)
 
     def holds(self, obj: Any) -> bool:
-        return any(each is obj for each in self._objects.values())
+        return any(known is obj for known in self._objects.values())
 
     def come_back(self) -> None:
         """Restore all objects, because the script has reached the position of the given states."""
@@ -82,7 +82,7 @@ class ObjectRegistry:
         self._due = self._clock() + self._every_s
         return self.taken
 
-    def rest(self) -> None:
+    def send_if_due(self) -> None:
         if self._objects and not self._quiet and self._clock() >= self._due:
             self.send()
 
@@ -164,13 +164,13 @@ class Schedules:
 
     def __init__(self, optimizers: Sequence[JobOptimizer], registered: Callable[[Any], bool]) -> None:
         self._optimizers, self._registered = list(optimizers), registered
-        self._ids = {id(one) for each in self._optimizers for one in (each, each.own)}
+        self._ids = {id(known) for optimizer in self._optimizers for known in (optimizer, optimizer.own)}
         self._found: dict[str, LRScheduler] = {}
         self._left_out: set[str] = set()
-        self._initial = [[_initial(group) for group in each.param_groups] for each in self._optimizers]
+        self._initial = [[_initial(group) for group in optimizer.param_groups] for optimizer in self._optimizers]
         """Rates that the script sets before training starts."""
 
-    def look(self, frame: types.FrameType | None) -> None:
+    def find_schedulers(self, frame: types.FrameType | None) -> None:
         self._found = {}
         for variables in user_loops.variables(frame):
             for name, scheduler in _schedulers_in(variables):
@@ -188,7 +188,7 @@ class Schedules:
                 log.warning("%s (a %s) is not saved with checkpoints: %s", name, type(scheduler).__name__, error)
 
     def state_dict(self) -> dict[str, Any]:
-        rates = [[_rates(group) for group in each.param_groups] for each in self._optimizers]
+        rates = [[_rates(group) for group in optimizer.param_groups] for optimizer in self._optimizers]
         states = {name: scheduler.state_dict() for name, scheduler in self._found.items()}
         return {"initial": self._initial, "rates": rates, "schedules": states}
 
@@ -224,8 +224,8 @@ def _schedulers_in(variables: Mapping[str, Any]) -> Iterator[tuple[str, LRSchedu
         if issubclass(type(value), LRScheduler):
             yield name, value
         else:
-            inside = [(key, one) for key, one in _parts(value) if issubclass(type(one), LRScheduler)]
-            yield from ((f"{name}.{key}", one) for key, one in inside)
+            inside = [(key, scheduler) for key, scheduler in _parts(value) if issubclass(type(scheduler), LRScheduler)]
+            yield from ((f"{name}.{key}", scheduler) for key, scheduler in inside)
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]]:

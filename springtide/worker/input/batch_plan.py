@@ -50,7 +50,7 @@ class BatchOrder:
 
     @property
     def samples(self) -> int:
-        return sum(one.count for one in self.ranges)
+        return sum(part.count for part in self.ranges)
 
     @property
     def epoch(self) -> int:
@@ -133,7 +133,7 @@ def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
     Servers identify a group's step by its number, so only the number of samples in a rank's range matters.
     """
     assert order.whole is not None
-    ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
+    ranges = tuple(dataclasses.replace(part, count=len(chosen)) for part in order.ranges)
     return dataclasses.replace(
         order, indices=order.whole[chosen], ranges=ranges, share=len(chosen) / len(order.whole), places=chosen
     )

@@ -63,7 +63,7 @@ def rows_of(batch: Any, samples: int, places: torch.Tensor) -> Any:
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(rows_of(value, samples, places) for value in batch))
     if isinstance(batch, tuple | list):
-        if batch and len(batch) == samples and not any(isinstance(one, torch.Tensor) for one in batch):
+        if batch and len(batch) == samples and not any(isinstance(item, torch.Tensor) for item in batch):
             return type(batch)(batch[place] for place in places.tolist())
         return type(batch)(rows_of(value, samples, places) for value in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):

@@ -152,7 +152,7 @@ class Batches:
                 else:
                     self.epoch, self.completes_step = now.order.epoch, now.order.last
                     if self._tracker is not None and not handed_out:
-                        self._tracker.handed_out(self.epoch)
+                        self._tracker.on_handed_out(self.epoch)
                     handed_out = True
                     self._step.hand_out(now, None if following is None or following.batch is None else following)
                     yield now.batch if (splitting := self._splitting()) is None else splitting.hand_out(now)
@@ -198,7 +198,7 @@ class Batches:
 
     def _end_batch(self) -> None:
         if (splitting := self._splitting()) is not None:
-            splitting.taken_back()
+            splitting.on_batch_done()
 
     def _leave(self) -> None:
         """End the pass after a break or an error. If the process is ending, do not wait."""

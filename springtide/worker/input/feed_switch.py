@@ -55,7 +55,7 @@ class DataWorkerFeed:
     @property
     def fed(self) -> bool:
         there = self._packaged is not None and self._feed is not None and self._feed.state.workers > 0
-        return there and self._wanted and not self.splitting.received.wrong
+        return there and self._is_wanted and not self.splitting.received.wrong
 
     @property
     def state(self) -> FeedState:
@@ -66,7 +66,7 @@ class DataWorkerFeed:
         """Yield batches in order; `own` makes a batch here, `asked` returns the request of the current batch."""
         assert self._feed is not None
         received = self.splitting.received
-        for made in self._feed.read(wanted, own, fed=lambda: self._wanted):
+        for made in self._feed.read(wanted, own, fed=lambda: self._is_wanted):
             if made is None or isinstance(made, Fed | UnreadableBatch):
                 yield made
             else:
@@ -86,14 +86,14 @@ class DataWorkerFeed:
             self._connect()
 
     @property
-    def _wanted(self) -> bool:
+    def _is_wanted(self) -> bool:
         return self._news is not None and self._news.wanted > 0
 
     def _connect(self) -> None:
         if self._feed is None or self._news is None or self._packaged is None:
             return
         stages = self._packaged.stages
-        now = {each.name: each.address for each in feeds(self._news, stage=stages - 1, stages=stages)}
+        now = {feed.name: feed.address for feed in feeds(self._news, stage=stages - 1, stages=stages)}
         for name in self._attached - now.keys():
             self._feed.detach(name)
         for name in now.keys() - self._attached:
@@ -104,7 +104,7 @@ class DataWorkerFeed:
 
     def between_batches(self) -> None:
         """Prepare the package once data workers are wanted. Runs in the loop's thread between two batches."""
-        if self._wanted and self._feed is None and not self._unfed:
+        if self._is_wanted and self._feed is None and not self._unfed:
             self.splitting.watch()
             if self.splitting.ready:
                 self._prepare()
@@ -171,7 +171,7 @@ class DataWorkerFeed:
             self._link.shared.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
             self._link.shared.settle(PACKAGE_KEY)
             moved = "reading, collating and a part of forward()" if made.moved else "reading and collating"
-            self._link.reports.note(f"hand {moved} to data workers", made.told)
+            self._link.reports.note(f"hand {moved} to data workers", made.summary)
             return found
         return msgspec.msgpack.decode(self._link.shared.lookup(PACKAGE_KEY), type=Package)
 
@@ -185,14 +185,14 @@ def refuse(to_master: MasterLink, why: str) -> None:
     """Whenever the master wants data workers, report that they cannot be used. The report runs in its own thread,
     because the link's thread must not wait for a reply."""
 
-    def heed(news: Feeders) -> None:
+    def on_feeders(news: Feeders) -> None:
         if news.wanted:
-            threading.Thread(target=_tell, args=(to_master, why), name="springtide-unfed", daemon=True).start()
+            threading.Thread(target=_report_unfed, args=(to_master, why), name="springtide-unfed", daemon=True).start()
 
-    to_master.news.feeders.follow(heed)
+    to_master.news.feeders.follow(on_feeders)
 
 
-def _tell(to_master: MasterLink, why: str) -> None:
+def _report_unfed(to_master: MasterLink, why: str) -> None:
     try:
         to_master.reports.unfed(why)
     except errors.SpringtideError as error:

@@ -139,7 +139,7 @@ def complete(feed: Iterable[ReadBatch]) -> Iterator[ReadBatch]:
 def without_empty(parts: Sequence[ReadBatch]) -> list[ReadBatch]:
     """Return the parts for the loop. Neighbouring parts take over the ranges of parts without a trainable sample."""
     kept = [part for part in parts if not part.empty] or list(parts[:1])
-    begins = [one.order.ranges[0].first for one in (parts[0], *kept[1:])]
+    begins = [part.order.ranges[0].first for part in (parts[0], *kept[1:])]
     ends = [*begins[1:], begins[0] + sum(part.order.samples for part in parts)]
     named = []
     for part, begin, end in zip(kept, begins, ends, strict=True):
@@ -207,7 +207,7 @@ def _of_rest(rest: BatchRest, order: BatchOrder, *, whole: bool, plain: bool) ->
 def _made(source: SampleSource | BatchReader, wanted: Iterator[WantedBatch], *, tolerant: bool) -> Iterator[Any]:
     if isinstance(source, BatchReader):
         return source.read(wanted, tolerant=tolerant)
-    return source.read((one.indices for one in wanted), tolerant=tolerant)
+    return source.read((request.indices for request in wanted), tolerant=tolerant)
 
 
 def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:

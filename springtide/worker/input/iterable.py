@@ -101,7 +101,9 @@ def one_epoch(
             yield PAUSED
             continue
         place = int(order.indices[0]) // card.batch_size
-        found = [one for one in (reader.read(place * parts + part) for part in range(parts)) if one is not None]
+        found = [
+            samples for samples in (reader.read(place * parts + part) for part in range(parts)) if samples is not None
+        ]
         if not found:
             assert reader.length is not None
             tracker.end_at(-(-reader.length // parts) * card.batch_size)
@@ -110,7 +112,7 @@ def one_epoch(
             # covers all parts
             named = parts_of(order, card.batch_size // parts)
             whole = [*named[: len(found) - 1], merged(named[len(found) - 1 :])]
-            yield from (ReadBatch(part, as_batch(one)) for part, one in zip(whole, found, strict=True))
+            yield from (ReadBatch(part, as_batch(samples)) for part, samples in zip(whole, found, strict=True))
 
 
 def merged(parts: Sequence[BatchOrder]) -> BatchOrder:
@@ -155,10 +157,10 @@ class IterableRounds:
                 parts.append(part)
                 if len(parts) == self._workers:
                     if wholes is None:
-                        order = self._order(epoch, first, [samples_in(one) for one in parts])
+                        order = self._order(epoch, first, [samples_in(samples) for samples in parts])
                         yield ReadBatch(order, as_batch(parts[self._rank]))
                     else:
-                        order = self._order(epoch, first, [len(one) for one in parts])
+                        order = self._order(epoch, first, [len(samples) for samples in parts])
                         yield self._numbered(order, parts, wholes)
                     first += order.samples
                     parts = []

@@ -168,16 +168,16 @@ class BatchReader:
         self._wanted = news.wanted > 0
 
     def _from_here(self, part: Iterable[WantedBatch], tolerant: bool) -> Iterator[Any]:
-        made = self._source.read((one.indices for one in part), tolerant=tolerant or self._skips)
+        made = self._source.read((request.indices for request in part), tolerant=tolerant or self._skips)
         while True:
             began = time.perf_counter()
             try:
-                one = next(made)
+                batch = next(made)
             except StopIteration:
                 return
             self._own.read_s += time.perf_counter() - began
-            self._own.taken += one is not None
-            yield one
+            self._own.taken += batch is not None
+            yield batch
 
     def _from_others(self, part: "_Noted", tolerant: bool) -> Iterator[Any]:
         def own(indices: Indices) -> Fed | UnreadableBatch:
@@ -234,7 +234,7 @@ class BatchReader:
             else:
                 rest = borrowed
         if bad is not None:
-            assert name is not None, "whatever can be read has a name"
+            assert name is not None, "every part that can be read has a name"
             left_out = LeftOut(name, bad.indices, bad.error)
             log.warning("trained without %s", left_out)
             self._link.reports.trained_without(left_out)
@@ -249,6 +249,6 @@ class _Noted(deque[WantedBatch]):
         self._wanted = wanted
 
     def __iter__(self) -> Iterator[WantedBatch]:
-        for one in self._wanted:
-            self.append(one)
-            yield one
+        for request in self._wanted:
+            self.append(request)
+            yield request

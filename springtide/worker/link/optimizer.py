@@ -102,7 +102,7 @@ class JobOptimizer(torch.optim.Optimizer):
             )
         added = param_group["params"] if isinstance(param_group, dict) else ()
         given = [added] if isinstance(added, torch.Tensor) else list(added)
-        if any(id(one[1] if isinstance(one, tuple) else one) in self._tables for one in given):
+        if any(id(item[1] if isinstance(item, tuple) else item) in self._tables for item in given):
             raise errors.BadInput(
                 "the weight of a served table was added to the optimizer after job.prepare, where it is settled which "
                 "optimizer trains which table: add it before, and let its group have lr=0 until it is to be trained"

@@ -124,7 +124,7 @@ class BspStreamFeed(StepListener):
                     else:  # no record can be trained; all ranks come to the same result
                         tracker.acknowledge([claimed[1]])
                     continue
-                answer = self.link.leases.lease(self.card, 1, self._seen())
+                answer = self.link.leases.lease(self.card, 1, self._read_bounds())
                 if isinstance(answer, messages.DataEnd):
                     return
                 if isinstance(answer, Regroup):
@@ -151,8 +151,8 @@ class BspStreamFeed(StepListener):
             return use
         places = dict(self._places)
         views = [
-            PartitionView(one.partition, min(one.end, places.get(one.partition, one.start)), one.end, 0.0)
-            for one in self._bounds
+            PartitionView(bound.partition, min(bound.end, places.get(bound.partition, bound.start)), bound.end, 0.0)
+            for bound in self._bounds
         ]
         return dataclasses.replace(use, partitions=tuple(views))
 
@@ -160,7 +160,7 @@ class BspStreamFeed(StepListener):
         self.making.close()
         self.stream.close()
 
-    def _seen(self) -> tuple[PartitionRange, ...]:
+    def _read_bounds(self) -> tuple[PartitionRange, ...]:
         assert self.card.stream is not None
         try:
             seen = self.stream.bounds(self.card.stream.start)
@@ -168,7 +168,7 @@ class BspStreamFeed(StepListener):
             log.warning("%s", error)
             return ()
         now = self.card.stream.until == "now"
-        self._bounds = tuple(one._replace(final=one.final or now) for one in seen)
+        self._bounds = tuple(partition._replace(final=partition.final or now) for partition in seen)
         return self._bounds
 
     def _read(self, reader: StreamReader, partition: int, claim: BatchClaim) -> Records | None:
@@ -216,7 +216,7 @@ class BspStreamFeed(StepListener):
         return ReadBatch(order, shaped(batch) if place.workers == 1 else self.fetch(whole[run]))
 
     def _hand_out(self, order: BatchOrder, claim: BatchClaim) -> None:
-        recent = next(one for one in self._recent if one.claim == claim)
+        recent = next(recent_claim for recent_claim in self._recent if recent_claim.claim == claim)
         mine = recent.records if order.places is None else recent.records[order.places]
         self.event_s, self._places[recent.partition] = recent.event_s, claim.begin
         self.use.waits(False, len(mine))

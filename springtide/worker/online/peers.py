@@ -109,12 +109,12 @@ class Peers:
 
     def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None:
         """Tell a caller that these batches are trained, with the number of void offsets of each."""
-        self._soon(self._say, self._callers, peer, BatchTrained(tuple(claims), tuple(claims.values())))
+        self._soon(self._send_to, self._callers, peer, BatchTrained(tuple(claims), tuple(claims.values())))
 
     def back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
-        self._soon(self._say, self._callers, peer, BatchReturned(tuple(claims)))
+        self._soon(self._send_to, self._callers, peer, BatchReturned(tuple(claims)))
 
-    def tell(self, ready: bool) -> None:
+    def announce(self, ready: bool) -> None:
         self._soon(self._broadcast, PeerReady(ready))
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Peers:
 
     async def _listen(self, host: str) -> str:
         self._server = await asyncio.start_server(self._serve, host, 0, backlog=1024, limit=BUFFER)
-        self._descriptors.update(each.fileno() for each in self._server.sockets)
+        self._descriptors.update(socket.fileno() for socket in self._server.sockets)
         self._start(self._tick())
         return addresses.join(host, self._server.sockets[0].getsockname()[1])
 
@@ -182,12 +182,12 @@ class Peers:
             self._write(line, frames.pack(PeerHello(self._own.name)))
             try:
                 while True:
-                    said = await frames.read(reader, from_called, limit=MAX_WORD_BYTES)
+                    message = await frames.read(reader, from_called, limit=MAX_WORD_BYTES)
                     line.heard_at = self._loop.time()
                     if line.silent:
                         line.silent = False
                         self._unit.peer_ready(name, line.ready)
-                    match said:
+                    match message:
                         case PeerReady(ready):
                             self._lines[name], line.ready = line, ready
                             self._unit.peer_ready(name, ready)
@@ -217,10 +217,10 @@ class Peers:
                 line.name, self._callers[hello.name] = hello.name, line
                 self._write(line, frames.pack(PeerReady(self._unit.ready)))
                 while True:
-                    said = await frames.read(reader, from_caller, limit=MAX_BYTES)
+                    message = await frames.read(reader, from_caller, limit=MAX_BYTES)
                     line.heard_at = self._loop.time()
-                    if isinstance(said, BatchForwarded):
-                        self._unit.peer_sent(line.name, run_of(said, line.name))
+                    if isinstance(message, BatchForwarded):
+                        self._unit.peer_sent(line.name, run_of(message, line.name))
         except (OSError, EOFError, TimeoutError, frames.BadFrame, auth.Rejected) as error:
             quiet = isinstance(error, EOFError) or (isinstance(error, OSError) and line.name)
             log.log(
@@ -252,13 +252,13 @@ class Peers:
             batch = BatchForwarded(run.claim, run.partition, run.records.to_bytes())
             self._write(line, frames.pack(batch, limit=MAX_BYTES))
 
-    def _say(self, lines: dict[str, PeerLine], peer: str, said: PeerMessage) -> None:
+    def _send_to(self, lines: dict[str, PeerLine], peer: str, message: PeerMessage) -> None:
         if (line := lines.get(peer)) is not None:
-            self._write(line, frames.pack(said, limit=MAX_WORD_BYTES))
+            self._write(line, frames.pack(message, limit=MAX_WORD_BYTES))
 
-    def _broadcast(self, said: PeerMessage) -> None:
+    def _broadcast(self, message: PeerMessage) -> None:
         for peer in list(self._callers):
-            self._say(self._callers, peer, said)
+            self._send_to(self._callers, peer, message)
 
     def _write(self, line: PeerLine, frame: bytes) -> None:
         if not line.writer.is_closing():
@@ -282,7 +282,7 @@ class Peers:
             for line in list(self._lines.values()):
                 if now - line.heard_at > SILENT_S and not line.silent:
                     line.silent = True
-                    log.warning("%s is silent: this worker takes back the batches that it sent there", line.name)
+                    log.warning("%s is silent, so this worker takes back the batches that it sent there", line.name)
                     self._unit.peer_silent(line.name)
             self._unit.tick(away_s)
 
@@ -290,7 +290,7 @@ class Peers:
         self._server.close()
         until = self._loop.time() + GOODBYE_S
         writers = [line.writer for line in (*self._lines.values(), *self._callers.values())]
-        while self._loop.time() < until and any(each.transport.get_write_buffer_size() for each in writers):
+        while self._loop.time() < until and any(writer.transport.get_write_buffer_size() for writer in writers):
             await asyncio.sleep(0.01)
         for task in list(self._tasks):
             task.cancel()
@@ -311,8 +311,8 @@ class Peers:
 
 
 def _forget_all_in_child() -> None:
-    for each in list(_open):
-        each._forget_in_child()
+    for peer in list(_open):
+        peer._forget_in_child()
 
 
 class PeerHello(PeerMessage, frozen=True, tag=0):
@@ -396,11 +396,11 @@ def open_unit(
         return unit
     unit.connect(peers)
 
-    def heed(news: Shufflers) -> None:
-        peers.follow({each.name: each.address for each in news.members})
+    def on_shufflers(news: Shufflers) -> None:
+        peers.follow({member.name: member.address for member in news.members})
 
     to_master.news.shuffle_address = peers.address
-    to_master.news.shufflers.follow(heed)
+    to_master.news.shufflers.follow(on_shufflers)
     return unit
 
 

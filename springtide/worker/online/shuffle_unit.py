@@ -56,7 +56,7 @@ class Wires(Protocol):
 
     def back(self, peer: str, claims: Sequence[BatchClaim]) -> None: ...
 
-    def tell(self, ready: bool) -> None: ...
+    def announce(self, ready: bool) -> None: ...
 
     def close(self) -> None:
         """Send the remaining messages and disconnect. Only this call blocks, briefly."""
@@ -207,7 +207,7 @@ class ShuffleUnit:
 
     def peer_ready(self, peer: str, ready: bool) -> None:
         with self._lock:
-            self._act(self._shuffle.heard(peer, ready, self._clock()))
+            self._act(self._shuffle.on_ready(peer, ready, self._clock()))
 
     def peer_sent(self, peer: str, run: RecordRun) -> None:
         """Accept a batch of a peer. A batch of a newer era waits until this worker knows the era.
@@ -259,7 +259,7 @@ class ShuffleUnit:
         known = self._runs.get(run.claim)
         if known is None or (known.owner and known.claim not in self._shuffle.owners):
             self._runs[run.claim] = run
-        self._act(self._shuffle.came(run.owner, run.claim, self._clock()))
+        self._act(self._shuffle.on_batch(run.owner, run.claim, self._clock()))
         self._prune([run.claim])
 
     def _admit(self) -> None:
@@ -294,5 +294,5 @@ class ShuffleUnit:
                 case peer_shuffle.ReturnBatch(peer, key):
                     self._wires.back(peer, [key])
                 case peer_shuffle.AnnounceReady(ready):
-                    self._wires.tell(ready)
+                    self._wires.announce(ready)
         self._changed.notify_all()

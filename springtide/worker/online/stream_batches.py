@@ -101,9 +101,7 @@ class StreamFeed(StepListener):
     def report(self) -> StreamUse:
         shuffled = self._unit.use
         return dataclasses.replace(
-            self._use.report(self._link.leases.tracker.tails()),
-            queue=shuffled.queue,
-            forwarded=shuffled.forwarded,
+            self._use.report(self._link.leases.tracker.tails()), queue=shuffled.queue, forwarded=shuffled.forwarded
         )
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
@@ -139,8 +137,8 @@ class StreamFeed(StepListener):
         self._use.waits(False, len(run.records))
         pieces = [run.records[at : at + self._part_size] for at in range(0, len(run.records), self._part_size)]
         made = [(piece, self._making.batch(run.partition, piece)) for piece in pieces]
-        full = [(piece, one.batch) for piece, one in made if one.batch is not None]
-        count = sum(one.records for _, one in made)
+        full = [(piece, ready.batch) for piece, ready in made if ready.batch is not None]
+        count = sum(ready.records for _, ready in made)
         self._link.leases.tracker.note_void(run.claim, run.claim.end - run.claim.begin - count)
         if not full:  # no record can be trained; every reader comes to the same result
             return [ReadBatch(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]

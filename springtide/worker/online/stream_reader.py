@@ -53,7 +53,7 @@ class StreamThread(abc.ABC):
             if not self._ended.is_set():
                 self.failure = error
 
-    def _say(self, trouble: str) -> None:
+    def _warn(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             log.warning("%s", trouble or "the stream can be read again")
@@ -96,24 +96,24 @@ class StreamLeases(StreamThread):
             busy = tracker.is_busy
             if not busy or not seen or self._wake.is_set() or time.monotonic() >= look_at:
                 self._wake.clear()
-                seen, look_at = self._seen(), time.monotonic() + self._every_s
+                seen, look_at = self._read_bounds(), time.monotonic() + self._every_s
             answer = self._link.leases.lease(self._card, max(1, len(seen)), seen)
-            for one in () if self._now else seen:
-                if one.final:
-                    tracker.end_run(one.partition, one.end)
+            for partition in () if self._now else seen:
+                if partition.final:
+                    tracker.end_run(partition.partition, partition.end)
             self.over = isinstance(answer, messages.DataEnd) and not busy
             # wait, unless the answer was a lease: then ask for more immediately
             if not isinstance(answer, messages.LeaseReply):
                 self._wake.wait(SOON_S)
 
-    def _seen(self) -> tuple[PartitionRange, ...]:
+    def _read_bounds(self) -> tuple[PartitionRange, ...]:
         try:
             seen = self._stream.bounds(self._start)
         except errors.TemporaryError as error:
-            self._say(str(error))
+            self._warn(str(error))
             return ()
-        self._say("")
-        return tuple(one._replace(final=True) for one in seen) if self._now else tuple(seen)
+        self._warn("")
+        return tuple(partition._replace(final=True) for partition in seen) if self._now else tuple(seen)
 
 
 class StreamBatchReader(StreamThread):
@@ -158,7 +158,7 @@ class StreamBatchReader(StreamThread):
             reader.assign(positions)
             self._stands = dict(positions)
         if not positions:
-            self._use.stands({}, {})
+            self._use.record_position({}, {})
             self._ended.wait(POLL_S)
         else:
             self._poll(reader)
@@ -169,13 +169,13 @@ class StreamBatchReader(StreamThread):
         # do not cut a batch while the queue is full: the batch would wait anyway, and may fill up meanwhile
         if cuts := heads.lingering(ends, time.monotonic() - max(self._linger_s, self._unit.wait_s)):
             self._asking.cut(cuts)
-        self._use.stands(heads.oldest(), ends)
+        self._use.record_position(heads.oldest(), ends)
 
     def _poll(self, reader: StreamReader) -> None:
         try:
             chunks = reader.poll(min(POLL_S, max(self._linger_s, 0.001)), self._most)
         except errors.TemporaryError as error:
-            self._say(str(error))
+            self._warn(str(error))
             return
         now = time.monotonic()
         for chunk in chunks:
@@ -188,7 +188,7 @@ class StreamBatchReader(StreamThread):
                 )
             self._use.read(chunk.records, expired)
         if chunks:
-            self._say("")
+            self._warn("")
             if sum(len(chunk.records) for chunk in chunks) < self._few:
                 self._ended.wait(NAP_S)  # pause, so that on a slow stream, the next records are read together
 

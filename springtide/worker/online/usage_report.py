@@ -110,7 +110,7 @@ class StreamMeter:
             for claim in claims:
                 self._under_way.pop(claim, None)
 
-    def stands(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
+    def record_position(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
         """Record the read position: append times of the oldest unclaimed records, and the ends of partitions."""
         with self._lock:
             self._oldest = oldest

@@ -57,7 +57,7 @@ class Made:
     """Seconds that the loop was blocked by the search."""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         found = "" if self.explanation is None or self.why else self.explanation.summary
         what = found or f"only the data set moves, forward() stays whole: {self.why}"
         return f"{what}; the loop was blocked for {max(self.seconds, SHORT_S):.2g} s"
@@ -140,16 +140,16 @@ class Splitting:
         if self._made is None:
             # copy the structure now, because the loop may remove items from the batch
             parts, shape = pytree.flatten(handed.batch)
-            self._seen = shape.rebuild([one.detach() if _is_plain(one) else one for one in parts])
+            self._seen = shape.rebuild([part.detach() if _is_plain(part) else part for part in parts])
         if self._made is None and self._watching.begun and self._watching.eager:
             self._leading.hand_out()
         return self._watching.hand_out(handed.batch)
 
-    def taken_back(self) -> None:
+    def on_batch_done(self) -> None:
         if self._forward is not None:
-            self._forward.taken_back()
-        self._leading.taken_back()
-        self._watching.taken_back()
+            self._forward.on_batch_done()
+        self._leading.on_batch_done()
+        self._watching.on_batch_done()
         if self.ready and not self._told_ready:
             self._told_ready = True
             self._rules.on_ready()
@@ -165,10 +165,10 @@ class Splitting:
             self._watching.end(self._watching.lacking)
             began = time.perf_counter()
             codec.check(self._one_batch())
-            made = self._whole(why) if (why := self._rules.forbidden()) else self._split()
+            made = self._unsplit(why) if (why := self._rules.forbidden()) else self._split()
             self.received.data = self._watched_data()
             self._made, self._seen = replace(made, seconds=time.perf_counter() - began), None
-            log.info("data workers: %s", self._made.told)
+            log.info("data workers: %s", self._made.summary)
         return self._made
 
     def _watched_data(self) -> ReachableState:
@@ -203,9 +203,9 @@ class Splitting:
             self._forward.remove()
             self._checked = self._forward.checked
             self._forward = None
-        self._made = self._whole(why)
+        self._made = self._unsplit(why)
 
-    def _whole(self, why: str, explanation: Explanation | None = None) -> Made:
+    def _unsplit(self, why: str, explanation: Explanation | None = None) -> Made:
         first = payload.FirstStage(self._source.fetch)
         types = codec.types_in({"batch": self._one_batch()})
         return Made(
@@ -232,30 +232,30 @@ class Splitting:
     def _split(self) -> Made:
         watched = self._watching
         if watched.why or watched.call is None:
-            return self._whole(watched.why or "model(...) was not called")
+            return self._unsplit(watched.why or "model(...) was not called")
         try:
             return self._cut(watched.call)
         except errors.BadInput:
             raise
         except arguments.Another as error:
-            return self._whole(str(error))
+            return self._unsplit(str(error))
         except Exception:  # a failed split must not stop training
             log.warning("forward() could not be split", exc_info=True)
-            return self._whole("the search for a split failed; the worker's log has the error")
+            return self._unsplit("the search for a split failed; the worker's log has the error")
 
     def _cut(self, call: arguments.ModelCall) -> Made:
         recorded = self._watching.recorded
         if recorded is None or recorded.why or not recorded.logs:
-            return self._whole(recorded.why if recorded is not None and recorded.why else "no call could be recorded")
+            return self._unsplit(recorded.why if recorded is not None and recorded.why else "no call could be recorded")
         self.received.paths = whole_leaves(call)
         found = split.split(recorded.book, recorded.logs, forward_s=recorded.forward_s)
         if isinstance(found, split.Unsplit):
-            return self._whole(found.explanation.why, found.explanation)
+            return self._unsplit(found.explanation.why, found.explanation)
         batch = self._one_batch()
         pipeline = self._pipeline(found, call, batch)
         tree = payload.tried(pipeline, batch)
         if "crossing" not in tree:
-            return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
+            return self._unsplit(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
         self._seconds_a_batch = found.explanation.moved_s
         self._forward = SplitForward(self._model, call, found, sample=batch, on_difference=self.received.differs)
         types = codec.types_in([tree, payload.LeftTensor(0, (), "")])
@@ -278,7 +278,7 @@ class Splitting:
         return Pipeline(
             (
                 PipelineStage("read", first),
-                *(PipelineStage(one.name, payload.LaterStage(one.run), one.device) for one in stages),
+                *(PipelineStage(stage.name, payload.LaterStage(stage.run), stage.device) for stage in stages),
             )
         )
 

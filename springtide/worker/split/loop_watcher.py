@@ -103,7 +103,7 @@ class Watching:
             self._batch = payload.replaced(self._batch, places)
         return self._batch
 
-    def taken_back(self) -> None:
+    def on_batch_done(self) -> None:
         self._batch, self._uncounted = None, False
         if self.begun and not self.ready:
             if self.why or self.seen == BATCHES:
@@ -127,14 +127,14 @@ class Watching:
             return
         if module.training and self._batch is not None:
             self.eager = True
-            if self._look(args, kwargs) and self._recording is not None:
+            if self._observe_call(args, kwargs) and self._recording is not None:
                 assert self.call is not None
                 self._recording.expect(self.call)
                 if self._uncounted:
                     self.seen, self._uncounted = self.seen + 1, False  # one call per batch suffices
                     self._recording.record(keep=self.seen == BATCHES)
 
-    def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def _observe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         if self.why:
             return False
         if self.call is not None:
@@ -257,7 +257,7 @@ class Recording(ForwardStandIn):
 
     def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool) -> Any:
         flat, _ = pytree.flatten((args, kwargs))
-        names = {id(one): name for name, one in (*self._model.named_parameters(), *self._model.named_buffers())}
+        names = {id(tensor): name for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers())}
         recorder = Recorder(
             self.book,
             flat,
@@ -265,7 +265,7 @@ class Recording(ForwardStandIn):
             modules=dict(self._model.named_modules()),
             keep=keep,
         )
-        with marked_calls.heard_by(recorder.call_marked), recorder:
+        with marked_calls.handled_by(recorder.call_marked), recorder:
             result = self.own(*args, **kwargs)
         self.logs.append(recorder.finish())
         return result
@@ -309,10 +309,10 @@ class Leading:
     def hand_out(self) -> None:
         if self._batches % EVERY == 0 and not compiled(self._model):
             self._hooks.append(self._model.register_forward_pre_hook(self._begin))
-            self._hooks += [one.register_forward_pre_hook(self._end) for one in with_parameters(self._model)]
+            self._hooks += [module.register_forward_pre_hook(self._end) for module in with_parameters(self._model)]
         self._batches += 1
 
-    def taken_back(self) -> None:
+    def on_batch_done(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -195,9 +195,9 @@ class Absent(torch.Tensor):
         if func in STAYING and args and is_absent(args[0]) and _stays(func, *args, **kwargs):
             return args[0]
         if name in torch_functions.EXPOSING:
-            for one in args:
-                if is_absent(one):
-                    one.springtide_exposed = True
+            for arg in args:
+                if is_absent(arg):
+                    arg.springtide_exposed = True
         return func(*present(args), **present(kwargs))
 
     @classmethod
@@ -253,7 +253,7 @@ def _stays(func: Any, value: Absent, *args: Any, **kwargs: Any) -> bool:
         return not args and not kwargs and value.dtype is OF_TYPE[func]
     if func is not torch.Tensor.to:
         return not args and not kwargs
-    if kwargs.get("copy") or any(isinstance(one, torch.Tensor) for one in args):
+    if kwargs.get("copy") or any(isinstance(arg, torch.Tensor) for arg in args):
         return False
     try:
         device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)

@@ -47,7 +47,7 @@ class InHand:
     @property
     def untouched(self) -> bool:
         """Return True if these parts are unmodified and none requires a new gradient."""
-        if not all(one.is_still for one in self._snapshots.values()):
+        if not all(snapshot.is_still for snapshot in self._snapshots.values()):
             return False
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
 
@@ -87,7 +87,7 @@ class SplitForward(ForwardStandIn):
         came = crossing is not None
         self._in_hand = InHand(self._call, batch, crossing or (), self._read, check=check) if came else None
 
-    def taken_back(self) -> None:
+    def on_batch_done(self) -> None:
         self._in_hand = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -95,15 +95,15 @@ class SplitForward(ForwardStandIn):
             return self.own(*args, **kwargs)
         now = self._in_hand
         if now is None or self._off or not self._model.training:
-            return self._whole(args, kwargs)
+            return self._run_whole(args, kwargs)
         why = self._against(now, args, kwargs)
         if why:
             self.whole_calls += 1
-            self._say(why)
-            return self._whole(args, kwargs)
+            self._warn(why)
+            return self._run_whole(args, kwargs)
         return self._answered(now, args, self._call.in_order(kwargs))
 
-    def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with pytree.substituted((args, kwargs), id_routes.real) as (args, kwargs):
             return self.own(*args, **kwargs)
 
@@ -111,7 +111,7 @@ class SplitForward(ForwardStandIn):
         flat, _ = pytree.flatten((args, kwargs))
         crossing = now.crossing
         if self._twice:  # forward() may modify its inputs, and the next call needs the original values
-            crossing = [one.clone() if isinstance(one, torch.Tensor) else one for one in crossing]
+            crossing = [value.clone() if isinstance(value, torch.Tensor) else value for value in crossing]
         now.used = True
         result, answers = self._split.answering.run(
             self.own, args, kwargs, crossing, pristine=lambda number: now.pristine(flat[number]), check=now.check
@@ -126,7 +126,7 @@ class SplitForward(ForwardStandIn):
             self.whole_calls += 1
         self._stale = 0 if answers.complete else self._stale + 1
         if not answers.complete:
-            self._say(answers.why)
+            self._warn(answers.why)
             if self._stale == STALE:
                 self._stop(f"{STALE} batches in a row, {answers.why}")
         return result
@@ -148,7 +148,7 @@ class SplitForward(ForwardStandIn):
             return f"torch has {torch.get_num_threads()} threads now, and had {self._split.threads}: sums may differ"
         return surrounded()
 
-    def _say(self, why: str) -> None:
+    def _warn(self, why: str) -> None:
         if why != self._said:
             self._said = why
             log.warning("this worker runs forward() as a whole and ignores the results of data workers: %s", why)
@@ -172,8 +172,8 @@ def _numbers(call: arguments.ModelCall, batch: Any) -> list[frozenset[int]]:
         elif isinstance(part, arguments.ConstantArgument):
             count += 1
         else:
-            for one in part.parts:
-                walk(one)
+            for inner in part.parts:
+                walk(inner)
 
     for part in (*call.args, *(part for _, part in call.kwargs)):
         walk(part)

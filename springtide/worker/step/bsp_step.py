@@ -210,8 +210,8 @@ class BspStep(TrainingStep):
         """Join the next group; return False if the job stops, so that no rank finishes the step."""
         if batches.ranges and not batches.claims:
             raise errors.JobFailed(
-                "a member of the bsp group is lost, and a group over an IterableDataset does not form anew: "
-                "nobody could tell where in the data it was"
+                "a member of the bsp group is lost, and a group over an IterableDataset cannot form again, "
+                "because its position in the data is unknown"
             ) from None
         if self._group.form(self) < 0:
             self._finish, self._batches = None, PushBatches()

@@ -146,12 +146,12 @@ class DenseChunks:
     """Rows of some parameters as one flat buffer for values and one for gradients."""
 
     def __init__(self, client: TableClient, held: Sequence[DenseSlot]) -> None:
-        tables = np.concatenate([np.full(one.chunks, one.table, dtype=np.uint16) for one in held])
-        keys = np.concatenate([np.arange(one.first, one.first + one.chunks, dtype=np.int64) for one in held])
-        self._client, self._tables = client, {one.table for one in held}
+        tables = np.concatenate([np.full(part.chunks, part.table, dtype=np.uint16) for part in held])
+        keys = np.concatenate([np.arange(part.first, part.first + part.chunks, dtype=np.int64) for part in held])
+        self._client, self._tables = client, {part.table for part in held}
         self.rows = client.dense(tables, keys, CHUNK)
-        self.params = [one.param for one in held]
-        self.named = [(f"parameter {one.name!r}", one.param) for one in held]
+        self.params = [part.param for part in held]
+        self.named = [(f"parameter {part.name!r}", part.param) for part in held]
         flat_values, self.flat_grads = torch.from_numpy(self.rows.rows()), torch.from_numpy(self.rows.grads())
         self.values, self.grads = self._views(flat_values, held), self._views(self.flat_grads, held)
         self._gpu, self._near = None, list[torch.Tensor]()
@@ -162,9 +162,9 @@ class DenseChunks:
     @staticmethod
     def _views(flat: torch.Tensor, held: Sequence[DenseSlot]) -> list[torch.Tensor]:
         begin, views = 0, []
-        for one in held:
-            views.append(flat[begin : begin + one.param.numel()].view(one.param.shape))
-            begin += one.chunks * CHUNK
+        for part in held:
+            views.append(flat[begin : begin + part.param.numel()].view(part.param.shape))
+            begin += part.chunks * CHUNK
         return views
 
     def assign(self) -> None:
@@ -219,11 +219,11 @@ class ServedDense:
         """Give all workers the first worker's values, or the trained values if there are some; `once` runs a function
         on one worker."""
         still = DenseChunks(self._client, self.still) if self.still else None
-        chunks = [one for one in (self._all, still) if one is not None]
+        chunks = [rows for rows in (self._all, still) if rows is not None]
 
         def assign() -> None:
-            for one in chunks:
-                one.assign()
+            for chunk in chunks:
+                chunk.assign()
 
         once(assign)
         self.settle()
@@ -241,8 +241,8 @@ class ServedDense:
                 f"parameter {thawed!r} was frozen at job.prepare and has a gradient now, but servers do not hold it. "
                 'Freeze it after job.prepare, or use sync="bsp"'
             )
-        awake = {id(one.own) for one in stepped}
-        grads = [one.param.grad if id(one.optimizer) in awake else None for one in self.held]
+        awake = {id(optimizer.own) for optimizer in stepped}
+        grads = [part.param.grad if id(part.optimizer) in awake else None for part in self.held]
         present = tuple(grad is not None for grad in grads)
         if not any(present):
             return []
@@ -279,7 +279,7 @@ class ServedDense:
         if present not in self._by_present:
             if len(self._by_present) >= 32:  # if a model always has new combinations, keep only the latest
                 self._by_present.pop(next(iter(self._by_present)))
-            chosen = [one for one, here in zip(self.held, present, strict=True) if here]
+            chosen = [part for part, here in zip(self.held, present, strict=True) if here]
             self._by_present[present] = DenseChunks(self._client, chosen)
         return self._by_present[present]
 

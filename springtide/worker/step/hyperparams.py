@@ -43,8 +43,8 @@ class TableRates:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
         self.optimizers = list(optimizers)
-        self._followers: dict[int, list[GroupTables]] = {id(one): [] for one in optimizers}
-        self._steps = {id(one): 0 for one in optimizers}
+        self._followers: dict[int, list[GroupTables]] = {id(optimizer): [] for optimizer in optimizers}
+        self._steps = {id(optimizer): 0 for optimizer in optimizers}
         self._untrained: list[nn.Parameter] = []
         self.weights: list[nn.Parameter] = []
         """Weights of the embedding tables, trained or not."""
@@ -91,15 +91,15 @@ class TableRates:
 
     @property
     def steps(self) -> list[int]:
-        return [self._steps[id(one)] for one in self.optimizers]
+        return [self._steps[id(optimizer)] for optimizer in self.optimizers]
 
     @steps.setter
     def steps(self, counts: Sequence[int]) -> None:
-        self._steps = {id(one): count for one, count in zip(self.optimizers, counts, strict=True)}
+        self._steps = {id(optimizer): count for optimizer, count in zip(self.optimizers, counts, strict=True)}
 
     def now(self, stepped: Sequence[JobOptimizer]) -> list[Hyper]:
         """Count a step of these optimizers; return the hyperparameters of this push for every table they train."""
-        told: list[Hyper] = []
+        changed: list[Hyper] = []
         for optimizer in stepped:
             own = optimizer.own
             step = self._steps[id(own)] = self._steps[id(own)] + 1
@@ -109,15 +109,15 @@ class TableRates:
                     optimizers.refuse_changed(follower.settled, group)
                 hyper = optimizers.hyper_of(own, group, step=step)
                 if hyper != follower.told or follower.counts:
-                    follower.hyper = self._told(follower, hyper, step)
+                    follower.hyper = self._changes(follower, hyper, step)
                     follower.told = hyper
-                told += follower.hyper
-        return told
+                changed += follower.hyper
+        return changed
 
     def idle_weights(self, stepped: Sequence[JobOptimizer]) -> list[nn.Parameter]:
         if len(stepped) == len(self.optimizers):
             return self._untrained
-        awake = {id(one.own) for one in stepped}
+        awake = {id(optimizer.own) for optimizer in stepped}
         idle = [f.weights for key, followers in self._followers.items() if key not in awake for f in followers]
         return [*self._untrained, *(weight for weights in idle for weight in weights)]
 
@@ -130,12 +130,12 @@ class TableRates:
         return followers[-1]
 
     @staticmethod
-    def _told(follower: GroupTables, hyper: domain_tables.Hyper, step: int) -> list[Hyper]:
-        told = [(table, hyper.lr, hyper.weight_decay, hyper.step) for table in follower.tables]
+    def _changes(follower: GroupTables, hyper: domain_tables.Hyper, step: int) -> list[Hyper]:
+        changes = [(table, hyper.lr, hyper.weight_decay, hyper.step) for table in follower.tables]
         for table, own, lr in follower.own_rate:
             count = hyper.step if own is None else step if _counts(own) else 0
-            told.append((table, hyper.lr if lr is None else lr, hyper.weight_decay, count))
-        return told
+            changes.append((table, hyper.lr if lr is None else lr, hyper.weight_decay, count))
+        return changes
 
 
 def _counts(own: domain_tables.OptimSpec | None) -> bool:

@@ -112,12 +112,12 @@ class PushBatches:
     def add(self, handed: ReadBatch) -> None:
         """Add a batch that the loop received. Adjacent parts of one batch share one identity and one claim."""
         order = handed.order
-        for one in order.ranges:
+        for part in order.ranges:
             samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
-            if (shard, first + count) == (one.shard, one.first):
-                self.ranges[-1] = (samples, shard, first, count + one.count)
+            if (shard, first + count) == (part.shard, part.first):
+                self.ranges[-1] = (samples, shard, first, count + part.count)
             else:
-                self.ranges.append((one.shard_samples, one.shard, one.first, one.count))
+                self.ranges.append((part.shard_samples, part.shard, part.first, part.count))
         self.samples += order.samples
         self.counting += 0 if order.borrowed else order.samples
         self.group_samples += order.samples / order.share

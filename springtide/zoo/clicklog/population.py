@@ -141,13 +141,13 @@ def choose(world: Population, users: Index, event: Index, stream: int) -> tuple[
     Two items are drawn by popularity. With probability `taste`, the better match wins.
     """
     law, taste = world.laws[ITEM_FIELD], world.spec.taste
-    one = law.ranks(counter_rng.bits(event, counter_rng.key(stream, 0)))
+    rank = law.ranks(counter_rng.bits(event, counter_rng.key(stream, 0)))
     two = law.ranks(counter_rng.bits(event, counter_rng.key(stream, 1)))
     person = world.users.take(users, axis=0, mode="clip")
-    match_one, match_two = _match(person, world.items, one), _match(person, world.items, two)
+    match_one, match_two = _match(person, world.items, rank), _match(person, world.items, two)
     follows = counter_rng.bits(event, counter_rng.key(stream, 2)) < np.uint64(min(int(taste * 2.0**64), 2**64 - 1))
     takes_one = (match_one >= match_two) == follows
-    return np.where(takes_one, one, two), np.where(takes_one, match_one, match_two)
+    return np.where(takes_one, rank, two), np.where(takes_one, match_one, match_two)
 
 
 def histories(world: Population) -> NDArray[np.int64]:
@@ -256,9 +256,9 @@ class Truth:
     def __init__(self, world: Population, task: int, rate: float) -> None:
         spec = world.spec
         self._world = world
-        each = spec.field_strength / np.sqrt(len(world.kinds))
+        strength = spec.field_strength / np.sqrt(len(world.kinds))
         self._fields = [
-            _weights(size, each, spec.drift_per_hour, world.stream(10, task, field))
+            _weights(size, strength, spec.drift_per_hour, world.stream(10, task, field))
             for field, size in enumerate(spec.cardinalities)
         ]
         self._dense = _weights(
@@ -340,7 +340,7 @@ def centre(logit: Floats, weight: NDArray[np.float64], rate: float) -> float:
 
 
 def _weights(count: int, spread: float, drift: float, stream: int) -> DriftingWeights:
-    one, two, speed = counter_rng.normals(np.arange(count, dtype=np.int64), stream, 3)
+    first, two, speed = counter_rng.normals(np.arange(count, dtype=np.int64), stream, 3)
     return DriftingWeights(
-        size=np.float32(spread) * np.hypot(one, two), phase=np.arctan2(two, one), speed=np.float32(drift) * speed
+        size=np.float32(spread) * np.hypot(first, two), phase=np.arctan2(two, first), speed=np.float32(drift) * speed
     )

@@ -119,8 +119,8 @@ class ParquetClicks(BatchDataset):
         missing = np.flatnonzero(np.asarray(table.column(name).is_null(nan_is_null=True)))
         if len(missing):
             raise errors.MalformedRecord(
-                f"{path}: {name!r}, the label, is missing in {len(missing)} rows, first in row {first + missing[0]} of "
-                "the data set; leave such rows out of the file"
+                f"{path}: {name!r}, the label, is missing in {len(missing)} rows, the first is row "
+                f"{first + missing[0]} of the data set; remove such rows from the file"
             )
 
     def _numbers(self, arrow: Any, table: Any, name: str, path: Path) -> NDArray[np.float32]:

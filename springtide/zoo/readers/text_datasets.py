@@ -62,10 +62,10 @@ def check_tables(tables: Sequence[int] | int | None, fields: int) -> tuple[int, 
     """Return row counts, one per field; each table needs a row for "missing" and at least one more."""
     if tables is None:
         return None
-    each = tuple(tables) if isinstance(tables, Iterable) else (tables,) * fields
-    if len(each) != fields:
+    counts = tuple(tables) if isinstance(tables, Iterable) else (tables,) * fields
+    if len(counts) != fields:
         raise errors.BadInput(f"tables must be {fields} row counts of at least 2 each, or one for all; got {tables}")
-    return tuple(validation.number(one, "tables", "row counts of at least 2 each", least=2) for one in each)
+    return tuple(validation.number(count, "tables", "row counts of at least 2 each", least=2) for count in counts)
 
 
 def _not_hex(cut: Cells) -> NDArray[np.bool_]:
@@ -139,7 +139,7 @@ class MovieLens(TextRecords):
         self._liked = liked
         expected = "a row count, 1 or more"
         self._tables = (
-            None if tables is None else tuple(validation.number(one, "tables", expected, least=1) for one in tables)
+            None if tables is None else tuple(validation.number(table, "tables", expected, least=1) for table in tables)
         )
         name = array_files.existing(path).name.removesuffix(".gz")
         old, oldest = name.endswith(".dat"), name.endswith(".data")
@@ -152,7 +152,7 @@ class MovieLens(TextRecords):
 
     def _parse(self, cut: Cells) -> tuple[Columns, NDArray[np.float32]]:
         for between in set(range(max(self._cells))) - set(self._cells):
-            cut.complain(~cut.empty(between), between, "what is between two colons", "nothing")
+            cut.complain(~cut.empty(between), between, "the text between two colons", "nothing")
         ids = []
         for which in (0, 1):
             column = self._cells[which]

@@ -58,7 +58,7 @@ def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) 
     text, notes = _text(source), {"skipped": 0, "problems": []}
     lines = _good_lines(source, text, header, check, notes)
     content = f"{_VERSION} {kind} {_stamp(source)}"
-    columns, found = array_files.kept(_homes(source), f".{source.name}.{kind}.lines", content, lines, notes)
+    columns, found = array_files.cached_arrays(_homes(source), f".{source.name}.{kind}.lines", content, lines, notes)
     if not len(columns["places"]):
         hint = f"; {found['skipped']} were skipped, the first: {found['problems'][0]}" if found["skipped"] else ""
         raise errors.BadInput(f"{source} has no records{' after its header, the first line' if header else ''}{hint}")
@@ -105,7 +105,9 @@ def _text(source: Path) -> NDArray[np.uint8]:
     with source.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     if packed:
-        columns, _ = array_files.kept(_homes(source), f".{source.name}.text", str(_stamp(source)), _unpacked(source))
+        columns, _ = array_files.cached_arrays(
+            _homes(source), f".{source.name}.text", str(_stamp(source)), _unpacked(source)
+        )
         if "text" in columns:
             return columns["text"]
     elif source.stat().st_size:
@@ -182,7 +184,7 @@ class TextRecords(BatchDataset):
             first = min(cut.problems)
             line = int(index[first]) + 1 + bool(self.names)
             raise errors.MalformedRecord(
-                f"{self.path}, line {line}: {cut.problems[first]}; mend it or read with on_malformed='skip'"
+                f"{self.path}, line {line}: {cut.problems[first]}; repair it or read with on_malformed='skip'"
             )
         x = {name: torch.from_numpy(column) for name, column in columns.items()}
         return type(self).make(**x), torch.from_numpy(y)
@@ -202,15 +204,15 @@ class TextRecords(BatchDataset):
         self._parse(cut)
         if not cut.problems:
             raise errors.MalformedRecord(
-                f"{self.path}, line 1: is a record, expected a header with the names of {self.columns} columns; "
-                "write one as the first line, else this record would be taken for it"
+                f"{self.path}, line 1 is a record, expected a header with the names of {self.columns} columns; "
+                "add one as the first line, or this record would count as the header"
             )
         known = [repr(name) for name in self.names]
         for column, name in enumerate(known):
             if (found := cut.text(0, column)) != name and found in known:
                 raise errors.MalformedRecord(
-                    f"{self.path}, line 1: column {column + 1} is {found}, expected {name}: columns are read by their "
-                    f"place, not by their name. Write them in this order: {', '.join(self.names)}"
+                    f"{self.path}, line 1: column {column + 1} is {found}, expected {name}: columns are read by "
+                    f"position, not by name. Write them in this order: {', '.join(self.names)}"
                 )
 
     def _found(self, path: str | Path) -> IndexedText:

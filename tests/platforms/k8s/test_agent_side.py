@@ -126,7 +126,7 @@ async def opened(client, **options):
     try:
         yield platform
     finally:
-        await platform.shut()
+        await platform.disconnect()
 
 
 def test_what_is_started_is_in_the_plan_and_exits_are_read_from_pods(job):

@@ -35,8 +35,8 @@ def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cl
         await install.apply(client, [*objects[:-1], newer], said.append)
         assert said[-1] == "Deployment springtide-operator: up to date"
         assert (await client.get(kinds.DEPLOYMENTS, "springtide-operator"))["spec"]["replicas"] == 0
-        assert f"Secret {install_manifests.BRAIN}: is there" in said
-        assert f"Secret {install_manifests.BRAIN_TLS}: is there" in said, (
+        assert f"Secret {install_manifests.BRAIN}: exists" in said
+        assert f"Secret {install_manifests.BRAIN_TLS}: exists" in said, (
             "masters know the certificates that were made first"
         )
         await install.remove(client, objects, said.append)
@@ -53,7 +53,7 @@ def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
         before = await client.get(kinds.NAMESPACES, cluster.namespace)
         said: list[str] = []
         await install.apply(client, [install_manifests.namespace(plan), *crds.all_definitions()], said.append)
-        assert said[0] == f"Namespace {cluster.namespace}: is there"
+        assert said[0] == f"Namespace {cluster.namespace}: exists"
         after = await client.get(kinds.NAMESPACES, cluster.namespace)
         assert after["metadata"].get("labels") == before["metadata"].get("labels")
 
@@ -76,7 +76,7 @@ REFUSED = [
     ({"arguments": ["--more"]}, "arguments cannot change"),
     ({"workers": {"count": 2, "min": 1}}, "count beside min or max"),
     ({"workers": {"min": 3, "max": 2}}, "min must not be above max"),
-    ({"stopped": False}, "stays so"),
+    ({"stopped": False}, "cannot start again"),
 ]
 
 

@@ -53,8 +53,8 @@ def test_a_users_mistake_is_shown_without_a_traceback_and_with_one_on_request(tm
         (["k8s", "status", "--kubeconfig", "noise"], "noise: not UTF-8 at byte 0; expected a kubeconfig"),
         (["k8s", "operator", "--brain-secret-file", "none"], "no file none; expected a brain's secret"),
         (["forecast", "noise"], "noise: not UTF-8 at byte 0; expected a CSV file of times and counts"),
-        (["reproduce", "kale", "--out", "noise"], "--out noise: no folder can be made there (File exists)"),
-        (["bench", "plan", "--out", "noise"], "--out noise: no folder can be made there (File exists)"),
+        (["reproduce", "kale", "--out", "noise"], "--out noise: cannot create a folder there (File exists)"),
+        (["bench", "plan", "--out", "noise"], "--out noise: cannot create a folder there (File exists)"),
     ],
     ids=lambda each: each if isinstance(each, str) else " ".join(each),
 )

@@ -45,17 +45,17 @@ def test_how_long_a_batch_would_wait_is_known_and_is_nothing_where_peers_have_it
 
 def test_overflow_goes_to_ready_peers_only():
     one = shuffle()
-    one.heard("a", False, 0.0)
+    one.on_ready("a", False, 0.0)
     for key in range(3):
         one.offer(key, 0.0)
     assert list(one.queue) == [0, 1, 2] and one.room < 0
-    assert one.heard("b", True, 0.0) == [SendBatch("b", 2)]
+    assert one.on_ready("b", True, 0.0) == [SendBatch("b", 2)]
     assert list(one.queue) == [0, 1] and one.room == 1
 
 
 def test_no_peer_gets_more_than_a_queue_full_before_it_answers():
     one = shuffle()
-    one.heard("a", True, 0.0)
+    one.on_ready("a", True, 0.0)
     sent = [action for key in range(6) for action in one.offer(key, 0.0) if isinstance(action, SendBatch)]
     assert sent == [SendBatch("a", 2), SendBatch("a", 3)] and one.room < 0
     assert one.done("a", 2, 1.0) == [SendBatch("a", 5)]
@@ -70,14 +70,14 @@ def test_a_worker_is_ready_again_below_the_lower_bound_not_before():
 
 def test_none_sends_nothing_and_tells_nothing():
     one = shuffle("none")
-    one.heard("a", True, 0.0)
+    one.on_ready("a", True, 0.0)
     assert [one.offer(key, 0.0) for key in range(5)] == [[]] * 5
 
 
 def test_basic_sends_evenly_whatever_peers_say():
     one = shuffle("basic")
     for peer in "abc":
-        one.heard(peer, False, 0.0)
+        one.on_ready(peer, False, 0.0)
     for key in range(4000):
         one.offer(key, 0.0)
     here = [len(one.queue), *(len(other.away) for other in one.peers.values())]
@@ -87,16 +87,16 @@ def test_basic_sends_evenly_whatever_peers_say():
 def test_a_batch_that_was_sent_here_is_never_sent_on():
     one = shuffle()
     for key in range(5):
-        one.came("a", key, 0.0)
-    assert one.heard("b", True, 0.0) == [] and one.tick(100.0) == []
+        one.on_batch("a", key, 0.0)
+    assert one.on_ready("b", True, 0.0) == [] and one.tick(100.0) == []
     assert len(one.queue) == 5
 
 
 def test_a_loop_that_takes_nothing_has_its_queue_taken_over():
     one = shuffle()
-    one.heard("a", True, 0.0)
+    one.on_ready("a", True, 0.0)
     one.offer(0, 0.0)
-    one.came("a", 7, 0.0)
+    one.on_batch("a", 7, 0.0)
     assert one.tick(1.0) == []
     assert one.tick(2.5) == [SendBatch("a", 0)]
     assert one.take(3.0) == (7, [AnnounceReady(True)])
@@ -104,13 +104,13 @@ def test_a_loop_that_takes_nothing_has_its_queue_taken_over():
 
 def test_a_stalled_worker_is_not_ready():
     one = shuffle(bounds=QueueBounds(lower=3, upper=6))
-    one.came("a", 7, 0.0)
+    one.on_batch("a", 7, 0.0)
     assert one.tick(2.5) == [AnnounceReady(False)]
 
 
 def test_what_a_peer_keeps_too_long_comes_home_and_it_gets_no_more_until_it_is_heard_of():
     one = shuffle()
-    one.heard("a", True, 0.0)
+    one.on_ready("a", True, 0.0)
     for key in range(3):
         one.offer(key, 0.0)
     one.take(0.0)
@@ -123,7 +123,7 @@ def test_what_a_peer_keeps_too_long_comes_home_and_it_gets_no_more_until_it_is_h
 
 def test_a_worker_that_did_not_run_blames_nobody_for_that_time():
     one = shuffle()
-    one.heard("a", True, 0.0)
+    one.on_ready("a", True, 0.0)
     for key in range(3):
         one.offer(key, 0.0)
     one.forgive(60.0)
@@ -153,7 +153,7 @@ class Workers(RuleBasedStateMachine):
         self.words = {(one, two): deque() for one in self.units for two in self.units if one != two}
         self.owner, self.open, self.told = {}, {name: set() for name in self.units}, dict.fromkeys(self.units, True)
         for one, two in self.words:
-            self.units[one].heard(two, True, self.at)
+            self.units[one].on_ready(two, True, self.at)
 
     def act(self, name, actions):
         for action in actions:
@@ -163,7 +163,7 @@ class Workers(RuleBasedStateMachine):
                     assert key not in self.units[name].owners, "it is queued or in hand here, too"
                     assert sum(key in other.away for other in self.units[name].peers.values()) == 1
                     assert self.units[name].strategy == "basic" or self.units[name].peers[peer].ready
-                    self.words[name, peer].append(("came", key))
+                    self.words[name, peer].append(("on_batch", key))
                 case ReportTrained(peer, key):
                     self.say(name, peer, "done", key)
                 case ReturnBatch(peer, key):
@@ -173,7 +173,7 @@ class Workers(RuleBasedStateMachine):
                     self.told[name] = ready
                     for other in self.units:
                         if other != name:
-                            self.words[name, other].append(("heard", ready))
+                            self.words[name, other].append(("on_ready", ready))
 
     def say(self, name, peer, word, key):
         if peer in self.units:

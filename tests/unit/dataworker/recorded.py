@@ -23,7 +23,7 @@ def record(model, calls):
             modules=dict(model.named_modules()),
             keep=at == len(calls) - 1,
         )
-        with marked_calls.heard_by(recorder.call_marked), recorder:
+        with marked_calls.handled_by(recorder.call_marked), recorder:
             made = model(*args, **kwargs)
         logs.append(recorder.finish())
         del made

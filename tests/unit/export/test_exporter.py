@@ -69,7 +69,7 @@ def test_exports_of_another_job_are_not_mixed_with(tmp_path):
     outlined(tmp_path / "checkpoints", store, OUTLINE, 3)
     assert ContinuousExport(FolderStore(tmp_path / "checkpoints"), url).once() is not None
     outlined(tmp_path / "others", store, OUTLINE, 2)
-    with pytest.raises(errors.BadInput, match="choose another place"):
+    with pytest.raises(errors.BadInput, match="Choose another place"):
         ContinuousExport(FolderStore(tmp_path / "others"), url).once()
 
 
@@ -154,14 +154,14 @@ def test_the_newest_export_that_was_made_by_then_is_built_on():
 
 
 def test_a_moment_before_all_exports_names_those_there_are():
-    with pytest.raises(errors.MissingFile, match=r"no export was made by then; there: 4 \(samples 400\)"):
+    with pytest.raises(errors.MissingFile, match=r"no export is that old; exports: 4 \(samples 400\)"):
         exporter.base_of(exporter.parse_since("samples:399"), [export_card(4, samples=400)], before=9)
-    with pytest.raises(errors.MissingFile, match=r"there: none"):
+    with pytest.raises(errors.MissingFile, match=r"exports: none"):
         exporter.base_of(exporter.parse_since("step:1"), [], before=9)
 
 
 def test_an_async_job_has_no_steps():
-    with pytest.raises(errors.BadInput, match=r"of no step: .* Say samples:N"):
+    with pytest.raises(errors.BadInput, match=r"have no step, .* Use samples:N"):
         exporter.base_of(exporter.parse_since("step:500"), [export_card(4, samples=400)], before=9)
 
 
@@ -220,7 +220,7 @@ def test_the_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
 @pytest.mark.parametrize("lost", [(0,), (2,), range(9)])
 def test_a_bsp_group_without_a_part_of_its_model_is_not_exported(tmp_path, lost):
     manifest = of_a_group(tmp_path, ("w",), torch.ones(3, 1024), lost=lost)
-    with pytest.raises(errors.BadInput, match="lacks the dense parameters of its bsp group"):
+    with pytest.raises(errors.BadInput, match="lacks dense parameters of its bsp group"):
         exporter.make(FolderStore(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
 
 
@@ -233,7 +233,7 @@ def test_what_a_checkpoint_lacks_is_named(tmp_path):
         manifest = outlined(tmp_path, store, outline)
         with pytest.raises(errors.BadInput, match=match):
             exporter.make(FolderStore(tmp_path), manifest, url, format="safetensors")
-    with pytest.raises(errors.BadInput, match="does not say what model"):
+    with pytest.raises(errors.BadInput, match="has no outline of its model"):
         published = stores.publish(tmp_path, 2, stores.save(store, tmp_path, 2))
         exporter.make(FolderStore(tmp_path), published, url, format="safetensors")
     with pytest.raises(errors.MissingFile, match="no exports"):

@@ -94,12 +94,14 @@ def limits(now):
 def test_a_pace_is_that_of_the_window_and_time_without_leases_is_not_counted():
     looking = WorkerPaces(window_s=10)
     for second in range(31):
-        looking.look({0: 100 * second, 1: 100 * second if second < 20 else 2000 + 10 * (second - 20)}, [0, 1], second)
-    assert looking.judged() == {0: pytest.approx(100), 1: pytest.approx(10)}
+        looking.observe(
+            {0: 100 * second, 1: 100 * second if second < 20 else 2000 + 10 * (second - 20)}, [0, 1], second
+        )
+    assert looking.comparable() == {0: pytest.approx(100), 1: pytest.approx(10)}
     for second in range(31, 60):
-        looking.look({0: 3000, 1: 2100}, [1], second)
+        looking.observe({0: 3000, 1: 2100}, [1], second)
     assert looking.known()[0] == pytest.approx(100), "it had nothing to do"
-    assert looking.judged() == {1: 0.0}
+    assert looking.comparable() == {1: 0.0}
     looking.forget(1)
     assert looking.known() == {0: pytest.approx(100)}
 
@@ -107,8 +109,8 @@ def test_a_pace_is_that_of_the_window_and_time_without_leases_is_not_counted():
 def test_a_worker_that_has_just_come_is_not_judged():
     looking = WorkerPaces(window_s=20)
     for second in range(8):
-        looking.look({0: 100 * second}, [0, 1], second)
-    assert looking.judged() == {}
+        looking.observe({0: 100 * second}, [0, 1], second)
+    assert looking.comparable() == {}
     assert looking.known() == {0: 100.0, 1: 0.0}
 
 

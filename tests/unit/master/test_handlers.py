@@ -23,7 +23,7 @@ def doors(spec):
 
     def happen(event):
         happened.append(event)
-        record.happen(event, 1.0)
+        record.apply(event, 1.0)
 
     return SimpleNamespace(record=record, apply=happen, happened=happened)
 
@@ -67,10 +67,10 @@ def test_a_job_that_drains_or_whose_servers_are_not_ready_keeps_its_bounds():
         bounding.change_bounds(made, messages.BoundsRequest(servers=(2, 2)))
     begun = doors(replace(SPEC, workers=1, servers=1))
     for role, address in (("server-0", "here"), ("worker-0", "")):
-        begun.record.happen(events.RoleJoined(begun.record.state.nodes[role].role, pid=1), 1.0)
+        begun.record.apply(events.RoleJoined(begun.record.state.nodes[role].role, pid=1), 1.0)
         if address:
-            begun.record.happen(events.RoleReady(begun.record.state.nodes[role].role, address), 1.0)
-    begun.record.happen(events.StopRequested("enough"), 2.0)
+            begun.record.apply(events.RoleReady(begun.record.state.nodes[role].role, address), 1.0)
+    begun.record.apply(events.StopRequested("enough"), 2.0)
     with pytest.raises(errors.BadInput, match="is draining"):
         bounding.change_bounds(begun, messages.BoundsRequest(workers=(1, 2)))
     assert not made.happened and not begun.happened

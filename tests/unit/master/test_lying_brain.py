@@ -38,7 +38,7 @@ LIES = {
     "out of bounds": (lambda consult: plan(consult, shape=replace(LARGER, workers=99)), "not within the job's bounds"),
     "tiny": (lambda consult: plan(consult, shape=replace(LARGER, worker_cpu=1e-9)), "not within the job's bounds"),
     "another job's": (lambda consult: plan(consult, job="other"), "it is for job other; this is job-2"),
-    "of the past": (stale, "it is for the job as it was"),
+    "of the past": (stale, "it is for an earlier state of the job"),
     "beyond the quota": (lambda consult: plan(consult, extra_workers=1), "extra workers"),
     "a server of its own": (lambda consult: plan(consult, server_cpus=((7, 0.5),)), "server-7"),
     "a server that is everything": (lambda consult: plan(consult, server_cpus=((0, 50.0),)), "server-0 with 50 cores"),
@@ -132,4 +132,4 @@ def test_an_answer_to_an_earlier_question_is_refused():
             return again
 
     refused = acceptance.refused(asyncio.run(run()), views.running(), CONFIG, epoch=2, now=1.0)
-    assert refused == "it is for the job as it was (epoch 1, now 2)"
+    assert refused == "it is for an earlier state of the job (epoch 1, now 2)"

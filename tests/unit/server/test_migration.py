@@ -96,7 +96,7 @@ def test_a_goal_is_worked_off_once_and_told(two):
     parcel = SlotParcel(1, two[1].address, tuple(range(10)))
     goal = SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,))
     for _ in range(3):
-        handing.heed(goal)
+        handing.follow(goal)
     assert done.wait(20)
     handing.stop()
     assert [each.server for each in told] == [1] and sorted(two[1].owned()) == list(range(10))
@@ -115,7 +115,7 @@ def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two,
     handing = migration.SlotHandover(two[0], tell)
     parcel = SlotParcel(1, two[1].address, tuple(range(SLOTS)))
     assert not handing.hurried
-    handing.heed(SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,), hurry=True))
+    handing.follow(SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,), hurry=True))
     assert done.wait(20)
     handing.stop()
     assert told == [(True, SLOTS)] and not handing.hurried
@@ -125,7 +125,7 @@ def test_a_server_that_is_to_leave_refuses_slots_and_says_so(two):
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = migration.SlotHandover(two[1], lambda moved: None)
     assert not handing.holding.closed
-    handing.heed(SlotGoal(OWNERS, (two[0].address, two[1].address), leave=True))
+    handing.follow(SlotGoal(OWNERS, (two[0].address, two[1].address), leave=True))
     assert handing.holding.closed
     handing.stop()
     assert "draining" in two[0].hand_over([1], 1, two[1].address).why and two[0].owns(1)
@@ -151,14 +151,14 @@ class Doubtful:
 
 @pytest.mark.parametrize(
     ("owner", "address", "did"),
-    [(0, "there:1", "hand_over"), (1, "there:1", "let_go"), (2, "there:1", "let_go"), (0, "", "take_back")],
+    [(0, "there:1", "hand_over"), (1, "there:1", "release"), (2, "there:1", "release"), (0, "", "take_back")],
     ids=["it is asked again", "it is the other's", "the other has given it on", "the other has left"],
 )
 def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
     role = Doubtful()
     handing = migration.SlotHandover(role, lambda moved: None)
     placed = Placement(epoch=7, servers=3, server_of_slot=(owner,) * SLOTS)
-    handing.heed(SlotGoal(placed, ("here:1", address, "third:1")))
+    handing.follow(SlotGoal(placed, ("here:1", address, "third:1")))
     assert all(role.done.acquire(timeout=20) for _ in range(3))
     handing.stop()
     assert [name for name, _ in role.did[:3]] == ["learn", did, did]

@@ -125,7 +125,9 @@ def test_a_damaged_image_is_read_from_its_mirror_too(pair):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     contents, spared = pair.restored(1)
-    assert contents == pair.contents() and "its checksum does not fit" in spared["server-0/server-0.0-000001.run1.seg"]
+    assert (
+        contents == pair.contents() and "its checksum does not match" in spared["server-0/server-0.0-000001.run1.seg"]
+    )
 
 
 def test_a_buddy_whose_folder_went_gets_all_that_the_next_increment_follows(pair):

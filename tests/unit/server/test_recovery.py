@@ -76,7 +76,7 @@ def test_a_run_that_went_on_from_another_may_restore_that_one_up_to_where_it_lef
     store = empty()
     source = recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, Lineage("run2", "run1", 1)))
     assert source.number == 1 and part(store) == held[1]
-    assert "it is of run run1, which this job left at checkpoint 1" in source.unusable[0]
+    assert "it is from run run1, which this job left at checkpoint 1" in source.unusable[0]
 
 
 def test_without_the_folder_storage_is_read(saved, tmp_path):

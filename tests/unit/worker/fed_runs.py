@@ -81,7 +81,7 @@ class Run:
         """What became of the split, for who reads a failure."""
         forward = self.splitting._forward
         used = (forward.split_calls, forward.whole_calls) if forward is not None else None
-        return f"{self.made.told if self.made is not None else 'not made'}; {used}; {self.wrong}"
+        return f"{self.made.summary if self.made is not None else 'not made'}; {used}; {self.wrong}"
 
 
 def difference(ours, theirs):

@@ -158,16 +158,16 @@ class Cluster:
         """
         before, carried = self.server.ask("round")["cpu_s"], self.net.carried("server")
         answers = list(self.pool.map(lambda worker: worker.ask("round", system=system, steps=steps), self.workers))
-        seconds = max(one["seconds"] for one in answers)
-        cpu_s = sum(one["cpu_s"] for one in answers) + self.server.ask("round")["cpu_s"] - before
+        seconds = max(answer["seconds"] for answer in answers)
+        cpu_s = sum(answer["cpu_s"] for answer in answers) + self.server.ask("round")["cpu_s"] - before
         carried = self.net.carried("server") - carried
         cores = os.cpu_count() or 1
         return {
-            "figure": statistics.median(one["figure"] for one in answers),
+            "figure": statistics.median(answer["figure"] for answer in answers),
             "cpu": cpu_s / seconds / cores,
             "link": carried * 8e-9 / seconds / self.net.gbit,
             "megabytes": carried / steps / 1e6,
-            "worker_s": sum(one["cpu_s"] for one in answers) / steps / WORKERS,
+            "worker_s": sum(answer["cpu_s"] for answer in answers) / steps / WORKERS,
             "goodput": carried * 8e-9 / max(seconds - cpu_s / cores, 1e-9) / self.net.gbit,
         }
 

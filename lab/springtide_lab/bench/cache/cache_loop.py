@@ -34,7 +34,7 @@ class Loop:
         torch.manual_seed(0)
         made = id_streams.make(options["stream"], samples=options["batches"] * options["batch"] * self.workers, seed=5)
         starts = np.concatenate([[0], np.cumsum(made.rows)[:-1]]).astype(np.int64)
-        self.batches = [one + starts for one in made.batches(options["batch"] * self.workers)]
+        self.batches = [batch + starts for batch in made.batches(options["batch"] * self.workers)]
         self.labels = torch.rand(options["batch"]).round()
         self.model = nn.Sequential(nn.Linear(options["dim"], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LR)

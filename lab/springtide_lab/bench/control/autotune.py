@@ -203,7 +203,7 @@ def judge(
             f"{budget:g} cores; the slowest of them is the last line",
             f"the loop {'settled' if auto.settled else 'had not settled'} after {auto.seconds:.0f} s and "
             f"{len(auto.changes)} changes",
-            *(f"change: {each}" for each in auto.changes),
+            *(f"change: {change}" for change in auto.changes),
         ),
         details={"ratios": rounds.figures, "tried": {short(one): round(speed, 1) for one, speed in speeds.items()}},
     )

@@ -48,7 +48,7 @@ def lease_springtide(options: dict[str, Any]) -> Count:
             assert isinstance(leased, messages.LeaseReply), leased
             done += len(words)
             calls += 1
-            words = tuple(Progress(one.shard, one.first, one.end, one.end) for one in leased.grants)
+            words = tuple(Progress(grant.shard, grant.first, grant.end, grant.end) for grant in leased.grants)
         await link.ask(messages.Heartbeat(None, words))
         return done + len(words), calls + 1
 

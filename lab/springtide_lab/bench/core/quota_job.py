@@ -82,7 +82,7 @@ class QuotaProfile:
     @property
     def speed(self) -> float | None:
         """Samples per second: the median over the windows, or None without any."""
-        speeds = [self.shape.workers * BATCH / one.step_s for one in self.profiles if one.step_s > 0]
+        speeds = [self.shape.workers * BATCH / profile.step_s for profile in self.profiles if profile.step_s > 0]
         return median(speeds) if speeds else None
 
 
@@ -178,7 +178,12 @@ class QuotaJob:
             profile
             for (since, shape), end in zip(self._changes, ends, strict=True)
             for profile in profiles.observe(
-                [one for one in readings if one.at < end], shape, since=since, batch=BATCH, rules=rules, fewest_steps=2
+                [reading for reading in readings if reading.at < end],
+                shape,
+                since=since,
+                batch=BATCH,
+                rules=rules,
+                fewest_steps=2,
             )
         ]
         return [
@@ -215,7 +220,7 @@ def there(status: JobStatus, shape: Shape) -> bool:
 
 
 def ranks(status: JobStatus, kind: RoleKind) -> list[int]:
-    return [each.role.rank for each in status.members if each.role.kind is kind and each.alive]
+    return [member.role.rank for member in status.members if member.role.kind is kind and member.alive]
 
 
 def read(path: pathlib.Path) -> list[WorkerReading]:

@@ -112,8 +112,8 @@ class Trainer:
 
     def loop(self) -> Iterator[None]:
         """Train one step for each iteration."""
-        for one in self.batches:
-            text_clicks.train(self.model, [self.optimizer], one)
+        for batch in self.batches:
+            text_clicks.train(self.model, [self.optimizer], batch)
             yield
 
     def split(self) -> dict[str, Any]:

@@ -325,7 +325,7 @@ def judge(outcomes: Sequence[StragglerOutcome]) -> report.Result:
         goals=(report.goal("jct_vs_ideal", hard.ratio, target=TARGET, better="lower"),),
         rounds=len(hard.runs),
         columns=("CPU of worker-2", "seconds", "vs ideal", "ours is", "paper's is"),
-        rows=tuple(row for one in outcomes for row in rows_of(one)),
+        rows=tuple(row for outcome in outcomes for row in rows_of(outcome)),
         notes=(
             f'{WORKERS} workers of {CPU} cores (quota); all are run; "ours is" compares times over the ideal of each',
             '"paper\'s is": what the papers say of theirs on clusters, beside doing nothing: '

@@ -91,7 +91,7 @@ def one_job(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], second
     with QuotaJob(folder, first, name=f"capacity-{sync}", sync=sync) as job:
         job.trains(first.workers)
         for turn in itertools.count():
-            yield [_seen(job, _shape(one), seconds) for one in (numbers if turn % 2 == 0 else numbers[::-1])]
+            yield [_seen(job, _shape(number), seconds) for number in (numbers if turn % 2 == 0 else numbers[::-1])]
 
 
 def jobs_anew(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], seconds: float) -> Rounds:

@@ -255,8 +255,8 @@ def told(
     state: OnlineState, points: Sequence[OnlinePoint], wrong: int, pace: float, drawn: str, lasts_s: float
 ) -> report.Result:
     adequate = MOST * state.totals.hours
-    off = [abs(one.forecast - one.arriving) for one in points if one.forecast is not None]
-    came = [one.arriving for one in points if one.forecast is not None]
+    off = [abs(point.forecast - point.arriving) for point in points if point.forecast is not None]
+    came = [point.arriving for point in points if point.forecast is not None]
     return report.Result(
         goals=(
             report.goal("online_violation", state.totals.violation, target=VIOLATION, better="lower"),
@@ -286,7 +286,7 @@ def told(
             f"a day in {lasts_s:g} s: every second is {DAY_S / lasts_s / 60:.1f} min, so the promise "
             f"of {state.slo_lag_s / 60:g} min is kept within {state.slo_lag_s * lasts_s / DAY_S:.1f} s of the clock",
             f"one worker of {CPU:g} cores trains {pace:,.0f}/s; {state.stream.records:,} records came, peak "
-            f"{max((one.arriving for one in points), default=0.0):,.0f}/s; the forecast for now was "
+            f"{max((point.arriving for point in points), default=0.0):,.0f}/s; the forecast for now was "
             f"{sum(off) / max(sum(came), 1e-9):.1%} off",
             f"picture: {drawn}",
         ),

@@ -63,12 +63,12 @@ class Faults:
     def take(self, verb: str, resource: str) -> list[Fault]:
         """Return the faults for this request, and count each of them as used."""
         with self._lock:
-            found = [each for each in self._faults if each.fits(verb, resource)]
+            found = [fault for fault in self._faults if fault.fits(verb, resource)]
             refusing = next((each for each in found if each.code), None)
             found = [each for each in found if not each.code or each is refusing]
             for each in found:
                 each.times -= 1
-            self._faults = [each for each in self._faults if each.times > 0]
+            self._faults = [fault for fault in self._faults if fault.times > 0]
             return found
 
     def _add(self, fault: Fault) -> None:

@@ -39,14 +39,14 @@ class Registry:
         self.define(BUILT_IN)
 
     def define(self, kinds: Iterable[Kind]) -> None:
-        self._kinds.update({(each.group, each.version, each.plural): each for each in kinds})
+        self._kinds.update({(kind.group, kind.version, kind.plural): kind for kind in kinds})
 
     def forget(self, group: str, plural: str) -> None:
-        self._kinds = {key: each for key, each in self._kinds.items() if (key[0], key[2]) != (group, plural)}
+        self._kinds = {key: kind for key, kind in self._kinds.items() if (key[0], key[2]) != (group, plural)}
 
     def of_resource(self, resource: str) -> Kind:
         """Return a kind by its full name, such as `pods` or `elasticjobs.springtide.dev`."""
-        return next(each for each in self._kinds.values() if each.resource == resource)
+        return next(kind for kind in self._kinds.values() if kind.resource == resource)
 
     def target(self, path: str) -> Target:
         group, version, *rest = self._split(path)
@@ -71,10 +71,10 @@ class Registry:
         if path == "/version":
             return VERSION
         group, version, *rest = self._split(path)
-        kinds = [each for each in self._kinds.values() if (each.group, each.version) == (group, version)]
+        kinds = [kind for kind in self._kinds.values() if (kind.group, kind.version) == (group, version)]
         if rest or not kinds:
             return None
-        names = [f"{each.plural}{part}" for each in kinds for part in ("", *(f"/{sub}" for sub in each.subresources))]
+        names = [f"{kind.plural}{part}" for kind in kinds for part in ("", *(f"/{sub}" for sub in kind.subresources))]
         return {"kind": "APIResourceList", "apiVersion": "v1", "resources": [{"name": name} for name in names]}
 
     def _split(self, path: str) -> list[str]:

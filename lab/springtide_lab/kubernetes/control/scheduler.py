@@ -140,7 +140,7 @@ def obstacle(pod: Json, node: Json, others: Sequence[Json]) -> str:
         return "node(s) were unschedulable"
     tolerations = [{"key": OWN_TAINT, "operator": "Exists"}, *(pod["spec"].get("tolerations") or [])]
     for taint in node["spec"].get("taints") or []:
-        if not any(tolerates(each, taint) for each in tolerations):
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
             return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (pod["spec"].get("nodeSelector") or {}).items()):

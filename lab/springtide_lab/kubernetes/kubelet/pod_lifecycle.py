@@ -113,11 +113,13 @@ def last_words(log: bytes) -> str:
 
 
 def phase(policy: str, states: Sequence[State]) -> str:
-    if any(each.running or (each.last is not None and not each.ended) or comes_back(policy, each) for each in states):
+    if any(
+        state.running or (state.last is not None and not state.ended) or comes_back(policy, state) for state in states
+    ):
         return "Running"
-    if any(not each.ended for each in states):
-        return "Running" if any(each.ended for each in states) else "Pending"
-    return "Failed" if any(each.code != 0 for each in states) else "Succeeded"
+    if any(not state.ended for state in states):
+        return "Running" if any(state.ended for state in states) else "Pending"
+    return "Failed" if any(state.code != 0 for state in states) else "Succeeded"
 
 
 def comes_back(policy: str, state: State) -> bool:
@@ -127,7 +129,7 @@ def comes_back(policy: str, state: State) -> bool:
 
 def conditions(now_phase: str, states: Sequence[State]) -> dict[str, tuple[bool, str]]:
     over = now_phase in ("Succeeded", "Failed")
-    ready = not over and all(each.running for each in states)
+    ready = not over and all(state.running for state in states)
     why = "PodCompleted" if now_phase == "Succeeded" else "PodFailed" if now_phase == "Failed" else "ContainersNotReady"
     return {
         "Ready": (ready, "" if ready else why),
@@ -197,12 +199,12 @@ class PodLife:
         self._seen.set()
 
     def log_of(self, container: str, restarts: int | None = None) -> pathlib.Path:
-        known = next((each for each in self._states if each.name == container), None)
+        known = next((state for state in self._states if state.name == container), None)
         number = restarts if restarts is not None else known.restarts if known else 0
         return self._place.folder / "logs" / container / f"{max(0, number)}.log"
 
     def is_over(self, container: str) -> bool:
-        return any(each.name == container and each.ended for each in self._states)
+        return any(state.name == container and state.ended for state in self._states)
 
     async def run(self) -> None:
         """Run the pod. If cancelled, as when its node is lost, kill its containers without a report."""
@@ -271,7 +273,7 @@ class PodLife:
             makes = container_spec.Volumes(place.folder / "volumes", place.claims, self._lookup, token)
             self._mounts = await makes.make(self.pod)
         except Missing as missing:
-            self._states = [replace(each, message=f"MountVolume.SetUp failed: {missing}") for each in self._states]
+            self._states = [replace(state, message=f"MountVolume.SetUp failed: {missing}") for state in self._states]
             return False
         return True
 
@@ -407,7 +409,7 @@ class PodLife:
             "podIPs": [{"ip": address}],
             "startTime": timestamp(self._began),
             "observedGeneration": pod["metadata"].get("generation"),
-            "containerStatuses": [each.status() for each in self._states],
+            "containerStatuses": [state.status() for state in self._states],
         }
 
     async def _post(self, *, last: bool = False, pending: str = "") -> None:

@@ -183,7 +183,7 @@ def first_and_last(story: Story, role: str) -> list[tuple[int, int]]:
 
 
 def _scaling(story: Story) -> float:
-    return float(np.mean([one.scaling_s for one in story.outcomes if one.end is JobEnd.FINISHED]))
+    return float(np.mean([outcome.scaling_s for outcome in story.outcomes if outcome.end is JobEnd.FINISHED]))
 
 
 def before_and_after(cases: Sequence[Case], days: Sequence[ClusterDay], *, better: Better = "higher") -> list[Row]:
@@ -216,6 +216,6 @@ def times(days: Sequence[ClusterDay]) -> list[Row]:
 
 
 def _time(story: Story, which: Which, share: float) -> float:
-    times = [one.jct_s for one in story.outcomes if one.end is JobEnd.FINISHED and which(one)]
+    times = [outcome.jct_s for outcome in story.outcomes if outcome.end is JobEnd.FINISHED and which(outcome)]
     value = report.percentile(times, share)
     return float("nan") if value is None else value

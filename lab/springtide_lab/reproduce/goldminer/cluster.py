@@ -175,7 +175,7 @@ def share(
         if given.total + _held(trainers, wanted) <= cpu + ROUNDING:
             return CoreSplit(given, wanted)
         kept = {name: max(kept[name], wanted[name]) for name in kept}
-    kept = {name: one.needs for name, one in trainers.items()}
+    kept = {name: trainer.needs for name, trainer in trainers.items()}
     return CoreSplit(allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules), kept)
 
 
@@ -447,8 +447,8 @@ class Figures:
 def figures(story: ClusterStory, until: float) -> Figures:
     count = len(story.ends)
     return Figures(
-        jct=sum(one.jct for one in story.ends) / count,
-        queueing=sum(one.queued for one in story.ends) / count,
+        jct=sum(end.jct for end in story.ends) / count,
+        queueing=sum(end.queued for end in story.ends) / count,
         gpus=mean(story.moments, until, lambda one: one.gpus),
         cpus=mean(story.moments, until, lambda one: one.cpus),
         fragmentation=mean(story.moments, until, lambda one: one.fragmentation),
@@ -458,8 +458,8 @@ def figures(story: ClusterStory, until: float) -> Figures:
 
 def mean(moments: Sequence[ClusterMoment], until: float, value: Callable[[ClusterMoment], float]) -> float:
     total, last = 0.0, 0.0
-    for one, following in zip(moments, [*moments[1:], None], strict=True):
-        begin, end = min(one.at, until), min(following.at if following else until, until)
-        total += value(one) * (end - begin)
+    for moment, following in zip(moments, [*moments[1:], None], strict=True):
+        begin, end = min(moment.at, until), min(following.at if following else until, until)
+        total += value(moment) * (end - begin)
         last = end
     return total / max(last, 1e-9) if moments else 0.0

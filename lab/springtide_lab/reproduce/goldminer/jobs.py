@@ -103,7 +103,7 @@ order: ratios descend in the order in which section 5.6 names models. highest: t
 def models(choice: str = "chosen") -> dict[str, GpuModel]:
     """Return the models with another choice of ratios; the cores of their trainers stay the same."""
     changed = CHOICES[choice]
-    return {name: replace(one, ratio=changed.get(name, one.ratio)) for name, one in MODELS.items()}
+    return {name: replace(model, ratio=changed.get(name, model.ratio)) for name, model in MODELS.items()}
 
 
 Floats = NDArray[np.float64]

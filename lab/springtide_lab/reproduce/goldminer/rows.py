@@ -250,10 +250,10 @@ def of_one_job(folder: pathlib.Path = BENCHES) -> list[Row]:
 def ratios() -> list[Row]:
     """Return Fig. 1: the chosen ratios, and the slow-down that they cause with 8 cores per GPU."""
     found = [
-        row("002 Fig. 1", f"{one.name}: cores a GPU", NOT_IN_TEXT, [one.ratio], why=f"{one.name}: {one.source}")
-        for one in MODELS.values()
+        row("002 Fig. 1", f"{model.name}: cores a GPU", NOT_IN_TEXT, [model.ratio], why=f"{model.name}: {model.source}")
+        for model in MODELS.values()
     ]
-    slowest = max(1 - one.alone(8) for one in MODELS.values())
+    slowest = max(1 - model.alone(8) for model in MODELS.values())
     linear = "cores are taken to be linear; the paper's recommendation models hardly use a second core in one process"
     return [*found, row("002 Fig. 1", "largest slow-down with 8 cores", "> 0.9", [slowest], why=linear)]
 
@@ -262,7 +262,7 @@ def walked() -> list[Row]:
     """Return Fig. 13 in virtual time."""
     path = walk(MODELS["ResNet18"])
     end = path.end
-    least = min(one.trainer_cpu for one in path.stands)
+    least = min(stand.trainer_cpu for stand in path.stands)
     return [
         row("002 Fig. 13", "simulated: data workers at the end", 3, [float(end.data_workers)], why=VIRTUAL),
         row("002 Fig. 13", "simulated: cores of a data worker", 8, [end.data_worker_cpu]),

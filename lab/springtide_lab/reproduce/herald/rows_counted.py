@@ -134,7 +134,7 @@ def breakdown(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Ro
             ("all", lambda s: s.total),
         )
         for (kind, of), figure in zip(kinds, paper, strict=True):
-            saved = [less(one, before, of) for one, before in zip(theirs, plain, strict=True)]
+            saved = [less(after, before, of) for after, before in zip(theirs, plain, strict=True)]
             name = {LAIA: "LAIA alone", PLAN: "plan alone", HERALD: "both"}[way]
             found.append(row("004 Table 2", f"{load.name}: {name}, {kind} saved", figure, saved, why=preset.OTHER_DATA))
     return found

@@ -49,7 +49,7 @@ def run(
 ) -> world.OnlineRun:
     """Simulate each setting on each day; lanes are days x settings."""
     make = GRIDS[scheme][0]
-    lanes = [(day, outlook, one) for day, outlook in zip(days, outlooks, strict=True) for one in settings]
+    lanes = [(day, outlook, setting) for day, outlook in zip(days, outlooks, strict=True) for setting in settings]
     at = make([outlook for _, outlook, _ in lanes], [one for _, _, one in lanes])
     rates = np.asarray([day.rates for day, _, _ in lanes])
     return world.run(rates, at, workers=world.start([day for day, _, _ in lanes]), capacity=CAPACITY, doing=doing)

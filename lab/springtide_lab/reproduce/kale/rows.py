@@ -165,7 +165,11 @@ def lag_and_auc(curves: Sequence[Sequence[float]]) -> list[Row]:
     why = "a linear model on a generated click stream whose truth turns; how fast is our choice (auc.py)"
     return [
         mean_row(
-            "003 Fig. 1", f"AUC at a lag of {lag} min, %", NOT_IN_TEXT, [100 * one[place] for one in curves], why=why
+            "003 Fig. 1",
+            f"AUC at a lag of {lag} min, %",
+            NOT_IN_TEXT,
+            [100 * curve[place] for curve in curves],
+            why=why,
         )
         for place, lag in enumerate(LAGS_MIN)
     ]
@@ -187,7 +191,7 @@ def forecasts(name: str, days: Sequence[TrafficDay]) -> list[Row]:
             "forecast",
             f"{name}: {which} is off by, %",
             NOT_IN_TEXT,
-            [100 * one for one in values],
+            [100 * value for value in values],
             goal=100 * float(np.mean(said["tomorrow = today"])) if which.startswith("the default") else None,
         )
         for which, values in said.items()

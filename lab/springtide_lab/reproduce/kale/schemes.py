@@ -140,15 +140,15 @@ def by_autopilot(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.A
 
 def by_madu(outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.MaduSettings]) -> Scheme:
     per_worker = autoscalers.madu_slope([Measured(workers, A10(workers)) for workers in FEW])
-    every = [round(one.period_s / TICK_S) for one in settings]
+    every = [round(setting.period_s / TICK_S) for setting in settings]
     wanted = np.zeros(len(settings), dtype=np.int64)
 
     def scheme(seen: Seen) -> Counts:
         if seen.tick % TICKS == 0:
-            for lane, (outlook, one) in enumerate(zip(outlooks, settings, strict=True)):
+            for lane, (outlook, setting) in enumerate(zip(outlooks, settings, strict=True)):
                 if seen.tick % every[lane] == 0:
                     said = outlook.at(seen.tick // TICKS)
-                    wanted[lane] = autoscalers.madu_workers(said, one, per_worker=per_worker, most=MOST)
+                    wanted[lane] = autoscalers.madu_workers(said, setting, per_worker=per_worker, most=MOST)
         return wanted
 
     return scheme
@@ -158,19 +158,19 @@ def by_kale(outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.KaleSet
     """Return Kale's scheme, which plans every six hours, and follows the plan and the lag every minute."""
     plans = np.zeros((DAY * round(STEP_S / autoscalers.KALE_STEP_S), len(settings)), dtype=np.int64)
     lanes = np.arange(len(settings))
-    lead, fallback_s = (np.asarray(column) for column in zip(*(one[-2:] for one in settings), strict=True))
+    lead, fallback_s = (np.asarray(column) for column in zip(*(setting[-2:] for setting in settings), strict=True))
 
     def scheme(seen: Seen) -> Counts:
         if seen.tick % MINUTE:
             return seen.workers
         if seen.tick % REPLANNED == 0:
             made: dict[Any, Counts] = {}
-            for lane, (outlook, one) in enumerate(zip(outlooks, settings, strict=True)):
+            for lane, (outlook, setting) in enumerate(zip(outlooks, settings, strict=True)):
                 workers = int(seen.workers[lane])
-                key = id(outlook), one[:4], workers
+                key = id(outlook), setting[:4], workers
                 if key not in made:
                     said = outlook.at(seen.tick // TICKS)
-                    made[key] = autoscalers.kale_plan(said, one, workers=workers, capacity=CAPACITY)
+                    made[key] = autoscalers.kale_plan(said, setting, workers=workers, capacity=CAPACITY)
                 plans[:, lane] = made[key][: len(plans)]
         since_s = seen.tick % REPLANNED * TICK_S
         planned = plans[((since_s + lead) // autoscalers.KALE_STEP_S).astype(int), lanes]

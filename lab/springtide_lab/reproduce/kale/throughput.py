@@ -69,9 +69,9 @@ def judge(
 ) -> dict[Kind, CapacityErrors]:
     """Fit each model to `seen` and return its errors on `held`."""
     found: dict[Kind, CapacityErrors] = {}
-    for each in peers(kind):
-        curve: Callable[[float], float] = capacity_model.fit(each, seen, batch=batch)
-        found[each] = judged([curve(one.workers) for one in held], [one.throughput for one in held])
+    for peer in peers(kind):
+        curve: Callable[[float], float] = capacity_model.fit(peer, seen, batch=batch)
+        found[peer] = judged([curve(one.workers) for one in held], [one.throughput for one in held])
     return found
 
 
@@ -79,7 +79,7 @@ def left_out(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) 
     """Return leave-one-out errors of each model, for small data sets. "learned" is the fit of a running job."""
     models: dict[str, Callable[[Sequence[CapacitySample]], Callable[[float], float]]] = {
         "learned": lambda some: capacity_model.learn(kind, some, batch=batch),
-        **{each: partial(_fitted, each, batch) for each in peers(kind)},
+        **{peer: partial(_fitted, peer, batch) for peer in peers(kind)},
     }
     said: dict[str, list[float]] = {each: [] for each in models}
     for place, one in enumerate(seen):
@@ -178,22 +178,27 @@ def _table_1(outcomes: Sequence[ThroughputOutcome]) -> list[Row]:
         places = {"1/w": 1, "1/w²": 2} if curve.kind == "sync" else {"1/w": 0, "1/w²": 1}
         for term, place in places.items():
             times, unit = (1, "s a batch") if curve.kind == "sync" else (1e6, "µs a sample")
-            ours = [times * one.coefficients[name][place] for one in outcomes]
+            ours = [times * outcome.coefficients[name][place] for outcome in outcomes]
             found.append(row("Table 1", f"{name}: of {term}, {unit}", times * curve.coefficients[place], ours))
     return found
 
 
 def _fig_7(outcomes: Sequence[ThroughputOutcome], truth: str, *, goal: float | None = None) -> list[Row]:
     def of(whose: str) -> list[float]:
-        return [one.mean(whose, "mape") for one in outcomes]
+        return [outcome.mean(whose, "mape") for outcome in outcomes]
 
     ours = "Fig. 7"
     return [
         row(ours, f"MAPE, {truth}", 0.0243, of("ours"), goal=goal, better="lower"),
         row(ours, "Ernest's MAPE, the same", 0.2018, of("Ernest")),
         row(ours, "Optimus' MAPE, the same", 0.2018, of("Optimus")),
-        row(ours, "largest deviation of ours", 0.074, [one.worst("ours") for one in outcomes]),
-        row(ours, "largest of the others", 0.2, [max(one.worst("Ernest"), one.worst("Optimus")) for one in outcomes]),
-        row(ours, "MAE less than the others', up to", 0.7853, [one.gained("mae") for one in outcomes]),
-        row(ours, "RMSE less than the others', up to", 0.7771, [one.gained("rmse") for one in outcomes]),
+        row(ours, "largest deviation of ours", 0.074, [outcome.worst("ours") for outcome in outcomes]),
+        row(
+            ours,
+            "largest of the others",
+            0.2,
+            [max(outcome.worst("Ernest"), outcome.worst("Optimus")) for outcome in outcomes],
+        ),
+        row(ours, "MAE less than the others', up to", 0.7853, [outcome.gained("mae") for outcome in outcomes]),
+        row(ours, "RMSE less than the others', up to", 0.7771, [outcome.gained("rmse") for outcome in outcomes]),
     ]

@@ -98,8 +98,8 @@ class Library:
         raise AttributeError(name)
 
     def text(self, code: int) -> str:
-        told: bytes = self.err2str(code)
-        return told.decode(errors="replace")
+        text: bytes = self.err2str(code)
+        return text.decode(errors="replace")
 
 
 @functools.cache

@@ -75,7 +75,7 @@ class KafkaStream:
                 return self._partitions
             answer_s = ONCE_S if self._partitions else self._answer_s
             try:
-                self._partitions = self._ask(self._count, answer_s)
+                self._partitions = self._query(self._count, answer_s)
             except errors.StreamUnreachable:
                 if not self._partitions:
                     raise
@@ -126,7 +126,7 @@ class KafkaStream:
                     raise KafkaException(place.error)
             return [answers[partition].offset for partition in partitions]
 
-        return self._ask(question)
+        return self._query(question)
 
     def _count(self, asking: Consumer, most_s: float) -> int:
         topic = asking.list_topics(self.address.topic, most_s).topics[self.address.topic]
@@ -134,14 +134,14 @@ class KafkaStream:
             raise KafkaException(topic.error)
         return len(topic.partitions)
 
-    def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
+    def _query(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
         """Repeat a query until it is answered. A user error raises immediately, a missing topic after `MISSING_S`
         seconds."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
-        said, missing_since = limit_s <= SAID_S, float("inf")
+        reported, missing_since = limit_s <= SAID_S, float("inf")
         while True:
             try:
-                answer = question(self._asking(), min(ONCE_S if said else SAID_S, limit_s))
+                answer = question(self._asking(), min(ONCE_S if reported else SAID_S, limit_s))
             except KafkaException as error:
                 code, text = reason_of(error)
             else:
@@ -169,8 +169,8 @@ class KafkaStream:
                 raise errors.BadInput(f"{self.address.topic!r} is not a valid name for a Kafka topic: {text}")
             if waited_s > limit_s:
                 raise client.unreachable(self.address, waited_s, f"{text}; {self._trouble.text}")
-            if waited_s >= SAID_S and not said:
-                said = True
+            if waited_s >= SAID_S and not reported:
+                reported = True
                 where, why = self.address.servers, self._trouble.text
                 log.warning("waiting for the Kafka broker at %s, up to %.0f s: %s", where, limit_s, why)
             time.sleep(min(0.1, limit_s))
@@ -253,7 +253,7 @@ class KafkaWriter:
             if isinstance(error, BufferError):
                 self._it.poll(LOOK_S)
             elif reason_of(error)[0] == KafkaError._UNKNOWN_PARTITION and time.monotonic() - began < NEW_S:
-                self._look()
+                self._query_partitions()
             else:
                 raise errors.BadInput(
                     f"topic {self._address.topic!r} takes no record for partition {partition}: {error.args[0]}"
@@ -269,7 +269,7 @@ class KafkaWriter:
                     self._address, self._away_s, f"{waiting} records wait; {self._trouble.text}"
                 ) from None
 
-    def _look(self) -> None:
+    def _query_partitions(self) -> None:
         """Query the number of partitions, which the client itself refreshes only every few minutes."""
         try:
             self._it.list_topics(self._address.topic, NEW_S)
@@ -339,7 +339,7 @@ class KafkaReader:
                 self._away = None
                 return chunks
             if self._away is not None:
-                self._look()
+                self._query_broker()
             if time.monotonic() >= until:
                 return chunks
 
@@ -377,7 +377,7 @@ class KafkaReader:
             if len(read):
                 self._next[partition] = int(read.offsets[-1]) + 1
         for notice in news:
-            self._hear(notice)
+            self._on_notice(notice)
         return [
             Chunk(
                 partition=partition,
@@ -389,7 +389,7 @@ class KafkaReader:
             if self._next[partition] > first
         ]
 
-    def _hear(self, news: PartitionNotice) -> None:
+    def _on_notice(self, news: PartitionNotice) -> None:
         """Handle an event in place of a record: the end of a partition, or an error."""
         partition, code, offset = news
         if code in client.REFUSED:
@@ -446,7 +446,7 @@ class KafkaReader:
         elif code != KafkaError._ALL_BROKERS_DOWN:
             self._away = (self._away[0], why)
 
-    def _look(self) -> None:
+    def _query_broker(self) -> None:
         """Query a broker that was unavailable for long. If the broker still does not answer, raise TemporaryError."""
         assert self._away is not None
         since, why = self._away

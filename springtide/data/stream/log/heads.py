@@ -117,7 +117,7 @@ def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
     return array
 
 
-def let_go(array: Bytes, first: int, end: int) -> None:
+def release_memory(array: Bytes, first: int, end: int) -> None:
     """Release the memory of bytes that were read. Existing views can still read these bytes from the page cache or
     disk."""
     page = mmap.PAGESIZE

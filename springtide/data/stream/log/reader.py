@@ -133,8 +133,8 @@ class _PartitionReader:
             if reached < limit <= end and len(records) < min(most, limit - at):
                 reached = limit  # entries that were lost with their bytes leave a gap before the next segment
             lost = max(0, start - first)
-            told = Chunk(partition=partition, first=first, next=reached, records=records, expired=lost)
-            return told if reached > first else None
+            chunk = Chunk(partition=partition, first=first, next=reached, records=records, expired=lost)
+            return chunk if reached > first else None
         return None
 
     def _records(self, base: int, first: int, end: int) -> Records:
@@ -153,7 +153,7 @@ class _PartitionReader:
         if base != self._base or int(ends[-1]) > len(self._data):
             self._map(base, int(ends[-1]))
         if int(starts[0]) - self._gone >= 2 * KEPT_BYTES:
-            heads.let_go(self._data, self._gone, int(starts[0]) - KEPT_BYTES)
+            heads.release_memory(self._data, self._gone, int(starts[0]) - KEPT_BYTES)
             self._gone = int(starts[0]) - KEPT_BYTES
         times = entries["at_us"][skip:] / 1e6
         return Records(self._data, starts, ends, np.arange(first, first + len(ends)), times)

@@ -29,7 +29,7 @@ class LogStream:
         self.id: str = layout.load(folder).id
         self._heads = LogHeads(_heads_file(folder))
         if not self._heads.of_this_boot:
-            _look_again(folder, self._heads)
+            _rebuild_heads(folder, self._heads)
 
     @property
     def url(self) -> str:
@@ -92,7 +92,7 @@ class LogStream:
             if self._heads.sealing == heads.OPEN:
                 self._heads.sealing = heads.CLOSING
             for partition in range(settings.partitions):  # waits for an append in progress
-                _mend(self.folder, partition, settings, self._heads)
+                _repair(self.folder, partition, settings, self._heads)
             self._heads.sealing = heads.SEALED
 
     def close(self) -> None:
@@ -142,11 +142,11 @@ def create(folder: Path, settings: LogSettings) -> LogStream:
     with layout.locked(folder):
         if (folder / "log.json").exists():
             raise errors.BadInput(f"{folder} already contains a log; append to it, or delete the folder")
-        told = LogHeads(_heads_file(folder))
-        told.rows[: settings.partitions] = 0
-        told.sealing = heads.OPEN
-        _make_partitions(folder, range(settings.partitions), settings, told)
-        told.begin(settings.partitions)
+        heads_file = LogHeads(_heads_file(folder))
+        heads_file.rows[: settings.partitions] = 0
+        heads_file.sealing = heads.OPEN
+        _make_partitions(folder, range(settings.partitions), settings, heads_file)
+        heads_file.begin(settings.partitions)
         layout.store(folder, settings)
     return LogStream(folder)
 
@@ -169,29 +169,29 @@ def _heads_file(folder: Path) -> Path:
     return folder / "heads"
 
 
-def _make_partitions(folder: Path, which: range, settings: LogSettings, told: LogHeads) -> None:
+def _make_partitions(folder: Path, which: range, settings: LogSettings, heads_file: LogHeads) -> None:
     for partition in which:
         layout.partition_folder(folder, partition).mkdir(exist_ok=True)
-        told.rows[partition] = 0
-        _mend(folder, partition, settings, told)
+        heads_file.rows[partition] = 0
+        _repair(folder, partition, settings, heads_file)
 
 
-def _mend(folder: Path, partition: int, settings: LogSettings, told: LogHeads) -> None:
-    tail = PartitionAppender(folder, partition, settings, told)
+def _repair(folder: Path, partition: int, settings: LogSettings, heads_file: LogHeads) -> None:
+    tail = PartitionAppender(folder, partition, settings, heads_file)
     try:
         tail.open()
     finally:
         tail.close()
 
 
-def _look_again(folder: Path, told: LogHeads) -> None:
+def _rebuild_heads(folder: Path, heads_file: LogHeads) -> None:
     """Rebuild the heads from the files after a reboot, and repair each partition."""
     with layout.locked(folder):
-        if told.of_this_boot:
+        if heads_file.of_this_boot:
             return
         settings = layout.load(folder)
-        told.forget(settings.partitions)
+        heads_file.forget(settings.partitions)
         for partition in range(settings.partitions):
-            _mend(folder, partition, settings, told)
-        told.sealing = heads.SEALED if settings.sealed else heads.OPEN
-        told.begin(settings.partitions)
+            _repair(folder, partition, settings, heads_file)
+        heads_file.sealing = heads.SEALED if settings.sealed else heads.OPEN
+        heads_file.begin(settings.partitions)

@@ -31,11 +31,11 @@ MOST_LOST = 2**40  # records; more cannot be lost, because a disk cannot lag beh
 class PartitionAppender:
     """A partition that is open for appending."""
 
-    def __init__(self, folder: Path, partition: int, settings: LogSettings, told: heads.LogHeads) -> None:
+    def __init__(self, folder: Path, partition: int, settings: LogSettings, heads_file: heads.LogHeads) -> None:
         self._folder = layout.partition_folder(folder, partition)
         self._settings = settings
-        self._heads = told
-        self._row = told.rows[partition]
+        self._heads = heads_file
+        self._row = heads_file.rows[partition]
         self._index = self._data = self._lock = -1
         self._lock = os.open(self._folder, os.O_RDONLY)
         self._base = self._count = self._position = 0  # newest segment: first offset, entries, bytes
@@ -141,9 +141,9 @@ class PartitionAppender:
         self._position = int(layout.entries(self._index, good - 1, 1)["end"][0]) if good else 0
         if self._base + good < seen:  # a reader may have seen these entries, so their offsets are not reused
             self._next_segment(seen)
-        self._tell()
+        self._publish_head()
 
-    def _tell(self) -> None:
+    def _publish_head(self) -> None:
         kept = layout.bases(self._folder)
         closed = sum(os.stat(layout.data_path(self._folder, base)).st_size for base in kept[:-1])
         self._row[heads.START] = kept[0]

@@ -61,7 +61,7 @@ class ModelCall:
 
     def fill(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments that the loop would make of this batch. Raise `Another` if the batch lacks a leaf."""
-        return tuple(_fill(one, batch) for one in self.args), {name: _fill(one, batch) for name, one in self.kwargs}
+        return tuple(_fill(arg, batch) for arg in self.args), {name: _fill(part, batch) for name, part in self.kwargs}
 
     def find(self, batch: Any) -> list[Any]:
         """Return the leaves of this batch that the arguments use, in order; None stands for a missing leaf."""
@@ -72,8 +72,8 @@ class ModelCall:
         if len(args) != len(self.args) or len(kwargs) != len(self.kwargs):
             return False
         parts = iter(found)
-        return all(_fits(one, given, parts) for one, given in zip(self.args, args, strict=True)) and all(
-            name in kwargs and _fits(one, kwargs[name], parts) for name, one in self.kwargs
+        return all(_fits(arg, given, parts) for arg, given in zip(self.args, args, strict=True)) and all(
+            name in kwargs and _fits(part, kwargs[name], parts) for name, part in self.kwargs
         )
 
     def in_order(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class ModelCall:
         return {name: kwargs[name] for name, _ in self.kwargs}
 
     def leaves(self) -> list[BatchLeaf]:
-        return [leaf for one in (*self.args, *(part for _, part in self.kwargs)) for leaf in _leaves(one)]
+        return [leaf for arg in (*self.args, *(part for _, part in self.kwargs)) for leaf in _leaves(arg)]
 
 
 def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCall:
@@ -122,7 +122,7 @@ def _trace(given: Any, name: str, batch: Any, places: Mapping[int, Path]) -> Par
     if opened is None or (isinstance(given, Mapping) and not isinstance(given, dict)):
         raise Computed(f"{name}, a {type(given).__name__}")
     keys, parts = opened
-    return ContainerNode(type(given), keys, tuple(_trace(one, name, batch, places) for one in parts))
+    return ContainerNode(type(given), keys, tuple(_trace(part, name, batch, places) for part in parts))
 
 
 def _opened(given: Any) -> tuple[tuple[Any, ...], Sequence[Any]] | None:
@@ -141,9 +141,9 @@ def _fill(part: Part, batch: Any) -> Any:
     if isinstance(part, BatchLeaf):
         found = part.route.follow(batch)
         if found is None:
-            raise Another(f"a batch has another structure than those before it: it has no {spelled(part.route.path)}")
+            raise Another(f"this batch differs in structure from earlier ones: it has no {spelled(part.route.path)}")
         return found
-    parts = [_fill(one, batch) for one in part.parts]
+    parts = [_fill(inner, batch) for inner in part.parts]
     if issubclass(part.kind, dict):
         return part.kind(zip(part.keys, parts, strict=True))
     if issubclass(part.kind, tuple) and hasattr(part.kind, "_make"):
@@ -170,13 +170,13 @@ def _fits(part: Part, given: Any, parts: Iterator[Any]) -> bool:
         keys, held = _opened(given) or ((), ())
         if keys != part.keys:
             return False
-    return all(_fits(one, each, parts) for one, each in zip(part.parts, held, strict=True))
+    return all(_fits(inner, value, parts) for inner, value in zip(part.parts, held, strict=True))
 
 
 def _leaves(part: Part) -> list[BatchLeaf]:
     if isinstance(part, BatchLeaf):
         return [part]
-    return [] if isinstance(part, ConstantArgument) else [leaf for one in part.parts for leaf in _leaves(one)]
+    return [] if isinstance(part, ConstantArgument) else [leaf for inner in part.parts for leaf in _leaves(inner)]
 
 
 def spelled(path: Path, batch: Any = None) -> str:

@@ -60,18 +60,18 @@ class CallReplay:
         """
         slots: dict[Term, int] = {InputKey(number): number for number in range(len(inputs))}
         kinds = list(inputs)
-        for one in known:
-            if one.same_as is None:
-                for at, part in enumerate(one.parts):
-                    slots[PartKey(one.number, at)] = len(slots)
+        for call in known:
+            if call.same_as is None:
+                for at, part in enumerate(call.parts):
+                    slots[PartKey(call.number, at)] = len(slots)
                     kinds.append((part.kind, part.device) if part.is_tensor else None)
         self.crossing, self.slots, self.leaves = crossing, len(slots), len(inputs)
         self.dtype = torch.get_default_dtype()
-        values = {one: bit_compare.TensorConstant(value) for one, value in constants.items()}
-        free = {slots[PartKey(one.number, at)] for one in known if one.free for at in range(len(one.parts))}
+        values = {key: bit_compare.TensorConstant(value) for key, value in constants.items()}
+        free = {slots[PartKey(call.number, at)] for call in known if call.free for at in range(len(call.parts))}
         marked = marked or MarkedCode()
         context = MatchContext(slots, values, free, len(inputs), marked)
-        made = [KnownEntry(one, context) for one in known]
+        made = [KnownEntry(call, context) for call in known]
         self.state = marked_calls.state_of(marked.functions, marked.owners) if marked.functions else None
         last = TorchCall(number=-1, name="", args=(), kwargs=None, gives=TreeShape(), parts=())
         self.entries = [*(entry for entry in made if not entry.known.free), KnownEntry(last, context)]
@@ -109,7 +109,7 @@ class CallReplay:
         try:
             with (
                 _functions_get_tensors(),
-                marked_calls.heard_by(answers.call_marked),
+                marked_calls.handled_by(answers.call_marked),
                 pytree.substituted((args, kwargs), answers.input) as (args, kwargs),
             ):
                 result = answers.unwrapped(forward(*args, **kwargs))
@@ -281,11 +281,11 @@ class ForwardReplay:
             self._order.mark_done(entry)
             if not self._check:
                 return self._answer(entry, args)
-            with marked_calls.heard_by(None):
+            with marked_calls.handled_by(None):
                 return self._checked(entry, entry.function, args, kwargs)
         if entry is not None:
             self.report.why = f"{torch_functions.operation(entry.known.name)} reads {changed}, which has changed"
-        with marked_calls.heard_by(None):
+        with marked_calls.handled_by(None):
             return function(*lazy_values.here(args), **lazy_values.here(kwargs))
 
     def is_unwritten(self, number: int) -> bool:
@@ -371,7 +371,7 @@ class ForwardReplay:
             equal = bit_compare.same(crossed, value) if both else type(crossed) is type(value) and crossed == value
             if not equal and not self.report.differs:
                 what = f"{torch_functions.operation(entry.known.name)} of {entry.known.line or 'forward()'}"
-                self.report.differs = f"{what} gives other bits than the data worker's"
+                self.report.differs = f"{what} computes other bits than the data worker sent"
 
     # ---- promises ----
 
@@ -409,12 +409,16 @@ class ForwardReplay:
     def _before_writing(self, args: Any, kwargs: Any) -> None:
         """Compute all promises that user code holds before a write changes their inputs. Forget the slots that the
         write changes."""
-        targets = [one for one in (*tensors(args[:1]), *tensors((kwargs or {}).get("out"))) if isinstance(one, Promise)]
+        targets = [
+            tensor
+            for tensor in (*tensors(args[:1]), *tensors((kwargs or {}).get("out")))
+            if isinstance(tensor, Promise)
+        ]
         if not targets:
             return
-        here = [one.here() for one in targets]
-        written = {memory(one) for one in here if not is_absent(one)}
-        self._to.promises.compute({at for at, one in enumerate(self.values) if isinstance(one, Promise)})
+        here = [target.here() for target in targets]
+        written = {memory(tensor) for tensor in here if not is_absent(tensor)}
+        self._to.promises.compute({at for at, value in enumerate(self.values) if isinstance(value, Promise)})
         self._forget(targets, written)
 
     def _forget(self, gone: Sequence[Any], written: Set[int]) -> None:
@@ -422,12 +426,12 @@ class ForwardReplay:
         for slot, value in enumerate(self.values):
             real, _ = self._real.get(value.springtide_slot, (None, 0)) if isinstance(value, Promise) else (None, 0)
             lies = isinstance(real, torch.Tensor) and not is_absent(real) and memory(real) in written
-            if lies or any(value is one for one in gone):
+            if lies or any(value is dropped for dropped in gone):
                 self.values[slot] = NOTHING
 
 
 NO_ANSWER = object()
-OTHER_CALLS = "forward() makes other calls than when it was split"
+OTHER_CALLS = "forward() made other calls than when it was split"
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class MatchContext:
             kinds = "in TUPLES" if spec.kind is tuple else f"is {spec.kind.__name__}"
             begin = f"type({x}) {kinds} and len({x}) == {len(spec.items)}"
             parts = [f"{x}[{at}]" for at in range(len(spec.items))]
-        conditions = [self._condition(one, part, scope) for one, part in zip(spec.items, parts, strict=True)]
+        conditions = [self._condition(item, part, scope) for item, part in zip(spec.items, parts, strict=True)]
         return " and ".join([begin, *conditions])
 
 
@@ -121,7 +121,7 @@ class KnownEntry:
         self.slots = [slots[PartKey(known.number, part)] for part in range(len(known.parts))] if own else []
         self.first = self.slots[0] if self.slots else -1
         self.gives_arg = slots[known.same_as] if known.same_as is not None else -1
-        self.reads = [slots[one] for one in known.terms]
+        self.reads = [slots[term] for term in known.terms]
         alone = len(known.parts) == 1 and known.parts[0].crosses < 0 and known.gives.kind is None
         self.plain = alone and own and not known.writes and not known.view
         """True if the call returns a single new tensor that data workers do not send."""
@@ -136,13 +136,13 @@ def difference(replay: Any, entry: KnownEntry, args: Any) -> str:
     for spec, given in zip(entry.known.args, args, strict=False):
         if not entry.context.matcher([spec], {})((given,), None, replay.values, replay):
             if isinstance(spec, ContentKey):
-                return f"{what} reads a tensor that has other values than when forward() was split"
+                return f"{what} reads a tensor whose values have changed since forward() was split"
             if isinstance(spec, InputKey):
-                return f"{what} reads an input that forward() has written to, or asks a gradient of"
+                return f"{what} reads an input that forward() has written to, or whose gradient it needs"
             if not any(keys_in(spec, InputKey, PartKey, ContentKey, OwnerKey, TimesKey)):
                 constant = value_keys.filled(spec, lambda key: None, 0)
                 return f"{what} is called with {_short(given)}, not {_short(constant)}"
-    return f"{what} is called with something else than when forward() was split"
+    return f"{what} is called with other arguments than when forward() was split"
 
 
 def _short(value: Any) -> str:

@@ -42,7 +42,7 @@ class Promise(torch.Tensor):
         if self.springtide_made is not None:
             return self.springtide_made
         running = type(self).springtide_running
-        assert running is not None, "a promise that outlives its forward is kept by then"
+        assert running is not None, "a promise that outlives its forward has its tensor by then"
         return running.compute(self.springtide_slot)
 
     @classmethod
@@ -99,9 +99,9 @@ class Promises:
         self._out.clear()
 
     def _is_as_new(self, slot: int) -> bool:
-        one = self._all[slot]
-        alone = self.COUNTS and one._use_count() == 1
-        return alone and one.springtide_slot == slot and len(one.__dict__) == self.OWN
+        promise = self._all[slot]
+        alone = self.COUNTS and promise._use_count() == 1
+        return alone and promise.springtide_slot == slot and len(promise.__dict__) == self.OWN
 
     def compute(self, known: Set[int]) -> None:
         """Compute all promises that user code holds, before their inputs change.

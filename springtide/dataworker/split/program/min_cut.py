@@ -44,8 +44,8 @@ def estimate(operation: str, elements: int, *, view: bool) -> float:
     """Estimate the seconds of a call on one core, from its kind and the largest tensor that it reads or makes."""
     if view:
         return VIEW_S
-    each = next((cost for word, cost in SLOW_S.items() if operation.startswith(word)), EACH_S)
-    return CALL_S + each * elements
+    per_element_s = next((cost for word, cost in SLOW_S.items() if operation.startswith(word)), EACH_S)
+    return CALL_S + per_element_s * elements
 
 
 # rate at which a trainer receives: 10 Gbit/s, which is also about the rate of copies out of shared memory on a busy
@@ -93,16 +93,16 @@ def choose(values: Sequence[CutNode]) -> ProgramCut:
     lean = _cut(values, minimum(values, views_only=True), raw, "")
     unsent = {value.name for value in values if value.bytes is None}
     if lean.bytes <= raw and not unsent.intersection(lean.crossing):
-        why = f"everything that may move does: {lean.bytes} bytes cross, inputs are {raw}"
+        why = f"all movable operations move: data workers send {lean.bytes} bytes, inputs are {raw}"
         return _cut(values, lean.moved, raw, why)
     least = _cut(values, minimum(values), raw, "")
     stay = len(lean.moved - least.moved)
     if not stay:
-        why = f"everything that may move does: worth its {least.bytes} bytes (inputs are {raw}) by the minimum cut"
+        why = f"all movable operations move: by the minimum cut, that is worth {least.bytes} bytes (inputs are {raw})"
     else:
         why = (
-            f"minimum cut: moving everything would send {lean.bytes} bytes (inputs are {raw}); {stay} operations stay, "
-            f"which take less time than sending what they make, and {least.bytes} bytes cross"
+            f"minimum cut: moving all operations would send {lean.bytes} bytes (inputs are {raw}); {stay} operations "
+            f"stay, because that is faster than sending their results, and {least.bytes} bytes are sent"
         )
     return _cut(values, least.moved, raw, why)
 

@@ -70,7 +70,7 @@ class MovedProgram:
     _ready: "list[_Step]" = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> Any:
-        own = [one.name for one in fields(self) if one.name not in ("why", "_ready")]
+        own = [known.name for known in fields(self) if known.name not in ("why", "_ready")]
         return MovedProgram, tuple(getattr(self, name) for name in own)
 
     def __call__(self, given: Sequence[Any]) -> list[Any] | None:
@@ -87,7 +87,7 @@ class MovedProgram:
             return None
         for value in made:
             if isinstance(value, torch.Tensor) and not value.is_contiguous():
-                self.why = "a value that crosses is laid out in another way than was recorded"
+                self.why = "a value to send has a different memory layout than in the recording"
                 return None
         return made
 
@@ -98,7 +98,7 @@ class MovedProgram:
             if why := kind.differs(given[number]):
                 return f"input {number} {why}"
         if self.machine and self.machine != this_machine():
-            return f"this machine ({this_machine()}) may round otherwise than the trainer's ({self.machine})"
+            return f"this machine ({this_machine()}) may round differently from the trainer's ({self.machine})"
         return ""
 
     def _run(self, given: Sequence[Any]) -> list[Any]:
@@ -114,12 +114,12 @@ class MovedProgram:
 
     def _steps(self) -> "list[_Step]":
         if not self._ready:
-            reads = [set(one.terms) for one in self.instructions]
+            reads = [set(call.terms) for call in self.instructions]
             last = {term: at for at, terms in enumerate(reads) for term in terms}
-            for at, one in enumerate(self.instructions):
+            for at, instruction in enumerate(self.instructions):
                 gone = [term for term in reads[at] if last[term] == at and term not in self.gives]
                 self._ready.append(
-                    _Step(one, [term for term in gone if isinstance(term, PartKey)], self.marked.functions)
+                    _Step(instruction, [term for term in gone if isinstance(term, PartKey)], self.marked.functions)
                 )
         return self._ready
 
@@ -206,7 +206,7 @@ def unique(
         return torch.unique(input, sorted, return_inverse, return_counts, dim)
     found = unique2(input, sorted, return_inverse, return_counts)
     asked = (True, return_inverse, return_counts)
-    given = tuple(one for one, kept in zip(found, asked, strict=True) if kept)
+    given = tuple(part for part, kept in zip(found, asked, strict=True) if kept)
     return given if len(given) > 1 else given[0]
 
 

@@ -64,11 +64,11 @@ class FirstStage:
         before = batch_rng.mark()
         with defaulting_to(self.dtype):
             batch = as_batch(self.fetch(indices))
-        told: dict[str, Any] = {"draws": True} if batch_rng.mark() != before else {}
+        flags: dict[str, Any] = {"draws": True} if batch_rng.mark() != before else {}
         made = self.made(batch, asked)
         if changed := self.watch.changed():
-            told["changed"] = changed
-        return {**made, **told}
+            flags["changed"] = changed
+        return {**made, **flags}
 
     def made(self, batch: Any, asked: Sequence[int]) -> dict[str, Any]:
         """Return the payload for a batch that was already read."""
@@ -94,7 +94,7 @@ class LaterStage:
             return made
         crossing, why = _crossing(self.run, lambda: made["crossing"])
         if crossing is None:
-            return {**{name: one for name, one in made.items() if name != "crossing"}, "unsplit": why}
+            return {**{name: part for name, part in made.items() if name != "crossing"}, "unsplit": why}
         return {**made, "crossing": list(crossing)}
 
 
@@ -108,7 +108,7 @@ def _crossing(run: Run | None, read: Callable[[], Sequence[Any]]) -> tuple[Seque
     except Exception as error:  # user code in forward() may raise anything, and raises again in the trainer
         return None, f"{type(error).__name__}: {error}"
     if made is None:
-        return None, getattr(run, "why", "") or "it is not of the kind that the split was made for"
+        return None, getattr(run, "why", "") or "the batch is not of the kind that the split was made for"
     return made, ""
 
 
@@ -124,7 +124,7 @@ def tried(pipeline: Pipeline, batch: Any) -> Any:
 def dtype_of(left: LeftTensor) -> torch.dtype:
     found = getattr(torch, left.dtype, None)
     if not isinstance(found, torch.dtype):
-        raise TypeError(f"a leaf was left behind with type {left.dtype!r}, which torch does not know")
+        raise TypeError(f"a leaf that was not sent has dtype {left.dtype!r}, which torch does not know")
     return found
 
 
@@ -141,7 +141,7 @@ def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) 
     for (step, *rest), change in places.items():
         inner.setdefault(step, {})[tuple(rest)] = change
     if isinstance(batch, tuple):
-        parts = [replaced(one, inner.get(("item", i), {})) for i, one in enumerate(batch)]
+        parts = [replaced(part, inner.get(("item", i), {})) for i, part in enumerate(batch)]
         return type(batch)._make(parts) if hasattr(batch, "_make") else type(batch)(parts)
     changed = copy.copy(batch)
     for (kind, name), below in inner.items():
@@ -163,14 +163,14 @@ def filled(batch: Any, fill: Callable[[LeftTensor], Any]) -> Any:
     if isinstance(batch, torch.Tensor | str | bytes | int | float | None):
         return batch
     if isinstance(batch, Mapping):
-        changes = {key: new for key, one in batch.items() if (new := filled(one, fill)) is not one}
+        changes = {key: new for key, part in batch.items() if (new := filled(part, fill)) is not part}
         changed: Any = copy.copy(batch) if changes else batch
         for key, new in changes.items():
             changed[key] = new
         return changed
     if isinstance(batch, tuple | list):
-        parts = [filled(one, fill) for one in batch]
-        if all(new is one for new, one in zip(parts, batch, strict=True)):
+        parts = [filled(part, fill) for part in batch]
+        if all(new is part for new, part in zip(parts, batch, strict=True)):
             return batch
         return type(batch)._make(parts) if hasattr(batch, "_make") else type(batch)(parts)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
@@ -195,17 +195,17 @@ def difference(mine: Any, theirs: Any, path: str = "batch") -> str:
     if isinstance(mine, Mapping):
         if not isinstance(theirs, Mapping) or list(mine) != list(theirs):
             return path
-        return _first(difference(one, theirs[key], f"{path}[{key!r}]") for key, one in mine.items())
+        return _first(difference(part, theirs[key], f"{path}[{key!r}]") for key, part in mine.items())
     if isinstance(mine, tuple | list):
         if not isinstance(theirs, tuple | list) or len(mine) != len(theirs):
             return path
-        return _first(difference(one, theirs[at], f"{path}[{at}]") for at, one in enumerate(mine))
+        return _first(difference(part, theirs[at], f"{path}[{at}]") for at, part in enumerate(mine))
     if dataclasses.is_dataclass(mine) and not isinstance(mine, type):
         names = [field.name for field in dataclasses.fields(mine)]
-        return _first(difference(getattr(mine, one), getattr(theirs, one, None), f"{path}.{one}") for one in names)
+        return _first(difference(getattr(mine, name), getattr(theirs, name, None), f"{path}.{name}") for name in names)
     equal = mine == theirs or (mine != mine and theirs != theirs)
     return "" if type(mine) is type(theirs) and bool(equal) else path
 
 
 def _first(found: Iterable[str]) -> str:
-    return next((one for one in found if one), "")
+    return next((path for path in found if path), "")

@@ -33,7 +33,7 @@ class RecordedProgram:
         """Calls that depend on no input. Both sides run these calls, and no message carries their results."""
         reached: set[Any] = set()
         for number, call in self.calls.items():
-            if any(isinstance(one, InputKey) or one.call in reached for one in call.terms):
+            if any(isinstance(term, InputKey) or term.call in reached for term in call.terms):
                 reached.add(number)
         return frozenset(self.calls.keys() - reached)
 
@@ -53,14 +53,16 @@ class RecordedProgram:
         for number, call in self.calls.items():
             if number not in free and call.same_as is None:
                 found += self._of(call, free)
-        ends = [one for one in self.read if self._counts(one, free)]
+        ends = [term for term in self.read if self._counts(term, free)]
         last = min_cut.CutNode(name="output", inputs=self._names(ends, free), bytes=0, seconds=0.0, place="trainer")
         return [*found, last]
 
     def _of(self, call: TorchCall, free: frozenset[int]) -> list[min_cut.CutNode]:
         inputs = self._names(call.terms, free)
-        view = call.view or not any(one.is_tensor for one in call.parts) or call.name in torch_functions.DESCRIBING
-        elements = max([part.elements for part in call.parts] + [self._elements(one) for one in call.terms], default=0)
+        view = call.view or not any(part.is_tensor for part in call.parts) or call.name in torch_functions.DESCRIBING
+        elements = max(
+            [part.elements for part in call.parts] + [self._elements(term) for term in call.terms], default=0
+        )
         seconds = min_cut.estimate(torch_functions.operation(call.name), elements, view=view)
         if call.name.startswith(marked_calls.PREFIX):
             view, seconds = False, min_cut.MARKED_S
@@ -86,8 +88,8 @@ class RecordedProgram:
         return self.calls[term.call].parts[term.at].elements
 
     def _names(self, read: Iterable[Term], free: frozenset[int]) -> tuple[str, ...]:
-        originals = (self.original(one) for one in read)
-        return tuple(dict.fromkeys(name(one) for one in originals if self._counts(one, free)))
+        originals = (self.original(term) for term in read)
+        return tuple(dict.fromkeys(name(term) for term in originals if self._counts(term, free)))
 
     def _counts(self, term: Term, free: frozenset[int]) -> bool:
         return term.number in self.leaf_bytes if isinstance(term, InputKey) else term.call not in free
@@ -110,35 +112,44 @@ def sent_bytes(call: TorchCall, at: int) -> int | None:
 def common(logs: Sequence[CallLog]) -> RecordedProgram:
     calls: dict[int, TorchCall] = {}
     for number in logs[0].calls:
-        heard = [log.calls.get(number) for log in logs]
-        found = _merged([one for one in heard if one is not None], logs, calls) if None not in heard else None
+        recordings = [log.calls.get(number) for log in logs]
+        found = (
+            _merged([call for call in recordings if call is not None], logs, calls) if None not in recordings else None
+        )
         if found is not None:
             calls[number] = found
     read: set[Term] = set()
     for log in logs:
         read |= {term for term in log.escaped if _is_known(term, calls)}
-        for one in log.calls.values():
-            if one.number not in calls:
-                read |= {term for term in one.terms if _is_known(term, calls)}
-    for one in calls.values():
-        read |= {PartKey(one.number, at) for at, part in enumerate(one.parts) if not part.is_tensor}
-    others = tuple(one for one in logs[0].calls.values() if one.number not in calls)
+        for call in log.calls.values():
+            if call.number not in calls:
+                read |= {term for term in call.terms if _is_known(term, calls)}
+    for known_call in calls.values():
+        read |= {PartKey(known_call.number, at) for at, part in enumerate(known_call.parts) if not part.is_tensor}
+    others = tuple(call for call in logs[0].calls.values() if call.number not in calls)
     sizes = {
         at: leaf.numel() * leaf.element_size()
         for at, leaf in enumerate(logs[0].leaves)
         if isinstance(leaf, torch.Tensor)
     }
     program = RecordedProgram(calls, others, frozenset(read), sizes)
-    return replace(program, read=frozenset(program.original(one) for one in read))
+    return replace(program, read=frozenset(program.original(term) for term in read))
 
 
-def _merged(heard: Sequence[TorchCall], logs: Sequence[CallLog], known: dict[int, TorchCall]) -> TorchCall | None:
+def _merged(recordings: Sequence[TorchCall], logs: Sequence[CallLog], known: dict[int, TorchCall]) -> TorchCall | None:
     """Merge a call over all forwards; return None if the forwards made different calls."""
-    first = heard[0]
+    first = recordings[0]
     if any(isinstance(term, PartKey) and term.call not in known for term in first.terms):
         return None
-    for one in heard[1:]:
-        alike = (one.gives, one.writes, one.returns_none, one.view, one.same_as, [part.kind for part in one.parts])
+    for call in recordings[1:]:
+        alike = (
+            call.gives,
+            call.writes,
+            call.returns_none,
+            call.view,
+            call.same_as,
+            [part.kind for part in call.parts],
+        )
         if alike != (
             first.gives,
             first.writes,
@@ -148,7 +159,7 @@ def _merged(heard: Sequence[TorchCall], logs: Sequence[CallLog], known: dict[int
             [part.kind for part in first.parts],
         ):
             return None
-    numbers = [one.numbers for one in heard]
+    numbers = [call.numbers for call in recordings]
     sizes = [log.size for log in logs]
     decided = value_keys.decided((first.args, first.kwargs), numbers, sizes)
     if decided is None:
@@ -156,14 +167,19 @@ def _merged(heard: Sequence[TorchCall], logs: Sequence[CallLog], known: dict[int
     parts = tuple(
         replace(
             seen[-1],
-            contiguous=all(one.contiguous for one in seen),
-            bytes=max(one.bytes for one in seen),
-            elements=max(one.elements for one in seen),
+            contiguous=all(part.contiguous for part in seen),
+            bytes=max(part.bytes for part in seen),
+            elements=max(part.elements for part in seen),
         )
-        for seen in zip(*(one.parts for one in heard), strict=True)
+        for seen in zip(*(call.parts for call in recordings), strict=True)
     )
     return replace(
-        first, args=decided[0], kwargs=decided[1], parts=parts, rounds=any(one.rounds for one in heard), numbers=()
+        first,
+        args=decided[0],
+        kwargs=decided[1],
+        parts=parts,
+        rounds=any(call.rounds for call in recordings),
+        numbers=(),
     )
 
 

@@ -17,18 +17,7 @@ from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.pytree import TreeShape
 
 PLAIN = frozenset(
-    {
-        bool,
-        complex,
-        str,
-        bytes,
-        type(None),
-        type(...),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    }
+    {bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
 TYPES = (int, float, bool, complex)
 
@@ -165,7 +154,7 @@ class TorchCall:
 
     def run(self, function: Callable[..., Any], read: Callable[[Any], Any], size: int) -> list[Any]:
         """Run the call and return its results. A call that writes gets a copy of its first argument."""
-        args = [filled(one, read, size) for one in self.args]
+        args = [filled(arg, read, size) for arg in self.args]
         kwargs = filled(self.kwargs, read, size) if self.kwargs is not None else {}
         if self.writes:
             args[0] = args[0].clone()
@@ -209,9 +198,9 @@ class Writer:
         if (other := self._other(value)) is not None:
             return other
         if kind is tuple or kind is list or kind is torch.Size:
-            return NestKey(tuple if kind is torch.Size else kind, tuple([self.write(one) for one in value]))
+            return NestKey(tuple if kind is torch.Size else kind, tuple([self.write(part) for part in value]))
         if kind is dict:
-            return NestKey(dict, tuple([self.write(one) for one in value.values()]), tuple(value))
+            return NestKey(dict, tuple([self.write(part) for part in value.values()]), tuple(value))
         if kind is slice:
             return NestKey(slice, (self.write(value.start), self.write(value.stop), self.write(value.step)))
         raise UnknownKey
@@ -221,16 +210,16 @@ def keys_in(spec: Any, *kinds: type[Key]) -> Iterator[Key]:
     if isinstance(spec, kinds):
         yield spec
     elif isinstance(spec, NestKey | tuple):
-        for one in spec.items if isinstance(spec, NestKey) else spec:
-            yield from keys_in(one, *kinds)
+        for item in spec.items if isinstance(spec, NestKey) else spec:
+            yield from keys_in(item, *kinds)
 
 
 def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
     """Return the template with some of its leaves changed."""
     if isinstance(spec, NestKey):
-        return NestKey(spec.kind, tuple([replaced(one, change) for one in spec.items]), spec.keys)
+        return NestKey(spec.kind, tuple([replaced(item, change) for item in spec.items]), spec.keys)
     if isinstance(spec, tuple):
-        return tuple([replaced(one, change) for one in spec])
+        return tuple([replaced(part, change) for part in spec])
     return change(spec)
 
 
@@ -242,7 +231,7 @@ def filled(spec: Any, read: Callable[[Any], Any], size: int) -> Any:
     if kind is TimesKey:
         return size * spec.factor
     if kind is NestKey:
-        items = [filled(one, read, size) for one in spec.items]
+        items = [filled(item, read, size) for item in spec.items]
         if spec.kind is dict:
             return dict(zip(spec.keys, items, strict=True))
         return slice(*items) if spec.kind is slice else spec.kind(items)
@@ -256,15 +245,15 @@ def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -
     size by chance. The template is then wrong for other batch sizes, but a call with another number does not match it.
     """
     found: list[Any] = []
-    for each in zip(*numbers, strict=True):
-        factor = each[0] // sizes[0] if sizes[0] else 0
+    for seen in zip(*numbers, strict=True):
+        factor = seen[0] // sizes[0] if sizes[0] else 0
         # a constant is unlikely to equal this multiple of the batch size by chance
         likely = sizes[0] > 1 and (factor == 1 or sizes[0] >= 16)
-        follows = factor > 0 and all(one == factor * size for one, size in zip(each, sizes, strict=True))
-        if len(set(each)) == 1 and not (follows and len(set(sizes)) == 1 and likely):
-            found.append(PlainKey(int, each[0]))
+        follows = factor > 0 and all(number == factor * size for number, size in zip(seen, sizes, strict=True))
+        if len(set(seen)) == 1 and not (follows and len(set(sizes)) == 1 and likely):
+            found.append(PlainKey(int, seen[0]))
         elif follows:
             found.append(TimesKey(factor))
         else:
             return None
-    return replaced(spec, lambda one: found[one.place] if isinstance(one, NumberKey) else one)
+    return replaced(spec, lambda leaf: found[leaf.place] if isinstance(leaf, NumberKey) else leaf)

@@ -132,7 +132,7 @@ class Recorder(TorchFunctionMode):
         self._fresh: set[int] = set()
         """Memory that recorded calls allocated and that only their own results share."""
         book.modules = modules or book.modules
-        self._modules = {id(one): path for path, one in book.modules.items()}
+        self._modules = {id(module): path for path, module in book.modules.items()}
         self._began = time.perf_counter()
         for number, leaf in enumerate(given):
             if is_plain(leaf) and id(leaf) not in self._named:
@@ -153,7 +153,11 @@ class Recorder(TorchFunctionMode):
     def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
         """Note a lookup in a served table; the recorder ignores the torch calls inside."""
         line, text = torch_functions.users_line()
-        self.log.stays.append(TrainerCall(line, text, "table lookup", f"table {table}" if table else "a table"))
+        self.log.stays.append(
+            TrainerCall(
+                line, text, "table lookup", f"table {table} is on servers" if table else "its table is on servers"
+            )
+        )
         self._escape(inputs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -171,7 +175,7 @@ class Recorder(TorchFunctionMode):
             return self._pass(func, name, args, kwargs, why)
         writes = torch_functions.writes(func, args, kwargs)
         if writes and not self._may_write(args, kwargs):
-            return self._pass(func, name, args, kwargs, "it writes to memory that others look at")
+            return self._pass(func, name, args, kwargs, "it writes to memory that other values share")
         watch = OperationWatch()
         with watch:
             result = func(*args, **kwargs)
@@ -191,14 +195,14 @@ class Recorder(TorchFunctionMode):
         self._inside = True
         try:
             owners = {
-                self._modules.get(id(one), ""): one for one in (*args, *kwargs.values()) if isinstance(one, nn.Module)
+                self._modules.get(id(arg), ""): arg for arg in (*args, *kwargs.values()) if isinstance(arg, nn.Module)
             }
             watched = marked_calls.MarkedCall(function, owners)
             result = function(*args, **kwargs)
-            given = {memory(one) for one in tensors((args, kwargs))}
+            given = {memory(tensor) for tensor in tensors((args, kwargs))}
             why = why or watched.why or _strange(result)
-            if given & {memory(one) for one in tensors(result)}:
-                why = why or "it gives back what it is given"
+            if given & {memory(tensor) for tensor in tensors(result)}:
+                why = why or "it returns one of its arguments"
         finally:
             self._inside = False
         if why or template is None:
@@ -212,12 +216,12 @@ class Recorder(TorchFunctionMode):
 
     def _template(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTemplate | None]":
         if not name or name in torch_functions.UNMOVED or name in torch_functions.EXPOSING:
-            return "it is no plain function of torch's", None
+            return "it is not a plain torch function", None
         if why := surroundings():
             return why, None
         writer = Writer(self._spec, self._other)
         try:
-            specs = tuple([writer.write(one) for one in args])
+            specs = tuple([writer.write(arg) for arg in args])
             named: Any = writer.write(kwargs) if kwargs else None
         except UnknownKey:
             return self._stranger(args, kwargs), None
@@ -245,14 +249,14 @@ class Recorder(TorchFunctionMode):
         return self._others.get(id(value))
 
     def _stranger(self, args: Any, kwargs: Any) -> str:
-        for one in tensors((args, kwargs)):
-            name = self._known(one)
-            if one.requires_grad:
-                return f"parameter {name}" if name else "a gradient, which flows through it"
-            if self._term(one) is None and not bit_compare.is_comparable(one):
-                what = f"buffer {name}" if name else f"a tensor of {one.numel() * one.element_size()} bytes"
-                return f"{what}, too large (or not on the CPU) to be compared with every batch"
-        return "an argument that is neither a tensor nor a plain value"
+        for tensor in tensors((args, kwargs)):
+            name = self._known(tensor)
+            if tensor.requires_grad:
+                return f"it reads parameter {name}" if name else "a gradient flows through it"
+            if self._term(tensor) is None and not bit_compare.is_comparable(tensor):
+                what = f"buffer {name}" if name else f"a tensor of {tensor.numel() * tensor.element_size()} bytes"
+                return f"it reads {what}, which is too large (or not on the CPU) to compare for every batch"
+        return "it has an argument that is neither a tensor nor a plain value"
 
     def _may_write(self, args: Any, kwargs: Any) -> bool:
         """Return True if a write would only change memory of a single recorded result."""
@@ -262,7 +266,7 @@ class Recorder(TorchFunctionMode):
         return isinstance(self._term(target), PartKey) and memory(target) in self._fresh
 
     def _wrote(self, watch: OperationWatch, writes: bool, args: Any, kwargs: Any) -> str:
-        given = {memory(one) for one in tensors((args, kwargs))}
+        given = {memory(tensor) for tensor in tensors((args, kwargs))}
         allowed = {memory(args[0])} if writes else set[int]()
         return "it writes to its arguments" if watch.writes & (given - allowed) else ""
 
@@ -277,8 +281,8 @@ class Recorder(TorchFunctionMode):
         values, shape = ([given[0][0]], TreeShape()) if writes else results_of(result)
         line, text = torch_functions.users_line()
         same_as = None if writes or len(values) != 1 else self._term(values[0])
-        before = {memory(one) for one in tensors(given)}
-        view = not writes and any(isinstance(one, torch.Tensor) and memory(one) in before for one in values)
+        before = {memory(tensor) for tensor in tensors(given)}
+        view = not writes and any(isinstance(value, torch.Tensor) and memory(value) in before for value in values)
         if same_as is None:
             for at, value in enumerate(values):
                 if isinstance(value, torch.Tensor):
@@ -313,7 +317,7 @@ class Recorder(TorchFunctionMode):
 
     def _pass(self, func: Any, name: str, args: Any, kwargs: Any, why: str) -> Any:
         written = torch_functions.writes(func, args, kwargs) or name in torch_functions.EXPOSING
-        touched = {memory(one) for one in tensors((args[:1], kwargs.get("out")))} if written else set[int]()
+        touched = {memory(tensor) for tensor in tensors((args[:1], kwargs.get("out")))} if written else set[int]()
         self._leave(name or getattr(func, "__name__", str(func)), args, kwargs, why, touched)
         return func(*args, **kwargs)
 
@@ -321,16 +325,16 @@ class Recorder(TorchFunctionMode):
         line, text = torch_functions.users_line()
         self._escape((args, kwargs))
         if name not in torch_functions.DESCRIBING:
-            reads = any(isinstance(self._term(one), InputKey) for one in tensors((args, kwargs)))
+            reads = any(isinstance(self._term(tensor), InputKey) for tensor in tensors((args, kwargs)))
             self.log.stays.append(TrainerCall(line, text, torch_functions.operation(name), why, reads))
         if written:
-            gone = [at for at, (_, one, _) in self._named.items() if memory(one) in written]
+            gone = [at for at, (_, tensor, _) in self._named.items() if memory(tensor) in written]
             for at in gone:
                 del self._named[at]
 
     def _escape(self, given: Any) -> None:
-        for one in tensors(given):
-            term = self._term(one)
+        for tensor in tensors(given):
+            term = self._term(tensor)
             if term is not None:
                 self.log.escaped.add(term)
 
@@ -345,12 +349,12 @@ class _CallTemplate:
 def surroundings() -> str:
     """Describe the active torch context that changes the meaning of calls; empty if there is none."""
     if not torch._C._is_fwd_grad_enabled():
-        return "a backward of its own (torch.autograd.Function)"
+        return "it runs in a torch.autograd.Function"
     if torch._C._is_any_autocast_enabled():
-        return "autocast"
+        return "autocast is on"
     if torch._C._len_torch_dispatch_stack():
-        return "a TorchDispatchMode, which looks at every operation"
-    return "inference mode" if torch.is_inference_mode_enabled() else ""
+        return "a TorchDispatchMode is active"
+    return "inference mode is on" if torch.is_inference_mode_enabled() else ""
 
 
 def is_plain(value: Any) -> bool:
@@ -364,10 +368,10 @@ def is_plain(value: Any) -> bool:
 
 def _strange(result: Any) -> str:
     """Return why a result cannot be recognised later; empty if it can."""
-    for one in results_of(result)[0]:
-        if isinstance(one, torch.Tensor):
-            if type(one) is not torch.Tensor or one.layout is not torch.strided or one.requires_grad:
-                return "what it gives is no plain tensor"
-        elif type(one) not in CROSSING:
-            return f"what it gives is a {type(one).__name__}, which cannot be sent"
+    for value in results_of(result)[0]:
+        if isinstance(value, torch.Tensor):
+            if type(value) is not torch.Tensor or value.layout is not torch.strided or value.requires_grad:
+                return "its result is not a plain tensor"
+        elif type(value) not in CROSSING:
+            return f"its result is a {type(value).__name__}, which cannot be sent"
     return ""

@@ -41,13 +41,13 @@ class MarkedCall:
             return f"it reads {self.state.opaque[0]}, which cannot be watched"
         if changed := self.state.changed():
             return f"it changes {changed}"
-        return "random numbers" if _chance() != self._chance else ""
+        return "it draws random numbers" if _chance() != self._chance else ""
 
 
 def state_of(functions: Mapping[str, Callable[..., Any]], owners: Mapping[str, nn.Module]) -> ReachableState:
     """Return all state that marked functions read. For modules, this is the state that travels to data workers."""
-    roots: dict[str, Any] = {one.__name__: one for one in functions.values()}
-    roots.update({f"model.{path}" if path else "model": one for path, one in owners.items()})
+    roots: dict[str, Any] = {function.__name__: function for function in functions.values()}
+    roots.update({f"model.{path}" if path else "model": owner for path, owner in owners.items()})
     return ReachableState(roots, parameters=False)
 
 
@@ -126,7 +126,7 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 @contextmanager
-def heard_by(listener: Listener | None) -> Iterator[None]:
+def handled_by(listener: Listener | None) -> Iterator[None]:
     """Let `listener` handle this thread's calls of marked functions inside the context; None runs them directly."""
     before = getattr(_hearing, "listener", None)
     _hearing.listener = listener

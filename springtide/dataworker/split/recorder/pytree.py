@@ -82,7 +82,7 @@ def _walk(tree: Any, found: list[Any]) -> TreeShape:
 
 def is_text(tree: Any) -> bool:
     """Return True for a list of strings, which is a single leaf."""
-    return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(one, str | bytes) for one in tree)
+    return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(item, str | bytes) for item in tree)
 
 
 @contextmanager

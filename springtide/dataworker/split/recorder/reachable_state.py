@@ -184,7 +184,7 @@ def _array_check(name: str, array: Any, *, copied: bool) -> Check:
         if now.nbytes > SMALL_BYTES:
             size = min(size, PART_BYTES)
             at = begin + size if begin + size < now.nbytes else 0
-        there, here = (one.__array_interface__["data"][0] + begin for one in (copy, now))
+        there, here = (content.__array_interface__["data"][0] + begin for content in (copy, now))
         return bit_compare.same_bytes(there, here, size)
 
     return lambda lenient: "" if same() else name
@@ -231,8 +231,8 @@ class ReachableState:
         lenient: a value that was None or missing may now exist, because files and indices open at first use.
         """
         begin, self._at = self._at, self._at + IN_TURN if self._at + IN_TURN < len(self._checks) else ALWAYS
-        for one in (*self._checks[:ALWAYS], *self._checks[begin : begin + IN_TURN]):
-            if name := one(lenient):
+        for check in (*self._checks[:ALWAYS], *self._checks[begin : begin + IN_TURN]):
+            if name := check(lenient):
                 return name
         return ""
 
@@ -246,12 +246,12 @@ class ReachableState:
             self._array(name, value)
         elif isinstance(value, dict):
             self._checks.append(_dict_check(name, value))
-            self._several(name, [(f"[{key!r}]", one) for key, one in value.items()], list(value.values()))
+            self._several(name, [(f"[{key!r}]", item) for key, item in value.items()], list(value.values()))
         elif isinstance(value, list | deque | set | bytearray):
             self._checks.append(_items_check(name, value))
-            self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
+            self._several(name, [(f"[{at}]", item) for at, item in enumerate(value)], list(value))
         elif isinstance(value, tuple | frozenset):
-            self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
+            self._several(name, [(f"[{at}]", item) for at, item in enumerate(value)], list(value))
         elif isinstance(value, FUNCTIONS):
             self._function(name, value)
         elif isinstance(value, type):
@@ -267,7 +267,7 @@ class ReachableState:
         """Queue the items of a container, unless none of them can change."""
         if not all(issubclass(kind, ATOMS) for kind in set(map(type, values))):
             queue = self._queue if len(parts) <= FEW else self._later
-            queue += [(f"{name}{part}", one) for part, one in parts[:MOST_OBJECTS]]
+            queue += [(f"{name}{part}", item) for part, item in parts[:MOST_OBJECTS]]
 
     def _array(self, name: str, value: Any) -> None:
         size = int(value.nbytes)
@@ -282,12 +282,12 @@ class ReachableState:
             self._torch_module(name, value)
             return
         held = getattr(value, "__dict__", None)
-        slots = [one for kind in type(value).__mro__ for one in _slots(kind)]
+        slots = [slot for kind in type(value).__mro__ for slot in _slots(kind)]
         if isinstance(held, dict):
-            get = lambda one: getattr(value, one, MISSING) if one in slots else held.get(one, MISSING)  # noqa: E731
+            get = lambda key: getattr(value, key, MISSING) if key in slots else held.get(key, MISSING)  # noqa: E731
             self._watch(f"{name}.", get, [*held, *slots], lambda: len(held))
         elif slots:
-            self._watch(f"{name}.", lambda one: getattr(value, one, MISSING), slots)
+            self._watch(f"{name}.", lambda attribute: getattr(value, attribute, MISSING), slots)
         elif not _is_users(type(value)):
             self.opaque.append(name)
             return
@@ -296,25 +296,25 @@ class ReachableState:
     def _torch_module(self, name: str, module: nn.Module) -> None:
         """Watch plain attributes, buffers and submodules; skip torch's internals, such as hooks."""
         held = vars(module)
-        names = [one for one in held if one not in TORCHS_OWN]
+        names = [attribute for attribute in held if attribute not in TORCHS_OWN]
         self._watch(f"{name}.", functools.partial(_from, held), names, lambda: len(held.keys() - TORCHS_OWN))
         self._checks.append(_names_check(f"{name}.", functools.partial(_from, held), ["training"]))
         inner = ["_buffers", "_modules", *(["_parameters"] if self._parameters else [])]
-        self._queue += [(f"{name}.{one}", held[one]) for one in inner]
+        self._queue += [(f"{name}.{attribute}", held[attribute]) for attribute in inner]
         self._queue.append((type(module).__name__, type(module)))
 
     def _watch(
         self, prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
     ) -> None:
         self._checks.append(_names_check(prefix, get, names, count))
-        self._queue += [(f"{prefix}{one}", get(one)) for one in names]
+        self._queue += [(f"{prefix}{name}", get(name)) for name in names]
 
     def _class(self, name: str, kind: type) -> None:
-        for one in kind.__mro__:
-            if _is_users(one):
-                held = vars(one)
-                names = [each for each in held if each not in UNREAD]
-                self._watch(f"{one.__name__}.", functools.partial(_from, held), names)
+        for base in kind.__mro__:
+            if _is_users(base):
+                held = vars(base)
+                names = [attribute for attribute in held if attribute not in UNREAD]
+                self._watch(f"{base.__name__}.", functools.partial(_from, held), names)
 
     def _function(self, name: str, value: Any) -> None:
         if isinstance(value, types.MethodType):
@@ -327,7 +327,9 @@ class ReachableState:
             self._plain_function(name, value)
 
     def _plain_function(self, name: str, value: types.FunctionType) -> None:
-        self._watch(f"{name}.", lambda one: getattr(value, one), ["__code__", "__defaults__", "__kwdefaults__"])
+        self._watch(
+            f"{name}.", lambda attribute: getattr(value, attribute), ["__code__", "__defaults__", "__kwdefaults__"]
+        )
         for cell_name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             self._watch("", functools.partial(_cell, cell), [cell_name])
         if value.__dict__:
@@ -375,19 +377,19 @@ def _equal_atoms(was: Any, now: Any) -> bool:
 def _slots(kind: type) -> list[str]:
     found = vars(kind).get("__slots__", ())
     names = [found] if isinstance(found, str) else list(found)
-    return [one for one in names if one not in ("__dict__", "__weakref__")]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _globals_in(code: types.CodeType) -> Iterator[list[str]]:
     """Yield the globals that a function reads, each with the attributes that it reads of it: ["settings", "size"]."""
     chain: list[str] = []
-    for one in dis.get_instructions(code):
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
-            chain.append(str(one.argval))
-        elif one.opname not in ("CACHE", "PUSH_NULL", "PRECALL", "RESUME", "NOP"):
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chain.append(str(instruction.argval))
+        elif instruction.opname not in ("CACHE", "PUSH_NULL", "PRECALL", "RESUME", "NOP"):
             if chain:
                 yield chain
-            chain = [str(one.argval)] if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") else []
+            chain = [str(instruction.argval)] if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") else []
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _globals_in(inner)
@@ -396,11 +398,13 @@ def _globals_in(code: types.CodeType) -> Iterator[list[str]]:
 def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
     """Yield the modules that a function imports, with the names that it takes from them."""
     module = ""
-    for one in dis.get_instructions(code):
-        if one.opname == "IMPORT_NAME":
-            module = str(one.argval)
-        elif (one.opname == "IMPORT_FROM" and module) or (one.opname in ("LOAD_ATTR", "LOAD_METHOD") and module):
-            yield [module, str(one.argval)]
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            module = str(instruction.argval)
+        elif (instruction.opname == "IMPORT_FROM" and module) or (
+            instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and module
+        ):
+            yield [module, str(instruction.argval)]
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _imports_in(inner)

@@ -167,8 +167,8 @@ def _by_name_or_schema(function: Any) -> bool | int:
     if isinstance(function, torch._ops.OpOverload):
         return bool(function._schema.is_mutable)
     if isinstance(function, torch._ops.OpOverloadPacket):
-        schemas = [getattr(function, one)._schema for one in function.overloads() if "out" not in one]
-        return any(one.is_mutable for one in schemas)
+        schemas = [getattr(function, overload)._schema for overload in function.overloads() if "out" not in overload]
+        return any(schema.is_mutable for schema in schemas)
     name = str(getattr(function, "__name__", ""))
     if name.startswith("__"):
         return name in ("__setitem__", "__set__", "__delete__", "__setstate__") or (
@@ -215,45 +215,45 @@ class OperationWatch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.OpOverload):
-            self._look(func, args, kwargs)
+            self._inspect(func, args, kwargs)
         else:
-            self.against = self.against or f"{func} is no operation of torch's own"
+            self.against = self.against or f"{func} is not an operation of torch"
         result = func(*args, **kwargs)
         if isinstance(func, torch._ops.OpOverload) and not self.rounds:
             name = func._schema.name.rpartition("::")[2]
             exact = torch.Tag.pointwise in func.tags or name in EXACT or func.is_view
-            self.rounds = not exact and any(one.is_floating_point() for one in tensors((args, kwargs, result)))
+            self.rounds = not exact and any(tensor.is_floating_point() for tensor in tensors((args, kwargs, result)))
         return result
 
-    def _look(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _inspect(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         space, _, name = func._schema.name.rpartition("::")
         if space not in ("aten", "prims"):
-            self.against = self.against or f"{func._schema.name} is no operation of torch's own"
+            self.against = self.against or f"{func._schema.name} is not an operation of torch"
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.against = self.against or "random numbers"
+            self.against = self.against or "it draws random numbers"
         if UNSTEADY is not None and UNSTEADY in func.tags:
-            self.against = self.against or "its last bits, which may be others each time"
+            self.against = self.against or "its last bits may change from call to call"
         if name in HIDDEN_WRITES:
             self.against = self.against or "it may write to a buffer"
         if name in PRODUCTS:
-            self.against = self.against or "a product of matrices, whose last bits depend on the machine"
+            self.against = self.against or "the last bits of a matrix product depend on the machine"
         for argument, given in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                self.writes |= {memory(one) for one in tensors(given)}
+                self.writes |= {memory(tensor) for tensor in tensors(given)}
         for argument in func._schema.arguments:
             if argument.alias_info is not None and argument.alias_info.is_write and argument.name in kwargs:
-                self.writes |= {memory(one) for one in tensors(kwargs[argument.name])}
+                self.writes |= {memory(tensor) for tensor in tensors(kwargs[argument.name])}
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors(one)
+        for item in value:
+            yield from tensors(item)
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from tensors(one)
+        for item in value.values():
+            yield from tensors(item)
 
 
 def memory(tensor: torch.Tensor) -> int:

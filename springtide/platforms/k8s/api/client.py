@@ -31,10 +31,7 @@ GOODBYE_S = 0.05
 PAGE = 500
 Result = TypeVar("Result")
 How = Literal["merge", "strategic"]
-PATCHES = {
-    "merge": "application/merge-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-}
+PATCHES = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
 LASTS_S = 60  # seconds of one watch request: a silently broken connection is noticed after this time
 SLACK_S = 10.0
 What = Literal["added", "changed", "gone", "synced"]
@@ -56,20 +53,20 @@ class Refusal:
 
 def read_refusal(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
     """Parse an error reply: usually a `Status` object, but proxies send anything."""
-    said: Any = None
+    answer: Any = None
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-        said = msgspec.json.decode(body)
-    if not isinstance(said, dict):
-        said = {"message": body.decode(errors="replace").strip()[:300]}
-    after = retry_after if retry_after is not None else (said.get("details") or {}).get("retryAfterSeconds")
+        answer = msgspec.json.decode(body)
+    if not isinstance(answer, dict):
+        answer = {"message": body.decode(errors="replace").strip()[:300]}
+    after = retry_after if retry_after is not None else (answer.get("details") or {}).get("retryAfterSeconds")
     try:
         after_s = None if after is None else float(after)
     except ValueError:  # the header holds a date
         after_s = None
     return Refusal(
         status=status,
-        message=said.get("message") or f"HTTP {status}",
-        reason=said.get("reason") or "",
+        message=answer.get("message") or f"HTTP {status}",
+        reason=answer.get("reason") or "",
         after_s=after_s,
         begun=status != 429,
     )
@@ -92,10 +89,10 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
     text = refusal.message
     match refusal.status:
         case 0:
-            done = "" if not refusal.begun else " It may have been done or not."
+            done = "" if not refusal.begun else " The cluster may have done it or not."
             return errors.ClusterUnreachable(
                 f"cannot {what}: the Kubernetes API at {server} does not answer ({text}).{done} "
-                "Check that the address is right, that the cluster runs, and that nothing is between"
+                "Check that the address is right, that the cluster runs, and that no firewall is between"
             )
         case 404:
             return errors.NotFound(f"cannot {what}: {text}")
@@ -106,14 +103,14 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
             return errors.Conflict(f"cannot {what}: {text}")
         case 401:
             return errors.Forbidden(
-                f"cannot {what}: {server} does not know who asks ({text}); log in to the cluster again"
+                f"cannot {what}: {server} does not know this user ({text}); log in to the cluster again"
             )
         # a quota or a policy refused the request; no permission is missing
         case 403 if "is forbidden: " in text and 'resource "' not in text:
             return errors.ClusterRefused(f"cannot {what}: {text}")
         case 403:
             return errors.Forbidden(
-                f"cannot {what}: {text}. Whoever runs the cluster must grant it with a Role and a RoleBinding; "
+                f"cannot {what}: {text}. An administrator of the cluster must grant it with a Role and a RoleBinding; "
                 "`springtide k8s install --dry-run` prints the ones that Springtide needs"
             )
         case status if status in BUSY:
@@ -267,7 +264,7 @@ class Client:
         except errors.NotFound:
             return False
         wanted = f"{kind.plural}/{subresource}" if subresource else kind.plural
-        return any(each["name"] == wanted for each in known.get("resources") or [])
+        return any(resource["name"] == wanted for resource in known.get("resources") or [])
 
     # ---- streams ----
 
@@ -306,21 +303,16 @@ class Client:
                     for change in known.apply(*event):
                         yield change
             except errors.Conflict:  # 410: the server has forgotten this version, so list the objects again
-                log.info("the server has forgotten %s of %s: all of them are read again", since, kind)
+                log.info("the server no longer has %s of %s: all objects are read again", since, kind)
                 since = ""
             except errors.ClusterUnreachable as error:
-                log.info("a watch of %s goes on: %s", kind, error)
+                log.info("a watch of %s continues: %s", kind, error)
                 failures = max(failures, 1)
             if failures:
                 await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 10)))
 
     async def logs(
-        self,
-        pod: str,
-        *,
-        container: str = "",
-        lines: int | None = None,
-        follow: bool = False,
+        self, pod: str, *, container: str = "", lines: int | None = None, follow: bool = False
     ) -> AsyncIterator[str]:
         query = {"follow": "true"} if follow else {}
         query |= {"container": container} if container else {}
@@ -392,16 +384,16 @@ class Client:
         try:
             timeout = self._http.ClientTimeout(total=ONE_TRY_S)
             async with self._request(method, path, query, data=data, headers=headers, timeout=timeout) as response:
-                said = await response.read()
+                body = await response.read()
                 if response.status >= 400:
-                    return read_refusal(response.status, said, response.headers.get("Retry-After")), {}
-                return None, msgspec.json.decode(said) if said else {}
+                    return read_refusal(response.status, body, response.headers.get("Retry-After")), {}
+                return None, msgspec.json.decode(body) if body else {}
         except self._http.ClientConnectorError as error:
             return Refusal(status=0, message=worded(error), begun=False), {}
         except (self._http.ClientError, TimeoutError, OSError) as error:
             return Refusal(status=0, message=worded(error)), {}
         except msgspec.DecodeError:
-            return Refusal(status=0, message="what it answers is no JSON"), {}
+            return Refusal(status=0, message="its answer is not JSON"), {}
 
     def _request(self, method: str, path: str, query: Mapping[str, str], **more: Any) -> Any:
         reached = self.access
@@ -431,10 +423,10 @@ class KnownObjects:
 
     def relisted(self, items: Iterable[Object]) -> list[ObjectChange]:
         now = {key_of(item): item for item in items}
-        told = [ObjectChange("gone", self.things.pop(key)) for key in self.things.keys() - now.keys()]
+        removed = [ObjectChange("gone", self.things.pop(key)) for key in self.things.keys() - now.keys()]
         for item in now.values():
-            told += self.seen(item)
-        return told
+            removed += self.seen(item)
+        return removed
 
     def seen(self, thing: Object) -> list[ObjectChange]:
         key = key_of(thing)
@@ -470,7 +462,7 @@ def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
         event = msgspec.json.decode(line)
         what, thing = event["type"], event["object"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise errors.ClusterUnreachable(f"a watch has sent what is no event: {line[:80]!r}") from None
+        raise errors.ClusterUnreachable(f"a watch has sent an invalid event: {line[:80]!r}") from None
     if what == "ERROR":
         if thing.get("code") == GONE:
             raise errors.Conflict("the server no longer knows the version to resume from")

@@ -51,7 +51,7 @@ def seconds(stamp: str) -> float:
 
 def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     conditions = (thing.get("status") or {}).get("conditions") or []
-    return next((each for each in conditions if each.get("type") == kind), {})
+    return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ DEFINITIONS = ObjectKind(
 ELASTIC_JOBS = ObjectKind(f"{GROUP}/{VERSION}", "ElasticJob", "elasticjobs")
 SCALE_PLANS = ObjectKind(f"{GROUP}/{VERSION}", "ScalePlan", "scaleplans")
 
-KNOWN = tuple(each for each in tuple(globals().values()) if isinstance(each, ObjectKind))
+KNOWN = tuple(known for known in tuple(globals().values()) if isinstance(known, ObjectKind))
 
 
 def kind_of(manifest: Object) -> ObjectKind:
     wanted = (manifest["apiVersion"], manifest["kind"])
-    return next(each for each in KNOWN if (each.api, each.kind) == wanted)
+    return next(known for known in KNOWN if (known.api, known.kind) == wanted)
 
 
 def key_of(thing: Object) -> tuple[str, str]:

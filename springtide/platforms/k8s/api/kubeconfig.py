@@ -63,14 +63,14 @@ class Access:
 def find(kubeconfig: str = "", context: str = "", accounts: Sequence[str] = ACCOUNTS) -> Access:
     named = kubeconfig or config.variable("KUBECONFIG")
     if named:
-        return of_files([pathlib.Path(each).expanduser() for each in named.split(os.pathsep) if each], context)
+        return of_files([pathlib.Path(path).expanduser() for path in named.split(os.pathsep) if path], context)
     for folder in accounts:
         if (pathlib.Path(folder) / "token").exists() and config.variable("KUBERNETES_SERVICE_HOST"):
             return of_account(pathlib.Path(folder))
     if (home := pathlib.Path(HOME).expanduser()).exists():
         return of_files([home], context)
     raise errors.MissingFile(
-        f"no Kubernetes cluster is known here: there is no {HOME}, KUBECONFIG is not set, and this is no pod. "
+        f"no Kubernetes cluster is known here: there is no {HOME}, KUBECONFIG is not set, and this is not a pod. "
         "Set KUBECONFIG to your cluster's file"
     )
 
@@ -96,7 +96,7 @@ def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
         raise errors.MissingFile(
             f"no kubeconfig at {', '.join(map(str, paths))}; set KUBECONFIG to your cluster's file"
         )
-    name = context or next((each["current-context"] for _, each in read if each.get("current-context")), "")
+    name = context or next((content["current-context"] for _, content in read if content.get("current-context")), "")
     path, chosen = entry(read, "contexts", "context", name)
     at, cluster = entry(read, "clusters", "cluster", chosen.get("cluster", ""))
     user_at, user = entry(read, "users", "user", chosen["user"]) if chosen.get("user") else (path, {})
@@ -116,7 +116,7 @@ def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
 def load(path: pathlib.Path) -> dict[str, Any]:
     read = file_input.parse(path, file_input.read(path, what="a kubeconfig"))
     if not isinstance(read, dict):
-        raise errors.BadInput(f"{path} is no kubeconfig: expected clusters, users and contexts")
+        raise errors.BadInput(f"{path} is not a kubeconfig: expected clusters, users and contexts")
     return read
 
 
@@ -124,8 +124,8 @@ def entry(
     read: Sequence[tuple[pathlib.Path, dict[str, Any]]], many: str, one: str, name: str
 ) -> tuple[pathlib.Path, dict[str, Any]]:
     known = []
-    for path, each in read:
-        for part in each.get(many) or []:
+    for path, content in read:
+        for part in content.get(many) or []:
             known.append(part["name"])
             if part["name"] == name:
                 return path, part.get(one) or {}
@@ -165,7 +165,7 @@ def give_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) ->
 
 async def printed_by(program: Mapping[str, Any]) -> dict[str, Any]:
     command = [program["command"], *(program.get("args") or [])]
-    variables = {each["name"]: each["value"] for each in program.get("env") or []}
+    variables = {variable["name"]: variable["value"] for variable in program.get("env") or []}
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -174,11 +174,11 @@ async def printed_by(program: Mapping[str, Any]) -> dict[str, Any]:
             stderr=asyncio.subprocess.PIPE,
             env={**config.child_environment({}, {}), **variables},
         )
-        out, said = await process.communicate()
+        out, error_output = await process.communicate()
     except OSError as error:
         raise errors.MissingFile(f"the kubeconfig wants {command[0]!r} for credentials: {error.strerror}") from None
     with contextlib.suppress(msgspec.DecodeError, KeyError, TypeError):
         if process.returncode == 0:
             return dict(msgspec.json.decode(out)["status"])
-    why = said.decode(errors="replace").strip()
-    raise errors.Forbidden(f"{' '.join(command)} gave no credentials (status {process.returncode}): {why}")
+    why = error_output.decode(errors="replace").strip()
+    raise errors.Forbidden(f"{' '.join(command)} returned no credentials (status {process.returncode}): {why}")

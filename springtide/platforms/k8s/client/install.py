@@ -27,7 +27,7 @@ async def apply(client: Client, objects: list[Object], say: Callable[[str], None
             # keep these: a new brain secret would lock out existing clients, and our pod security standard may be too
             # strict for other pods of the namespace.
             if kind in (kinds.SECRETS, kinds.NAMESPACES):
-                say(f"{kind.kind} {name}: is there")
+                say(f"{kind.kind} {name}: exists")
                 continue
             patch = {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
             await client.patch(kind, name, patch, namespace=body["metadata"].get("namespace", ""))
@@ -53,7 +53,7 @@ async def remove(
             await client.delete(kind, name, namespace=body["metadata"].get("namespace", ""), propagation="Background")
             say(f"{kind.kind} {name}: deleted")
         except errors.NotFound:
-            say(f"{kind.kind} {name}: was not there")
+            say(f"{kind.kind} {name}: did not exist")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ async def examine(client: Client, namespace: str) -> list[InstallCheck]:
     found.append(await deployment(client, install_manifests.OPERATOR, namespace, needed=True))
     found.append(await deployment(client, install_manifests.BRAIN, namespace, needed=False))
     resize = await client.has(kinds.PODS, "resize")
-    said = "pods get other CPU and memory while they run" if resize else "pods are replaced where sizes change"
-    found.append(InstallCheck("in-place resize", True, said))
+    effect = "pods can get other CPU and memory while they run" if resize else "pods are replaced if their sizes change"
+    found.append(InstallCheck("in-place resize", True, effect))
     if known:
         jobs = (await client.list(kinds.ELASTIC_JOBS, everywhere=True)).items
-        running = sum((each.get("status") or {}).get("phase") == "Running" for each in jobs)
-        found.append(InstallCheck("jobs", True, f"{len(jobs)}, of which {running} run"))
+        running = sum((job.get("status") or {}).get("phase") == "Running" for job in jobs)
+        found.append(InstallCheck("jobs", True, f"{len(jobs)}, {running} of them running"))
     return found
 
 
@@ -89,10 +89,10 @@ async def deployment(client: Client, name: str, namespace: str, *, needed: bool)
     try:
         body = await client.get(kinds.DEPLOYMENTS, name, namespace=namespace)
     except errors.NotFound:
-        said = f"no Deployment {name} in {namespace}" + (
-            ": springtide k8s install" if needed else "; masters plan alone"
+        finding = f"no Deployment {name} in {namespace}" + (
+            ": springtide k8s install" if needed else "; masters plan without a brain"
         )
-        return InstallCheck(what, not needed, said)
+        return InstallCheck(what, not needed, finding)
     ready = (body.get("status") or {}).get("readyReplicas", 0)
     # one ready brain is enough, because the other brains are standbys
     wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1

@@ -41,21 +41,23 @@ def open_job(name: str, where: Mapping[str, str]) -> "KubernetesJobHandle":
     except errors.NotFound:
         known = names(where)
         if not known:
-            raise errors.MissingFile(f"no job {name}: this namespace has none of ours (--namespace)") from None
+            raise errors.MissingFile(
+                f"no job {name}: this namespace has no ElasticJob of this name (--namespace)"
+            ) from None
         raise errors.UnknownName("job", name, known) from None
     return reach
 
 
 def names(where: Mapping[str, str]) -> list[str]:
-    async def look(client: Client) -> list[Object]:
+    async def list_jobs(client: Client) -> list[Object]:
         return (await client.list(ELASTIC_JOBS)).items
 
     try:
-        found = with_client(where, look)
+        found = with_client(where, list_jobs)
     except errors.NotFound:
         return []
-    found.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
-    return [each["metadata"]["name"] for each in found]
+    found.sort(key=lambda job: str(job["metadata"].get("creationTimestamp", "")), reverse=True)
+    return [job["metadata"]["name"] for job in found]
 
 
 class KubernetesJobHandle:
@@ -106,10 +108,10 @@ class KubernetesJobHandle:
                 return messages.Ok()
             case messages.ScaleRequest():
                 return with_client(self._where, lambda client: self._scale(client, request))
-        raise errors.BadInput(f"{type(request).__name__} cannot be asked of a job on Kubernetes")
+        raise errors.BadInput(f"{type(request).__name__} is not available for a job on Kubernetes")
 
     def story(self) -> list[dict[str, Any]]:
-        async def look(client: Client) -> list[dict[str, Any]]:
+        async def read_events(client: Client) -> list[dict[str, Any]]:
             try:
                 return [
                     event
@@ -119,7 +121,7 @@ class KubernetesJobHandle:
             except (errors.NotFound, errors.ClusterRefused):  # no pod exists yet, or its container has not started
                 return []
 
-        return with_client(self._where, look)
+        return with_client(self._where, read_events)
 
     def roles(self) -> Sequence[str]:
         labels = f"{called.JOB}={self.name}"
@@ -147,15 +149,15 @@ class KubernetesJobHandle:
         await client.create(SCALE_PLANS, body)
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
-            said = (await client.get(SCALE_PLANS, name)).get("status") or {}
-            if said.get("phase") == job_objects.APPLIED:
+            status = (await client.get(SCALE_PLANS, name)).get("status") or {}
+            if status.get("phase") == job_objects.APPLIED:
                 return messages.Ok()
-            if said.get("phase"):
-                raise errors.BadInput(str(said.get("message") or said["phase"]))
+            if status.get("phase"):
+                raise errors.BadInput(str(status.get("message") or status["phase"]))
             await asyncio.sleep(AGAIN_S)
         raise errors.MasterUnreachable(
             f"ScalePlan {name} was created, but the job's master has not answered within {ANSWER_S:g} s; it may be "
-            f"starting, and carries the plan out then; see `kubectl -n {client.namespace} get scaleplan {name}`"
+            f"starting, and then applies the plan; see `kubectl -n {client.namespace} get scaleplan {name}`"
         )
 
 

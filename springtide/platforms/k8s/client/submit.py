@@ -61,7 +61,7 @@ def too_much(folder: pathlib.Path, paths: list[pathlib.Path], size: int) -> erro
     largest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[:3]
     named = ", ".join(f"{path.relative_to(folder)} ({path.stat().st_size / 1e6:.1f} MB)" for path in largest)
     return errors.BadInput(
-        f"the code in {folder} has {size / 1e6:.1f} MB packed; {MOST_BYTES / 1e6:.1f} MB can be shipped with a job. "
+        f"the code in {folder} has {size / 1e6:.1f} MB packed; {MOST_BYTES / 1e6:.1f} MB can be sent with a job. "
         f"Largest: {named}. Keep data out of it, give a smaller workingDir, or put the code into an image"
     )
 
@@ -99,8 +99,9 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
             await client.patch(kind, name, {"metadata": {"ownerReferences": owner}})
         if readable := readable_credentials(job):
             say(
-                f"{', '.join(readable)} of the spec looks like a credential: whoever may read ElasticJobs or pods of "
-                f"namespace {client.namespace} can read it. As a variable of `environment` it would become a Secret"
+                f"{', '.join(readable)} of the spec looks like a credential: everybody who may read ElasticJobs or "
+                f"pods of namespace {client.namespace} can read it. As a variable of `environment` it would become a "
+                "Secret"
             )
         if not job.image:
             say("the spec names no image: pods run the operator's own (springtide k8s install --image)")
@@ -140,7 +141,7 @@ async def ship_credentials(client: Client, job: ElasticJob, beside: list[tuple[O
     body["metadata"] = {"generateName": f"{job.name}-environment-", "labels": names.labels_of(job.name)}
     body |= {
         "type": "Opaque",
-        "data": {name: base64.b64encode(each.encode()).decode() for name, each in hidden.items()},
+        "data": {name: base64.b64encode(secret.encode()).decode() for name, secret in hidden.items()},
     }
     made = str((await client.create(SECRETS, body))["metadata"]["name"])
     beside.append((SECRETS, made))

@@ -67,7 +67,7 @@ def conditions(status: JobStatus) -> list[JobCondition]:
     all_there = all(count.alive >= count.wanted > 0 for count in (roles.workers, roles.servers))
     running = phase is JobPhase.RUNNING
     changing = not over and (phase in (JobPhase.STARTING, JobPhase.DRAINING) or not all_there or roles.slots_moving > 0)
-    lacking = status.master.disk_trouble or roles.lacks or ("" if all_there or not running else "some roles are away")
+    lacking = status.master.disk_trouble or roles.lacks or ("" if all_there or not running else "some roles do not run")
     trains = running and roles.workers.alive > 0
     return [
         JobCondition("Ready", trains, "Trains" if trains else PHASES[phase], clipped(status.why)),
@@ -84,13 +84,16 @@ def failed(name: str, why: str, blame: Blame = Blame.USER) -> JobStatus:
 def read(status: Object, name: str, age_s: float) -> JobStatus:
     """Return the master's last report. If the operator wrote the status later, phase and message come from the
     operator."""
-    told = report_of(status)
+    report = report_of(status)
     phase = phase_of(status)
-    away = any(each["type"] == "MasterRunning" and each["status"] == "False" for each in status.get("conditions") or ())
-    if told is not None and told.phase is phase and (phase.over or not away):
-        return told
-    why = str(status.get("message") or "the operator has not looked at it yet: does it run?")
-    known = told or JobStatus(name=name, phase=phase, why="", elapsed_s=age_s)
+    away = any(
+        condition["type"] == "MasterRunning" and condition["status"] == "False"
+        for condition in status.get("conditions") or ()
+    )
+    if report is not None and report.phase is phase and (phase.over or not away):
+        return report
+    why = str(status.get("message") or "the operator has not handled it yet: does it run?")
+    known = report or JobStatus(name=name, phase=phase, why="", elapsed_s=age_s)
     return msgspec.structs.replace(known, phase=phase, why=why)
 
 
@@ -138,7 +141,7 @@ class StatusWriter:
                 await self.write(status)
                 written = status
             except errors.TemporaryError as error:
-                log.warning("the status of %s is not written: %s", self._job, error)
+                log.warning("cannot write the status of %s: %s", self._job, error)
 
     async def write(self, status: JobStatus) -> None:
         for _ in range(TRIES):

@@ -89,7 +89,7 @@ class PlanWriter:
             except errors.Conflict:
                 self._dirty.set()
             except errors.ClusterUnreachable as error:
-                log.warning("the plan of %s is not written yet: %s", self.job, error)
+                log.warning("cannot write the plan of %s yet: %s", self.job, error)
                 self._dirty.set()
                 await asyncio.sleep(min(client.LONGEST_PAUSE_S, client.FIRST_PAUSE_S * 2 ** min(failures, 10)))
                 failures += 1
@@ -103,7 +103,9 @@ class PlanWriter:
         annotations = thing["metadata"].setdefault("annotations", {})
         other = int(annotations.get(TERM) or 0)
         if other > self.term:
-            raise errors.Fenced(f"the plan of {self.job} is by master number {other}; this is number {self.term}")
+            raise errors.Fenced(
+                f"the plan of {self.job} was written by master number {other}; this is number {self.term}"
+            )
         plan = ScalePlan(job=self.job, origin="master", pods=tuple(self.pods.values()), kill=tuple(sorted(self.kill)))
         spec = schema.plain_of(plan)
         if thing["spec"] == spec and other == self.term:
@@ -160,11 +162,11 @@ class KubernetesPlatform:
         plan, self.status = await self.writer.read()
         self._found = plan.pods
         listing = await self._client.list(PODS, labels=f"{names.JOB}={self.job}")
-        self._pods = {each["metadata"]["name"]: each for each in listing.items}
+        self._pods = {item["metadata"]["name"]: item for item in listing.items}
         for work in (self.writer.keep(), self._watch_pods(), self._watch_plans(), self._tick()):
             self._tasks.append(asyncio.create_task(self._guarded(work)))
 
-    async def shut(self) -> None:
+    async def disconnect(self) -> None:
         flushing = asyncio.create_task(self.writer.flushed())
         await asyncio.wait({flushing, self.failed}, timeout=UNSEEN_S, return_when=asyncio.FIRST_COMPLETED)
         for task in (flushing, *self._tasks):
@@ -203,9 +205,9 @@ class KubernetesPlatform:
             pod = self._pods.get(entry.name)
             made = self.status.made.get(str(wish.life.role), -1) >= wish.incarnation
             if pod is not None:
-                self._seen(pod)
+                self._on_pod(pod)
             elif made:
-                self._told(wish.life, exit_of({}, wish.life, asked=False, present=False))
+                self._end_life(wish.life, exit_of({}, wish.life, asked=False, present=False))
         return list(self._entries)
 
     def stop(self, life: Life, *, kill: bool) -> None:
@@ -269,7 +271,7 @@ class KubernetesPlatform:
             if change.what == "synced":
                 # handle pods that vanished between `open` and now
                 for gone in [name for name in self._pods if name not in fresh]:
-                    self._gone(self._pods.pop(gone))
+                    self._on_deleted(self._pods.pop(gone))
                 synced = True
             elif not synced:
                 fresh[change.thing["metadata"]["name"]] = change.thing
@@ -278,12 +280,12 @@ class KubernetesPlatform:
     def _take(self, change: ObjectChange) -> None:
         if change.what in ("added", "changed"):
             self._pods[change.thing["metadata"]["name"]] = change.thing
-            self._seen(change.thing)
+            self._on_pod(change.thing)
         elif change.what == "gone":
             self._pods.pop(change.thing["metadata"]["name"], None)
-            self._gone(change.thing)
+            self._on_deleted(change.thing)
 
-    def _seen(self, pod: Object) -> None:
+    def _on_pod(self, pod: Object) -> None:
         life = names.life_of(pod)
         entry = self._entries.get(life) if life is not None else None
         if life is None or entry is None:
@@ -291,18 +293,18 @@ class KubernetesPlatform:
         entry.here = entry.here or pod_status.process_started(pod)
         if pod_status.process_ended(pod):
             if words := pod_status.last_words(pod):
-                log.info("%s said last: %s", life, words)
-            self._told(life, exit_of(pod, life, asked=entry.asked))
+                log.info("last output of %s: %s", life, words)
+            self._end_life(life, exit_of(pod, life, asked=entry.asked))
         elif (why := pod_status.why_evicted(pod)) and not entry.asked:
             self._tell_notice(entry, why)
 
-    def _gone(self, pod: Object) -> None:
+    def _on_deleted(self, pod: Object) -> None:
         life = names.life_of(pod)
         if life is not None and life in self._entries:
             asked = self._entries[life].asked
-            self._told(life, exit_of(pod, life, asked=asked, present=False))
+            self._end_life(life, exit_of(pod, life, asked=asked, present=False))
 
-    def _told(self, life: Life, ended: RoleExit) -> None:
+    def _end_life(self, life: Life, ended: RoleExit) -> None:
         entry = self._entries.pop(life)
         self.writer.pods.pop(entry.name, None)
         self.writer.kill.discard(entry.name)
@@ -323,17 +325,17 @@ class KubernetesPlatform:
                 continue
             self.status = job_objects.plan_status(change.thing)
             for life, entry in list(self._entries.items()):
-                said = self.status.pods.get(entry.name)
-                if said is not None and said.phase == "Gone" and entry.name not in self._pods:
-                    self._told(life, exit_of({}, life, asked=entry.asked, present=False))
-                elif said is not None and not entry.asked:
-                    self._resized(entry, said)
+                state = self.status.pods.get(entry.name)
+                if state is not None and state.phase == "Gone" and entry.name not in self._pods:
+                    self._end_life(life, exit_of({}, life, asked=entry.asked, present=False))
+                elif state is not None and not entry.asked:
+                    self._resized(entry, state)
 
-    def _resized(self, entry: PodEntry, said: PodState) -> None:
+    def _resized(self, entry: PodEntry, state: PodState) -> None:
         """Replace a pod whose node refuses its new size, or defers it for too long."""
-        if said.resized in REFUSED:
-            self._tell_notice(entry, f"its limits change, and its node cannot: {said.why or said.resized}")
-        if said.resized != PUT_OFF:
+        if state.resized in REFUSED:
+            self._tell_notice(entry, f"its limits change, and its node cannot: {state.why or state.resized}")
+        if state.resized != PUT_OFF:
             entry.put_off = None
         elif entry.put_off is None:
             entry.put_off = self._clock()
@@ -345,12 +347,12 @@ class KubernetesPlatform:
             for life, entry in list(self._entries.items()):
                 pod = self._pods.get(entry.name)
                 if entry.asked and pod is None and self._was_never_made(entry, at):
-                    self._told(life, exit_of({}, life, asked=True, present=False))
+                    self._end_life(life, exit_of({}, life, asked=True, present=False))
                 elif not entry.asked and not entry.here and at - entry.since > self._pending_s:
-                    said = self.status.pods.get(entry.name)
-                    why = pod_status.why_absent(pod, said.why if said is not None else "")
+                    state = self.status.pods.get(entry.name)
+                    why = pod_status.why_absent(pod, state.why if state is not None else "")
                     role = life.role
-                    self._told(life, RoleExit(role=role, incarnation=life.incarnation, pid=0, unplaced=why))
+                    self._end_life(life, RoleExit(role=role, incarnation=life.incarnation, pid=0, unplaced=why))
                 elif not entry.asked and entry.put_off is not None and at - entry.put_off > self._resize_s:
                     why = f"its limits change, and its node has had no room for that for {self._resize_s:g} s"
                     self._tell_notice(entry, why)
@@ -382,7 +384,7 @@ def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> Ro
         signal=name,
         oom=oom,
         evicted=evicted or (code is None and not asked),
-        error=logs.error_in(pod_status.said(pod)) if raised else "",
+        error=logs.error_in(pod_status.last_message(pod)) if raised else "",
     )
 
 

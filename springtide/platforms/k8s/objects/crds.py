@@ -32,7 +32,7 @@ FIXED = ("script", "arguments", "sync", "slots", "seed", "recovery")
 LEAST = {"count": 1, "min": 1, "max": 1, "rank": 0, "incarnation": 0, "relaunches": 0, "grace_s": 0, "keep_s": 0}
 CONDITIONS: Object = {
     "type": "array",
-    "description": "What is so, and why: Accepted, MasterRunning, PodsRunning by the operator, others by the master.",
+    "description": "Conditions: Accepted, MasterRunning, PodsRunning by the operator, others by the master.",
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["type"],
     "items": {
@@ -101,7 +101,7 @@ def _object(kind: type, rules: Rules, least: Mapping[str, int], without: tuple[s
 
 def unchanged(field: str) -> Object:
     same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
-    return rule(same, f"{field} cannot change: a job with another {field} is another job; submit it anew")
+    return rule(same, f"{field} cannot change; submit a new job with another {field}")
 
 
 JOB_RULES: Rules = {
@@ -117,7 +117,7 @@ JOB_RULES: Rules = {
         *(unchanged(field) for field in FIXED),
         rule(
             "!has(oldSelf.stopped) || !oldSelf.stopped || (has(self.stopped) && self.stopped)",
-            "a job that was stopped stays so; submit another with `resume`",
+            "a stopped job cannot start again; submit another one with `resume`",
         ),
     ],
 }
@@ -127,19 +127,20 @@ PLAN_RULES: Rules = {
         rule("self.job == oldSelf.job", "job cannot change"),
         rule(
             "has(self.origin) && self.origin == 'master' || !has(self.pods) && !has(self.kill)",
-            "pods and kill are for masters; say workers, servers or dataWorkers",
+            "pods and kill are for masters; give workers, servers or dataWorkers",
         ),
-    ],
+    ]
 }
 
 NAME_RULES = [
     rule(
         f"self.metadata.name.size() <= {names.LONGEST_JOB}",
-        f"the name has more than {names.LONGEST_JOB} letters: those of pods would be too long",
+        f"the name has more than {names.LONGEST_JOB} letters: names of its pods would be too long",
     ),
     rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "the name of a job is also that of a service: give small letters, digits and -, first a letter",
+        "the name of a job is also the name of a service: use lower-case letters, digits and -, beginning with a "
+        "letter",
     ),
 ]
 
@@ -152,7 +153,7 @@ OWN_NAME = rule(
 def elastic_jobs() -> Object:
     spec = schema_of(ElasticJob, rules=JOB_RULES, least=LEAST, without=("name",))
     columns = [
-        _column("Phase", "string", ".status.phase", "Where the job is in its life."),
+        _column("Phase", "string", ".status.phase", "Phase of the job."),
         _column("Workers", "string", ".status.workers", "Running and wanted."),
         _column("Servers", "string", ".status.servers", "Running and wanted."),
         _column("Samples", "integer", ".status.samples", "Trained so far."),
@@ -160,7 +161,7 @@ def elastic_jobs() -> Object:
         _column("Loss", "number", ".status.loss", "Of late.", wide=True),
         _column("Decision", "string", ".status.decision", "What was planned last, and why.", wide=True),
         _column("Message", "string", ".status.message", "What a person should know.", wide=True),
-        _column("Age", "date", ".metadata.creationTimestamp", "Since it was submitted."),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was submitted."),
     ]
     return _definition(kinds.ELASTIC_JOBS, "ej", spec, JOB_STATUS, columns, NAME_RULES, ElasticJob.__doc__ or "")
 
@@ -170,10 +171,10 @@ def scale_plans() -> Object:
     status = schema_of(PlanStatus) | {"x-kubernetes-preserve-unknown-fields": True}
     columns = [
         _column("Job", "string", ".spec.job", "Whose pods."),
-        _column("Origin", "string", ".spec.origin", "Who asks: the job's master, or a user."),
-        _column("Phase", "string", ".status.phase", "What became of it."),
+        _column("Origin", "string", ".spec.origin", "Author of the plan: the job's master, or a user."),
+        _column("Phase", "string", ".status.phase", "Outcome of the plan."),
         _column("Message", "string", ".status.message", "Why."),
-        _column("Age", "date", ".metadata.creationTimestamp", "Since it was made."),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was created."),
     ]
     return _definition(kinds.SCALE_PLANS, "sp", spec, status, columns, [OWN_NAME], ScalePlan.__doc__ or "")
 
@@ -236,12 +237,12 @@ def _text(words: str) -> Object:
 
 JOB_STATUS: Object = {
     "type": "object",
-    "description": "How the job is doing, as the operator and the job's master see it.",
+    "description": "State of the job, by the operator and the job's master.",
     "x-kubernetes-preserve-unknown-fields": True,  # a newer master may write fields that these definitions do not know
     "properties": {
         "phase": _text("Pending, Starting, Running, Draining; at its end Succeeded, Failed or Stopped."),
         "message": _text("What a person should know now."),
-        "workers": _text("Running and wanted, such as 3/4."),
+        "workers": _text("Running and wanted processes, such as 3/4."),
         "servers": _text("Running and wanted."),
         "dataWorkers": _text("Running and wanted."),
         "samples": {"type": "integer", "format": "int64", "description": "Trained so far."},

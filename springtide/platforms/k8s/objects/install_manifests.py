@@ -35,26 +35,26 @@ class Right:
 
 OPERATOR_RIGHTS = (
     Right(OURS, "elasticjobs", (*LOOK, "delete"), "watches jobs; deletes jobs whose keepS is over"),
-    Right(OURS, "elasticjobs/status", ("get", "patch", "update"), "says what is wrong while there is no master"),
+    Right(OURS, "elasticjobs/status", ("get", "patch", "update"), "reports problems while there is no master"),
     Right(
         OURS, "scaleplans", (*LOOK, "create", "update", "patch"), "creates the empty plan of a job, watches its changes"
     ),
-    Right(OURS, "scaleplans/status", ("get", "patch", "update"), "says what became of each pod"),
-    Right("", "pods", (*LOOK, "create", "delete"), "makes and ends the pods of jobs"),
+    Right(OURS, "scaleplans/status", ("get", "patch", "update"), "reports the state of each pod"),
+    Right("", "pods", (*LOOK, "create", "delete"), "creates and ends the pods of jobs"),
     Right("", "pods/resize", ("get", "patch"), "changes CPU and memory of running pods"),
-    Right("", "pods/eviction", ("create",), "empties nodes that are about to go, within the servers' budget"),
+    Right("", "pods/eviction", ("create",), "drains nodes that are about to be removed, within the servers' budget"),
     Right("", "services", ("get", "create"), "names for a job's pods"),
     Right("", "secrets", ("create",), "a job's secret and certificates; it can read no secret, not even these"),
     Right("", "serviceaccounts", ("get", "create"), "the account of a job's master"),
     Right(RBAC, "roles", ("get", "create", "patch", "update"), "the rights of a job's master"),
-    Right(RBAC, "rolebindings", ("get", "create"), "gives that account these rights"),
+    Right(RBAC, "rolebindings", ("get", "create"), "grants these rights to that account"),
     Right(
-        "coordination.k8s.io", "leases", ("get", "create", "update", "patch"), "the Lease by which masters get terms"
+        "coordination.k8s.io", "leases", ("get", "create", "update", "patch"), "the Lease from which masters get terms"
     ),
-    Right("", "persistentvolumeclaims", ("get", "create"), "the volume of a run, if the job wants one"),
+    Right("", "persistentvolumeclaims", ("get", "create"), "the volume of a run, if the job has one"),
     Right("policy", "poddisruptionbudgets", ("get", "create", "patch"), "one server at a time may be evicted"),
-    Right("", "events", ("create", "patch"), "tells people what happens: kubectl describe"),
-    Right("", "nodes", LOOK, "what nodes offer, and which are about to go", cluster=True),
+    Right("", "events", ("create", "patch"), "shows events to users: kubectl describe"),
+    Right("", "nodes", LOOK, "what nodes offer, and which will be removed", cluster=True),
 )
 
 EDIT_RIGHTS = (
@@ -63,8 +63,8 @@ EDIT_RIGHTS = (
 )
 
 VIEW_RIGHTS = (
-    Right(OURS, "elasticjobs", LOOK, "look at jobs"),
-    Right(OURS, "scaleplans", LOOK, "look at what masters want"),
+    Right(OURS, "elasticjobs", LOOK, "read jobs"),
+    Right(OURS, "scaleplans", LOOK, "read the plans of masters"),
 )
 
 
@@ -89,12 +89,7 @@ class InstallPlan:
 
 def everything(plan: InstallPlan) -> list[Object]:
     found = [namespace(plan)] if plan.namespace != "default" else []
-    found += [
-        *crds.all_definitions(),
-        *user_roles(),
-        account(plan),
-        *operator_rights(plan),
-    ]
+    found += [*crds.all_definitions(), *user_roles(), account(plan), *operator_rights(plan)]
     if plan.database:
         found += [brain_secret(plan), *brain_certificates(plan), brain_service(plan), brain_deployment(plan)]
     return [*found, operator_deployment(plan)]
@@ -128,7 +123,7 @@ def user_roles() -> list[Object]:
         ("springtide-view", VIEW_RIGHTS, ("view",)),
     ):
         body = _object(kinds.CLUSTER_ROLES, name) | {"rules": [right.rule for right in given]}
-        body["metadata"]["labels"] |= {f"rbac.authorization.k8s.io/aggregate-to-{each}": "true" for each in extends}
+        body["metadata"]["labels"] |= {f"rbac.authorization.k8s.io/aggregate-to-{role}": "true" for role in extends}
         found.append(body)
     return found
 
@@ -220,12 +215,12 @@ def _pod_spec(container: Object, volumes: list[Object]) -> Object:
 def _container(name: str, image: str, command: list[str], *, cpu: str, memory: str, secrets: list[Object]) -> Object:
     mounts: list[Object] = [{"name": "tmp", "mountPath": SCRATCH}]
     where = {"brain-secret": SECRET_FOLDER, "brain-tls": TLS_FOLDER}
-    mounts += [{"name": each["name"], "mountPath": where[each["name"]], "readOnly": True} for each in secrets]
+    mounts += [{"name": secret["name"], "mountPath": where[secret["name"]], "readOnly": True} for secret in secrets]
     return {
         "name": name,
         "image": image,
         "command": command,
-        "env": [{"name": each, "value": SCRATCH} for each in ("TMPDIR", "HOME")],
+        "env": [{"name": variable, "value": SCRATCH} for variable in ("TMPDIR", "HOME")],
         "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
         "volumeMounts": mounts,
         "securityContext": pods.UNPRIVILEGED,

@@ -113,19 +113,19 @@ class JobCondition:
 
 
 def with_conditions(
-    before: Sequence[Mapping[str, Any]], said: Iterable[JobCondition], *, at: str, generation: int
+    before: Sequence[Mapping[str, Any]], conditions: Iterable[JobCondition], *, at: str, generation: int
 ) -> list[Object]:
     """Set conditions; keep the transition time of unchanged conditions."""
-    found = {str(each.get("type")): dict(each) for each in before}
-    for each in said:
-        status = "Unknown" if each.status is None else str(each.status)
-        old = found.get(each.type, {})
+    found = {str(condition.get("type")): dict(condition) for condition in before}
+    for fresh in conditions:
+        status = "Unknown" if fresh.status is None else str(fresh.status)
+        old = found.get(fresh.type, {})
         since = old.get("lastTransitionTime", at) if old.get("status") == status else at
-        found[each.type] = {
-            "type": each.type,
+        found[fresh.type] = {
+            "type": fresh.type,
             "status": status,
-            "reason": each.reason,
-            "message": each.message,
+            "reason": fresh.reason,
+            "message": fresh.message,
             "lastTransitionTime": since,
             "observedGeneration": generation,
         }

@@ -47,12 +47,12 @@ def trouble(pod: Pod) -> tuple[str, str]:
     if phase == "Failed":
         if status.get("reason"):
             return str(status["reason"]), str(status.get("message") or "")
-        states = [(each.get("state") or {}).get("terminated") for each in _containers(status)]
+        states = [(container.get("state") or {}).get("terminated") for container in _containers(status)]
         return next((_end(done) for done in states if done), ("Failed", str(status.get("message") or "")))
-    for each in _containers(status):
-        waiting = (each.get("state") or {}).get("waiting") or {}
+    for container in _containers(status):
+        waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
-            return str(waiting["reason"]), _last(each) or str(waiting.get("message") or "")
+            return str(waiting["reason"]), _last(container) or str(waiting.get("message") or "")
     if phase in (None, "Pending"):
         scheduled = kinds.condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
@@ -127,14 +127,14 @@ def why_evicted(pod: Pod) -> str:
     return message or reason
 
 
-def why_absent(pod: Pod | None, told: str = "") -> str:
+def why_absent(pod: Pod | None, reported: str = "") -> str:
     """Explain why a pod does not run, as the cluster reports it; `told` is the operator's message."""
     if pod is None:
-        return told or "no pod was made for it: does the operator run? (`springtide k8s status`)"
+        return reported or "no pod was made for it: does the operator run? (`springtide k8s status`)"
     if found := why(pod):
         return found
     if not pod.get("spec", {}).get("nodeName"):
-        return "no scheduler has looked at it"
+        return "no scheduler has handled it"
     return str(pod.get("status", {}).get("message") or "its node does not start it")
 
 
@@ -143,17 +143,17 @@ def process_started(pod: Pod) -> bool:
 
 
 def last_words(pod: Pod) -> str:
-    return said(pod).strip()[-LAST_WORDS:]
+    return last_message(pod).strip()[-LAST_WORDS:]
 
 
-def said(pod: Pod) -> str:
+def last_message(pod: Pod) -> str:
     return str(terminated(pod).get("message") or "")
 
 
 def _own(parts: Sequence[Mapping[str, Any]], pod: Pod) -> Mapping[str, Any]:
     """Return the part of the role's own container; sidecars may precede it."""
     name = names.container_of(pod)
-    return next((each for each in parts if each.get("name") == name), parts[0])
+    return next((part for part in parts if part.get("name") == name), parts[0])
 
 
 def _state(pod: Pod) -> Mapping[str, Any]:

@@ -33,11 +33,7 @@ RESTRICTED = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-UNPRIVILEGED = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
+UNPRIVILEGED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 """Security contexts of all pods and containers: the `restricted` standard of Kubernetes."""
 GONE_NODE_S = 30
 """Seconds after which pods on an unreachable node are evicted; Kubernetes' default is 300."""
@@ -68,7 +64,7 @@ def affinity(job: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(weight: int, *pods: Mapping[str, Any]) -> dict[str, Any]:
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchExpressions": [dict(one) for one in pods]}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchExpressions": [dict(pod) for pod in pods]}}
     return {"weight": weight, "podAffinityTerm": term}
 
 
@@ -89,7 +85,7 @@ def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
     wish, name = job.job.kubernetes, names.master(job.name)
     life = Life(Role(RoleKind.MASTER))
     container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), MASTER_RESOURCES) | {
-        "ports": [{"name": "control", "containerPort": run_plan.MASTER_PORT}],
+        "ports": [{"name": "control", "containerPort": run_plan.MASTER_PORT}]
     }
     container["env"] += environment(job, site, life)
     container["volumeMounts"] += [{"name": "account", "mountPath": names.ACCOUNT, "readOnly": True}]
@@ -112,7 +108,9 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     arguments = (job.job.script,) if kind is RoleKind.WORKER else ()
     container = _container(job, site, entry.role, run_plan.MODULES[kind], arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
-    container["resizePolicy"] = [{"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")]
+    container["resizePolicy"] = [
+        {"resourceName": resource, "restartPolicy": "NotRequired"} for resource in ("cpu", "memory")
+    ]
     if kind is not RoleKind.DATA_WORKER:  # no hook for a data worker, which has no state and exits on SIGTERM
         container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", POD_MODULE, "drain"]}}}
     shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
@@ -169,19 +167,19 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
         report_usage="1",
         debug=0,
     )
-    told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
-    told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share no memory
+    variables = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
+    variables["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share no memory
     if life.role.kind is RoleKind.SERVER and not job.job.kubernetes.run_volume.shared:
         # with a shared volume all pods see the run folder, and checkpoints go there
-        told["SPRINGTIDE_SCRATCH"] = names.RUN
+        variables["SPRINGTIDE_SCRATCH"] = names.RUN
     if life.role.kind is RoleKind.MASTER:
         if brain := job.job.brain or site.brain:
-            told["SPRINGTIDE_BRAIN"] = brain
+            variables["SPRINGTIDE_BRAIN"] = brain
         if not job.job.brain and site.brain:
-            told["SPRINGTIDE_BRAIN_SECRET_FILE"] = f"{names.CREDENTIALS}/brain-secret"
-            told |= {"SPRINGTIDE_BRAIN_TLS": names.BRAIN_TLS} if site.brain_tls else {}
+            variables["SPRINGTIDE_BRAIN_SECRET_FILE"] = f"{names.CREDENTIALS}/brain-secret"
+            variables |= {"SPRINGTIDE_BRAIN_TLS": names.BRAIN_TLS} if site.brain_tls else {}
     threads = {"OMP_NUM_THREADS": str(THREADS if cpu is None else max(1, math.ceil(cpu)))}
-    plain = {"PYTHONUNBUFFERED": "1", **threads, **job.job.environment, **told}
+    plain = {"PYTHONUNBUFFERED": "1", **threads, **job.job.environment, **variables}
     own = (("SPRINGTIDE_HOST", "status.podIP"), ("SPRINGTIDE_NODE", "spec.nodeName"))
     found = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in own]
     return [*found, *({"name": name, "value": value} for name, value in plain.items())]
@@ -206,14 +204,16 @@ def _container(
         "name": name,
         "image": job.job.image or site.image,
         "command": command,
-        "env": [{"name": each, "value": names.TMP} for each in ("TMPDIR", "HOME")],
+        "env": [{"name": variable, "value": names.TMP} for variable in ("TMPDIR", "HOME")],
         "resources": wanted,
-        "volumeMounts": [*mounts, *(dict(each) for each in wish.volume_mounts)],
+        "volumeMounts": [*mounts, *(dict(volume_mount) for volume_mount in wish.volume_mounts)],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": UNPRIVILEGED,
     }
     if wish.environment_secrets:
-        container["envFrom"] = [{"secretRef": {"name": each}} for each in wish.environment_secrets]
+        container["envFrom"] = [
+            {"secretRef": {"name": environment_secret}} for environment_secret in wish.environment_secrets
+        ]
     if wish.image_pull_policy:
         container["imagePullPolicy"] = wish.image_pull_policy
     return container
@@ -239,15 +239,15 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": wish.grace_s,
         "securityContext": {**RESTRICTED, "fsGroupChangePolicy": "OnRootMismatch"},
-        "tolerations": [*(dict(each) for each in wish.tolerations), *lost_nodes(wish.tolerations)],
-        "volumes": [*volumes, *(dict(each) for each in wish.volumes)],
+        "tolerations": [*(dict(toleration) for toleration in wish.tolerations), *lost_nodes(wish.tolerations)],
+        "volumes": [*volumes, *(dict(volume) for volume in wish.volumes)],
         "containers": [container],
     }
     optional = {
         "schedulerName": wish.scheduler_name or site.scheduler,
         "nodeSelector": dict(wish.node_selector),
         "affinity": dict(wish.affinity),
-        "imagePullSecrets": [{"name": each} for each in wish.image_pull_secrets],
+        "imagePullSecrets": [{"name": image_pull_secret} for image_pull_secret in wish.image_pull_secrets],
     }
     spec |= {key: value for key, value in optional.items() if value}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -256,12 +256,12 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
 def lost_nodes(given: tuple[Mapping[str, Any], ...]) -> list[Object]:
     """Return tolerations that evict pods from a lost node after `GONE_NODE_S`, unless the user gave other
     tolerations."""
-    said = {each.get("key") for each in given}
+    tolerated = {toleration.get("key") for toleration in given}
     keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     return [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": GONE_NODE_S}
         for key in keys
-        if key not in said
+        if key not in tolerated
     ]
 
 

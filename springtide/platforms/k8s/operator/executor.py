@@ -61,20 +61,20 @@ class Executor:
     async def attend(self, key: tuple[str, str]) -> float | None:
         namespace, name = key
         pods = (await self._client.list(kinds.PODS, namespace=namespace, labels=f"{names.JOB}={name}")).items
-        plan = await self._found(kinds.SCALE_PLANS, name, namespace)
-        thing = await self._found(kinds.ELASTIC_JOBS, name, namespace)
+        plan = await self._find(kinds.SCALE_PLANS, name, namespace)
+        thing = await self._find(kinds.ELASTIC_JOBS, name, namespace)
         if thing is None or "deletionTimestamp" in thing["metadata"]:
             return None  # the cluster's garbage collector removes its objects
         try:
             job = job_objects.read(thing)
         except errors.BadInput as error:
             status, generation = thing.get("status") or {}, int(thing["metadata"].get("generation", 0))
-            await self._say(thing, status_reports.rejected(status, generation, str(error), time.time()))
+            await self._patch_status(thing, status_reports.rejected(status, generation, str(error), time.time()))
             return None
         seen = self._view(job, pods, plan)
         decided = self._decide(seen)
         outcome = await self._do(seen, decided.steps)
-        refused = outcome.master_refused or any(each.phase == pod_status.REFUSED for each in outcome.pods.values())
+        refused = outcome.master_refused or any(pod.phase == pod_status.REFUSED for pod in outcome.pods.values())
         await self._report(seen, thing, plan, outcome)
         refused_s = lifecycle.LOOK_AGAIN_S if outcome.taken else REFUSED_S
         return lifecycle.sooner(decided.again_s, refused_s if refused else None, 3600.0)
@@ -83,7 +83,7 @@ class Executor:
         own, foreign = job_view.sorted_out(pods, job.uid)
         asked, fault = None, ""
         ours = plan is not None and any(
-            each.get("uid") == job.uid for each in plan["metadata"].get("ownerReferences") or []
+            owner.get("uid") == job.uid for owner in plan["metadata"].get("ownerReferences") or []
         )
         if plan is not None and ours:
             try:
@@ -150,7 +150,7 @@ class Executor:
                             propagation="Background",
                         )
         makes = [step for step in todo if isinstance(step, lifecycle.MakePod)]
-        for step, state in zip(makes, await asyncio.gather(*(self._make(seen, each) for each in makes)), strict=True):
+        for step, state in zip(makes, await asyncio.gather(*(self._make(seen, step) for step in makes)), strict=True):
             pods[step.entry.pod_name(seen.job.name)] = state
             if state.phase != pod_status.REFUSED:
                 made[str(step.entry.life.role)] = step.entry.incarnation
@@ -171,12 +171,12 @@ class Executor:
             await self._client.create(kind, body, namespace=job.namespace)
             return True
         except errors.AlreadyThere:
-            found = await self._found(kind, body["metadata"]["name"], job.namespace)
+            found = await self._find(kind, body["metadata"]["name"], job.namespace)
             owners = (found or {}).get("metadata", {}).get("ownerReferences") or []
-            if not any(each.get("uid") == job.uid for each in owners):
+            if not any(owner.get("uid") == job.uid for owner in owners):
                 raise NameTaken(
-                    f"{kind} {body['metadata']['name']} is there and belongs to another; it goes by itself if it is "
-                    "of an earlier job of this name, else give this job another name"
+                    f"{kind} {body['metadata']['name']} exists and belongs to another job; it will be deleted if it is "
+                    "from an earlier job of this name, otherwise rename this job"
                 ) from None
             return False
 
@@ -231,7 +231,7 @@ class Executor:
             return state
         except (errors.ClusterRefused, errors.Forbidden) as error:
             return PodState(phase=state.phase, why=str(error), resized="Infeasible")
-        log.info("%s is to have %s", step.name, step.resources.get("limits"))
+        log.info("%s should have %s", step.name, step.resources.get("limits"))
         return PodState(phase=state.phase, why=state.why, resized="Proposed")
 
     async def _set_budget(self, seen: OperatorView, servers: int) -> int | None:
@@ -253,18 +253,18 @@ class Executor:
             with contextlib.suppress(errors.NotFound):
                 await self._set_plan_status(seen.job, change)
         if lifecycle.stopped_early(seen):
-            await self._say(thing, status_reports.stopped(seen.job, "stopped before it began", seen.at))
+            await self._patch_status(thing, status_reports.stopped(seen.job, "stopped before it began", seen.at))
         elif lifecycle.left_alone_s(seen) == 0:
-            why = "stopped; its master did not come back to drain it, so what came after the last checkpoint is lost"
-            await self._say(thing, status_reports.stopped(seen.job, why, seen.at))
+            why = "stopped; its master did not come back to drain it, so progress after the last checkpoint is lost"
+            await self._patch_status(thing, status_reports.stopped(seen.job, why, seen.at))
         else:
-            await self._say(thing, status_reports.job_status(seen, outcome, status))
+            await self._patch_status(thing, status_reports.job_status(seen, outcome, status))
 
     async def _set_plan_status(self, job: JobObject, change: Object) -> None:
         body = {"status": change}
         await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
 
-    async def _say(self, thing: Object, change: Object | None) -> None:
+    async def _patch_status(self, thing: Object, change: Object | None) -> None:
         """Patch the status, unless the master has written it meanwhile; the next visit then sees the master's
         status."""
         if not change:
@@ -277,10 +277,10 @@ class Executor:
             )
         except errors.NotFound:
             return
-        for each in status_reports.news(thing.get("status") or {}, change):
-            await self._tell(thing, each)
+        for line in status_reports.news(thing.get("status") or {}, change):
+            await self._record_event(thing, line)
 
-    async def _tell(self, thing: Object, news: JobNotice) -> None:
+    async def _record_event(self, thing: Object, news: JobNotice) -> None:
         metadata, now = thing["metadata"], kinds.timestamp(time.time())
         body = {
             "apiVersion": "v1",
@@ -306,7 +306,7 @@ class Executor:
         except errors.SpringtideError as error:
             log.warning("no event %s for %s: %s", news.reason, metadata["name"], error)
 
-    async def _found(self, kind: ObjectKind, name: str, namespace: str) -> Object | None:
+    async def _find(self, kind: ObjectKind, name: str, namespace: str) -> Object | None:
         try:
             return await self._client.get(kind, name, namespace=namespace)
         except errors.NotFound:

@@ -17,13 +17,13 @@ from springtide.platforms.k8s.objects.pod_status import Pod
 from springtide.platforms.k8s.objects.pods import Site
 
 DOOMING = {
-    "cloud.google.com/impending-node-termination": "the cloud takes this node back",
-    "aws-node-termination-handler/spot-itn": "the cloud takes this spot node back",
+    "cloud.google.com/impending-node-termination": "the cloud reclaims this node",
+    "aws-node-termination-handler/spot-itn": "the cloud reclaims this spot node",
     "aws-node-termination-handler/scheduled-maintenance": "this node is due for maintenance",
     "aws-node-termination-handler/asg-lifecycle-termination": "this node is being replaced",
     "karpenter.sh/disrupted": "Karpenter gives this node back",
     "karpenter.sh/disruption": "Karpenter gives this node back",
-    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler gives this node back",
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler removes this node",
     "node.kubernetes.io/out-of-service": "this node is out of service",
 }
 """Taints by which clouds and autoscalers announce the removal of a node."""
@@ -67,7 +67,7 @@ def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset
     own, foreign = {}, set()
     for pod in pods:
         owners = pod["metadata"].get("ownerReferences") or []
-        if any(each.get("uid") == uid for each in owners):
+        if any(owner.get("uid") == uid for owner in owners):
             own[pod["metadata"]["name"]] = pod
         else:
             foreign.add(pod["metadata"]["name"])
@@ -81,8 +81,8 @@ def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> dict[str
     kept = (*wish.tolerations, *pods.gpu_tolerations(job.job))
     usual = [node for node in nodes if usable(node, wish.node_selector, kept)]
     offered = [node.get("status", {}).get("allocatable") or {} for node in usual]
-    cpus = [kinds.parse_quantity(each.get("cpu", 0)) for each in offered]
-    memories = [int(kinds.parse_quantity(each.get("memory", 0))) for each in offered]
+    cpus = [kinds.parse_quantity(resources.get("cpu", 0)) for resources in offered]
+    memories = [int(kinds.parse_quantity(resources.get("memory", 0))) for resources in offered]
     found = {"cpu": sum(cpus), "memory": sum(memories)}
     found |= {"node_cpu": max(cpus, default=0), "node_memory": max(memories, default=0)}
     found["gpus"] = sum(int(kinds.parse_quantity(each.get(pods.GPU, 0))) for each in offered)
@@ -95,7 +95,7 @@ def usable(node: Mapping[str, Any], selector: Mapping[str, str], tolerations: It
         return False
     kept = [taint for taint in spec.get("taints") or [] if taint.get("effect") in ("NoSchedule", "NoExecute")]
     given = list(tolerations)
-    return all(any(tolerates(each, taint) for each in given) for taint in kept)
+    return all(any(tolerates(toleration, taint) for toleration in given) for taint in kept)
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -148,21 +148,21 @@ def master_condition(view: OperatorView, made: bool, refused: str) -> JobConditi
         return _absent(view)
     if pod_status.ending(pod) or pod_status.ended(pod):
         why = pod_status.why(pod)
-        return JobCondition(RUNNING, False, "Lost", f"the master's pod goes; {why}".rstrip("; "))
+        return JobCondition(RUNNING, False, "Lost", f"the master's pod is ending; {why}".rstrip("; "))
     if pod_status.state_of(pod).phase == pod_status.RUNNING and not pod_status.trouble(pod)[0]:
         return JobCondition(RUNNING, True, "Running", "")
     reason = pod_status.trouble(pod)[0] or "Pending"
-    said = pod_status.why(pod) or "waits for a node, or for its image"
-    return JobCondition(RUNNING, False, reason, f"the master's pod: {said}")
+    what = pod_status.why(pod) or "waits for a node, or for its image"
+    return JobCondition(RUNNING, False, reason, f"the master's pod: {what}")
 
 
 def _absent(view: OperatorView) -> JobCondition:
     if names.master(view.job.name) in view.foreign:
-        said = f"a pod {names.master(view.job.name)} of another job of this name is still there"
-        return JobCondition(RUNNING, False, "NameTaken", said)
+        reason = f"a pod {names.master(view.job.name)} of another job of this name is still there"
+        return JobCondition(RUNNING, False, "NameTaken", reason)
     due = kinds.timestamp(view.at + pause_s(view))
-    said = f"the master's pod is made anew at {due}: {in_a_row(view) + 1} in a row did not last"
-    return JobCondition(RUNNING, False, "Waiting", said)
+    reason = f"the master's pod is created again at {due}, because {in_a_row(view) + 1} in a row ended early"
+    return JobCondition(RUNNING, False, "Waiting", reason)
 
 
 def decide_over(view: OperatorView) -> OperatorSteps:
@@ -172,7 +172,7 @@ def decide_over(view: OperatorView) -> OperatorSteps:
     left_s = kinds.seconds(ended_at) + keep_s - view.at
     if left_s > 0:
         return OperatorSteps(again_s=left_s)
-    return OperatorSteps(steps=(DeleteJob(f"it ended at {ended_at}, and was to be kept for {keep_s} s"),))
+    return OperatorSteps(steps=(DeleteJob(f"it ended at {ended_at}, and was kept for {keep_s} s"),))
 
 
 def stopped_early(view: OperatorView) -> bool:
@@ -188,10 +188,10 @@ def left_alone_s(view: OperatorView) -> float | None:
     job = view.job
     if not job.job.stopped or job.over or job.phase in ("", PENDING):
         return None
-    said = kinds.condition({"status": job.status}, RUNNING)
-    if said.get("status") != "False":
+    condition = kinds.condition({"status": job.status}, RUNNING)
+    if condition.get("status") != "False":
         return None
-    since_s = view.at - kinds.seconds(said["lastTransitionTime"])
+    since_s = view.at - kinds.seconds(condition["lastTransitionTime"])
     return max(0.0, job.job.kubernetes.pending_s - since_s)
 
 
@@ -204,5 +204,5 @@ def decide_stopped(view: OperatorView) -> OperatorSteps:
 
 
 def sooner(*times: float | None) -> float | None:
-    known = [each for each in times if each is not None]
+    known = [time for time in times if time is not None]
     return min(known) if known else None

@@ -86,7 +86,7 @@ def _surplus(view: OperatorView, plan: ScalePlan) -> list[Step]:
             if pod_status.overdue_s(pod, at=view.at) >= OVERDUE_S:
                 steps.append(_delete(pod, 0, "its node does not answer"))
         elif name not in listed and not pod_status.ended(pod):
-            steps.append(_delete(pod, view.job.job.kubernetes.grace_s, "it is not in the plan any more"))
+            steps.append(_delete(pod, view.job.job.kubernetes.grace_s, "it is no longer in the plan"))
     return [*steps, *_old_ends(view.roles, listed)]
 
 
@@ -96,8 +96,8 @@ def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
         life = names.life_of(pod)
         if life is not None and name not in listed and pod_status.ended(pod) and not pod_status.ending(pod):
             lives.setdefault(str(life.role), []).append((life.incarnation, name))
-    old = [name for each in lives.values() for _, name in sorted(each)[:-KEPT_LIVES]]
-    return [_delete(roles[name], 0, f"it has ended, as {KEPT_LIVES} later ones have") for name in old]
+    old = [name for pods in lives.values() for _, name in sorted(pods)[:-KEPT_LIVES]]
+    return [_delete(roles[name], 0, f"it has ended, and so have {KEPT_LIVES} later pods") for name in old]
 
 
 def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:

@@ -71,14 +71,14 @@ class WorkQueue:
             key = await self._next()
             self._busy.add(key)
             try:
-                again_s = await self._tried(key)
+                again_s = await self._attend_once(key)
             finally:
                 self._busy.discard(key)
                 self._changed.set()
             if again_s is not None:
                 self.note(key, after_s=min(again_s, RESYNC_S))
 
-    async def _tried(self, key: Key) -> float | None:
+    async def _attend_once(self, key: Key) -> float | None:
         try:
             again_s = await self._attend(key)
         except errors.Conflict as error:  # another writer was faster: read the object again
@@ -88,7 +88,7 @@ class WorkQueue:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
             trace = None if isinstance(error, errors.SpringtideError) else error
-            log.warning("%s/%s: %s; again in %g s", *key, error, pause_s, exc_info=trace)
+            log.warning("%s/%s: %s; next attempt in %g s", *key, error, pause_s, exc_info=trace)
             return pause_s
         self._failures.pop(key, None)
         return again_s
@@ -163,7 +163,7 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: Callable[[],
                 if not unsynced:
                     ready()
 
-        watches = [follow(*each, space) for each in watched for space in options.namespaces or ("",)]
+        watches = [follow(*kind, space) for kind in watched for space in options.namespaces or ("",)]
         await until(stop, [queue.run(), *watches])
 
 
@@ -211,13 +211,13 @@ class ChangeListener:
 
     def job(self, gone: bool, thing: Mapping[str, Any]) -> None:
         metadata, status = thing["metadata"], thing.get("status") or {}
-        told = (metadata["uid"], metadata.get("generation"), status.get("phase"), status.get("endedAt"))
-        self._note("job", gone, metadata, told, metadata["name"])
+        state = (metadata["uid"], metadata.get("generation"), status.get("phase"), status.get("endedAt"))
+        self._on_change("job", gone, metadata, state, metadata["name"])
 
     def plan(self, gone: bool, thing: Mapping[str, Any]) -> None:
         metadata, job = thing["metadata"], (thing.get("spec") or {}).get("job", "")
         if job == metadata["name"]:
-            self._note("plan", gone, metadata, (metadata["uid"], metadata.get("generation")), job)
+            self._on_change("plan", gone, metadata, (metadata["uid"], metadata.get("generation")), job)
 
     def pod(self, gone: bool, thing: Mapping[str, Any]) -> None:
         if name := (thing["metadata"].get("labels") or {}).get(names.JOB):
@@ -233,12 +233,12 @@ class ChangeListener:
         if doomed(nodes.values()) != before:
             self._queue.note_all()
 
-    def _note(self, what: str, gone: bool, metadata: Mapping[str, Any], told: tuple[Any, ...], job: str) -> None:
+    def _on_change(self, what: str, gone: bool, metadata: Mapping[str, Any], state: tuple[Any, ...], job: str) -> None:
         key = (what, metadata["namespace"], metadata["name"])
         if gone:
             self._known.pop(key, None)
-        elif self._known.get(key) == told:
+        elif self._known.get(key) == state:
             return
         else:
-            self._known[key] = told
+            self._known[key] = state
         self._queue.note((metadata["namespace"], job))

@@ -86,31 +86,31 @@ def pods_message(states: Mapping[str, PodState]) -> str:
     bad = {name: state for name, state in states.items() if state.phase not in FINE}
     if not bad:
         return ""
-    said = [f"{name} {state.phase}" + (f" ({state.why})" if state.why else "") for name, state in bad.items()]
-    more = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
-    return f"{len(states) - len(bad)} of {len(states)} pods run; " + "; ".join(said[:SHOWN]) + more
+    reasons = [f"{name} {state.phase}" + (f" ({state.why})" if state.why else "") for name, state in bad.items()]
+    more = f"; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
+    return f"{len(states) - len(bad)} of {len(states)} pods run; " + "; ".join(reasons[:SHOWN]) + more
 
 
 def job_status(view: OperatorView, outcome: StepOutcome, plan: PlanStatus) -> dict[str, Any] | None:
     job = view.job
-    said, change = [_accepted(job)], {} if job.over else accepted_spec(job)
+    conditions, change = [_accepted(job)], {} if job.over else accepted_spec(job)
     if not job.over:
         master = lifecycle.master_condition(view, outcome.master is not None, outcome.master_refused)
-        said.append(master)
+        conditions.append(master)
         change |= _before_master(job, master)
         if outcome.master is not None:
             number, row = outcome.master
             change |= {"masters": number, "mastersInARow": row, "masterMadeAt": kinds.timestamp(view.at)}
     if plan.pods:
-        said.append(_pods_condition(plan))
-    return _changed(job, change, said, view.at)
+        conditions.append(_pods_condition(plan))
+    return _changed(job, change, conditions, view.at)
 
 
 def _accepted(job: JobObject) -> JobCondition:
     if not job.fault:
         return JobCondition(ACCEPTED, True, "Valid")
     generation = (job.status.get(ACCEPTED_SPEC) or {}).get("generation")
-    words = f"{job.fault}; the job goes on by its spec of before (generation {generation})"
+    words = f"{job.fault}; the job continues with its previous spec (generation {generation})"
     return JobCondition(ACCEPTED, False, "Invalid", words)
 
 
@@ -137,7 +137,7 @@ def _pods_condition(plan: PlanStatus) -> JobCondition:
     if not bad:
         return JobCondition(PODS_RUNNING, True, "Running")
     reasons = [state.why.partition(":")[0] for state in bad if state.why]
-    word = next((each for each in reasons if each.isalnum()), bad[0].phase)
+    word = next((reason for reason in reasons if reason.isalnum()), bad[0].phase)
     return JobCondition(PODS_RUNNING, False, word, plan.message)
 
 
@@ -154,15 +154,15 @@ def stopped(job: JobObject, why: str, at: float) -> Object | None:
     return _changed(job, {"phase": STOPPED, "message": why, "endedAt": kinds.timestamp(at)}, [], at)
 
 
-def _changed(job: JobObject, change: dict[str, Any], said: list[JobCondition], at: float) -> Object | None:
-    return _difference(job.status, change, said, job.generation, at)
+def _changed(job: JobObject, change: dict[str, Any], conditions: list[JobCondition], at: float) -> Object | None:
+    return _difference(job.status, change, conditions, job.generation, at)
 
 
 def _difference(
-    status: Mapping[str, Any], change: dict[str, Any], said: list[JobCondition], generation: int, at: float
+    status: Mapping[str, Any], change: dict[str, Any], new: list[JobCondition], generation: int, at: float
 ) -> Object | None:
     old = list(status.get("conditions") or [])
-    conditions = with_conditions(old, said, at=kinds.timestamp(at), generation=generation)
+    conditions = with_conditions(old, new, at=kinds.timestamp(at), generation=generation)
     changed = {key: value for key, value in change.items() if status.get(key) != value}
     if conditions != old:
         changed["conditions"] = conditions
@@ -170,17 +170,17 @@ def _difference(
 
 
 def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice]:
-    known = {each["type"]: each for each in before.get("conditions") or []}
+    known = {condition["type"]: condition for condition in before.get("conditions") or []}
     found = []
-    for each in change.get("conditions") or []:
-        old = known.get(each["type"], {})
-        if (old.get("status"), old.get("reason")) == (each["status"], each["reason"]):
+    for new in change.get("conditions") or []:
+        old = known.get(new["type"], {})
+        if (old.get("status"), old.get("reason")) == (new["status"], new["reason"]):
             continue
-        if each["status"] == "True" and not old:
+        if new["status"] == "True" and not old:
             continue  # no event for a first state that is healthy
-        calm = each["status"] == "True" or each["reason"] in ("Made", "Pending", "Making")
-        words = each["message"] or f"{each['type']}: {each['reason']}"
-        found.append(JobNotice("Normal" if calm else "Warning", each["reason"], words))
+        calm = new["status"] == "True" or new["reason"] in ("Made", "Pending", "Making")
+        words = new["message"] or f"{new['type']}: {new['reason']}"
+        found.append(JobNotice("Normal" if calm else "Warning", new["reason"], words))
     return found
 
 

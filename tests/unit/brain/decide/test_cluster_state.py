@@ -32,7 +32,7 @@ def decided(brain, *plans, at=0.0):
     """Everyone who waits is answered with these plans, and whoever is not named, with nothing."""
     told = {}
     for one in brain.assignments((), at):
-        told |= brain.settle(one, Decision(plans=plans, why="so"), at)
+        told |= brain.advise(one, Decision(plans=plans, why="so"), at)
     return told
 
 
@@ -41,7 +41,7 @@ def test_a_new_job_waits_for_a_decision_and_gets_it():
     assert brain.consult(views.waiting(), epoch=3, at=0.0) is None
     (one,) = brain.assignments((), 1.0)
     assert one.policy == "springtide" and dict(one.asking) == {"job": 3} and one.view.capacity == SMALL
-    advice = brain.settle(one, registry.load("springtide")(one.view, brain.rules.config), 1.0)["job"]
+    advice = brain.advise(one, registry.load("springtide")(one.view, brain.rules.config), 1.0)["job"]
     assert advice.epoch == 3 and advice.plan is not None and advice.notes[0].startswith("created (new): it is new")
 
 
@@ -82,7 +82,7 @@ def test_what_was_promised_counts_until_it_is_there():
     big = {"workers": 4, "worker_cpu": 10.0, "servers": 2, "server_cpu": 15.0}  # 70 cores
     told = decided(brain, plan("one", **big), plan("two", **big))
     assert [name for name, advice in told.items() if advice.plan] == ["one"]
-    assert "waits until other jobs have given back" in told["two"].why
+    assert "waits until other jobs have released" in told["two"].why
     assert brain.held().cpu == 70
     # being carried out: its epoch has risen, its shape is not there yet
     assert "does not have that shape yet" in brain.consult(views.waiting("one"), epoch=1, at=20.0).why
@@ -140,7 +140,7 @@ def test_what_one_job_gives_back_is_given_to_another_only_when_it_is_there():
     brain.consult(views.waiting("new"), epoch=0, at=2.0)
     shrunk = plan("large", workers=4, worker_cpu=5.0)
     told = decided(brain, shrunk, plan("new"), at=2.0)
-    assert told["new"].plan is None and "given back" in told["new"].why
+    assert told["new"].plan is None and "have released" in told["new"].why
     large = brain.consult(views.running(views.shape(workers=16, worker_cpu=5.0), name="large"), epoch=0, at=4.0)
     assert large.plan == shrunk and large.notes == ("decided with other jobs",)
     brain.consult(views.running(views.shape(workers=4, worker_cpu=5.0), name="large"), epoch=1, at=13.0)
@@ -169,7 +169,7 @@ def test_each_policy_decides_on_those_whose_events_are_its_own():
     found = {one.policy: dict(one.asking) for one in brain.assignments((), 0.0)}
     assert found == {"static": {"new": 0}, "springtide": {"old": 0}}
     for one in brain.assignments((), 0.0):
-        told = brain.settle(one, Decision(plans=(plan("new"), plan("old", workers=2)), why="so"), 0.0)
+        told = brain.advise(one, Decision(plans=(plan("new"), plan("old", workers=2)), why="so"), 0.0)
         assert set(told) == set(one.asking)
 
 
@@ -202,7 +202,7 @@ def test_an_answer_is_not_for_a_view_that_has_been_replaced():
     brain.consult(views.waiting(), epoch=0, at=0.0)
     (one,) = brain.assignments((), 0.0)
     brain.consult(views.running(), epoch=1, at=1.0)
-    assert brain.settle(one, nothing("so"), 1.0) == {}
+    assert brain.advise(one, nothing("so"), 1.0) == {}
     assert brain.jobs["job"].asks
 
 
@@ -217,7 +217,7 @@ def test_whatever_masters_show_all_are_answered_and_nothing_is_raised(jobs, cloc
         rows.live_row(brain.jobs[f"job-{number}"])
     told = {}
     for one in brain.assignments((), 1000.0):
-        told |= brain.settle(one, registry.load(one.policy)(one.view, brain.rules.config), 1000.0)
+        told |= brain.advise(one, registry.load(one.policy)(one.view, brain.rules.config), 1000.0)
     assert len(told) == len(jobs)
 
 
@@ -254,8 +254,8 @@ class Cluster(RuleBasedStateMachine):
                 for job in one.view.jobs
                 if data.draw(st.booleans())
             )
-            safe = acceptance.kept(Decision(plans=plans, why="wild"), one.view, self.brain.rules.config)
-            for name, advice in self.brain.settle(one, safe, self.now).items():
+            safe = acceptance.without_impossible(Decision(plans=plans, why="wild"), one.view, self.brain.rules.config)
+            for name, advice in self.brain.advise(one, safe, self.now).items():
                 self.told(name, advice, data)
 
     def told(self, name, advice, data):

@@ -25,7 +25,7 @@ def administrator():
 def kinds(*shown):
     """Which events views at these times raise."""
     one = administrator()
-    events = [one.shown(view, at=at) for at, view in shown]
+    events = [one.observe(view, at=at) for at, view in shown]
     return [event.kind if event else None for event in events]
 
 
@@ -43,8 +43,8 @@ def test_a_life_from_its_creation_on():
 
 def test_a_job_that_waits_for_room_is_looked_at_again():
     one = administrator()
-    assert one.shown(views.waiting(), at=0.0).why == "it is new"
-    assert one.shown(views.waiting(), at=10.0).why == "it still waits for its first shape"
+    assert one.observe(views.waiting(), at=0.0).why == "it is new"
+    assert one.observe(views.waiting(), at=10.0).why == "it still waits for its first shape"
 
 
 def test_a_job_that_runs_already_was_not_created_now():
@@ -75,11 +75,11 @@ def test_a_job_that_slows_down_in_the_same_shape_is_slow():
     late = views.profile(of, at=9.0)
     late = replace(late, timing=replace(late.timing, total_s=late.timing.total_s * 2))
     one = administrator()
-    assert one.shown(views.running(profiles=steady), at=0.0).kind is EventKind.PERIODIC
-    event = one.shown(views.running(profiles=(*steady, late)), at=1.0)
+    assert one.observe(views.running(profiles=steady), at=0.0).kind is EventKind.PERIODIC
+    event = one.observe(views.running(profiles=(*steady, late)), at=1.0)
     assert event.kind is EventKind.SLOW and "in the same shape" in event.why
     other = replace(late, shape=views.shape(workers=9))
-    assert administrator().shown(views.running(profiles=(*steady, other)), at=0.0).kind is EventKind.PERIODIC
+    assert administrator().observe(views.running(profiles=(*steady, other)), at=0.0).kind is EventKind.PERIODIC
 
 
 def event(kind):

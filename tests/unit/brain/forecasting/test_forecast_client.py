@@ -77,7 +77,7 @@ def test_one_that_is_killed_is_answered_for_by_the_default_and_asked_again_later
         async with asked(":dies", patience_s=LONG) as it:
             said = await it.forecast(PAST, 6, at=0.0)
             trouble = "its process ended with -9 before it answered"
-            assert trouble in said.why and ": the default model; " in said.why and trouble in it.trouble
+            assert trouble in said.why and ": the default model is used; " in said.why and trouble in it.trouble
             assert list(said.mean) == list(forecast(PAST, 6).mean)
             await it.forecast(PAST, 6, at=forecast_client.FIRST_RETRY_S - 1)
             assert it.pid is None
@@ -93,7 +93,7 @@ def test_one_that_hangs_holds_nobody_up_and_is_ended_at_its_limit():
     async def one():
         async with asked(":hangs", patience_s=0.01, limit_s=3.0) as it:
             said = await it.forecast(PAST, 6, at=0.0)
-            assert "is at work still: the default model" in said.why
+            assert "is still working: the default model" in said.why
             async with asyncio.timeout(LONG):
                 while not it.trouble:
                     await it.forecast(PAST, 6, at=1.0)

@@ -30,7 +30,7 @@ def test_an_answer_is_a_forecast_again_and_a_wrong_one_is_no_answer():
     said = answer(question("last-day", past, 5, ""))
     assert said.forecast(past.step_s, 5).mean == pytest.approx(past.values[-DAY : -DAY + 5])
     for broken in (ForecastReply(), ForecastReply(mean=b"123"), said):
-        with pytest.raises(frames.BadFrame, match="6 were asked for"):
+        with pytest.raises(frames.BadFrame, match="6 were requested"):
             broken.forecast(past.step_s, 6)
     assert answer(question(f"{__name__}:fails", past, 5, "")).failed == "RuntimeError: out of ideas"
     assert answer(question("nobody", past, 5, "")).failed.startswith("UnknownName: no forecaster named 'nobody'")

@@ -118,7 +118,7 @@ def test_an_image_in_the_place_of_another_is_noticed(two):
     whole = checkpoint_io.read(str(folder), 1)
     swapped = list(whole.chains)
     swapped[3], swapped[4] = swapped[4], swapped[3]
-    with pytest.raises(errors.BadInput, match="another one"):
+    with pytest.raises(errors.BadInput, match="is not the image"):
         checkpoint_io.verify(FolderStore(folder), manifest.msgspec.structs.replace(whole, chains=tuple(swapped)), [3])
 
 
@@ -284,6 +284,8 @@ def test_checkpoints_leave_the_last_of_a_disk_to_the_journal(tmp_path, monkeypat
     with checkpoint_io.SegmentWriter(tmp_path, "server-0.0", 1, run=stores.RUN) as file:
         file.append(0, stores.image_of(store, 0))
         disk.f_bavail = 10_400  # of a million: less than a hundredth
-        with pytest.raises(OSError, match="No space left on device but 41M, which are for the job's journal") as full:
+        with pytest.raises(
+            OSError, match="No space left on device but 41M, which are reserved for the job's journal"
+        ) as full:
             file.append(1, stores.image_of(store, 1))
     assert full.value.errno == errno.ENOSPC and names(tmp_path) == []

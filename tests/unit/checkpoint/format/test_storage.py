@@ -126,7 +126,7 @@ def test_silence_is_given_up_and_says_why_and_an_answer_ends_it():
     clock.rest(600)
     assert not answers.trouble()
     clock.rest(1)
-    assert "neither answered nor failed for 600 s" in answers.trouble()
+    assert "not responded for 600 s" in answers.trouble()
     answers.note()
     assert not answers.trouble()
 

@@ -220,5 +220,5 @@ def test_a_folder_that_another_user_has_made_under_our_name_is_not_written_to(tm
     mine = os.getuid()
     (tmp_path / f"springtide-{mine}").rename(tmp_path / f"springtide-{mine + 1}")
     monkeypatch.setattr(claims.os, "getuid", lambda: mine + 1)
-    with pytest.raises(errors.BadInput, match="another user's"):
+    with pytest.raises(errors.BadInput, match="belongs to another user"):
         claims.find_disk(str(tmp_path / "nowhere"), "run1", "claim")

@@ -31,7 +31,7 @@ MISTAKES = [
     (("serve", "--on", "slwo=static"), "Did you mean 'slow'?"),
     (("serve", "--capacity", "many"), "expected CORES or CORES,SIZE"),
     (("serve", "--capacity", "-1"), "neither may be below 0"),
-    (("serve", "--capacity", "0"), "no job can begin with that; expected more than 0 of each"),
+    (("serve", "--capacity", "0"), "no job fits into this capacity; expected more than 0 of each"),
     (("serve", "--period", "0"), "expected seconds, more than 0"),
     (("serve", "--planning", "roh=1"), "Did you mean 'rho'?"),
     (("serve", "--planning", "rho"), "expected NAME=VALUE"),
@@ -110,7 +110,7 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
     text = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= 80
     for said in (
-        "1 live jobs, 1,234 past ones",
+        "1 live jobs, 1,234 past jobs",
         "40 of 64 cores, memory 8G works",
         "2 of 2 executors",
         "oom: static",

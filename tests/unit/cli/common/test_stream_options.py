@@ -68,11 +68,11 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
     lines = output(capsys, "status", "clicks", "--json")
     text = " ".join(" ".join(lines).split())
     for said in (
-        "lag 75 s of 20.0 min promised, 12,345 samples wait",
+        "lag 75 s of 20.0 min allowed, 12,345 samples waiting",
         "1,000/s forecast (at most 1,200)",
         "1 to 4 workers, 1 of them backups: 3 workers stay",
         "ALERT cannot keep up",
-        "lag above the promise 2.60% of the time",
+        "lag above the limit 2.60% of the time",
         "2,204 min",
         "242.0 worker-hours",
         "letters 7 late, 1 corrupt; 5 of them left no dead letter: 256 MiB are kept",
@@ -138,7 +138,7 @@ def test_its_data_are_the_status_new_points_the_forecast_and_the_story(page):
     assert [point["at"] for point in data["points"]] == [115.0] and data["status"]["online"]["backlog"] == 12_345
     assert data["forecast"]["high"] == [2] and data["job"] == "clicks" and not data["running"]
     said = [each["what"] for each in data["story"]]
-    assert "2 workers are left as they are: all is well" in said and "ALERT: cannot keep up" in said
+    assert "2 workers stay: all is well" in said and "ALERT: cannot keep up" in said
 
 
 @pytest.mark.parametrize(("path", "code"), [("/../secret", 404), ("/data.json?since=now", 503)])

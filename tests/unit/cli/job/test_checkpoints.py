@@ -63,7 +63,7 @@ def test_other_bytes_of_the_same_size_are_found_when_all_of_it_is_verified(saved
     segment.write_bytes(content)
     assert checkpoints.listed(story)[0]["kept"], "sizes alone do not tell"
     (one,) = checkpoints.listed(story, verify=True)
-    assert one["outcome"] == "damaged" and not one["kept"] and "its checksum does not fit" in one["why"]
+    assert one["outcome"] == "damaged" and not one["kept"] and "its checksum does not match" in one["why"]
 
 
 def test_verifying_ends_with_1_if_one_is_damaged(saved, capsys):

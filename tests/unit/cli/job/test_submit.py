@@ -38,7 +38,7 @@ def test_a_rehearsal_says_what_the_job_would_be_and_where_each_value_comes_from(
 
 def test_a_rehearsal_for_a_cluster_needs_none(folder, capsys):
     assert app.main(["submit", "job.yaml", "--dry-run", "--platform", "k8s"]) == 0
-    assert "k8s fills in the open values when the job starts" in capsys.readouterr().out
+    assert "k8s chooses the open values when the job starts" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

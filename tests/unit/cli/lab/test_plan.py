@@ -61,8 +61,8 @@ def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, capsys):
     [
         ("taken", "planned: 2 workers, 1,200 samples/s expected: faster [optimizing]"),
         ("refused", "a plan (2 workers) was refused: faster [optimizing]"),
-        ("nothing", "left as it is: faster [optimizing]"),
-        ("done", "the plan is carried out: 2 workers"),
+        ("nothing", "unchanged: faster [optimizing]"),
+        ("done", "the plan is applied: 2 workers"),
     ],
 )
 def test_explain_says_what_was_planned_and_what_became_of_it(outcome, said):

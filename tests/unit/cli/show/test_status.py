@@ -125,7 +125,7 @@ def test_a_job_whose_agent_was_killed_is_not_taken_for_a_running_one(folder, cap
     told = [("phase", {"phase": "running", "why": "all there", "samples": 7})]
     past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
     lines = output(capsys, "status", "--json")
-    assert lines[0] == "the command that ran it was killed, and the job with it (it was running)"
+    assert lines[0] == "the command that ran the job was killed, which ended the job (it was running)"
     assert json.loads(lines[-1])["samples"] == 7
 
 
@@ -192,8 +192,8 @@ def test_explain_says_when_a_job_planned_by_itself_and_why(folder, capsys):
     past(folder, "train", began_at=100.0, told=told, status=FAILED)
     story = [each["what"] for each in json.loads(output(capsys, "explain", "--json")[-1])["story"]]
     assert story == [
-        "left as it is: it has its size [adjusting]",
-        f"left as it is: it has its size [adjusting]; {away}",
+        "unchanged: it has its size [adjusting]",
+        f"unchanged: it has its size [adjusting]; {away}",
     ]
 
 

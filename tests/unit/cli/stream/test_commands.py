@@ -53,7 +53,7 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
         ((), "give either --from FILE or --generator NAME"),
         (("--generator", "cliks"), "Did you mean 'clicks'"),
         (("--generator", "counter", "--rate", "0"), "more than 0"),
-        (("--generator", "counter", "--rate", "1", "--trace", "x"), "the trace tells the rate"),
+        (("--generator", "counter", "--rate", "1", "--trace", "x"), "the trace sets the rate"),
         (("--generator", "counter", "--trace", f"{tmp_path}/none.csv"), "none.csv; expected a CSV file"),
         (("--generator", "counter", "--rate", "nan"), "--rate nan: expected a number"),
         (("--generator", "counter", "--trace", f"{tmp_path}/binary"), "expected a CSV file"),
@@ -136,4 +136,4 @@ def test_a_day_of_a_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_pace_that_was_not_kept_is_told() -> None:
     done = production.ProduceReport(records=10, bytes=100, partitions=[10], seconds=2.0, behind_s=3.0)
-    assert "3.0 s behind" in streams.told("log:///x", done, sealed=False)
+    assert "3.0 s behind" in streams.describe("log:///x", done, sealed=False)

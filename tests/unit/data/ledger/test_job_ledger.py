@@ -399,7 +399,7 @@ def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_
     book, again = JobLedger(workers=1), JobLedger(workers=1)
     book.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 40),))
     again.resume(book.note())
-    with pytest.raises(errors.StreamReplaced, match="its id is second, that of what was read is first"):
+    with pytest.raises(errors.StreamReplaced, match="its id is second, and was first"):
         again.lease(A, now, 1, 0.0, seen=(PartitionRange(0, 0, 90),))
     again.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 90),))
 

@@ -12,7 +12,7 @@ def with_workers(*names):
 
 
 def want(book, *steps, at=0.0):
-    return [order for step in steps for order in book.wanted(step, at=at)]
+    return [order for step in steps for order in book.add_step(step, at=at)]
 
 
 def test_steps_go_to_all_workers_in_turn_and_no_further_ahead_than_they_may():
@@ -53,7 +53,7 @@ def test_the_second_answer_to_a_step_changes_nothing():
     book.made("b", 0, at=1.0)
     assert not book.awaits(0)
     assert book.made("a", 0, at=2.0) == []
-    book.taken(0, at=3.0)
+    book.remove_step(0, at=3.0)
     assert book.made("b", 0, at=4.0) == [] and not book.steps
 
 
@@ -110,7 +110,7 @@ def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
     assert book.poll(at=0.12) == []  # not overdue yet
     assert book.poll(at=0.5) == [AssignStep("quick", 0)]
     assert book.made("quick", 0, at=0.6) == [DropStep("slow", 0)]
-    book.taken(0, at=0.6)
+    book.remove_step(0, at=0.6)
     assert book.dropped("slow", 0, at=5.0) == []
     assert book.workers["slow"].mean_s == 5.0
 

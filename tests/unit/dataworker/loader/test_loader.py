@@ -162,7 +162,7 @@ def test_one_pass_at_a_time():
     earlier = iter(one)
     next(earlier)
     assert len(list(one)) == 6
-    with pytest.raises(errors.BadInput, match="another loop over the same ElasticLoader"):
+    with pytest.raises(errors.BadInput, match="another loop over this ElasticLoader"):
         next(earlier)
     with pytest.raises(errors.BadInput, match="one at a time"):
         list(zip(one, one, strict=True))
@@ -183,13 +183,13 @@ def test_what_it_is_made_of_is_there_to_be_read_and_cannot_be_changed():
     one = loader(batch_size=None)
     assert one.collate_fn is data.default_convert and loader().collate_fn is data.default_collate
     for name, value in {"batch_size": 7, "dataset": Numbers(), "sampler": [1], "drop_last": True}.items():
-        with pytest.raises(errors.BadInput, match=f"{name} cannot be changed once a loader is made"):
+        with pytest.raises(errors.BadInput, match=f"{name} of a loader cannot be changed"):
             setattr(one, name, value)
 
 
 def test_it_is_not_copied_and_says_what_to_do_instead():
     for copying in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"holds processes .* state_dict\(\)"):
+        with pytest.raises(TypeError, match=r"has processes .* state_dict\(\)"):
             copying(loader())
 
 
@@ -241,7 +241,7 @@ def test_an_iterable_data_set_is_read_by_one_reader_and_says_what_that_means(cap
         other.load_state_dict(stream.state_dict())
         assert [batch.tolist() for batch in other] == [[4, 5, 6, 7], [8, 9]]
     assert caplog.text.count("at most once") == 2
-    assert "exact only if it gives the same samples" in caplog.text
+    assert "exact only if it yields the same samples" in caplog.text
 
 
 class Locked(Numbers):
@@ -266,7 +266,10 @@ class Odd:
 def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(given, said, caplog):
     alone = loader(num_workers=2, **given)
     assert (len(list(alone)), len(list(alone))) == (6, 6)
-    assert alone.pids == [] and caplog.text.count("no data workers, this process makes its batches itself") == 1
+    assert (
+        alone.pids == []
+        and caplog.text.count("cannot start data workers, so this process makes its batches itself") == 1
+    )
     assert said in caplog.text
 
 

@@ -42,7 +42,7 @@ def test_a_state_of_another_kind_of_loader_is_refused(state):
 
 @pytest.mark.parametrize("broken", [{"done": 101}, {"done": -1}, {"epoch": -1}])
 def test_a_place_that_does_not_exist_is_refused(broken):
-    with pytest.raises(errors.BadInput, match="no place in it"):
+    with pytest.raises(errors.BadInput, match="outside the epoch"):
         options.read({**options.written(KIND, LoaderPosition(0, 0), 0), **broken}, KIND)
 
 

@@ -58,11 +58,11 @@ def test_a_closed_fork_server_ends_waiting_requests_and_refuses_later_ones(tmp_p
         until(early._server._lock.locked)
         forker.close()
         waiting.join()
-        with pytest.raises(errors.JobFailed, match="the fork server is gone"):
+        with pytest.raises(errors.JobFailed, match="the fork server has ended"):
             late.ready(300)
     finally:
         os.killpg(server.pid, signal.SIGKILL)
-    assert "the fork server is gone" in reasons[0]
+    assert "the fork server has ended" in reasons[0]
 
 
 TRAINER = """

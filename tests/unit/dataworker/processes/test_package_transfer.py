@@ -83,7 +83,7 @@ def test_what_was_changed_on_the_way_is_refused(tmp_path):
             request = FilePart(request.name, 0, b"evil", True, request.checksum)
         return wire(request)
 
-    with pytest.raises(errors.BadInput, match="another sum"):
+    with pytest.raises(errors.BadInput, match="its checksum differs"):
         package_transfer.send(garbling, tmp_path / "trainer", sealed)
 
 
@@ -138,6 +138,6 @@ def test_a_seal_is_still_checked_where_it_is_put_together(tmp_path):
     package_transfer.send(wire, tmp_path / "trainer", sealed)
     with (
         package_transfer.at_hand(wire, "/none", sealed) as folder,
-        pytest.raises(errors.BadInput, match="seal does not fit"),
+        pytest.raises(errors.BadInput, match="seal does not match"),
     ):
         job_package.load(folder, secret=SECRET)

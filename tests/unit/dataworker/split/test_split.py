@@ -134,19 +134,19 @@ def test_a_batch_of_another_kind_is_not_for_the_stage(crosses):
     assert run([ids, dense.detach(), kwargs["label"]]) is not None
 
 
-def test_another_machine_does_not_run_what_may_round_otherwise(crosses):
+def test_another_machine_refuses_a_program_that_may_round_differently(crosses):
     _, divided, *_ = crosses
     run = copy.copy(divided.stages[0].run)
     run.machine = "another"
-    assert run(pytree.flatten(batch(8))[0]) is None and "may round otherwise" in run.why
+    assert run(pytree.flatten(batch(8))[0]) is None and "may round differently" in run.why
 
 
-def test_a_result_that_is_cheaper_to_make_than_to_send_stays():
+def test_a_result_that_is_cheaper_to_compute_than_to_send_stays():
     divided = splitting(programs.OneHot().train(), [batch(512, 1), batch(512, 2)])
     assert isinstance(divided, Split)
     assert divided.explanation.cut_bytes < 3 * divided.explanation.raw_bytes < 512 * 1000 * 4
     reasons = {group.why for group in divided.explanation.stayed if "one_hot" in group.operations}
-    assert len(reasons) == 1 and "cheaper to make than to send" in reasons.pop()
+    assert len(reasons) == 1 and "cheaper to compute than to send" in reasons.pop()
     assert "minimum cut" in divided.explanation.why
 
 
@@ -189,10 +189,10 @@ class Product(programs.Base):
         return self.score(self.table(ids * 3 % 1000), dense @ torch.ones(3, 3), label)
 
 
-def test_products_of_matrices_stay_since_their_last_bits_depend_on_the_machine():
+def test_matrix_products_stay_because_their_last_bits_depend_on_the_machine():
     divided = splitting(Product().train(), [batch(64, 1), batch(64, 2)])
     (why,) = [group.why for group in divided.explanation.stayed if "matmul" in group.operations]
-    assert "product of matrices" in why and "remainder" in moved(divided)
+    assert "matrix product" in why and "remainder" in moved(divided)
 
 
 class Drawing(programs.Base):
@@ -205,7 +205,7 @@ def test_what_is_drawn_at_random_and_what_is_made_of_it_stays():
     model = Drawing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
     reasons = {group.why for group in divided.explanation.stayed if "rand_like" in group.operations}
-    assert reasons == {"random numbers"} and moved(divided) == {"mul", "remainder"}
+    assert reasons == {"it draws random numbers"} and moved(divided) == {"mul", "remainder"}
     assert trains_alike(model, divided)
 
 
@@ -257,14 +257,14 @@ def test_the_story_names_each_guard_in_80_columns_and_is_plain_values_too(crosse
     for words in (
         "Moves to data workers:",
         "Stays with the trainer:",
-        "Over the cut:",
+        "Sent:",
         "Time:",
         "Guards,",
         "edges (36",
     ):
         assert words in told
     assert "programs_to_split.py:36: arguments 2654435761, 17, 1000" in told
-    assert "any other bit in it" in told and "the loop writing to its batch" in " ".join(told.split())
+    assert "a change of any bit" in told and "a write of the loop to its batch" in " ".join(told.split())
     plain = divided.explanation.to_json()
     assert any(guard["what"].startswith("arguments 5, 0") for guard in plain["guards"])
     assert all(guard["breaks"] for guard in plain["guards"]) and 0 <= plain["moved_share"] <= 1

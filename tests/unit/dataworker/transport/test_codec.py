@@ -215,7 +215,7 @@ def test_a_leaf_that_cannot_travel_is_named(tree: Any, names: list[str]) -> None
 def test_a_tree_that_holds_itself_is_refused() -> None:
     tree: list[Any] = []
     tree.append([tree, torch.zeros(1)])
-    with pytest.raises(errors.BadInput, match="holds itself"):
+    with pytest.raises(errors.BadInput, match="contains itself"):
         codec.pack(tree)
 
 

@@ -83,7 +83,7 @@ def test_what_cannot_be_served_is_refused():
 def test_a_model_is_prepared_once():
     model = nn.Sequential(nn.Embedding(5, 2))
     converted(model)
-    with pytest.raises(errors.BadInput, match="is served already"):
+    with pytest.raises(errors.BadInput, match="is already served"):
         converted(model)
 
 

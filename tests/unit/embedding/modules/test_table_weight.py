@@ -255,7 +255,7 @@ def test_a_table_without_a_row_count_has_no_whole_to_read(make_served, kind, rea
         pytest.raises(errors.BadInput, match=r"table '0[.0]*' is read, but the table has no row count"),
     ):
         read(model[0].weight)
-    with pytest.raises(errors.BadInput, match="give their group weight_decay"):
+    with pytest.raises(errors.BadInput, match="set weight_decay in their group"):
         sum(param.pow(2).sum() for param in model.parameters()).backward()
 
 

@@ -136,6 +136,6 @@ def test_bounds_that_cannot_be_change_nothing(limits):
 def test_the_next_master_goes_by_them():
     record = JobRecord(SPEC)
     event = events.BoundsChanged((2, 9), None, "the spec was changed")
-    record.replay(encode_call(record.happen, (event, 1.0), {}))
+    record.replay(encode_call(record.apply, (event, 1.0), {}))
     assert counts(JobRecord.from_bytes(record.to_bytes()).state, "workers") == (2, 9)
     assert msgspec.convert(msgspec.to_builtins(event), type=events.BoundsChanged) == event

@@ -152,7 +152,7 @@ def test_the_last_worker_is_waited_for_and_that_is_no_failure():
     no_room(state, WORKERS[0])
     node = state.node(WORKERS[0])
     assert (node.state, node.incarnation, node.faults.crashes) == (NodeState.EXPECTED, 1, 0)
-    assert state.workers == 1 and "found no place" in state.decision.why
+    assert state.workers == 1 and "has no node" in state.decision.why
 
 
 def test_what_must_be_waited_for_asks_for_fewer_cores_where_a_plan_sets_them():

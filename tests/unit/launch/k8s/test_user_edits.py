@@ -43,7 +43,9 @@ def test_the_newest_plan_counts():
 
 def test_the_master_is_asked_with_the_users_reason():
     wish = pod_requests.open_wish(plan("up", workers=3, dataWorkers=0, reason="black friday"))
-    assert pod_requests.asked(wish.plan, "up") == messages.ScaleRequest(workers=3, data_workers=0, why="black friday")
+    assert pod_requests.scale_request(wish.plan, "up") == messages.ScaleRequest(
+        workers=3, data_workers=0, why="black friday"
+    )
 
 
 def job(workers=None, **fields):

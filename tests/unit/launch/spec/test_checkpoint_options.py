@@ -25,7 +25,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
 
 
 def test_nothing_to_go_on_from_is_an_error(tmp_path):
-    with pytest.raises(errors.MissingFile, match="no checkpoint there"):
+    with pytest.raises(errors.MissingFile, match="no usable checkpoint there"):
         resolve.find_checkpoint(str(tmp_path), print)
 
 

@@ -154,7 +154,7 @@ def test_a_policy_that_never_answers_keeps_no_job_from_beginning(tmp_path, monke
     (tmp_path / "history.db").touch()
     begun = start(history=str(tmp_path / "history.db"), planning={"policy": "hangs"})
     gate.set()
-    assert begun.workers == 1 and "no adviser could be asked (no answer)" in begun.planning.why
+    assert begun.workers == 1 and "no adviser answered (no answer)" in begun.planning.why
 
 
 def test_a_brain_whose_secret_is_nowhere_is_the_users_to_mend(tmp_path, monkeypatch):

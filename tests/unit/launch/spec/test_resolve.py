@@ -77,13 +77,13 @@ def test_what_was_said_is_what_the_job_is():
     [
         ({"workers": RoleWish(cpu=9.0)}, "the largest node has 8 cores"),
         ({"data_worker_cpu": 9.0}, "dataWorkerCpu 9 .*the largest node has 8 cores"),
-        ({"following": FollowingWish(export_to="x")}, "on clusters nobody exports beside the job"),
+        ({"following": FollowingWish(export_to="x")}, "on clusters, no process exports beside the job"),
         ({"stragglers": {"windows": 3}}, "Did you mean 'window_s'"),
         ({"stragglers": {"deviations": -1}}, "straggler rule deviations -1: must be above 0"),
         ({"stragglers": {"window": "long"}}, "--straggler window_s: got 'long', expected a number"),
         ({"cache": "lots"}, "cache 'lots'"),
         ({"allocation": "laja"}, "Did you mean 'laia'"),
-        ({"resume": "nowhere"}, "no checkpoint there|nowhere"),
+        ({"resume": "nowhere"}, "no usable checkpoint there|nowhere"),
     ],
 )
 def test_what_cannot_be_is_refused(spec, said):

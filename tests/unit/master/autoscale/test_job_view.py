@@ -40,9 +40,9 @@ def begun(card=CARD, **spec):
     """A record of a job that trains."""
     given = dict(worker_cpu=0.5, server_cpu=0.5, planning=RULES)
     record = JobRecord(JobSpec(name="job", **(given | spec)))
-    record.happen(events.RoleJoined(SERVER), 1.0)
-    record.happen(events.RoleReady(SERVER, "here"), 1.0)
-    record.happen(events.RoleJoined(WORKER), 2.0)
+    record.apply(events.RoleJoined(SERVER), 1.0)
+    record.apply(events.RoleReady(SERVER, "here"), 1.0)
+    record.apply(events.RoleJoined(WORKER), 2.0)
     record.lease(LeaseHolder(0, 0), card, 1, 2.0)
     return record
 
@@ -50,7 +50,7 @@ def begun(card=CARD, **spec):
 def sources(record, watching=None, guards=Quiet, usage=None):
     watching = watching or Profiler(RULES)
     if watching.era is None:
-        watching.look(plan.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
+        watching.poll(plan.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
     return job_view.ViewSources(name="job-2", record=record, watching=watching, guards=guards, usage=usage or {})
 
 
@@ -97,7 +97,7 @@ def test_a_job_that_has_not_shown_its_data_or_is_not_all_there_is_not_shown():
     record = JobRecord(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
     assert job_view.view(sources(record), now=4.0) is None
     whole = sources(begun())
-    whole.watching.look(None, [], {}, at=5.0)
+    whole.watching.poll(None, [], {}, at=5.0)
     assert job_view.view(whole, now=6.0) is None
 
 
@@ -119,10 +119,10 @@ def test_memory_is_needed_only_where_it_has_limits():
 
 def test_a_role_that_was_killed_for_want_of_memory_is_a_finding_until_something_was_changed():
     record = begun(worker_memory=2**30)
-    record.happen(events.RoleExited(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
+    record.apply(events.RoleExited(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
     found = job_view.findings(sources(record), now=6.0)
     assert [(one.trouble, str(one.role)) for one in found] == [(FindingKind.OOM, "worker-0")]
-    record.happen(events.WorkersScaled(2, "by hand"), 7.0)
+    record.apply(events.WorkersScaled(2, "by hand"), 7.0)
     assert job_view.findings(sources(record), now=8.0) == ()
 
 
@@ -140,13 +140,13 @@ def test_how_long_roles_took_to_start_is_watched():
     record = JobRecord(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
     watching = Profiler(RULES)
     nodes = list(record.state.nodes.values())
-    watching.look(None, nodes, {}, at=1.0)
-    record.happen(events.RoleJoined(SERVER), 3.0)
-    record.happen(events.RoleJoined(WORKER), 6.0)
-    watching.look(None, nodes, {}, at=6.0)
+    watching.poll(None, nodes, {}, at=1.0)
+    record.apply(events.RoleJoined(SERVER), 3.0)
+    record.apply(events.RoleJoined(WORKER), 6.0)
+    watching.poll(None, nodes, {}, at=6.0)
     assert {(one.kind, one.cpu) for one in watching.launches} == {(RoleKind.WORKER, 0.5), (RoleKind.SERVER, 0.5)}
     assert all(one.seconds == 6.0 for one in watching.launches)
-    watching.look(None, nodes, {}, at=9.0)
+    watching.poll(None, nodes, {}, at=9.0)
     assert len(watching.launches) == 2
 
 
@@ -156,9 +156,9 @@ def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
     second = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5)
     steps = 0
     for at in range(20):
-        watching.look(first if at < 10 else second, [], {WORKER: RoleUsage(role=WORKER, cpu_s=0.25 * at)}, at=float(at))
+        watching.poll(first if at < 10 else second, [], {WORKER: RoleUsage(role=WORKER, cpu_s=0.25 * at)}, at=float(at))
         steps += 10
-        watching.heard(
+        watching.on_report(
             WORKER, 0, MemberReport(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at)
         )
     shapes = [one.shape for one in watching.window(8).profiles()]
@@ -173,9 +173,9 @@ def test_cores_that_servers_use_are_counted_once_workers_are_past_their_first_st
     busy_s = 0.0
     for at in range(20):  # for ten seconds data is read and the first steps are slow: the server has nothing to do
         busy_s += 0.3 if at > 10 else 0.0
-        watching.look(shape, [], {SERVER: RoleUsage(role=SERVER, cpu_s=busy_s)}, at=float(at))
+        watching.poll(shape, [], {SERVER: RoleUsage(role=SERVER, cpu_s=busy_s)}, at=float(at))
         steps = 1 if at < 10 else 10 * at
-        watching.heard(
+        watching.on_report(
             WORKER, 0, MemberReport(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at)
         )
     assert watching.cpu_used(Life(SERVER, 0)) == pytest.approx(0.3)
@@ -183,6 +183,6 @@ def test_cores_that_servers_use_are_counted_once_workers_are_past_their_first_st
 
 def test_reports_are_not_counted_while_the_job_changes():
     watching = Profiler(RULES)
-    watching.look(None, [], {}, at=1.0)
-    watching.heard(WORKER, 0, MemberReport(step=5, samples=5), at=2.0)
+    watching.poll(None, [], {}, at=1.0)
+    watching.on_report(WORKER, 0, MemberReport(step=5, samples=5), at=2.0)
     assert watching.window(1).profiles() == ()

@@ -238,7 +238,7 @@ def unreachable(view, epoch):
         (broken, "ZeroDivisionError"),
         (unreachable, "nobody listens"),
         (never, "not answered"),
-        (lambda view, epoch: Advice(epoch=epoch - 1, why="late", plan=None), "as it was"),
+        (lambda view, epoch: Advice(epoch=epoch - 1, why="late", plan=None), "an earlier state"),
         (plan_once(Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0)), "quota"),
         (plan_once(extra_workers=1), "extra workers"),
     ],

@@ -57,7 +57,7 @@ class World:
         self.now, self.files, self.told, self.views = at, RunFiles(tmp_path), [], []
         self.answer = lambda view: Scaling(workers=view.workers, why="all is well")
         self.record = record or JobRecord(JobSpec(name="clicks", workers=workers, online=job, **spec))
-        self.happen = lambda event: self.record.happen(event, self.now)
+        self.happen = lambda event: self.record.apply(event, self.now)
         doors = SimpleNamespace(
             record=self.record,
             state=self.record.state,
@@ -134,7 +134,7 @@ class World:
             size = self.filled * BATCH
             steps = StepSums(done / size, done, busy, done * size, busy * size)
             use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited, steps=steps)
-            self.online.heard(life, MemberReport(step=int(done / size), stream=use), at=self.now)
+            self.online.on_report(life, MemberReport(step=int(done / size), stream=use), at=self.now)
 
     @property
     def kinds(self):
@@ -263,7 +263,7 @@ def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the
 
     def refuse(world, rank, letters):
         use = StreamUse(corrupt=letters + 5, unkept=letters, unkept_why=f"the box of {rank} is full")
-        world.online.heard(Life(Role(RoleKind.WORKER, rank), 0), MemberReport(step=1, stream=use), at=world.now)
+        world.online.on_report(Life(Role(RoleKind.WORKER, rank), 0), MemberReport(step=1, stream=use), at=world.now)
 
     refuse(world, 0, 0)
     assert not world.told

@@ -49,10 +49,10 @@ def test_an_order_names_where_the_buddys_present_life_listens():
     buddies = MirrorDirectory(CheckpointRules(every_s=1.0, mirror=True))
     lives = {0: "server-0.0", 1: "server-1.1", 4: "server-4.0"}
     for rank, life, port in ((0, 0, 10), (1, 0, 11), (4, 0, 14)):
-        buddies.listens(server(rank), life, says(f"host:{port}"))
+        buddies.on_listening(server(rank), life, says(f"host:{port}"))
     assert not buddies.known(lives)
     assert buddies.named(ORDER, server(0), lives).buddy == Buddy("server-4", "host:14"), "an earlier life is no buddy"
-    buddies.listens(server(1), 1, says("host:21"))
+    buddies.on_listening(server(1), 1, says("host:21"))
     assert buddies.known(lives)
     named = {rank: buddies.named(ORDER, server(rank), lives).buddy for rank in lives}
     assert named == {0: Buddy("server-1", "host:21"), 1: Buddy("server-4", "host:14"), 4: Buddy("server-0", "host:10")}

@@ -109,7 +109,7 @@ def test_a_journal_of_another_version_is_refused_and_left_as_it_is(tmp_path, mon
     Journal(path, term=1, now=0.0).close()
     monkeypatch.undo()
     for _ in range(2):
-        with pytest.raises(errors.BadInput, match=r"has format 1, from another version .* this one reads 5"):
+        with pytest.raises(errors.BadInput, match=r"has format 1, from another version .* this one reads 6"):
             Journal(path, term=2, now=0.0)
 
 
@@ -175,16 +175,16 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost_or_turned_round(tmp_path,
         journal = Journal(path, term=1, now=0.0, patience_s=600.0)
         journal.append(b"\x00")
         await journal.committed()
-        assert await journal.tried() and not journal.stuck
+        assert await journal.flushed_or_full() and not journal.stuck
         with no_file_longer_than(0):
             journal.append(b"\x01")
             waits = asyncio.create_task(journal.committed())
-            assert not await journal.tried(), "whoever cannot wait is told"
+            assert not await journal.flushed_or_full(), "whoever cannot wait is told"
             assert f"cannot write {path} since 0 s" in journal.stuck
             journal.append(b"\x02")
-            assert not await journal.tried() and not journal.idle and not waits.done()
+            assert not await journal.flushed_or_full() and not journal.idle and not waits.done()
         await waits
-        assert await journal.tried() and not journal.stuck and journal.idle
+        assert await journal.flushed_or_full() and not journal.stuck and journal.idle
         journal.append(b"\x03")
         journal.close()
         again = Journal(path, term=2, now=0.0)
@@ -204,7 +204,7 @@ def test_a_disk_that_stays_full_fails_the_journal_when_the_time_is_over(tmp_path
             with pytest.raises(errors.SpringtideError, match=r"The master retried for 0[.]05 s"):
                 await journal.committed()
         assert not journal.stuck
-        for late in (lambda: journal.append(b"\x02"), journal.tried):
+        for late in (lambda: journal.append(b"\x02"), journal.flushed_or_full):
             with pytest.raises(errors.SpringtideError, match="The master retried for"):
                 if (waits := late()) is not None:
                     await waits

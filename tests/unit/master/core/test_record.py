@@ -252,12 +252,12 @@ def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
     assert record.shared.claim("weights", one) is True  # asked again over a new connection
     assert record.shared.claim("weights", two) is None
     for role in (Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)):
-        record.happen(events.RoleJoined(role), 0.0)
-    record.happen(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=0, signal="SIGKILL")), 1.0)
+        record.apply(events.RoleJoined(role), 0.0)
+    record.apply(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=0, signal="SIGKILL")), 1.0)
     assert record.shared.claim("weights", two) is True
-    record.shared.settle("weights", one)  # the word of the one that was lost
+    record.shared.finish("weights", one)  # the word of the one that was lost
     assert record.shared.claims["weights"] == two
-    record.shared.settle("weights", two)
+    record.shared.finish("weights", two)
     assert record.shared.claim("weights", LeaseHolder(0, 1)) is False
 
 
@@ -276,10 +276,10 @@ def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_ra
         record = JobRecord(JobSpec(name="job", workers=2))
         for rank, epoch in ((0, 1), (1, 1)):
             record.scripts.remember(rank, {"schedule": b"early"}, EpochPlace(epoch, epoch, epoch + 1))
-        record.happen(events.WorkersScaled(1, "a test"), 1.0)
+        record.apply(events.WorkersScaled(1, "a test"), 1.0)
         assert record.scripts.place_for(1).epoch == 1, "it is still there"
         record.scripts.remember(0, {"schedule": b"late"}, EpochPlace(5, 5, 6))
-        record.happen(events.WorkersScaled(2, "a test"), 2.0)
+        record.apply(events.WorkersScaled(2, "a test"), 2.0)
         assert record.scripts.place_for(1).epoch == 5 and record.scripts.objects_for(1) == {"schedule": b"late"}
 
     asyncio.run(test())
@@ -292,7 +292,7 @@ def test_a_replayed_call_gets_the_arguments_of_the_first_one():
         ("resume", JobProgress(), states),
         ("restore", JobProgress(), states),
         ("restore", JobProgress(), None),
-        ("happen", events.StopRequested("enough"), 3.0),
+        ("apply", events.StopRequested("enough"), 3.0),
     ):
         getattr(first, change)(*arguments)
         again.replay(encode_call(getattr(again, change), arguments, {}))

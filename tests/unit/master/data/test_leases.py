@@ -29,7 +29,7 @@ class Kept(list):
     async def committed(self):
         pass
 
-    async def tried(self):
+    async def flushed_or_full(self):
         return True
 
 

@@ -29,37 +29,37 @@ def names(told):
 
 def test_a_worker_hears_of_the_others_once():
     known = ShufflerList(state())
-    first = known.heard(ONE, "host:1", 0)
+    first = known.on_address(ONE, "host:1", 0)
     assert names(first) == ["worker-0.0"]
-    both = known.heard(TWO, "host:2", 0)
+    both = known.on_address(TWO, "host:2", 0)
     assert names(both) == ["worker-0.0", "worker-1.0"]
-    assert known.heard(TWO, "host:2", both.digest) is None
-    assert known.heard(ONE, "host:1", first.digest) == both
+    assert known.on_address(TWO, "host:2", both.digest) is None
+    assert known.on_address(ONE, "host:1", first.digest) == both
 
 
 def test_another_master_that_knows_the_same_has_the_same_list():
     one, two = ShufflerList(state()), ShufflerList(state())
-    one.heard(ONE, "host:1", 0)
-    two.heard(TWO, "host:2", 0)
-    assert one.heard(TWO, "host:2", 0).digest == two.heard(ONE, "host:1", 0).digest
+    one.on_address(ONE, "host:1", 0)
+    two.on_address(TWO, "host:2", 0)
+    assert one.on_address(TWO, "host:2", 0).digest == two.on_address(ONE, "host:1", 0).digest
 
 
 def test_one_without_an_address_is_told_nothing():
-    assert ShufflerList(state()).heard(ONE, "", 0) is None
+    assert ShufflerList(state()).on_address(ONE, "", 0) is None
 
 
 def test_one_that_is_given_up_is_forgotten():
     job = state()
     known = ShufflerList(job)
-    known.heard(TWO, "host:2", 0)
+    known.on_address(TWO, "host:2", 0)
     job.handle(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=1.0)
-    assert names(known.heard(ONE, "host:1", 0)) == ["worker-0.0"]
+    assert names(known.on_address(ONE, "host:1", 0)) == ["worker-0.0"]
 
 
 def test_the_next_life_takes_the_place_of_the_last():
     known = ShufflerList(state())
-    known.heard(ONE, "host:1", 0)
-    assert names(known.heard(LeaseHolder(0, 1), "host:9", 0)) == ["worker-0.1"]
+    known.on_address(ONE, "host:1", 0)
+    assert names(known.on_address(LeaseHolder(0, 1), "host:9", 0)) == ["worker-0.1"]
 
 
 def test_whoever_waits_looks_again_after_every_change():
@@ -74,7 +74,7 @@ def test_whoever_waits_looks_again_after_every_change():
         for looked in (1, 2):
             await asyncio.sleep(0)
             assert len(seen) == looked and not waiting.done()
-            turnstile.turn()
+            turnstile.wake_all()
         await waiting
 
     asyncio.run(run())

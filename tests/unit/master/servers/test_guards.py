@@ -38,7 +38,7 @@ class Watch:
             self.tally.reports[Role(RoleKind.SERVER, rank)] = MemberReport(
                 counters={"pulled_keys": keys, "lookup_ns": total}
             )
-        self.guards.look(self.tally, {}, self.now)
+        self.guards.poll(self.tally, {}, self.now)
 
 
 @pytest.fixture
@@ -123,6 +123,6 @@ def test_memory_of_a_bsp_group_is_looked_after_too(watch, monkeypatch):
     watch.tally.reports = {Role(RoleKind.SERVER, rank): grown for rank in (0, 1)}
     roles = [Role(RoleKind.SERVER, rank) for rank in (0, 1)]
     usage = {role: RoleUsage(role=role, memory=150_000_000, memory_limit=200_000_000) for role in roles}
-    watch.guards.look(watch.tally, usage, 40.0)
+    watch.guards.poll(watch.tally, usage, 40.0)
     (event,) = watch.happened
     assert isinstance(event, events.ServersScaled) and event.servers > 2 and "memory would run out" in event.why

@@ -43,7 +43,7 @@ class Kept:
     async def committed(self):
         pass
 
-    async def tried(self):
+    async def flushed_or_full(self):
         return True
 
 

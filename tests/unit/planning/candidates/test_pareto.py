@@ -104,7 +104,7 @@ def test_a_front_rises_in_cost_and_throughput():
 
 def test_memory_that_no_shape_has_leaves_nothing_and_says_so():
     found = front_of(need=MemoryNeed(rows=65 * GIB))
-    assert len(found) == 0 and "has memory enough" in found.why
+    assert len(found) == 0 and "has enough memory" in found.why
     assert len(front_of(need=MemoryNeed(worker=9 * GIB))) == 0
 
 

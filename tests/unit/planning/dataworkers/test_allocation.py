@@ -145,7 +145,7 @@ def test_a_metric_that_fails_or_is_no_number_feeds_nobody_first_and_says_so():
 
     found = allocation.allot([job("a"), job("b"), job("c")], 12, broken)
     assert found.cores == {"a": 1.0, "b": 1.0, "c": 10.0}
-    assert any("no idea" in note for note in found.notes) and any("no number" in note for note in found.notes)
+    assert any("no idea" in note for note in found.notes) and any("not a number" in note for note in found.notes)
 
 
 def test_metrics_are_found_by_name_or_as_module_and_function():

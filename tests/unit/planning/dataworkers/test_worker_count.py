@@ -18,11 +18,11 @@ def test_as_many_are_wanted_as_make_what_is_taken_at_most_twice_as_many_at_once(
 def test_growth_that_brings_nothing_is_taken_back_and_not_tried_again() -> None:
     notes, _ = tuning_rules.tune_count(StageNotes(workers=2, cpu=1.0), stage(workers=2, made_per_s=20.0), ROOM)
     notes, why = tuning_rules.tune_count(notes, stage(workers=4, made_per_s=20.5), ROOM)
-    assert (notes.workers, notes.ceiling) == (2, 2) and "not their number" in why
+    assert (notes.workers, notes.ceiling) == (2, 2) and "their number is not the limit" in why
     for _ in range(5):
         notes, why = tuning_rules.tune_count(notes, stage(workers=2, made_per_s=20.0), ROOM)
         assert notes.workers == 2
-    assert "more brought nothing" in why
+    assert "more brought no gain" in why
 
 
 def test_growth_that_brings_part_of_it_keeps_as_many_as_make_as_much() -> None:

@@ -45,7 +45,7 @@ def test_a_server_that_is_hardly_at_work_holds_nobody_up():
 
     assert causes(pace(0, keys_s=50_000), slow) == [Cause.NONE, Cause.NONE]
     assert causes(pace(0, keys_s=10_000), loaded) == [Cause.NONE, Cause.NONE]
-    assert "at work for 10% of the time only" in hot_servers.judge([pace(0, keys_s=50_000), slow], RULES)[1].why
+    assert "works for 10% of the time only" in hot_servers.judge([pace(0, keys_s=50_000), slow], RULES)[1].why
 
 
 def test_without_a_limit_a_server_is_hot_only_if_it_is_at_work_nearly_all_the_time():
@@ -88,7 +88,7 @@ def test_a_hot_server_with_one_heavy_slot_gets_the_cpu_that_all_workers_need_of_
 def test_a_single_server_has_no_peers():
     (verdict,) = hot_servers.judge([pace(0, ns_a_key=1e6)], RULES)
 
-    assert verdict.cause is Cause.NONE and "no peer" in verdict.why
+    assert verdict.cause is Cause.NONE and "no working peer" in verdict.why
 
 
 @given(some.lists(some.tuples(some.floats(0, 1e7), some.floats(1, 1e6), some.floats(0, 4)), min_size=1, max_size=8))
@@ -108,7 +108,7 @@ def test_a_server_whose_machine_gives_it_less_than_its_due_is_slow_for_certain()
     verdict = hot_servers.cut_short([quota(0), quota(1, cpu=0.02, throttled=1.0)], RULES)
 
     assert verdict is not None and (verdict.rank, verdict.cause) == (1, Cause.SLOW)
-    assert "server-1 gets 0.02 of the 0.7 CPUs that it is to have" in verdict.why
+    assert "server-1 gets 0.02 of the 0.7 CPUs that it should have" in verdict.why
 
 
 def test_a_server_that_is_throttled_at_its_own_limit_or_has_nothing_to_do_is_not_cut_short():

@@ -90,7 +90,7 @@ def test_a_history_that_says_nothing_about_the_job_gives_a_small_start():
     assert not start.warm
     assert (start.shape.workers, start.shape.servers) == (1, 1)
     assert start.shape.worker_cpu == CONFIG.server_cpu
-    assert "no past job is like it" in start.why
+    assert "no past job is similar" in start.why
 
 
 def test_without_history_the_start_is_small_and_within_bounds():
@@ -109,8 +109,8 @@ def test_garbage_in_the_history_is_skipped_and_said():
     ]
     start = warm_start.start(job(), [*garbage, past("good", 12)], CONFIG)
     assert start.shape.workers == 12
-    assert any("2 of 5 jobs skipped, their records make no sense" in note for note in start.notes)
-    assert any("1 of 5 jobs skipped, they did not reach their end" in note for note in start.notes)
+    assert any("2 of 5 jobs skipped, because their records are invalid" in note for note in start.notes)
+    assert any("1 of 5 jobs skipped, because they did not finish" in note for note in start.notes)
     assert not warm_start.start(job(), garbage, CONFIG).warm
 
 
@@ -133,7 +133,7 @@ def test_what_is_not_known_of_a_job_before_it_runs_does_not_make_it_unlike_other
 def test_another_script_of_the_same_user_says_nothing():
     history = [past("deep", 12, features={"script": "deep.py", "job": "deep", "sync": "async", "dim": 8.0})]
     start = warm_start.start(job(features={"script": "wide.py", "job": "wide", "sync": "async"}), history, CONFIG)
-    assert not start.warm and "no past job is like it (at best 50%)" in start.why
+    assert not start.warm and "no past job is similar (at best 50%)" in start.why
 
 
 @pytest.mark.parametrize("count", [1, 20])

@@ -17,7 +17,7 @@ def test_a_forecast_that_was_right_goes_on_and_the_next_minutes_are_surer_than_t
     seen = outlook(said(), np.full(4, 100.0))
     assert len(seen.mean) == 96 and seen.mean == pytest.approx([100.0] * 96)
     assert 115 < seen.high[0] < 120 and seen.high[-1] == pytest.approx(150.0)
-    assert seen.why == "as ever; 100% of it came of late"
+    assert seen.why == "as ever; 100% of it arrived recently"
 
 
 def test_a_day_that_is_higher_stays_so_for_some_hours():

@@ -70,7 +70,7 @@ def test_more_than_any_number_of_workers_can_train_raises_an_alert():
     said = decide(view(workers=8, arrivals=900.0, outlook=outlook(*[900.0] * 48)), RULES)
     assert said.workers == 8 and said.alert.startswith("cannot keep up: 900 samples/s come, 8 workers train 800")
     ahead = decide(view(workers=8, arrivals=700.0, outlook=outlook(*[900.0] * 48)), RULES)
-    assert ahead.alert.startswith("cannot keep up: 900 samples/s will come")
+    assert ahead.alert.startswith("cannot keep up: 900 samples/s are expected")
 
 
 def test_where_capacity_falls_beyond_a_number_no_more_than_that_is_used():

@@ -50,8 +50,8 @@ def test_one_of_the_users_own_is_called_by_module_and_function_and_its_interval_
     [
         ("short", r"mean of shape \(4,\); expected 5 numbers"),
         ("not_finite", "high of numbers that are not finite"),
-        ("other_steps", "answers by 900 s; expected 1800 s"),
-        ("a_list", "gave a list; expected a Forecast"),
+        ("other_steps", "forecasts in steps of 900 s; expected 1800 s"),
+        ("a_list", "returned a list; expected a Forecast"),
     ],
 )
 def test_an_answer_that_cannot_be_planned_by_is_refused(name, wrong):

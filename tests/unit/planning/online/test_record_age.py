@@ -11,19 +11,19 @@ def test_an_offset_came_between_the_two_looks_around_it():
     ends = PartitionEnds()
     for at, end in ((0, 100), (10, 200), (20, 200), (30, 400)):
         ends.note(at, end)
-    assert ends.came(99) is None
-    assert ends.came(100) == 0 and ends.came(150) == 5
-    assert ends.came(300) == pytest.approx(20)
-    assert ends.came(400) == 30
+    assert ends.arrived_at(99) is None
+    assert ends.arrived_at(100) == 0 and ends.arrived_at(150) == 5
+    assert ends.arrived_at(300) == pytest.approx(20)
+    assert ends.arrived_at(400) == 30
 
 
 def test_what_is_trained_is_forgotten_and_the_rest_is_known_as_before():
     ends = PartitionEnds()
     for at in range(10):
         ends.note(float(at), 100 * at + 1)
-    before = ends.came(650)
+    before = ends.arrived_at(650)
     ends.forget(600)
-    assert ends.came(650) == before and len(ends.ends) < 6
+    assert ends.arrived_at(650) == before and len(ends.ends) < 6
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2000))
@@ -33,7 +33,7 @@ def test_points_stay_few_and_times_in_order_however_long_it_takes(growth):
         end += more
         ends.note(float(at), end)
     assert len(ends.ends) <= MOST and ends.ends == sorted(ends.ends) and ends.times == sorted(ends.times)
-    known = [came for offset in range(0, end, 97) if (came := ends.came(offset)) is not None]
+    known = [came for offset in range(0, end, 97) if (came := ends.arrived_at(offset)) is not None]
     assert known == sorted(known)
 
 

@@ -23,7 +23,7 @@ def test_without_noise_the_planted_coefficients_come_back(timed):
     assert isinstance(found, FittedModel)
     numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
     assert found.rmsle < 1e-8 and found.mape < 1e-8 and found.unclear == ()
-    assert found.why == "fitted to 10 configurations, off by 0.0% on the average"
+    assert found.why == "fitted to 10 configurations, off by 0.0% on average"
 
 
 @settings(max_examples=40, deadline=None)

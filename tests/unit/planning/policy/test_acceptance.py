@@ -70,8 +70,8 @@ def test_a_plan_that_would_harm_the_job_is_refused_with_a_reason(bad, why):
 
 
 def test_advice_for_the_job_as_it_was_does_not_count():
-    assert "as it was" in said(plan(), epoch=4)
-    assert "as it was" in said(None, epoch=4)
+    assert "an earlier state" in said(plan(), epoch=4)
+    assert "an earlier state" in said(None, epoch=4)
 
 
 def test_changes_come_no_closer_than_they_may_but_memory_does_not_wait():

@@ -94,7 +94,7 @@ JOB = views.running()
             lambda: Decision(
                 plans=(ShapePlan(job=JOB.name, shape=JOB.shape, reason="r", server_cpus=((1,),)),), why="so"
             ),
-            "make no sense: ValueError",
+            "invalid plans: ValueError",
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_tol
         ShapePlan(job="late", shape=replace(small.shape, workers=5), reason="up"),
         ShapePlan(job="large", shape=replace(large.shape, workers=1), reason="down"),
     )
-    decision = acceptance.kept(Decision(plans=plans, why="all at once"), view, CONFIG)
+    decision = acceptance.without_impossible(Decision(plans=plans, why="all at once"), view, CONFIG)
     assert [plan.job for plan in decision.plans] == ["large", "small"]
     assert "plan for late refused: all jobs would take 100.0 cores" in decision.notes[0]
 
@@ -127,6 +127,6 @@ def test_a_plan_out_of_bounds_or_for_nobody_is_refused_by_name():
         ShapePlan(job="job", shape=replace(views.shape(), workers=49), reason="more"),
         ShapePlan(job="nobody", shape=views.shape(), reason="who?"),
     )
-    decision = acceptance.kept(Decision(plans=plans, why="x"), views.cluster(views.running()), CONFIG)
+    decision = acceptance.without_impossible(Decision(plans=plans, why="x"), views.cluster(views.running()), CONFIG)
     assert decision.plans == ()
     assert "not within the job's bounds" in decision.notes[0] and "no such job" in decision.notes[1]

@@ -202,7 +202,7 @@ def test_a_full_disk_is_waited_for_before_the_next_master_is_started(kept, monke
         with no_file_longer_than(0):
             replacing = asyncio.create_task(keep.replace(LOST))
             await soon(lambda: said, "it is said")
-            assert platform.terms == [1] and "takes no files" in said[0]
+            assert platform.terms == [1] and "accepts no files" in said[0]
         assert (await replacing).address == "here:2"
 
     asyncio.run(play())
@@ -255,7 +255,7 @@ def test_a_disk_that_stays_full_fails_the_job_when_the_time_is_over(kept, monkey
     async def play():
         await keep.start()
         platform.die(1, signal="SIGKILL")
-        with no_file_longer_than(0), pytest.raises(errors.JobFailed, match=r"takes no files .* for 0[.]02 s"):
+        with no_file_longer_than(0), pytest.raises(errors.JobFailed, match=r"accepted no files .* for 0[.]02 s"):
             await keep.replace(LOST)
 
     asyncio.run(play())

@@ -35,7 +35,7 @@ def test_an_incarnation_that_has_ended_is_not_started_again_but_the_next_is():
     assert reconciler.steps([worker(0)], [], at=1.0) == []
     assert reconciler.steps([worker(0, 1)], [], at=1.1) == [StartRole(worker(0, 1))]
     assert reconciler.steps([worker(0)], [life(0, 1)], at=1.2) == [
-        StopRole(life(0, 1), kill=False, why="incarnation 0 takes its place")
+        StopRole(life(0, 1), kill=False, why="incarnation 0 replaces it")
     ], "a master that wants an older life gets none started"
 
 
@@ -49,11 +49,9 @@ def test_a_relaunch_waits_from_the_first_look_that_names_it():
 
 def test_what_is_not_wanted_is_asked_to_end_and_then_killed():
     reconciler = Reconciler()
-    assert reconciler.steps([], [life(0)], at=0.0) == [StopRole(life(0), kill=False, why="it is not wanted any more")]
+    assert reconciler.steps([], [life(0)], at=0.0) == [StopRole(life(0), kill=False, why="it is no longer wanted")]
     assert reconciler.steps([], [life(0)], at=POLITE_S - 0.1) == []
-    assert reconciler.steps([], [life(0)], at=POLITE_S) == [
-        StopRole(life(0), kill=True, why="it is not wanted any more")
-    ]
+    assert reconciler.steps([], [life(0)], at=POLITE_S) == [StopRole(life(0), kill=True, why="it is no longer wanted")]
 
 
 def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
@@ -61,7 +59,7 @@ def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
     reconciler, role = Reconciler(), Role(RoleKind.SERVER, 1)
     reconciler.steps([WantedRole(role=role)], [], at=0.0)
     again, hung = WantedRole(role=role, incarnation=1), Life(role, 0)
-    end = StopRole(hung, kill=True, why="incarnation 1 takes its place")
+    end = StopRole(hung, kill=True, why="incarnation 1 replaces it")
     assert reconciler.steps([again], [hung], at=1.0) == [end]
     assert reconciler.steps([again], [hung], at=1.1) == [end]
     assert reconciler.steps([again], [], at=1.2) == [StartRole(again)]
@@ -71,7 +69,7 @@ def test_the_next_life_does_not_wait_for_a_zombie():
     reconciler = Reconciler()
     reconciler.steps([worker(0)], [], at=0.0)
     steps = reconciler.steps([worker(0, 1)], [life(0)], at=1.0)
-    assert steps == [StopRole(life(0), kill=False, why="incarnation 1 takes its place"), StartRole(worker(0, 1))]
+    assert steps == [StopRole(life(0), kill=False, why="incarnation 1 replaces it"), StartRole(worker(0, 1))]
     assert reconciler.steps([worker(0, 1)], [life(0), life(0, 1)], at=1.1) == []
 
 

@@ -80,4 +80,4 @@ def test_a_job_that_was_killed_while_it_ran_has_failed(tmp_path):
     reach = reach_of(tmp_path, running=False)
     told(reach, "running")
     assert reach.status().phase is JobPhase.FAILED
-    assert reach.status().why == "the command that ran it was killed, and the job with it (it was running)"
+    assert reach.status().why == "the command that ran the job was killed, which ended the job (it was running)"

@@ -18,7 +18,7 @@ def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, wher
     ("code", "words"),
     [
         ("UNAUTHENTICATED", ["needs a token", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN"]),
-        ("UNIMPLEMENTED", ["takes no clients", "--ray-client-server-port"]),
+        ("UNIMPLEMENTED", ["accepts no clients", "--ray-client-server-port"]),
         ("UNAVAILABLE", ["a program listens", "unavailable: closed", "RAY_USE_TLS"]),
     ],
 )

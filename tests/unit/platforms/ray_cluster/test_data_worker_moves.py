@@ -69,7 +69,7 @@ class World:
     def look(self, moving, times):
         async def work():
             for _ in range(times):
-                await moving.look()
+                await moving.poll()
 
         asyncio.run(work())
 

@@ -38,7 +38,7 @@ def watch(one, times, count, *, on=False):
     for _ in range(count):
         times.append(times[-1])
         if one.trying:
-            one.look([], 10)
+            one.observe([], 10)
         one.stepped(on=on)
         wishes.append(one.wish)
     return [wish for wish in wishes if wish is not None]

@@ -316,7 +316,7 @@ def test_schedulers_are_found_where_a_script_has_them():
     foreign = torch.optim.lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0), 1)
 
     def loop(trainer, schedulers, odd):
-        job._tracker.schedules.look(sys._getframe())
+        job._tracker.schedules.find_schedulers(sys._getframe())
 
     loop(types.SimpleNamespace(schedule=second), {"own": third, "theirs": foreign, "known": registered}, Odd())
     assert set(job._tracker.schedules.state_dict()["schedules"]) == {"trainer.schedule", "schedulers.own", "_first"}
@@ -332,7 +332,7 @@ def test_looking_for_them_keeps_nothing_alive():
     def loop():
         large = Large()
         gone = weakref.ref(large)
-        job._tracker.schedules.look(sys._getframe())
+        job._tracker.schedules.find_schedulers(sys._getframe())
         del large
         gc.collect()
         return gone() is None

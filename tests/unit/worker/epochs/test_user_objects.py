@@ -118,12 +118,12 @@ def test_names_are_the_kinds_in_order_and_only_what_was_known_is_given_back():
 def test_states_are_taken_now_and_then_and_at_the_end():
     here, told, clock = registered(every_s=1.0)
     counter = Counter()
-    here.rest()
+    here.send_if_due()
     assert not told, "nothing is registered"
     here.add(counter, None)
     for step in range(10):
         counter.seen, clock.now = step, clock.now + 0.3
-        here.rest()
+        here.send_if_due()
     here.send()
     assert [state_image.decode_state(states["Counter"])["seen"] for states in told] == [0, 4, 8, 9]
 

@@ -339,7 +339,7 @@ def marked_tensor(samples):
         (lambda samples: [torch.stack(samples).as_subclass(OwnTensor)], r"batch\[0\] .*a plain tensor, not a subclass"),
         (lambda samples: {"x": torch.stack(samples).to_sparse()}, r"batch\['x'\] .*torch\.sparse_coo.*in forward\(\)"),
         (lambda samples: Summed(torch.stack(samples)), "attributes that __post_init__ sets would be lost"),
-        (marked_tensor, r"attributes of its own \(source\), which would be lost"),
+        (marked_tensor, r"its own attributes \(source\), which would not be sent"),
     ],
 )
 def test_batches_that_cannot_be_sent_are_made_here_and_no_data_worker_is_asked_for_one(worker, collate_fn, why):

@@ -35,7 +35,7 @@ class Wires:
     def back(self, peer, claims):
         self.said += [("back", peer, claim) for claim in claims]
 
-    def tell(self, ready):
+    def announce(self, ready):
         self.said.append(("tell", ready))
 
 

@@ -29,15 +29,15 @@ def test_a_partition_is_as_old_as_the_first_record_that_is_not_trained_wherever_
     use = StreamMeter()
     grant = Grant(3, 0, 3, 0, FAR)
     assert use.report([LeaseTail(grant, 0, FAR, 0)]).partitions == (), "nobody has looked yet where it ends"
-    use.stands({3: 50.0}, {3: 40})
+    use.record_position({3: 50.0}, {3: 40})
     assert use.report([LeaseTail(grant, 0, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
     use.claimed(BatchClaim(3, 0, 0, 8), records(0, 8, 50.0))
     use.claimed(BatchClaim(3, 0, 8, 16), records(8, 8, 60.0))
-    use.stands({3: 70.0}, {3: 40})
+    use.record_position({3: 70.0}, {3: 40})
     assert use.report([LeaseTail(grant, 16, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
     assert use.report([LeaseTail(grant, 16, FAR, 8)]).partitions == (PartitionView(3, 8, 40, 60.0),)
     assert use.report([LeaseTail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 70.0),)
-    use.stands({}, {})
+    use.record_position({}, {})
     assert use.report([LeaseTail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 0.0),), (
         "it is not read now"
     )

@@ -109,7 +109,7 @@ def test_what_moved_is_told_and_what_only_it_reads_stays_behind(monkeypatch):
     training = Training(monkeypatch, lambda number: number % 4 > 0)
     training.run()
     assert training.made.moved and training.splitting._forward.split_calls > 15
-    assert "operations of forward() move" in training.made.told and "the loop was blocked" in training.made.told
+    assert "operations of forward() move" in training.made.summary and "the loop was blocked" in training.made.summary
     assert training.package(np.arange(BATCH))["batch"][0] == LeftTensor(0, (BATCH, 3), "int64")
 
 
@@ -262,7 +262,7 @@ def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain
     assert same(training.run(), plain)
     assert not training.made.moved and "no such operator" in caplog.text
     assert set(training.package(np.arange(4))) == {"batch"}
-    assert training.made.told.startswith(
+    assert training.made.summary.startswith(
         "only the data set moves, forward() stays whole: the search for a split failed"
     )
 
@@ -310,7 +310,7 @@ def test_equal_programs_have_equal_digests_and_others_do_not():
             handed.crossing, handed.order = None, type("Order", (), {"indices": np.arange(first, first + BATCH)})
             raw, dense, _ = splitting.hand_out(handed)
             model(raw, dense=dense) if named else model(raw, dense)
-            splitting.taken_back()
+            splitting.on_batch_done()
         return splitting.make().digest
 
     assert digest() == digest() != digest(named=True)

@@ -28,7 +28,7 @@ def watched(use, *, model=None, batches=BATCHES):
     for seed in range(batches):
         x = torch.rand(4, 3, generator=torch.Generator().manual_seed(seed))
         use(model, watching.hand_out(Batch(x, torch.ones(4))))
-        watching.taken_back()
+        watching.on_batch_done()
     return watching
 
 
@@ -140,12 +140,12 @@ def test_until_data_workers_are_wanted_it_only_looks_and_keeps_nothing():
         batch = Batch(torch.rand(4, 3), torch.ones(4))
         assert watching.hand_out(batch) is batch
         model(batch.x)
-        watching.taken_back()
+        watching.on_batch_done()
     assert watching.call is not None and watching.eager and not watching.ready and not watching.seen
     watching.begin()
     for _ in range(BATCHES):
         model(watching.hand_out(Batch(torch.rand(4, 3), torch.ones(4))).x)
-        watching.taken_back()
+        watching.on_batch_done()
     assert watching.ready and not watching.why and watching.seen == BATCHES
 
 
@@ -167,7 +167,7 @@ def test_a_batch_of_the_users_own_class_comes_to_the_model_with_real_tensors():
     watching.begin()
     for _ in range(BATCHES):
         model(watching.hand_out(Columns(torch.rand(4, 3))))
-        watching.taken_back()
+        watching.on_batch_done()
     assert watching.ready and not watching.why and not watching.touched, "only the model has read it"
     assert seen == [torch.Tensor] * BATCHES
 
@@ -203,7 +203,7 @@ def test_one_batch_of_many_is_measured_and_counts_for_all():
     for _ in range(EVERY + 1):
         leading.hand_out()
         model(torch.ones(1, 2))
-        leading.taken_back()
+        leading.on_batch_done()
     assert leading.seconds == 2 * EVERY * 3.0 and hooks(model) == 0
 
 

@@ -136,7 +136,7 @@ def test_a_batch_that_is_checked_is_computed_here_and_a_difference_ends_it():
     loop.forward.hand_out(loop.batch, [one + 1 for one in loop.crossing], check=True)
     assert torch.equal(loop.model(*loop.batch), loop.own), "trained by what is computed here"
     (why,) = loop.told
-    assert why.startswith("remainder of hashed.py:") and "gives other bits than the data worker's" in why
+    assert why.startswith("remainder of hashed.py:") and "computes other bits than the data worker sent" in why
     loop.forward.hand_out(loop.batch, [one + 1 for one in loop.crossing])
     assert torch.equal(loop.model(*loop.batch), loop.own), "and so are all that come after it"
 

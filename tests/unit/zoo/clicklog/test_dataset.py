@@ -119,7 +119,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(array_files, "_publish", no_room)
-    with pytest.raises(errors.DiskFull, match="MiB free"):
+    with pytest.raises(errors.DiskFull, match="MiB are free"):
         ClickLog(100, spec=SMALL, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -97,7 +97,9 @@ def test_a_row_without_a_label_is_refused_not_taken_for_no_click(tmp_path):
     for name in ("nan.parquet", "null.parquet"):
         data = ParquetClicks([tmp_path / name], label="click", sparse=["user"])
         data.batch(np.arange(2))
-        with pytest.raises(errors.MalformedRecord, match=r"'click', the label, is missing in 1 rows, first in row 3"):
+        with pytest.raises(
+            errors.MalformedRecord, match=r"'click', the label, is missing in 1 rows, the first is row 3"
+        ):
             data.batch(np.arange(4))
 
 

@@ -138,7 +138,7 @@ def test_what_is_not_what_data_workers_have_made_shows_when_it_is_checked():
     crossing[0][0, 0] += 1
     given, answers = answered(found, model.forward, call(8, 3), crossing=crossing, check=True)
     assert same(given, model(*call(8, 3)[0])), "the batch is trained by what is computed here"
-    assert answers.differs.startswith("float of test_call_replay.py:") and "gives other bits" in answers.differs
+    assert answers.differs.startswith("float of test_call_replay.py:") and "computes other bits" in answers.differs
 
 
 CHANGES = {
@@ -170,7 +170,7 @@ def test_a_constant_is_compared_by_its_bits_however_it_was_written_to():
         write()
         check(model, found, complete=False)
         _, answers = answered(found, model.forward, call(8, 3))
-        assert "reads a tensor that has other values" in answers.why
+        assert "reads a tensor whose values have changed" in answers.why
     model.edges.copy_(torch.tensor([3.0, 40.0]))
     check(model, found)
 

@@ -163,9 +163,9 @@ def test_the_mark_changes_nothing_by_itself():
 
 
 def test_whoever_listens_answers_and_only_meanwhile():
-    with marked_calls.heard_by(lambda function, args, kwargs: ("heard", function(*args, **kwargs))):
+    with marked_calls.handled_by(lambda function, args, kwargs: ("heard", function(*args, **kwargs))):
         assert doubled(4) == ("heard", 8)
-        with marked_calls.heard_by(None):
+        with marked_calls.handled_by(None):
             assert doubled(4) == 8
     assert doubled(4) == 8
 
@@ -186,4 +186,4 @@ def test_the_second_normal_deviate_that_numpy_holds_counts_as_a_draw():
     watched = marked_calls.MarkedCall(doubled.__wrapped__, {})
     assert not watched.why
     np.random.randn()
-    assert watched.why == "random numbers"
+    assert watched.why == "it draws random numbers"

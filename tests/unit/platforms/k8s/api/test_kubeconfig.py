@@ -60,7 +60,7 @@ def test_a_kubeconfig_that_is_not_there_or_is_none_is_a_users_mistake(tmp_path):
     with pytest.raises(errors.MissingFile, match="KUBECONFIG"):
         kubeconfig.find(str(tmp_path / "nothing"))
     (tmp_path / "text").write_text("just words")
-    with pytest.raises(errors.BadInput, match="no kubeconfig"):
+    with pytest.raises(errors.BadInput, match="not a kubeconfig"):
         kubeconfig.find(str(tmp_path / "text"))
 
 

@@ -51,7 +51,7 @@ def test_the_next_master_comes_later_each_time_it_does_not_last():
 def test_what_is_said_while_one_waits_does_not_change_with_the_clock():
     made = {"masters": 5, "masterMadeAt": kinds.timestamp(AT), "mastersInARow": 4}
     said = {lifecycle.master_condition(seen(at=AT + s, **made), False, "").message for s in (1, 2, 3)}
-    assert len(said) == 1 and "5 in a row did not last" in said.pop()
+    assert len(said) == 1 and "5 in a row ended early" in said.pop()
 
 
 def test_a_master_on_a_node_that_does_not_answer_is_forgotten():

@@ -48,7 +48,7 @@ def test_the_next_life_is_made():
 
 def test_what_is_not_in_the_plan_is_asked_to_end():
     (step,) = pod_plan.decide_pods(seen(pods=[running(WORKER)])).steps
-    assert step == DeletePod("ctr-worker-0-0", "u-ctr-worker-0-0", 7, "it is not in the plan any more")
+    assert step == DeletePod("ctr-worker-0-0", "u-ctr-worker-0-0", 7, "it is no longer in the plan")
 
 
 def test_what_must_end_at_once_gets_no_time():
