@@ -42,16 +42,23 @@ def tree(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
 
+@functools.cache
+def nodes(path: pathlib.Path) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax tree of a file."""
+    return tuple(ast.walk(tree(path)))
+
+
 def docstring(path: pathlib.Path) -> str:
     """The docstring of a module, empty when it has none."""
     return ast.get_docstring(tree(path)) or ""
 
 
-def imports(path: pathlib.Path, *, begins: bool = False) -> set[str]:
+@functools.cache
+def imports(path: pathlib.Path, *, begins: bool = False) -> frozenset[str]:
     """Full names of the modules that a file imports, wherever in the file, but not under TYPE_CHECKING; or only those
     that it `begins` with.
     """
-    return set(_imports_of(tree(path), begins=begins))
+    return frozenset(_imports_of(tree(path), begins=begins))
 
 
 def _imports_of(node: ast.AST, *, begins: bool = False) -> Iterator[str]:

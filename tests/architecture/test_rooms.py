@@ -24,7 +24,7 @@ def test_no_file_is_longer_than_a_sitting():
 def test_no_python_function_is_longer_than_a_screen():
     long = []
     for path in sources.python("springtide", "lab", "tests", "tools", "examples"):
-        for node in ast.walk(sources.tree(path)):
+        for node in sources.nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES:
@@ -74,7 +74,7 @@ def test_nothing_is_left_to_be_done_or_swallowed():
 def test_no_exception_is_swallowed_whole():
     swallowed = []
     for path in sources.python("springtide", "lab", "tests", "tools", "examples"):
-        for node in ast.walk(sources.tree(path)):
+        for node in sources.nodes(path):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             broad = node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"}
