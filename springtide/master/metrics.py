@@ -69,7 +69,24 @@ def roles(status: JobStatus) -> list[Family]:
             ),
             Family(name="springtide_role_memory_bytes", help="Memory of each process.", values=memory),
         ]
-    return found + tables(status)
+    return found + gpus(status) + tables(status)
+
+
+def gpus(status: JobStatus) -> list[Family]:
+    """Return the GPU use of the roles that have one. Without a GPU there are none of these metrics."""
+    figures = (
+        ("memory", "springtide_gpu_memory_bytes", "GPU memory that a process reserves."),
+        ("allocated", "springtide_gpu_memory_allocated_bytes", "GPU memory in tensors of a process."),
+        ("total", "springtide_gpu_memory_total_bytes", "Memory of the GPU of a process."),
+        ("busy", "springtide_gpu_busy_ratio", "Share of time in which the GPU of a process ran kernels of anybody."),
+    )
+    uses = {str(one.role): one.usage.gpu for one in status.members if one.alive and one.usage and one.usage.gpu}
+    found = []
+    for name, metric, says in figures:
+        known = {role: getattr(use, name) for role, use in uses.items() if getattr(use, name) is not None}
+        values = tuple(({"role": role}, float(value)) for role, value in known.items())
+        found += [Family(name=metric, help=says, values=values)] if values else []
+    return found
 
 
 def tables(status: JobStatus) -> list[Family]:

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from springtide.domain.core.resources import GpuUse, show_memory, sum_gpus
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.data_workers import FeedState
 from springtide.domain.spec.job_spec import Blame, JobPhase
@@ -84,7 +85,7 @@ def duration(length_s: float) -> str:
 
 
 def line_of(status: JobStatus) -> str:
-    online, training = status.online, status.training
+    online, training, gpu = status.online, status.training, gpu_of(status)
     metrics = {f"metric {name}": f"{name} {text}" for name, text in metric_cells(status)}
     shown = {
         "shards": progress(status),
@@ -92,6 +93,7 @@ def line_of(status: JobStatus) -> str:
         "rate": f"{short(training.samples_per_s)}/s",
         "lag": "" if online is None else f"lag {duration(online.lag_s)}{' ALERT' if online.alert else ''}",
         "loss": "" if training.loss is None else f"loss {training.loss:.4f}",
+        "gpu": "" if gpu is None or gpu.busy is None else f"gpu {gpu.busy:.0%}",
         **metrics,
         "ending": ending(status),
         "workers": missing(status, RoleKind.WORKER),
@@ -107,6 +109,7 @@ def line_of(status: JobStatus) -> str:
         "servers",
         *(["metric auc"] if "auc" in training.metrics else []),
         "samples",
+        "gpu",
         *metrics,
     ]
     head = f"{status.elapsed_s:6.1f} s  {status.phase}"
@@ -154,6 +157,7 @@ def facts(status: JobStatus) -> list[str]:
         "roles": f"{alive_text(status, RoleKind.WORKER)} workers, {alive_text(status, RoleKind.SERVER)} servers, "
         f"{f'{status.roles.relaunches} relaunched, ' if status.roles.relaunches else ''}master's term {master.term}",
         "fed": data_workers_text(status),
+        "gpu": gpu_fact(status) if running else "",
         "cache": "" if status.training.cache is None else str(status.training.cache),
         "saved": "" if reported else saved_text(status),
         "plan": "" if status.online is not None else plan_text(status),
@@ -166,6 +170,18 @@ def facts(status: JobStatus) -> list[str]:
     found += [] if status.online is None else stream_lines(status.online)
     found += [f"lost    {shard}" for shard in data.poisoned if running]
     return [part for line in found for part in wrap(line)]
+
+
+def gpu_of(status: JobStatus) -> GpuUse | None:
+    """Return the mean load and the memory of the workers' GPUs; None if no worker uses one."""
+    return sum_gpus(member.usage.gpu for member in status.members if member.usage and member.usage.gpu)
+
+
+def gpu_fact(status: JobStatus) -> str:
+    if (use := gpu_of(status)) is None:
+        return ""
+    busy = "" if use.busy is None else f"busy {use.busy:.0%} of the time, "
+    return f"{busy}{show_memory(use.memory)} of memory reserved, {show_memory(use.allocated)} in tensors"
 
 
 def shards_text(status: JobStatus) -> str:

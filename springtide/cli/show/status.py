@@ -66,12 +66,19 @@ def text(reach: JobHandle, job: JobStatus) -> str:
     if reach.platform != "local":
         lines += wrap(f"on      {reach.platform}")
     if not over:
-        lines += ["", f"{'ROLE':<14} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}  LIMITS"]
-        lines += [member_row(member) for member in job.members]
+        gpu = max((len(gpu_text(member)) for member in job.members), default=0)
+        heading = f"  {'GPU':>{gpu}}" if gpu else ""
+        lines += ["", f"{'ROLE':<14} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}{heading}  LIMITS"]
+        lines += [member_row(member, gpu) for member in job.members]
     return "\n".join(lines)
 
 
-def member_row(member: MemberView) -> str:
+def gpu_text(member: MemberView) -> str:
+    return str(member.usage.gpu) if member.usage and member.usage.gpu else ""
+
+
+def member_row(member: MemberView, gpu: int = 0) -> str:
+    """Return the line of a role. `gpu`: width of the GPU column; 0 leaves it out."""
     usage = member.usage
     state = member.state or ("joined" if member.joined else "expected" if member.alive else "gone")
     cpu = f"{usage.cpu_s:.1f} s" if usage else "-"
@@ -83,10 +90,9 @@ def member_row(member: MemberView) -> str:
         limits.append(f"memory {show_memory(usage.memory_limit)}")
     if member.low:
         limits.append("low priority")
-    line = (
-        f"{member.role!s:<14} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}  {', '.join(limits) or 'none'}"
-    )
-    return line.rstrip()
+    held = f"  {gpu_text(member) or '-':>{gpu}}" if gpu else ""
+    head = f"{member.role!s:<14} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}{held}"
+    return f"{head}  {', '.join(limits) or 'none'}"
 
 
 def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:

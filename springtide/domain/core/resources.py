@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from springtide import errors
@@ -54,6 +55,37 @@ class Usage:
     """Peak of the bytes that count against a memory limit."""
     throttled_s: float = 0.0
     """Total seconds of the quota periods in which the process used up its CPU quota."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """Memory that one process holds on its GPU, and how busy the whole GPU is."""
+
+    memory: int = 0
+    """Bytes that torch's allocator reserves for the process; `allocated` of them are in tensors."""
+    allocated: int = 0
+    total: int = 0
+    """Bytes of the GPU."""
+    busy: float | None = None
+    """Share of the last second or less in which a kernel of any process ran; None if the driver does not say."""
+
+    def __str__(self) -> str:
+        busy = "" if self.busy is None else f"{self.busy:.0%} "
+        return f"{busy}{show_memory(self.memory)}/{show_memory(self.total)}"
+
+
+def sum_gpus(uses: Iterable[GpuUse]) -> GpuUse | None:
+    """Return the use of several GPUs together, or of several processes; None if there is none."""
+    all_uses = list(uses)
+    if not all_uses:
+        return None
+    busy = [use.busy for use in all_uses if use.busy is not None]
+    return GpuUse(
+        memory=sum(use.memory for use in all_uses),
+        allocated=sum(use.allocated for use in all_uses),
+        total=sum(use.total for use in all_uses),
+        busy=sum(busy) / len(busy) if busy else None,
+    )
 
 
 def workers_on(gpus: int, each: float) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from springtide import errors
+from springtide.domain.core.resources import GpuUse
 
 
 class RoleKind(StrEnum):
@@ -134,7 +135,7 @@ class WantedRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleUsage:
-    """CPU and memory usage of one process, measured by its agent or by the process itself."""
+    """Resource usage of one process, measured by its agent or by the process itself."""
 
     role: Role
     incarnation: int = 0
@@ -144,3 +145,5 @@ class RoleUsage:
     memory_limit: int | None = None
     throttled_s: float = 0.0
     """Total seconds of the quota periods in which the process used up its CPU quota."""
+    gpu: GpuUse | None = None
+    """Use of its GPU, which only the process itself measures."""

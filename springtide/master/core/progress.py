@@ -131,7 +131,11 @@ class UsageTable:
 
     def now(self, *, at: float) -> dict[Role, RoleUsage]:
         own = {role: usage for role, (when, usage) in self._own.items() if at - when <= STALE_S}
-        return {**own, **self._agents}
+        agents = {
+            role: replace(usage, gpu=own[role].gpu) if role in own and own[role].gpu else usage
+            for role, usage in self._agents.items()
+        }
+        return {**own, **agents}
 
 
 LAG_EVERY_S = 0.02

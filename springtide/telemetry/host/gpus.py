@@ -1,17 +1,21 @@
-"""Finds the CUDA GPUs that processes of this machine may use, without torch and without a CUDA context.
+"""Finds the CUDA GPUs that processes of this machine may use, and measures what this process uses of its own.
 
-`CUDA_VISIBLE_DEVICES` limits them, as it does for every CUDA program. Else `nvidia-smi -L` lists them, and without
-`nvidia-smi` the device files count them. Next: `platforms.local.gpu_assignment`.
+GPUs are found without torch and without a CUDA context. `CUDA_VISIBLE_DEVICES` limits them, as it does for every CUDA
+program. Else `nvidia-smi -L` lists them, and without `nvidia-smi` the device files count them. Next:
+`platforms.local.gpu_assignment`.
 """
 
+import ctypes
 import functools
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 
 from springtide import config
+from springtide.domain.core.resources import GpuUse, sum_gpus
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 DEVICES = pathlib.Path("/dev")
@@ -67,3 +71,40 @@ def _listed() -> tuple[str, ...]:
     except (OSError, subprocess.TimeoutExpired):
         return numbers
     return parse_list(done.stdout) or numbers
+
+
+def own_use() -> GpuUse | None:
+    """Return what this process uses of its GPUs; None if its torch has not used a GPU. Never waits for the GPU."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    uses = []
+    for device in range(cuda.device_count()):
+        if memory := cuda.memory_reserved(device):
+            card = cuda.get_device_properties(device)
+            allocated, busy = cuda.memory_allocated(device), busy_share(str(getattr(card, "uuid", "")))
+            uses.append(GpuUse(memory=memory, allocated=allocated, total=card.total_memory, busy=busy))
+    return sum_gpus(uses)
+
+
+class NvmlUtilization(ctypes.Structure):
+    """`nvmlUtilization_t`: percent of the last sample period in which the GPU computed, or moved memory."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+def busy_share(uuid: str) -> float | None:
+    """Return how busy a GPU was, from the driver's NVML; None without it, and for a MIG instance."""
+    library, handle, rates = _nvml(), ctypes.c_void_p(), NvmlUtilization()
+    if library is None or library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), ctypes.byref(handle)):
+        return None
+    return None if library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) else rates.gpu / 100
+
+
+@functools.cache
+def _nvml() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")  # the driver brings it, as it brings nvidia-smi
+    except OSError:
+        return None
+    return None if library.nvmlInit_v2() else library

@@ -8,11 +8,12 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from springtide import config
 from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage, parse_role
-from springtide.telemetry.host import control_groups
+from springtide.telemetry.host import control_groups, gpus
 from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, GroupV2
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -50,12 +51,13 @@ class OwnUsage:
         self._on = settings.report_usage
 
     def read(self) -> RoleUsage | None:
-        """Return the present usage; None if the settings do not ask for it."""
-        if not self._on:
+        """Return the present usage; None if the settings do not ask for it and this process uses no GPU."""
+        gpu = gpus.own_use()
+        if not self._on and gpu is None:
             return None
         taken = of_process(self._pid, self._proc) if self._group is None else self._group.usage()
         limits = ProcessLimits() if self._group is None else self._group.limits()
-        return of_role(Life(self._role, self._incarnation), taken, limits)
+        return replace(of_role(Life(self._role, self._incarnation), taken, limits), gpu=gpu)
 
 
 def of_role(life: Life, usage: Usage, limits: ProcessLimits) -> RoleUsage:

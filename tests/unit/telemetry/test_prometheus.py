@@ -5,10 +5,13 @@ import math
 import re
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from springtide import errors
+from springtide.domain.core.resources import GpuUse
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import ForecastStatus, OnlineState, OnlineTotals, StreamCounts
@@ -96,6 +99,16 @@ def test_a_status_is_told_in_figures_that_prometheus_can_read():
     ):
         assert line in told.splitlines()
     assert told.count("# TYPE") == len({line.split()[2] for line in told.splitlines() if line.startswith("# TYPE")})
+
+
+def test_a_worker_on_a_gpu_has_its_figures():
+    assert "gpu" not in metrics.text(STATUS)
+    usage = replace(WORKER.usage, gpu=GpuUse(memory=3 << 30, allocated=2 << 30, total=80 << 30))
+    on_gpu = msgspec.structs.replace(STATUS, members=(msgspec.structs.replace(WORKER, usage=usage), SERVER))
+    told = metrics.text(on_gpu).splitlines()
+    assert f'springtide_gpu_memory_bytes{{job_name="clicks",role="worker-1"}} {3 << 30}' in told
+    assert f'springtide_gpu_memory_total_bytes{{job_name="clicks",role="worker-1"}} {80 << 30}' in told
+    assert not any("gpu_busy" in line for line in told), "the driver did not say"
 
 
 def test_a_job_without_a_stream_has_no_figures_of_one():

@@ -2,13 +2,25 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from springtide.cli import app
+from springtide.cli.common import render
+from springtide.cli.show import status
+from springtide.domain.core.resources import GpuUse
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.rpc.messages.types import CheckpointStatus, DataStatus, JobStatus, MasterStatus, TrainingStatus
+from springtide.rpc.messages.types import (
+    CheckpointStatus,
+    DataStatus,
+    JobStatus,
+    MasterStatus,
+    MemberView,
+    TrainingStatus,
+)
 from springtide.telemetry import events, logs
 from springtide.telemetry.logs import RunCard
 
@@ -225,3 +237,19 @@ def test_far_more_workers_than_cores_are_refused_unless_one_is_sure(folder, caps
     assert "1000 workers: this machine has 2 cores" in said and "--yes" in said
     assert app.main(["scale", "--workers", "1000", "--yes"]) != 0
     assert "does not run" in capsys.readouterr().err, "it is over, but the number is taken"
+
+
+def test_a_job_on_gpus_shows_their_use_and_other_jobs_have_no_such_column():
+    def member(rank, gpu):
+        role = Role(RoleKind.WORKER, rank)
+        return MemberView(role=role, alive=True, joined=True, usage=RoleUsage(role=role, memory=1 << 30, gpu=gpu))
+
+    reach = SimpleNamespace(name="a", places={}, platform="local")
+    used = GpuUse(memory=3 << 30, allocated=2 << 30, total=80 << 30, busy=0.42)
+    job = JobStatus(name="a", phase=JobPhase.RUNNING, why="", elapsed_s=3.0)
+    lines = status.text(reach, msgspec.structs.replace(job, members=(member(0, used), member(1, None)))).splitlines()
+    assert "gpu     busy 42% of the time, 3G of memory reserved, 2G in tensors" in lines
+    assert lines[-3].split() == ["ROLE", "STATE", "LIFE", "CPU", "MEMORY", "GPU", "LIMITS"]
+    assert [line.split()[-3:] for line in lines[-2:]] == [["42%", "3G/80G", "none"], ["1G", "-", "none"]]
+    assert "gpu 42%" in render.line_of(msgspec.structs.replace(job, members=(member(0, used),)))
+    assert "GPU" not in status.text(reach, msgspec.structs.replace(job, members=(member(1, None),)))

@@ -1,7 +1,10 @@
 """Reports add up to totals, rates and means."""
 
+from dataclasses import replace
+
 import pytest
 
+from springtide.domain.core.resources import GpuUse
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.model.cache_rules import CacheUse
 from springtide.master.core.progress import LAG_WINDOW_S, STALE_S, LoopLag, ProgressTally, UsageTable
@@ -98,6 +101,16 @@ def test_the_agents_word_goes_first():
     usages.on_report(WORKER, 0, taking(WORKER, 7), at=1.0)
     usages.on_usages((taking(SERVER, 6),))
     assert usages.now(at=1.0) == {SERVER: taking(SERVER, 6), WORKER: taking(WORKER, 7)}
+
+
+def test_only_the_role_itself_knows_its_gpu():
+    usages = UsageTable()
+    gpu = GpuUse(memory=3, total=8)
+    usages.on_report(WORKER, 0, replace(taking(WORKER, 7), gpu=gpu), at=1.0)
+    usages.on_usages((taking(WORKER, 6), taking(SERVER, 2)))
+    assert usages.now(at=1.0) == {WORKER: replace(taking(WORKER, 6), gpu=gpu), SERVER: taking(SERVER, 2)}
+    usages.on_exit(WORKER, 0)
+    assert usages.now(at=1.0)[WORKER].gpu is None
 
 
 def test_who_has_ended_or_is_silent_takes_nothing():

@@ -1,8 +1,13 @@
 """The GPUs of a machine are found without torch, as CUDA would count them."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
-from springtide.telemetry.host import gpus
+from springtide import config
+from springtide.domain.core.resources import GpuUse
+from springtide.telemetry.host import gpus, usage
 
 LIST = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)
   MIG 1g.5gb      Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
@@ -72,3 +77,50 @@ def test_a_machine_without_cards_has_none_whatever_the_variable_says(cards, monk
     assert gpus.visible() == ()
     monkeypatch.setenv(gpus.VARIABLE, "0")
     assert gpus.visible() == ()
+
+
+@pytest.fixture
+def torch_with(monkeypatch):
+    """Put a torch in place that has reserved this much on each card of 1,000 bytes."""
+
+    def place(*reserved):
+        cuda = SimpleNamespace(
+            is_initialized=lambda: bool(reserved),
+            device_count=lambda: len(reserved),
+            memory_reserved=lambda card: reserved[card],
+            memory_allocated=lambda card: reserved[card] // 2,
+            get_device_properties=lambda card: SimpleNamespace(total_memory=1000, uuid=f"u{card}"),
+        )
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+    monkeypatch.setattr(gpus, "_nvml", lambda: None)
+    return place
+
+
+def test_a_process_counts_the_cards_on_which_it_has_memory(torch_with, monkeypatch):
+    torch_with(400, 0)
+    assert gpus.own_use() == GpuUse(memory=400, allocated=200, total=1000)
+    monkeypatch.setattr(gpus, "busy_share", lambda uuid: {"u0": 0.5, "u1": 1.0}[uuid])
+    torch_with(400, 100)
+    assert gpus.own_use() == GpuUse(memory=500, allocated=250, total=2000, busy=0.75)
+
+
+def test_a_process_that_has_not_used_a_gpu_measures_none(torch_with, monkeypatch):
+    torch_with()
+    assert gpus.own_use() is None
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())  # another thread imports it now
+    assert gpus.own_use() is None
+    monkeypatch.delitem(sys.modules, "torch")
+    assert gpus.own_use() is None
+
+
+def test_a_worker_measures_its_gpu_although_its_agent_measures_the_rest(torch_with):
+    settings = config.load(environ={}, overrides={"member": "worker-1", "report_usage": False})
+    assert usage.OwnUsage(settings).read() is None
+    torch_with(300)
+    assert usage.OwnUsage(settings).read().gpu == GpuUse(memory=300, allocated=150, total=1000)
+
+
+def test_without_the_library_of_the_driver_nobody_says_how_busy_a_gpu_is(monkeypatch):
+    monkeypatch.setattr(gpus, "_nvml", lambda: None)
+    assert gpus.busy_share("5d5b") is None
