@@ -41,7 +41,6 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: the group of the server."""
     folders: Sequence[str] = ()
     """Control groups for the process."""
-    priority: int = 0
 
 
 class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,14 +145,12 @@ class ForkServer:
 
 
 def settle(birth: ForkRequest, pid: int) -> None:
-    """Set process group, control groups and priority before the child runs any code."""
+    """Set process group and control groups before the child runs any code."""
     if birth.process_group is not None:
         os.setpgid(pid, birth.process_group)
     for folder in birth.folders:
         with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as file:
             file.write(str(pid))
-    if birth.priority:
-        os.setpriority(os.PRIO_PROCESS, pid, birth.priority)
 
 
 def become(birth: ForkRequest) -> None:

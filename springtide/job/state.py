@@ -53,7 +53,7 @@ class JobState(JobCore):
                 return self._advance_plan(event, at)
             case events.BoundsChanged() | events.RolesResized() | events.PlanTaken() | events.PlanEnded():
                 return self._apply_plan(event, at)
-            case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
+            case events.ServersScaled() | events.ServerReplaced():
                 return [self.decide(*roles.change_servers(self, event, at))]
             case events.EvictionNoticed() | events.ServerEmptied():
                 return evictions.apply(self, event, at)
@@ -272,7 +272,7 @@ class JobState(JobCore):
                 f"{event.workers} workers with {self.spec.worker_gpu:g} GPU each: job {self.spec.name} may use "
                 f"{self.spec.gpus} GPUs, enough for {most}"
             )
-        change = roles.worker_change(self.nodes, event.workers, extra=event.extra)
+        change = roles.worker_change(self.nodes, event.workers)
         change = bsp_group.defer(change, self.bsp.members) if self.bsp.in_step else change
         return roles.scale_workers(self, event, change, at)
 

@@ -339,7 +339,7 @@ def _check_bounds(record: JobRecord, request: messages.BoundsRequest) -> None:
     if state.phase is JobPhase.DRAINING:
         raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
     if request.workers is not None:
-        record.book.check_group(request.workers[0] + state.planned.extra)
+        record.book.check_group(request.workers[0])
     if request.servers is None:
         return
     least, most = request.servers

@@ -83,7 +83,6 @@ def status_of(
             stage=state.planned.stage if state.spec.planning.on else "",
             shape=parts.autoscaler.shape,
             target=state.planned.target,
-            extra_workers=state.planned.extra,
             settled=parts.autoscaler.settled,
         ),
         online=parts.online.status(context.clock()),
@@ -155,7 +154,6 @@ def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUs
             incarnation=node.incarnation,
             state=node.state,
             usage=usage.get(node.role),
-            low=node.low,
         )
         for kind in RANKED
         for node in record.state.of_kind(kind)

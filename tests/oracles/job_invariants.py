@@ -21,8 +21,6 @@ def check(state: JobCore) -> None:
     if state.phase in (JobPhase.STARTING, JobPhase.RUNNING):
         working = sum(node.active or (node.departure.finished and not node.departure.removed) for node in workers)
         assert working >= state.workers, f"{working} workers work or have finished, {state.workers} are wanted"
-        low, extra = sum(node.low and node.active for node in workers), state.planned.extra
-        assert low <= extra < state.workers, f"{low} workers of low priority, {extra} wanted"
     for node in state.nodes.values():
         assert node.faults.crashes <= state.spec.relaunches, f"{node.role} was relaunched too often"
         restored = node.role.kind is RoleKind.SERVER and node.incarnation and state.phase is not JobPhase.STARTING

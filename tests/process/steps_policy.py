@@ -32,14 +32,3 @@ def next_at(job):
     had = [(one.shape.workers, one.shape.servers) for one in job.profiles]
     back = (1, 2) in had and had[-1] == (1, 1)
     return len(NUMBERS) if back else NUMBERS.index(had[-1]) + 1
-
-
-def one_more(view, config):
-    """A worker of low priority beside the first shape, and nothing else."""
-    (job,) = view.jobs
-    if job.extra_workers or measurements.now(job) is None:
-        return nothing("not yet, or there already")
-    plan = ShapePlan(
-        job=job.name, shape=job.shape, reason="servers idle", stage=PlanningStage.ADJUSTING, extra_workers=1
-    )
-    return Decision(plans=(plan,), why="one more")

@@ -1,6 +1,5 @@
 """A job that plans for itself changes its workers, servers and cores while it trains, and every count stays exact."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +32,7 @@ def spec(**more):
         settle_s=0.1,
         window_s=1.0,
         warm_up_steps=1,
-        config=PlanningConfig(policy="tests.process.steps_policy:steps", between_changes_s=0.3, extra_workers=0),
+        config=PlanningConfig(policy="tests.process.steps_policy:steps", between_changes_s=0.3),
     )
     cpu = 1.0 if held else None
     return JobSpec(
@@ -76,24 +75,6 @@ def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like_any_other(tmp_path):
-    ids = counting.draw(np.random.default_rng(6), 40 * BATCH)
-    script = counting.write(tmp_path, ids)
-    rules = spec().planning
-    config = replace(rules.config, policy="tests.process.steps_policy:one_more", extra_workers=1)
-    one_more = replace(spec(), planning=replace(rules, config=config))
-    with LocalCluster(script, [tmp_path, 20, BATCH, 0.05], spec=one_more, folder=tmp_path / "runs") as job:
-        last = job.until(lambda status: any(member.low and member.joined for member in status.members))
-        pids = job.pids()
-        nice = {role: os.getpriority(os.PRIO_PROCESS, pid) for role, pid in pids.items() if role.startswith("worker")}
-        counting.hurry(tmp_path)
-        status = job.wait()
-    assert status.phase is JobPhase.FINISHED, status
-    assert nice["worker-1"] == 19 > nice["worker-0"] and last.planning.extra_workers == 1
-    assert counting.differences(tmp_path, ids, epochs=20, batch=BATCH) == {}
-
-
-@pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_are_carried_out(tmp_path, seed):
@@ -124,7 +105,7 @@ def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurre
     bounds = replace(
         rules.bounds, most=replace(rules.bounds.most, workers=3), quota=ResourceBudget(cpu=6.0, memory=2**40)
     )
-    config = PlanningConfig(sample_steps=20, sample_s=2.0, between_changes_s=1.0, extra_workers=0)
+    config = PlanningConfig(sample_steps=20, sample_s=2.0, between_changes_s=1.0)
     in_step = replace(spec(), sync="bsp", planning=replace(rules, bounds=bounds, config=config))
     script = group_counting.COUNTING.replace("else pause_s)", "else 0.002 * len(x))")
     ids = counting.draw(np.random.default_rng(7), 3000 * BATCH)

@@ -25,8 +25,6 @@ plans = st.builds(
     cost=st.floats(0, 1e9),
     throughput=st.none() | st.floats(allow_nan=False),
     stage=st.none() | st.sampled_from(PlanningStage),
-    extra_workers=st.integers(0, 9),
-    server_cpus=st.lists(st.tuples(st.integers(0, 9), st.floats(0.1, 9)), max_size=2).map(tuple),
 )
 advices = st.builds(
     Advice,

@@ -1,6 +1,6 @@
 """Pure. Detects when a job needs a decision, names the cause, and picks the policy that the settings assign to it.
 
-The lookup of a policy tries event and cause ("slow/hot server"), then the event ("slow"), then the brain's default.
+The lookup of a policy tries event and cause ("slow/straggler"), then the event ("slow"), then the brain's default.
 Next: `brain.decide.cluster_state`.
 """
 
@@ -149,7 +149,7 @@ def _cause(kind: EventKind, view: JobView) -> str:
 
 
 def _cause_of_slowness(view: JobView) -> str:
-    for trouble in (FindingKind.STRAGGLER, FindingKind.HOT_SERVER, FindingKind.SLOW_SERVER):
+    for trouble in (FindingKind.STRAGGLER, FindingKind.SLOW_SERVER):
         if any(finding.trouble is trouble for finding in view.findings):
             return str(trouble)
     for kind in (RoleKind.SERVER, RoleKind.WORKER):

@@ -225,9 +225,8 @@ SECRET = ".springtide/brain/secret"
 def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
     """Return the adviser that the rules name. A key distinguishes jobs with the same name, even across masters."""
     assert rules.bounds is not None
-    quota, most, where = rules.bounds.quota, rules.bounds.most, rules.adviser
-    beyond = rules.config.extra_workers * most.worker_cpu  # low-priority workers use only cores that others leave idle
-    own = EmbeddedAdviser(where.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
+    where = rules.adviser
+    own = EmbeddedAdviser(where.history, rules.config, rules.bounds.quota)
     if not where.brain:
         return own
     secret = config.read_secret(str(pathlib.Path(where.secret_file or SECRET)), "the brain's secret")

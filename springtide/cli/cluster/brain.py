@@ -110,7 +110,7 @@ def serve(
 ) -> int:
     """Serve a brain until Ctrl-C. It keeps jobs and promises in its database, so a restart loses nothing."""
     logs.log_to_stderr(debug=debug)
-    algorithms = triggers.checked(pairs("--on", on, "oom=static or 'slow/hot server=static'"))
+    algorithms = triggers.checked(pairs("--on", on, "oom=static or 'slow/straggler=static'"))
     for name in {policy, *algorithms.values()}:
         registry.load(name)  # report a wrong name now
     config = planning_config(pairs("--planning", planning, "rho=1"), policy)
@@ -192,9 +192,9 @@ def parse_capacity(text: str) -> ResourceBudget:
 
 
 def planning_config(given: Mapping[str, str], policy: str) -> PlanningConfig:
-    own = PlanningConfig(policy=policy, extra_workers=0)  # workers beyond a quota only if the settings ask for them
     found: PlanningConfig
-    (found,) = field_overrides.changed(given, (own, field_overrides.planning_fields(policy=False)))
+    settable = field_overrides.planning_fields(policy=False)
+    (found,) = field_overrides.changed(given, (PlanningConfig(policy=policy), settable))
     return found
 
 

@@ -88,8 +88,6 @@ def member_row(member: MemberView, gpu: int = 0) -> str:
         limits.append(f"cpu {usage.cpu_limit:g}")
     if usage and usage.memory_limit is not None:
         limits.append(f"memory {show_memory(usage.memory_limit)}")
-    if member.low:
-        limits.append("low priority")
     held = f"  {gpu_text(member) or '-':>{gpu}}" if gpu else ""
     head = f"{member.role!s:<14} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}{held}"
     return f"{head}  {', '.join(limits) or 'none'}"

@@ -23,8 +23,6 @@ class ProcessLimits:
     gpu: float | None = None
     """GPU of the process: 1, a share of one GPU such as 0.5, or 0 for none. None means that nothing is reserved: the
     process may use GPUs of its host beside other processes."""
-    low: bool = False
-    """Low priority: the process gets only CPU that other processes leave idle."""
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not LEAST_CPU <= self.cpu < math.inf:
@@ -37,11 +35,6 @@ class ProcessLimits:
     @property
     def any(self) -> bool:
         return self.cpu is not None or self.memory is not None
-
-    @property
-    def shared_out(self) -> bool:
-        """Return True if the CPU share of the process differs from the default."""
-        return self.cpu is not None or self.low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

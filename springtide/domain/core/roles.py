@@ -126,9 +126,6 @@ class WantedRole:
     memory: int | None = None
     after_s: float = 0.0
     """Seconds to wait before the start, counted from the first poll that names this incarnation."""
-    low: bool = False
-    """True for a worker beyond the quota. During this whole incarnation, it gets only CPU that other processes leave
-    idle."""
     joined: bool = False
     """True if this incarnation has joined, which proves that it was started."""
 

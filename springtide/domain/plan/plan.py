@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from springtide import errors
-from springtide.domain.core.shape import ResourceBudget, Shape
+from springtide.domain.core.shape import Shape
 from springtide.domain.plan.view import JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningStage
 
@@ -28,29 +28,12 @@ class ShapePlan:
     """Expected samples per second; None if not predicted."""
     stage: PlanningStage | None = None
     """Stage that begins when the plan is applied; None keeps the current stage."""
-    extra_workers: int = 0
-    """Additional low-priority workers beyond the job's quota, which are removed when other jobs need their
-    resources."""
-    server_cpus: tuple[tuple[int, float], ...] = ()
-    """Rank and cores of each server whose cores differ from the shape."""
 
     def __post_init__(self) -> None:
         if not self.reason:
             raise errors.BadInput(f"plan for {self.job}: it has no reason")
-        if math.isnan(self.gain) or not 0 <= self.cost < math.inf or self.extra_workers < 0:
-            raise errors.BadInput(
-                f"plan for {self.job}: gain {self.gain:g}, cost {self.cost:g}, {self.extra_workers} extra workers"
-            )
-
-    @property
-    def takes(self) -> ResourceBudget:
-        """Return all resources of the plan: its shape, extra workers, and enlarged servers."""
-        shape = self.shape
-        hot = sum(cpu - shape.server_cpu for _, cpu in self.server_cpus)
-        return ResourceBudget(
-            cpu=max(0.0, shape.cpu + hot) + self.extra_workers * shape.worker_cpu,
-            memory=shape.memory + self.extra_workers * shape.worker_memory,
-        )
+        if math.isnan(self.gain) or not 0 <= self.cost < math.inf:
+            raise errors.BadInput(f"plan for {self.job}: gain {self.gain:g}, cost {self.cost:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,6 @@ class PodWish:
     """Cores. Default: no limit."""
     memory: int | None = None
     """Bytes. Default: no limit."""
-    low: bool = False
-    """True for a worker beyond the quota, which other pods may preempt."""
 
     def __post_init__(self) -> None:
         if self.role not in RANKED:

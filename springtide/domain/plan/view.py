@@ -20,7 +20,6 @@ class FindingKind(StrEnum):
     """Kind of problem that a guard has found."""
 
     STRAGGLER = "straggler"
-    HOT_SERVER = "hot server"
     SLOW_SERVER = "slow server"
     MEMORY = "memory"
     OOM = "out of memory"
@@ -106,8 +105,6 @@ class JobView:
     """User, priority and features."""
     shape: Shape | None = None
     """Current shape; None if nothing runs yet."""
-    extra_workers: int = 0
-    """Low-priority workers beyond the quota. Their resources count as free for other jobs."""
     requested: Shape | None = None
     """Shape that the user requested, if any."""
     need: MemoryNeed = NO_NEED
@@ -124,15 +121,6 @@ class JobView:
     def __post_init__(self) -> None:
         if not self.name:
             raise errors.BadInput("a job without a name")
-        if self.extra_workers < 0:
-            raise errors.BadInput(f"job {self.name}: {self.extra_workers} extra workers; expected 0 or more")
-
-    @property
-    def at_work(self) -> Shape | None:
-        """Return the shape including workers beyond the quota. Measurements refer to this shape."""
-        if self.shape is None or not self.extra_workers:
-            return self.shape
-        return replace(self.shape, workers=self.shape.workers + self.extra_workers)
 
     def used_by(self, kind: RoleKind) -> tuple[RoleUse, ...]:
         return tuple(use for use in self.uses if use.role.kind is kind)

@@ -227,8 +227,6 @@ class PodOptions:
     token."""
     priority_class: str = ""
     """PriorityClass of all pods of the job."""
-    low_priority_class: str = ""
-    """PriorityClass of workers beyond the quota."""
     scheduler_name: str = ""
     """Scheduler of the pods. Default: that of the cluster."""
     node_selector: Mapping[str, str] = field(default_factory=dict)

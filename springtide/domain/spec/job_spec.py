@@ -82,8 +82,6 @@ class GuardRules:
     """A server whose tables work for less than this share of the time cannot slow the job down."""
     busy: float = 0.8
     """Share of its CPU above which a server has none to spare."""
-    most_cpu: float = 32.0
-    """Maximum cores that a hot server gets, where the platform can change limits."""
     window_s: float = 5.0
     """Seconds of recent activity by which servers are compared."""
     times: int = 3

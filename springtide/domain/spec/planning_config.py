@@ -44,8 +44,6 @@ class SizeSettings:
     """C_max: maximum cores of one worker or server."""
     server_cpu: float = 16.0
     """s: cores of each server once a job has its size."""
-    extra_workers: int = 2
-    """Maximum number of low-priority workers beyond the quota, which use idle server CPU."""
     busy_server: float = 0.9
     """Share of its CPU above which a server gets more CPU while sampling."""
 
@@ -92,7 +90,7 @@ class PlanningConfig(ChangeSettings, SizeSettings, StartSettings):
         above_zero = ("epsilon", "total_cpu", "node_cpu", "server_cpu", "payback")
         validation.check_range(self, *above_zero, above=0, of="planning: ")
         shares = ("least_gain", "least_saving", "least_marginal")
-        counts = ("exact_seconds", "exact_options", "extra_workers", "sample_steps", "sample_s", "between_changes_s")
+        counts = ("exact_seconds", "exact_options", "sample_steps", "sample_s", "between_changes_s")
         validation.check_range(self, *shares, *counts, least=0, of="planning: ")
         validation.check_range(self, "similar", least=1, of="planning: ")
         if not 0 < self.busy_server <= 1:

@@ -84,8 +84,6 @@ class WorkersScaled(JobEvent, frozen=True):
     """True for a move of the current plan. Any other change drops the plan."""
     pinned: bool = False
     """True if the user set the number. Plans then keep it."""
-    extra: int = 0
-    """Number of low-priority workers beyond the quota, among `workers`."""
 
 
 class ServersScaled(JobEvent, frozen=True):
@@ -120,9 +118,6 @@ class PlanTaken(JobEvent, frozen=True):
     shape: Shape
     stage: PlanningStage
     why: str
-    cpus: tuple[tuple[int, float], ...] = ()
-    """CPU limits of servers that differ from the shape, by rank."""
-    extra_workers: int = 0
 
 
 class PlanEnded(JobEvent, frozen=True):
@@ -156,15 +151,6 @@ class EvictionNoticed(JobEvent, frozen=True):
     why: str
     empty: bool = False
     """For a server: True if other servers own all its slots and every worker uses a placement without it."""
-
-
-class ServerGranted(JobEvent, frozen=True):
-    """Change the CPU limit of one server, for this and later incarnations."""
-
-    rank: int
-    cpu: float
-    """CPU limit in cores."""
-    why: str
 
 
 class ServerEmptied(JobEvent, frozen=True):

@@ -76,11 +76,6 @@ class PlanState:
     sizes: dict[RoleKind, RoleSize]
     target: Shape | None = None
     """Target shape of the current plan; None without a plan."""
-    cpus: tuple[tuple[int, float], ...] = ()
-    extra_target: int = 0
-    """Number of low-priority workers that the plan adds to its shape."""
-    extra: int = 0
-    """Present number of low-priority workers. The job's number of workers includes them, its shape does not."""
     asked: tuple[str, ...] = ()
     why: str = ""
     changed_at: float | None = None
@@ -103,11 +98,9 @@ class PlanState:
     def accept(self, event: events.PlanTaken, at: float) -> str:
         self.epoch += 1
         self.changed_at = at
-        self.target, self.cpus, self.asked = event.shape, event.cpus, ()
-        self.extra_target = event.extra_workers
+        self.target, self.asked = event.shape, ()
         self.stage, self.why = event.stage, event.why
-        low = f", plus {event.extra_workers} low-priority workers" if event.extra_workers else ""
-        return f"plan: {event.shape}{low}"
+        return f"plan: {event.shape}"
 
     def end(self, event: events.PlanEnded) -> str:
         """End the plan, and return the decision text; empty if there is nothing to report."""
@@ -124,7 +117,7 @@ class PlanState:
         self.drop()
 
     def drop(self) -> None:
-        self.target, self.cpus, self.asked, self.extra_target = None, (), (), self.extra
+        self.target, self.asked = None, ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -285,7 +278,7 @@ class JobCore:
         if self.phase is JobPhase.DRAINING:
             raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
 
-    def add_role(self, role: Role, *, at: float, low: bool = False) -> RoleNode:
+    def add_role(self, role: Role, *, at: float) -> RoleNode:
         """Ask for a process of this role: a new role, or a new incarnation of a removed role."""
         if str(role) in self.nodes:
             node = self.nodes[str(role)]
@@ -295,7 +288,7 @@ class JobCore:
         else:
             node = self.nodes[str(role)] = RoleNode(role=role, since=at, heard_at=at)
         size = self.planned.sizes.get(role.kind, RoleSize(memory=self.spec.worker_memory))
-        node.cpu, node.memory, node.low = size.cpu, size.memory, low
+        node.cpu, node.memory = size.cpu, size.memory
         return node
 
     def relaunch(self, node: RoleNode, verdict: Relaunch, after_s: float, at: float) -> None:

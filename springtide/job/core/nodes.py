@@ -115,8 +115,6 @@ class RoleNode:
     memory: int | None = None
     after_s: float = 0.0
     """Delay before this incarnation may start, in seconds."""
-    low: bool = False
-    """True for a low-priority worker beyond the quota. Such workers are removed first."""
     history: list[str] = field(default_factory=list)
 
     def move(self, to: NodeState, *, at: float, why: str) -> None:
@@ -150,7 +148,6 @@ class RoleNode:
             cpu=self.cpu,
             memory=self.memory,
             after_s=self.after_s,
-            low=self.low,
             joined=self.state is not NodeState.EXPECTED,
         )
 

@@ -31,9 +31,9 @@ def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, 
 
 def _replace_worker(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
     node.move(NodeState.DRAINING, at=at, why=why)
-    new = roles.worker_change(state.nodes, state.workers, extra=state.planned.extra)
+    new = roles.worker_change(state.nodes, state.workers)
     roles.add_workers(state, new, at)
-    instead = ", ".join(str(role) for role in (*new.add, *new.add_low)) or "nobody"
+    instead = ", ".join(str(role) for role in new.add) or "nobody"
     return [state.decide(f"{instead} in place of {node.role}, which finishes its batch and leaves", why)]
 
 
@@ -107,7 +107,7 @@ def requests_due(state: JobCore, *, at: float) -> list[events.JobEvent]:
     why = f"a host may have room by now; the last request failed: {short.why}"
     requests: list[events.JobEvent] = []
     if short.workers:
-        requests.append(events.WorkersScaled(state.workers + short.workers, why, extra=state.planned.extra))
+        requests.append(events.WorkersScaled(state.workers + short.workers, why))
     if short.servers and state.safety.placed:
         requests.append(events.ServersScaled(state.servers_wanted + short.servers, why))
     if short.data_workers and not state.feeding.given_up:
@@ -116,16 +116,14 @@ def requests_due(state: JobCore, *, at: float) -> list[events.JobEvent]:
 
 
 def _without_worker(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction] | None:
-    others = [other for other in state.of_kind(RoleKind.WORKER) if other is not node and not other.low]
+    others = [other for other in state.of_kind(RoleKind.WORKER) if other is not node]
     working = any(other.active or (other.departure.finished and not other.departure.removed) for other in others)
-    if not node.low and not working:
+    if not working:
         return None
     node.remove(at=at, why=str(ended))
-    state.planned.extra -= node.low
-    # at least one regular worker: workers whose script has ended may be missing from the count
-    state.workers = max(state.planned.extra + 1, state.workers - 1)
+    state.workers = max(1, state.workers - 1)  # workers whose script has ended may be missing from the count
     state.planned.note_change(at, planned=False, asked="workers")
-    why = str(ended) if node.low else state.short.note(node, ended, at, workers=1)
+    why = state.short.note(node, ended, at, workers=1)
     state.run_if_ready(at)
     what = f"continue with {state.workers} worker{'' if state.workers == 1 else 's'}, without {node.role}"
     fence = actions.FenceWorker(node.role, node.incarnation, str(ended))

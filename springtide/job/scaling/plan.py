@@ -62,14 +62,14 @@ def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
 def moves_into_bounds(state: JobCore, why: str) -> list[events.WorkersScaled | events.ServersScaled]:
     """Return the moves that bring the job into its bounds. The servers of a bsp group stay."""
     moves: list[events.WorkersScaled | events.ServersScaled] = []
-    extra, limits = state.planned.extra, state.planned.limits
-    now = {"servers": state.servers_wanted, "workers": state.workers - extra}
+    limits = state.planned.limits
+    now = {"servers": state.servers_wanted, "workers": state.workers}
     inside = {name: max(limits[name][0], min(now[name], limits[name][1])) for name in now if name in limits}
     other_servers = inside.get("servers", now["servers"]) != now["servers"]
     if other_servers and state.safety.placed and not state.bsp.in_step:
         moves.append(events.ServersScaled(inside["servers"], why))
     if inside.get("workers", now["workers"]) != now["workers"]:
-        moves.append(events.WorkersScaled(inside["workers"] + extra, why, extra=extra))
+        moves.append(events.WorkersScaled(inside["workers"], why))
     return moves
 
 
@@ -79,7 +79,7 @@ def shape_of(state: JobCore) -> Shape:
     assert bounds is not None
     sizes = state.planned.sizes
     return Shape(
-        workers=state.workers - state.planned.extra,
+        workers=state.workers,
         servers=state.servers_wanted,
         worker_cpu=sizes[RoleKind.WORKER].cpu or bounds.least.worker_cpu,
         server_cpu=sizes[RoleKind.SERVER].cpu or bounds.least.server_cpu,
@@ -147,14 +147,9 @@ def next_move(state: JobCore) -> events.JobEvent | None:
     target = planned.target
     if target is None:
         return None
-    extra, extra_target = planned.extra, planned.extra_target
-    if extra > extra_target:
-        return _lend_workers(state, now, extra_target)
     fields = next_fields(now, target, _room(state, now, target))
-    if fields is None and extra < extra_target and "extra_workers" not in planned.asked:
-        return _lend_workers(state, now, extra_target)
     if fields is None:
-        return _next_server(state)
+        return events.PlanEnded(planned.stage)
     if fields[0] in planned.asked:
         got, asked = getattr(now, fields[0]), getattr(target, fields[0])
         return events.PlanEnded(planned.stage, f"{fields[0]}: the plan asked for {asked:g}, and the job got {got:g}")
@@ -189,26 +184,10 @@ def changed(now: Shape, target: Shape, fields: Fields) -> Shape:
 def _event(state: JobCore, fields: Fields, target: Shape) -> events.JobEvent:
     why = f"the plan is {target}"
     if fields == WORKERS:
-        extra = state.planned.extra
-        return events.WorkersScaled(target.workers + extra, why, planned=True, extra=extra)
+        return events.WorkersScaled(target.workers, why, planned=True)
     if fields == SERVERS:
         return events.ServersScaled(target.servers, why, planned=True)
     kind = RoleKind.WORKER if fields == WORKER_SIZE else RoleKind.SERVER
     cpu, memory = (getattr(target, name) for name in fields)
     limited = state.planned.sizes[kind].cpu is not None
     return events.RolesResized(kind, cpu if limited else None, memory or None, why)
-
-
-def _lend_workers(state: JobCore, now: Shape, extra: int) -> events.JobEvent:
-    return events.WorkersScaled(now.workers + extra, state.planned.why, planned=True, extra=extra)
-
-
-def _next_server(state: JobCore) -> events.JobEvent:
-    """Return the next change of a server's individual CPU limit, or the end of the plan after the last server."""
-    nodes = {node.role.rank: node for node in state.of_kind(RoleKind.SERVER) if node.active}
-    for rank, cpu in state.planned.cpus:
-        if rank in nodes and nodes[rank].cpu not in (None, cpu):
-            return events.ServerGranted(
-                rank, cpu, f"the plan is {state.planned.target}, with another limit for this server"
-            )
-    return events.PlanEnded(state.planned.stage)

@@ -23,15 +23,12 @@ class RoleChange:
     drop: tuple[RoleNode, ...] = ()
     """Workers that have not joined yet, and have nothing to finish."""
     add: tuple[Role, ...] = ()
-    add_low: tuple[Role, ...] = ()
-    """Low-priority workers beyond the quota that join."""
 
     def __str__(self) -> str:
         parts = [
             f"{verb} {', '.join(str(role) for role in roles)}"
             for verb, roles in (
                 ("add", self.add),
-                ("add with low priority", self.add_low),
                 ("drain", [node.role for node in self.drain]),
                 ("drop", [node.role for node in self.drop]),
             )
@@ -40,32 +37,28 @@ class RoleChange:
         return ", ".join(parts) or "no role changes"
 
 
-def worker_change(roles: dict[str, RoleNode], workers: int, *, extra: int = 0) -> RoleChange:
+def worker_change(roles: dict[str, RoleNode], workers: int) -> RoleChange:
     """Return the change from the active workers to `workers`: the highest ranks leave, the lowest free ranks join.
 
-    `extra` of the workers have low priority. A running worker keeps its priority. A worker whose script has ended does
-    not count, and its rank is not used again.
+    A worker whose script has ended does not count, and its rank is not used again.
     """
-    if workers - extra < 1:
+    if workers < 1:
         raise errors.BadInput(f"{workers} workers: a job needs at least one; `springtide stop` ends it")
     own = nodes.of_kind(roles, RoleKind.WORKER)
     active = [node for node in own if node.active]
-    usual, low = [node for node in active if not node.low], [node for node in active if node.low]
-    leaving = [*usual[workers - extra :], *low[extra:]]
+    leaving = active[workers:]
     removed = [node.role for node in own if node.state is NodeState.GONE and node.departure.removed]
     new = [Role(RoleKind.WORKER, rank) for rank in range(len(own), len(own) + workers)]
-    free, first = [*removed, *new], max(0, workers - extra - len(usual))
     return RoleChange(
         drain=tuple(node for node in leaving if node.state is NodeState.JOINED),
         drop=tuple(node for node in leaving if node.state is NodeState.EXPECTED),
-        add=tuple(free[:first]),
-        add_low=tuple(free[first : first + max(0, extra - len(low))]),
+        add=tuple([*removed, *new][: max(0, workers - len(active))]),
     )
 
 
 def add_workers(state: JobCore, added: RoleChange, at: float) -> None:
-    for role in (*added.add, *added.add_low):
-        state.add_role(role, at=at, low=role in added.add_low)
+    for role in added.add:
+        state.add_role(role, at=at)
 
 
 def scale_workers(state: JobCore, event: events.WorkersScaled, made: RoleChange, at: float) -> list[actions.JobAction]:
@@ -76,10 +69,7 @@ def scale_workers(state: JobCore, event: events.WorkersScaled, made: RoleChange,
         node.remove(at=at, why=event.why)
         fences.append(actions.FenceWorker(node.role, node.incarnation, event.why))
     add_workers(state, made, at)
-    lent = event.planned and event.extra != state.planned.extra
-    state.planned.extra = event.extra
-    asked = "extra_workers" if lent else "workers"
-    state.planned.note_change(at, planned=event.planned, asked=asked, pinned=event.pinned)
+    state.planned.note_change(at, planned=event.planned, asked="workers", pinned=event.pinned)
     before, state.workers, state.short.workers = state.workers, event.workers, 0
     when = ", and form a new bsp group before the next shard" if state.bsp.members else ""
     decision = state.decide(f"scale from {before} to {event.workers} workers: {made}{when}", event.why)
@@ -88,11 +78,11 @@ def scale_workers(state: JobCore, event: events.WorkersScaled, made: RoleChange,
 
 MOST_SERVERS = 64  # limit on servers that the master adds by itself
 Reasoned = tuple[str, str]
-ServerChange = events.ServersScaled | events.ServerReplaced | events.ServerGranted
+ServerChange = events.ServersScaled | events.ServerReplaced
 
 
 def change_servers(state: JobCore, event: ServerChange, at: float) -> Reasoned:
-    """Change the number, the members or the limits of servers. Raise BadInput if that is impossible now."""
+    """Change the number or the members of servers. Raise BadInput if that is impossible now."""
     state.refuse_if_draining()
     if not state.safety.placed:
         raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")
@@ -101,8 +91,6 @@ def change_servers(state: JobCore, event: ServerChange, at: float) -> Reasoned:
             return scale_servers(state, event, at)
         case events.ServerReplaced():
             return replace_server(state, event, at)
-        case events.ServerGranted():
-            return grant_server(state, event)
 
 
 def scale_servers(state: JobCore, event: events.ServersScaled, at: float) -> Reasoned:
@@ -143,13 +131,6 @@ def replace_server(state: JobCore, asked: events.ServerReplaced, at: float) -> R
     new.coming, new.cpu, new.memory = True, node.cpu, node.memory
     first = ", and move its slots to its peers at once" if asked.at_once else ""
     return f"replace {node.role} by {new.role}{first}", asked.why
-
-
-def grant_server(state: JobCore, more: events.ServerGranted) -> Reasoned:
-    """Change the CPU limit of a server. The process keeps running, and its agent changes the limit if it can."""
-    node = state.node(Role(RoleKind.SERVER, more.rank))
-    before, node.cpu = node.cpu, more.cpu
-    return f"give {node.role} {more.cpu:.2g} CPUs instead of {before or 0:.2g}", more.why
 
 
 def give_up_server(state: JobCore, node: RoleNode, why: str, at: float) -> Reasoned:

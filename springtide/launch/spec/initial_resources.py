@@ -122,7 +122,6 @@ def rules_of(
     job: ElasticJob, capacity: PlatformCapacity, limits: ShapeBounds, *, history: str, key: str = ""
 ) -> PlanRules:
     own = PlanningConfig(
-        extra_workers=0,
         total_cpu=limits.quota.cpu,
         node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu),
         server_cpu=limits.most.server_cpu,

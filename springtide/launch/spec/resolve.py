@@ -169,7 +169,7 @@ def resolve(
         ),
         cache=cache_rules.rules(job.cache, allocation=job.allocation or None, staleness=job.cache_staleness),
         stragglers=straggler_rules(job),
-        guards=guards(job, sizes),
+        guards=GuardRules(memory=job.guards, servers=job.guards),
         feeding=feeds(job, capacity),
         online=online_of(job, cores=cores, on_gpus=room.gpu_workers(capacity, job.workers, job.quota)),
     )
@@ -221,11 +221,6 @@ def straggler_rules(job: ElasticJob) -> StragglerRules:
     rules: StragglerRules
     (rules,) = field_overrides.changed(job.stragglers, (StragglerRules(), names), option="--straggler")
     return rules
-
-
-def guards(job: ElasticJob, sizes: initial_resources.InitialSizes) -> GuardRules:
-    rules, bounds = GuardRules(memory=job.guards, servers=job.guards), sizes.planning.bounds
-    return replace(rules, most_cpu=bounds.most.server_cpu) if bounds is not None else rules
 
 
 def find_script(script: pathlib.Path) -> pathlib.Path:

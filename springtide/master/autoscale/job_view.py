@@ -56,8 +56,7 @@ def view(sources: ViewSources, *, now: float) -> JobView | None:
         facts=found,
         bounds=bounds(state, book.largest_group),
         identity=replace(state.spec.planning.identity, features=features(sources.record, found)),
-        shape=era.own,
-        extra_workers=era.extra,
+        shape=era.shape,
         requested=first_shape(state),
         need=need(sources),
         progress=TrainingProgress(
@@ -230,7 +229,5 @@ def _unmended(event: events.JobEvent, why: str) -> list[GuardFinding]:
             return [GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER), why=why, servers=wanted)]
         case events.ServerReplaced(rank):
             return [GuardFinding(trouble=FindingKind.SLOW_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
-        case events.ServerGranted(rank):
-            return [GuardFinding(trouble=FindingKind.HOT_SERVER, role=Role(RoleKind.SERVER, rank), why=why)]
         case _:
             return []

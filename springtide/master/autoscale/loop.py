@@ -79,7 +79,7 @@ class Autoscaler:
 
     @property
     def shape(self) -> Shape | None:
-        return self.watching.era.own if self.watching.era else None
+        return self.watching.era.shape if self.watching.era else None
 
     @property
     def settled(self) -> bool:
@@ -99,7 +99,7 @@ class Autoscaler:
         why = plan.unsettled(state, moving=self._migration.moving)
         nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
         shape = None if why or state.planned.target is not None else plan.shape_of(state)
-        self.watching.poll(shape, nodes, usage, at=now, extra=state.planned.extra)
+        self.watching.poll(shape, nodes, usage, at=now)
         if state.phase.over:
             self._conclude()
         elif not why and state.planned.target is not None:
@@ -199,8 +199,7 @@ class Autoscaler:
         if by_now is None or plan.unsettled(self._context.state, moving=self._migration.moving):
             return  # recovery and the end of the job take precedence
         self._content = False
-        rules = replace(self._rules.config, extra_workers=0) if self._context.state.bsp.in_step else self._rules.config
-        wrong = acceptance.refused(advice, by_now, rules, epoch=self._context.state.planned.epoch, now=now)
+        wrong = acceptance.refused(advice, by_now, self._rules.config, epoch=self._context.state.planned.epoch, now=now)
         if wrong:
             return self._log_plan("refused", advice.plan, wrong)
         self.data_cores = advice.data_cores
@@ -222,12 +221,8 @@ class Autoscaler:
 
     def _take(self, plan: ShapePlan, notes: tuple[str, ...]) -> None:
         stage = self._context.state.planned.stage
-        ranks = [node.role.rank for node in job_view.servers(self._context.state)]
-        cpus = tuple((ranks[place], cpu) for place, cpu in plan.server_cpus if place < len(ranks))
         self._log_plan("taken", plan, plan.reason, notes=notes)
-        self._apply(
-            events.PlanTaken(plan.shape, plan.stage or stage, plan.reason, cpus=cpus, extra_workers=plan.extra_workers)
-        )
+        self._apply(events.PlanTaken(plan.shape, plan.stage or stage, plan.reason))
 
     def _apply(self, event: events.JobEvent) -> None:
         try:

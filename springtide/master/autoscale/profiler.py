@@ -5,7 +5,7 @@ Out: readings for `planning.perf_model.profiles`. Nothing is journaled: a master
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
@@ -33,13 +33,7 @@ class ShapePeriod:
     """The period in which the job has had its present shape with all roles running."""
 
     shape: Shape
-    """Shape of all roles that work, including workers of low priority."""
     since: float
-    extra: int = 0
-
-    @property
-    def own(self) -> Shape:
-        return replace(self.shape, workers=self.shape.workers - self.extra)
 
 
 class Profiler:
@@ -67,15 +61,12 @@ class Profiler:
         while self._readings[0].at < at - KEPT_S:
             self._readings.popleft()
 
-    def poll(
-        self, shape: Shape | None, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage], *, at: float, extra: int = 0
-    ) -> None:
+    def poll(self, shape: Shape | None, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage], *, at: float) -> None:
         """Observe the job at every tick. `shape` is None while the job changes or recovers."""
         self._see_launches(nodes, at)
-        if self.era is None or self.era.own != shape or self.era.extra != extra:
+        if self.era is None or self.era.shape != shape:
             self._close()
-            work = None if shape is None else replace(shape, workers=shape.workers + extra)
-            self.era = None if work is None else ShapePeriod(shape=work, since=at, extra=extra)
+            self.era = None if shape is None else ShapePeriod(shape=shape, since=at)
         if self.era is not None and at >= self.era.since + self._rules.settle_s and self._warm(self.era.shape):
             self._see_use(usage, at)
 
@@ -99,8 +90,7 @@ class Profiler:
 
     def _close(self) -> None:
         """End the period of this shape, and keep its last few windows."""
-        # no readings with low-priority workers, which only use CPU that others leave idle
-        if self.era is not None and self._readings and not self.era.extra:
+        if self.era is not None and self._readings:
             batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
             own = self.window(max(1, batch)).own()
             self._before = [*self._before, *own[-KEPT_WINDOWS:]][-KEPT_PROFILES:]

@@ -82,8 +82,6 @@ class ServerGuards:
         self._rest_until = 0.0
         self.ahead: tuple[memory.MemoryForecast, ...] = ()
         self.refused: tuple[float, events.JobEvent, str] | None = None
-        self._per_worker = 0.0
-        """Highest total CPU use of the servers so far, divided by the number of workers."""
 
     @property
     def rules(self) -> GuardRules:
@@ -227,14 +225,12 @@ class ServerGuards:
         if worst is not None:
             return events.ServerReplaced(worst.rank, worst.why, at_once=self._peers_have_room(worst.rank, nodes, usage))
         paces = [one for node in nodes if (one := self._pace(node, usage)) is not None]
-        workers = sum(node.state is NodeState.JOINED for node in self._record.state.of_kind(RoleKind.WORKER))
-        self._per_worker = max(self._per_worker, sum(pace.cpu for pace in paces) / max(1, workers))
         for verdict in hot_servers.judge(paces, self.rules):
             watched = self._watched[verdict.rank]
             watched.blamed = watched.blamed + 1 if verdict.cause is not hot_servers.Cause.NONE else 0
             if watched.blamed >= self.rules.times:
                 if verdict.cause is hot_servers.Cause.HOT:
-                    return self._relieve(verdict, paces, workers)
+                    return events.DecisionMade(f"move slots away from server-{verdict.rank}", verdict.why)
                 return events.ServerReplaced(verdict.rank, verdict.why)
         return None
 
@@ -261,23 +257,6 @@ class ServerGuards:
             throttled=(last.throttled_s - first.throttled_s) / seconds,
             seconds=seconds,
         )
-
-    def _relieve(
-        self, verdict: hot_servers.ServerVerdict, paces: list[hot_servers.ServerPace], workers: int
-    ) -> events.JobEvent:
-        hot = next(pace for pace in paces if pace.rank == verdict.rank)
-        relief = hot_servers.relieve(
-            hot,
-            paces,
-            self.rules,
-            heaviest=self._rollout.heaviest_on(verdict.rank),
-            per_worker=self._per_worker,
-            workers=workers,
-        )
-        why = f"{verdict.why}; {relief.why}"
-        if relief.cpu is None:
-            return events.DecisionMade(f"move slots away from server-{verdict.rank}", why)
-        return events.ServerGranted(verdict.rank, relief.cpu, why)
 
     def _peers_have_room(self, rank: int, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> bool:
         others = [usage.get(node.role) for node in nodes if node.role.rank != rank]

@@ -120,10 +120,6 @@ class SlotMigration:
     def bytes_on(self, rank: int) -> float:
         return sum(self._loads.bytes.get(slot, 0.0) for slot in self._slots_of(rank))
 
-    def heaviest_on(self, rank: int) -> float:
-        heaviest = max((self._loads.requests.get(slot, 0.0) for slot in self._slots_of(rank)), default=0.0)
-        return heaviest / max(sum(self._loads.requests.values()), 1e-9)
-
     def _slots_of(self, rank: int) -> tuple[int, ...]:
         placed = self._record.slots.placement
         return placed.slots_of(rank) if placed is not None else ()

@@ -1,4 +1,4 @@
-"""Pure. Finds servers that slow the job down: hot (move slots away, or grant CPU) or slow (replace the server).
+"""Pure. Finds servers that slow the job down: hot (move slots away) or slow (replace the server).
 
 A hot server has more load than its peers and no spare CPU. A slow server has no more load than its peers, but each key
 takes far longer, or its machine throttles it nearly all the time.
@@ -100,38 +100,6 @@ def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict
 def _whole_periods(use: CpuQuotaUse) -> float:
     """Return the share of time in periods that were certainly throttled from start to end."""
     return max(0.0, min(1.0, use.throttled) - PERIOD_S / use.seconds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relief:
-    """Remedy for a hot server."""
-
-    cpu: float | None
-    """New CPU limit in cores; None means that slots move instead."""
-    why: str
-
-
-def relieve(
-    hot: ServerPace, paces: Sequence[ServerPace], rules: GuardRules, *, heaviest: float, per_worker: float, workers: int
-) -> Relief:
-    """Return the relief for a hot server: move slots if that levels the load, otherwise more CPU.
-
-    The CPU is s = min(s_hot / s_total * s_one * workers, most). `heaviest` is the share of all requests on the server's
-    heaviest slot. `per_worker` (s_one) is the number of cores that all servers together use per worker while servers
-    are not the bottleneck. The usage of a server at its limit does not show its demand, so it gets at least 1.5 times
-    its limit.
-    """
-    others = max(1, len(paces) - 1)
-    alone = heaviest * others / max(1.0 - heaviest, 1e-9)
-    reason = f"its heaviest slot alone has {alone:.1f} times the load of a peer"
-    if alone <= rules.hotter or hot.cpu_limit is None:
-        return Relief(cpu=None, why=f"slots can be spread: {reason}")
-    if hot.cpu_limit >= rules.most_cpu:
-        return Relief(cpu=None, why=f"{reason}, but it has {hot.cpu_limit:g} CPUs, the most that one gets")
-    total = sum(pace.cpu for pace in paces)
-    needed = hot.cpu / total * per_worker * workers if total else 0.0
-    cpu = min(max(needed, 1.5 * hot.cpu_limit), rules.most_cpu)
-    return Relief(cpu=cpu, why=f"{reason}: moving it would only move the problem")
 
 
 def _judge_one(pace: ServerPace, others: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds, cost
+from springtide.domain.core.shape import Shape, ShapeBounds, cost
 from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView
@@ -80,15 +80,6 @@ def worker_cores(now: Shape, need: MeasuredNeed) -> float:
     return float(math.ceil(need.worker_cpu)) if need.worker_cpu > 1 else math.ceil(need.worker_cpu * 10) / 10
 
 
-def hot_server_cores(used_by_hot: float, used: float, given: float, most: float) -> float:
-    """Return the cores that a hot server should have, in proportion to its share of the servers' work."""
-    return min(used_by_hot / used * given, most)
-
-
-def extra_workers(used: float, given: float, workers: int, most: int) -> int:
-    return max(0, min(math.floor(given / (used / workers) - workers + 1e-9), most))
-
-
 SOON = 3.0
 """Multiple of the sampling time after which a job without a new size is considered sized."""
 ROOMIER = 1.5
@@ -119,20 +110,7 @@ class ReadyJob:
     """True if the job does not have its size yet. Its model is then trusted for all shapes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LentWorkers:
-    """Job that has its size plus extra workers of low priority, which stay while no other job needs their resources."""
-
-    job: JobView
-    shape: Shape
-
-    @property
-    def takes(self) -> ResourceBudget:
-        extra, shape = self.job.extra_workers, self.shape
-        return ResourceBudget(cpu=extra * shape.worker_cpu, memory=float(extra * shape.worker_memory))
-
-
-Step = PlanRequest | ReadyJob | LentWorkers | str
+Step = PlanRequest | ReadyJob | str
 
 
 def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
@@ -143,8 +121,6 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     urgent = _memory(job, job.shape, config, ahead=sized)
     if urgent is not None:
         return urgent
-    if job.extra_workers:
-        return LentWorkers(job=job, shape=job.shape)
     begun = job.progress.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not begun:
         return f"changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass between changes"
@@ -318,37 +294,6 @@ def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
     return clamp.within(replace(shape, servers=servers, server_memory=memory), job.bounds, config, need=job.need)
 
 
-def repair(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
-    """Return a plan for a job that has its size: relieve a hot server, or use idle server cores."""
-    servers, workers = measurements.use(job, RoleKind.SERVER), measurements.use(job, RoleKind.WORKER)
-    if servers is None or workers is None:
-        return "it has its size"
-    hot, calm = (
-        servers.hottest,
-        (servers.used - servers.hottest.cpu_used) / max(servers.given - servers.hottest.cpu, 1e-9),
-    )
-    if servers.count > 1 and servers.share > config.busy_server and calm < config.busy_server * servers.share:
-        most = min(config.node_cpu, job.bounds.most.server_cpu)
-        cores = round(hot_server_cores(hot.cpu_used, servers.used, servers.given, most), 1)
-        if cores >= (1 + config.least_gain) * hot.cpu and hot.role.rank < shape.servers:
-            why = f"{hot.role} uses {servers.share:.0%} of its CPU, the others {calm:.0%}: it gets {cores:g} cores"
-            return replace(_plan(job, shape, why, config, None), server_cpus=((hot.role.rank, cores),))
-    beyond = shape.cpu + shape.worker_cpu > clamp.quota(job.bounds, config).cpu
-    beyond = beyond and not job.facts.group  # not in bsp, where all workers would wait for low-priority workers
-    if beyond and workers.count <= shape.workers and servers.share <= config.busy_server:
-        extra = extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
-        if extra:
-            idle = f"servers use {servers.used / servers.given:.0%} of their CPU"
-            why = f"{idle}: {extra} workers of low priority beyond the quota"
-            return replace(_plan(job, shape, why, config, None), extra_workers=extra)
-    return "it has its size"
-
-
-def without_loan(lent: LentWorkers, config: PlanningConfig) -> ShapePlan:
-    why = f"other jobs need the resources of {lent.job.extra_workers} workers of low priority, which are removed"
-    return _plan(lent.job, lent.shape, why, config, None)
-
-
 def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: PlanningStage | None) -> ShapePlan:
     return ShapePlan(job=job.name, shape=shape, reason=why, cost=cost(shape, config.prices), stage=stage)
 
@@ -377,7 +322,7 @@ class ShapeComparison:
 def compared(job: JobView) -> ShapeComparison | None:
     """Compare with the shape before the last change; None if either shape has too few measurements."""
     since, now = job.progress.last_change_at, job.shape
-    if since is None or now is None or job.extra_workers:
+    if since is None or now is None:
         return None
     here: list[Profile] = []
     there: list[Profile] = []

@@ -54,7 +54,7 @@ def shapes(job: JobView) -> set[Shape]:
 def now(job: JobView) -> ShapeSpeed | None:
     changed_at = job.progress.last_change_at
     since = changed_at if changed_at is not None else -math.inf
-    shape = job.at_work
+    shape = job.shape
     recent = [
         profile
         for profile in job.profiles

@@ -29,17 +29,10 @@ def refused(advice: Advice, job: JobView, config: PlanningConfig, *, epoch: int,
         return ""
     if plan.job != job.name:
         return f"it is for job {plan.job}; this is {job.name}"
-    if plan.shape == job.shape and not plan.server_cpus and plan.extra_workers == job.extra_workers:
+    if plan.shape == job.shape:
         return "it changes nothing"
     if fault := plan_fault(plan, job, config):
         return fault
-    taken, quota = plan.takes, job.bounds.quota
-    # extra workers use only spare CPU, but they do use memory
-    cpu = taken.cpu - plan.extra_workers * plan.shape.worker_cpu
-    if not quota.fits(cpu, taken.memory):
-        return f"it takes {cpu:g} cores and {taken.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
-    if job.shape is not None and plan.shape == job.shape and plan.extra_workers < job.extra_workers:
-        return ""  # this removal need not wait for the minimum time between changes
     quiet = job.progress.unchanged_s(at=now)
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
     begun = job.progress.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
@@ -103,7 +96,7 @@ def without_impossible(decision: Decision, view: ClusterView, config: PlanningCo
     accepted: list[ShapePlan] = []
     for growing in (False, True):
         for plan in sound:
-            wanted, had = plan.takes, taken[plan.job]
+            wanted, had = plan.shape, taken[plan.job]
             if (wanted.cpu > had.cpu or wanted.memory > had.memory) is not growing:
                 continue
             all_cpu, all_memory = cpu + wanted.cpu - had.cpu, memory + wanted.memory - had.memory
@@ -140,17 +133,11 @@ def plan_fault(plan: object, job: JobView | None, config: PlanningConfig) -> str
     if job is None:
         return "there is no such job"
     shape = plan.shape
-    whole = (shape.workers, shape.servers, shape.worker_memory, shape.server_memory, plan.extra_workers)
+    whole = (shape.workers, shape.servers, shape.worker_memory, shape.server_memory)
     if not all(isinstance(number, int) for number in whole):
         return f"{shape.workers!r} workers, {shape.servers!r} servers; expected whole numbers (int), of bytes too"
     if not isinstance(plan.reason, str) or not math.isfinite(shape.cpu + shape.memory):
         return f"it has no reason as text, or no shape: {plan}"
     if not job.bounds.holds(plan.shape):
         return f"{plan.shape} is not within the job's bounds or quota"
-    if plan.extra_workers > config.extra_workers:
-        return f"{plan.extra_workers} extra workers; at most {config.extra_workers} may be beyond the quota"
-    most = min(job.bounds.most.server_cpu, config.node_cpu)
-    for rank, cpu in plan.server_cpus:
-        if not (0 <= rank < plan.shape.servers and 0 < cpu <= max(most, plan.shape.server_cpu)):
-            return f"server-{rank} with {cpu:g} cores; expected one of {plan.shape.servers} with at most {most:g}"
     return ""

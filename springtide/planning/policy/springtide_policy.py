@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from springtide.domain.core.shape import NOTHING, ROUNDING, ResourceBudget, Shape, cost, resources_of
+from springtide.domain.core.shape import NOTHING, ResourceBudget, Shape, cost, resources_of
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
-from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
+from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import bids as bidding
 from springtide.planning.allocate import choose
 from springtide.planning.allocate.choose import Bid
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import stages
-from springtide.planning.lifecycle.stages import LentWorkers, PlanRequest, ReadyJob
+from springtide.planning.lifecycle.stages import PlanRequest, ReadyJob
 from springtide.planning.perf_model import fit, measurements
 
 
@@ -34,10 +34,10 @@ class FreeRoom:
         has = resources_of(now)
         return ResourceBudget(cpu=max(0.0, self.cpu + has.cpu), memory=max(0.0, self.memory + has.memory))
 
-    def change(self, now: Shape | None, takes: ResourceBudget) -> None:
+    def change(self, now: Shape | None, then: Shape) -> None:
         has = resources_of(now)
-        self.cpu -= takes.cpu - has.cpu
-        self.memory -= takes.memory - has.memory
+        self.cpu -= then.cpu - has.cpu
+        self.memory -= then.memory - has.memory
 
 
 def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
@@ -45,15 +45,12 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
     jobs = {job.name: job for job in view.jobs}
     wishes: list[PlanRequest] = []
     ready: list[ReadyJob] = []
-    lent: list[LentWorkers] = []
     for job in view.jobs:
         step = stages.next_step(job, view, config)
         if isinstance(step, PlanRequest):
             wishes.append(step)
         elif isinstance(step, ReadyJob):
             ready.append(step)
-        elif isinstance(step, LentWorkers):
-            lent.append(step)
         else:
             notes.append(f"{job.name}: {step}")
     waiting: list[JobView] = []
@@ -63,7 +60,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         plan = _placed(wish, job, room, config)
         if isinstance(plan, ShapePlan):
             plans.append(plan)
-            room.change(job.shape, plan.takes)
+            room.change(job.shape, plan.shape)
         else:
             notes.append(f"{job.name}: {plan}")
             if job.shape is None:
@@ -72,7 +69,6 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         chosen, remarks = _shared_out(ready, view, room, waiting, config)
     plans += chosen
     notes += remarks
-    plans += _return_loans(lent, room, config)
     if not plans:
         return nothing(f"none of {len(view.jobs)} jobs needs a change", *notes)
     return Decision(plans=tuple(plans), why=f"{len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
@@ -95,7 +91,7 @@ def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningCon
 def _shared_out(
     ready: Sequence[ReadyJob], view: ClusterView, room: FreeRoom, waiting: Sequence[JobView], config: PlanningConfig
 ) -> tuple[list[ShapePlan], list[str]]:
-    """Let jobs with a model bid for the remaining capacity, and repair the jobs that keep their shape."""
+    """Let jobs with a model bid for the remaining capacity."""
     notes: list[str] = []
     bids: list[Bid] = []
     found = [measurements.pace_of(bidder.job, bidder.measured.throughput) for bidder in ready]
@@ -120,32 +116,4 @@ def _shared_out(
     decision = choose.choose(bids, left - reserved, config)
     if waiting and not decision.plans:
         decision = choose.choose(bids, left, config)
-    plans = list(decision.plans)
-    jobs = {bidder.job.name: bidder.job for bidder in ready}
-    for plan in plans:
-        room.change(jobs[plan.job].shape, plan.takes)
-    notes += [decision.why, *decision.notes] if bids else []
-    changed = {plan.job for plan in plans}
-    for ready_job in ready:
-        if ready_job.job.name not in changed:
-            mended = stages.repair(ready_job.job, ready_job.measured.shape, config)
-            if isinstance(mended, ShapePlan) and room.beside(ready_job.job.shape).fits(
-                mended.takes.cpu, mended.takes.memory
-            ):
-                plans.append(mended)
-                room.change(ready_job.job.shape, mended.takes)
-            elif ready_job.job.stage is not PlanningStage.ADJUSTING:
-                notes.append(f"{ready_job.job.name}: {mended if isinstance(mended, str) else mended.reason}")
-    return plans, notes
-
-
-def _return_loans(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfig) -> list[ShapePlan]:
-    """Remove low-priority workers beyond quotas if the other jobs leave no room for them."""
-    plans = []
-    for loan in lent:
-        takes = loan.takes
-        if takes.cpu > room.cpu * (1 + ROUNDING) or takes.memory > room.memory:
-            plans.append(stages.without_loan(loan, config))
-        else:
-            room.cpu, room.memory = room.cpu - takes.cpu, room.memory - takes.memory
-    return plans
+    return list(decision.plans), notes + ([decision.why, *decision.notes] if bids else [])

@@ -289,7 +289,7 @@ class Agent:
                 case reconcile.StartRole(role):
                     self._platform.start(self._role_launch(role), self._ended)
                 case reconcile.ResizeRole(role):
-                    limits = ProcessLimits(cpu=role.cpu, memory=role.memory, low=role.low)
+                    limits = ProcessLimits(cpu=role.cpu, memory=role.memory)
                     held = self._platform.hold(Life(role.role, role.incarnation), limits)
                     log.info("%s: %s %s", role.role, limits, "from now on" if held else "from its next life on")
                 case reconcile.StopRole(life, kill, why):
@@ -306,9 +306,7 @@ class Agent:
     def _role_launch(self, wanted: WantedRole) -> RoleLaunch:
         return self._launch(
             Life(wanted.role, wanted.incarnation),
-            ProcessLimits(
-                cpu=wanted.cpu, memory=wanted.memory, gpu=run_plan.gpu_of(self.plan.spec, wanted.role), low=wanted.low
-            ),
+            ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, gpu=run_plan.gpu_of(self.plan.spec, wanted.role)),
             master=self._where.address,
             master_file=str(self._files.master.absolute()),
             master_patience_s=run_plan.PATIENCE_S if self.plan.adopt else None,

@@ -76,7 +76,6 @@ class ForkServerClient:
         *,
         process_group: int,
         folders: Sequence[str] = (),
-        priority: int = 0,
     ) -> ForkedProcess | None:
         """Fork `python -m module arguments`; None if the server cannot or does not answer."""
         birth = ForkRequest(
@@ -85,7 +84,6 @@ class ForkServerClient:
             environment=environment,
             process_group=process_group,
             folders=folders,
-            priority=priority,
         )
         assert self._asking is not None, "it was not checked yet"
         try:

@@ -25,8 +25,6 @@ from springtide.telemetry.host.gpus import VARIABLE
 
 log = logging.getLogger(__name__)
 
-NICEST = 19
-"""Nice value of a low-priority process: it gets about a seventieth of a processor that it shares."""
 # kinds of roles that are forked; not the master, which usually starts only once
 WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)
 
@@ -118,7 +116,7 @@ class LocalPlatform:
         self.close()
 
     def _spawn(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -126,10 +124,6 @@ class LocalPlatform:
             env=environment_of(launch, parent=os.getpid()),
             process_group=self._watched.number,
         )
-        if launch.limits.low:
-            # the process has one thread now, and later threads inherit the priority
-            os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)
-        return process
 
     def _fork(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> ForkedProcess | None:
         """Fork a warm process, except under a memory limit, which would not count the pages that forks share."""
@@ -145,7 +139,6 @@ class LocalPlatform:
             log.fileno(),
             process_group=self._watched.number,
             folders=[str(folder) for folder in group.folders()] if group is not None else [],
-            priority=NICEST if launch.limits.low else 0,
         )
 
     def _ended(self, life: Life) -> None:

@@ -135,7 +135,7 @@ class Groups:
 
     def _make_v1(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
         # Without a quota the role stays in its CPU group: a new group would change its share of cores.
-        wanted = ["cpuacct", "memory", *(["cpu"] if limits.shared_out else [])]
+        wanted = ["cpuacct", "memory", *(["cpu"] if limits.cpu is not None else [])]
         folder_of = {}
         for controller in wanted:
             if controller in self._found.folders:
@@ -147,7 +147,7 @@ class Groups:
 
     def _make_v2(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
         own = next(iter(self._found.folders.values()))
-        wanted = ["memory", *(["cpu"] if limits.shared_out else [])]
+        wanted = ["memory", *(["cpu"] if limits.cpu is not None else [])]
         offered = [controller for controller in wanted if controller in self._found.folders]
         for controller, asked in (("cpu", limits.cpu), ("memory", limits.memory)):
             if asked is not None and controller not in offered:

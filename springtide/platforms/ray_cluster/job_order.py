@@ -89,10 +89,10 @@ def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
 
 
 def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return Ray's options for a role; servers spread over nodes. A worker beyond the quota requests nothing."""
-    cpu = 0.0 if limits.low else USUAL_CPU.get(kind, 0.0) if limits.cpu is None else limits.cpu
+    """Return Ray's options for a role; servers spread over nodes."""
+    cpu = USUAL_CPU.get(kind, 0.0) if limits.cpu is None else limits.cpu
     asked: dict[str, Any] = {"num_cpus": whole(cpu)}
-    if limits.memory is not None and not limits.low:
+    if limits.memory is not None:
         asked["memory"] = limits.memory
     custom = dict(resources.get(str(kind), {}))
     if gpus := custom.pop("GPU", 0.0) or limits.gpu:

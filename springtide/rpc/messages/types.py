@@ -68,8 +68,6 @@ class MemberView(RpcMessage, frozen=True):
     state: str = ""
     """Value of `job.core.nodes.NodeState`, for people."""
     usage: RoleUsage | None = None
-    low: bool = False
-    """True for a low-priority worker beyond the quota."""
 
 
 class StatusPart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -170,8 +168,6 @@ class PlanningStatus(StatusPart, frozen=True):
     shape: Shape | None = None
     """Present shape; None while it changes."""
     target: Shape | None = None
-    extra_workers: int = 0
-    """Number of low-priority workers beyond the quota. The shape does not count them."""
     settled: bool = False
     """True if the job has reached its plan, and the last advice was to leave it unchanged."""
 

@@ -155,7 +155,6 @@ class SimulatedJob:
         self.tally = JobTally()
         self.observed = JobObservations(np.random.default_rng([job.seed, MEASURED]))
         self.shape: Shape | None = None
-        self.extra_workers = 0
         self.stage = PlanningStage.WAITING
         self.reserved = NOTHING
         self.started_at: float | None = None
@@ -173,13 +172,6 @@ class SimulatedJob:
         return self.paused_until > 0
 
     @property
-    def at_work(self) -> Shape:
-        assert self.shape is not None
-        return (
-            replace(self.shape, workers=self.shape.workers + self.extra_workers) if self.extra_workers else self.shape
-        )
-
-    @property
     def samples_s(self) -> float:
         return 0.0 if self.paused or self.rate.speed is None else self.rate.speed.steps_s * self.job.facts.batch
 
@@ -187,7 +179,7 @@ class SimulatedJob:
         seconds, self.progress.since = now - self.progress.since, now
         if seconds <= 0 or self.shape is None or self.rate.speed is None:
             return
-        shape, used, speed = self.at_work, self.tally.used, self.rate.speed
+        shape, used, speed = self.shape, self.tally.used, self.rate.speed
         before = self.progress.done
         self.progress.done = min(self.job.samples, before + self.samples_s * seconds)
         busy = 0.0 if self.paused else seconds
@@ -206,12 +198,12 @@ class SimulatedJob:
     def set_speed(self, *, dynamic: bool) -> None:
         if self.shape is None:
             return
-        self.rate.speed = physics.speed(self.job, self.at_work, self.rate.condition, dynamic=dynamic)
+        self.rate.speed = physics.speed(self.job, self.shape, self.rate.condition, dynamic=dynamic)
         well = replace(self.rate.condition, hot=1.0, worker_speed=1.0, server_speed=1.0)
         whole = (
             self.rate.speed
             if self.rate.condition == well
-            else physics.speed(self.job, self.at_work, well, dynamic=dynamic)
+            else physics.speed(self.job, self.shape, well, dynamic=dynamic)
         )
         self.rate.held_up = 1 - self.rate.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
 
@@ -288,7 +280,6 @@ def view(running: SimulatedJob, limits: ShapeBounds) -> JobView:
         facts=job.facts,
         bounds=limits,
         shape=running.shape,
-        extra_workers=running.extra_workers,
         requested=job.requested,
         need=running.observed.need,
         progress=TrainingProgress(
@@ -312,7 +303,7 @@ def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
     if shape is None or speed is None:
         return ()
     of_workers, of_servers = running.observed.use_errors
-    worker_cpu = speed.worker_cores / running.at_work.workers
+    worker_cpu = speed.worker_cores / shape.workers
     mean = speed.server_cores / shape.servers
     hot = running.rate.condition.hot if shape.servers > 1 else 1.0
     hottest = min(mean * hot, shape.server_cpu)
@@ -326,7 +317,7 @@ def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
             memory_used=int(running.job.memory.worker_bytes),
             memory=shape.worker_memory,
         )
-        for role in WORKERS[: running.at_work.workers]
+        for role in WORKERS[: shape.workers]
     )
     servers = tuple(
         RoleUse(

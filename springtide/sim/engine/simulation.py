@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import GIB, ResourceBudget, Shape
+from springtide.domain.core.shape import GIB, ResourceBudget, Shape, resources_of
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
@@ -192,11 +192,11 @@ class Simulation:
         del running.observed.row_counts[:-SEEN]
         if self.system.mechanisms.foresees:
             running.observed.need = running_job.need(running)
-        if running.rate.speed is None or running.rate.speed.steps_s <= 0:
-            return
-        self._measure(running, running.rate.speed)
+        shape, speed = running.shape, running.rate.speed
+        if shape is not None and speed is not None and speed.steps_s > 0:
+            self._measure(running, shape, speed)
 
-    def _measure(self, running: SimulatedJob, speed: physics.Speed) -> None:
+    def _measure(self, running: SimulatedJob, shape: Shape, speed: physics.Speed) -> None:
         """Add profiles of the last minute, or of the time since the last change if that is shorter.
 
         The noise of the simulated world is given for a whole minute; shorter windows get larger errors.
@@ -212,7 +212,7 @@ class Simulation:
             running.observed.profiles.append(
                 physics.profile(
                     running.job,
-                    running.at_work,
+                    shape,
                     speed,
                     steps=max(1, round(speed.steps_s * seconds)),
                     noise=noise,
@@ -232,7 +232,7 @@ class Simulation:
                 self.story.refused += 1
             elif running.shape is None:
                 self._start(running, plan)
-            elif plan.shape != running.shape or plan.extra_workers != running.extra_workers or plan.server_cpus:
+            elif plan.shape != running.shape:
                 self._change(running, plan)
 
     def _held(self, name: str) -> float:
@@ -240,8 +240,7 @@ class Simulation:
         return running.reserved.cpu if running else 0.0
 
     def _start(self, running: SimulatedJob, plan: ShapePlan) -> None:
-        wanted = physics.reserved(plan.shape, plan.extra_workers)
-        if not self._reserve(running, wanted):
+        if not self._reserve(running, resources_of(plan.shape)):
             return
         running.launching = True
         delay = self._pods_s(running, None, plan.shape)
@@ -282,7 +281,7 @@ class Simulation:
         until the new pods run.
         """
         assert running.shape is not None
-        now, then = running.at_work, replace(plan.shape, workers=plan.shape.workers + plan.extra_workers)
+        now, then = running.shape, plan.shape
         both = physics.between(now, then)
         beside = self._room(running, both)
         if not self._reserve(running, both if beside else physics.larger(now, then)):
@@ -311,17 +310,13 @@ class Simulation:
     def _apply_plan(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """Apply the new shape, release surplus resources and restart the measurements."""
         self.touch(running)
-        running.shape, running.extra_workers = plan.shape, plan.extra_workers
+        running.shape = plan.shape
         running.stage = plan.stage or (
             PlanningStage.OPTIMIZING if running.stage is PlanningStage.WAITING else running.stage
         )
         running.last_change_at = self.clock.now
         running.observed.news = True
-        if plan.server_cpus:
-            most = max(cpu for _, cpu in plan.server_cpus)
-            relieved = max(1.0, running.job.faults.hot * plan.shape.server_cpu / most)
-            running.rate.condition = replace(running.rate.condition, hot=min(running.rate.condition.hot, relieved))
-        self._reserve(running, physics.reserved(plan.shape, plan.extra_workers))
+        self._reserve(running, resources_of(plan.shape))
         self.refresh(running)
 
     def _reserve(self, running: SimulatedJob, wanted: ResourceBudget) -> bool:
@@ -375,7 +370,7 @@ class Simulation:
             self.end(running, JobEnd.FINISHED)
 
     def resized(self, running: SimulatedJob, shape: Shape) -> bool:
-        if not self._reserve(running, physics.reserved(shape, running.extra_workers)):
+        if not self._reserve(running, resources_of(shape)):
             return False
         running.shape, running.last_change_at, running.observed.news = shape, self.clock.now, True
         running.tally.changes += 1
@@ -427,7 +422,7 @@ def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None
     generation, faults = running.rate.generation, running.job.faults
     shape = running.shape
     assert shape is not None
-    pods = running.at_work.workers + shape.servers
+    pods = shape.workers + shape.servers
     loss = (
         (running.progress.next_loss - running.progress.hazard) / (sim.loss_rate * pods)
         if sim.loss_rate > 0
@@ -500,7 +495,8 @@ def _lose(sim: Simulation, running: SimulatedJob, generation: int) -> None:
     if not sim.system.mechanisms.elastic:
         sim.end(running, JobEnd.POD_LOST)
         return
-    shape = running.at_work
+    shape = running.shape
+    assert shape is not None
     if running.random.random() * (shape.workers + shape.servers) < shape.workers:
         running.rate.condition = replace(running.rate.condition, missing=running.rate.condition.missing + 1)
         sim.refresh(running)

@@ -235,12 +235,6 @@ def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Gene
     return world.pods.pending_s_a_core * cpu * math.exp(world.pods.pending_spread * slowest)
 
 
-def reserved(shape: Shape, extra_workers: int = 0) -> ResourceBudget:
-    return ResourceBudget(
-        cpu=shape.cpu + extra_workers * shape.worker_cpu, memory=shape.memory + extra_workers * shape.worker_memory
-    )
-
-
 def between(old: Shape, new: Shape) -> ResourceBudget:
     """Return the resources during a live change; pods of the same size are shared."""
     cpu = memory = 0.0

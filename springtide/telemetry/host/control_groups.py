@@ -15,7 +15,6 @@ from springtide.domain.core.resources import ProcessLimits, Usage
 
 PERIOD_US = 100_000  # the kernel's default, in µs: a process over its quota is throttled for the rest of the period
 
-LEAST_SHARES, LEAST_WEIGHT = 2, 1
 """Lowest CPU shares (version 1) and weight (version 2). The defaults of other groups are 1024 and 100."""
 ENDLESS = 1 << 60
 """In version 1, a limit of at least this many bytes means no limit, because the kernel then reports the largest number
@@ -69,8 +68,6 @@ class GroupV1(_GroupFolders):
         if limits.cpu is not None and (cpu := self._folder_of.get("cpu")):
             write(cpu / "cpu.cfs_period_us", PERIOD_US)
             write(cpu / "cpu.cfs_quota_us", int(limits.cpu * PERIOD_US))
-        if limits.low and (cpu := self._folder_of.get("cpu")):
-            write(cpu / "cpu.shares", LEAST_SHARES)
         if limits.memory is not None and (memory := self._folder_of.get("memory")):
             names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
             if self._number("memory", names[0]) < limits.memory:
@@ -116,8 +113,6 @@ class GroupV2(_GroupFolders):
         """Write the limits. Swap is disabled, because it would hide a shortage of memory."""
         if limits.cpu is not None:
             write(self._folder / "cpu.max", f"{int(limits.cpu * PERIOD_US)} {PERIOD_US}")
-        if limits.low and (self._folder / "cpu.weight").exists():
-            write(self._folder / "cpu.weight", LEAST_WEIGHT)
         if limits.memory is not None:
             write(self._folder / "memory.max", limits.memory)
             if (self._folder / "memory.swap.max").exists():

@@ -139,11 +139,7 @@ def test_a_job_that_has_too_many_workers_gives_some_back():
     assert equations.throughput(dear, FACTS, plan.shape) >= equations.throughput(dear, FACTS, tried[-1])
 
 
-def test_a_job_in_step_has_no_workers_of_low_priority_and_no_sizes_of_dlrovers_equations():
-    full = replace(LEAST, workers=36, worker_cpu=1.0)
-    bounds = ShapeBounds(least=full, most=full, quota=ResourceBudget(cpu=40, memory=1e12))
-    calm = job(full, bounds=bounds, stage=PlanningStage.ADJUSTING, uses=views.uses(full, server=0.1))
-    assert decided(calm) is None
+def test_a_job_in_step_has_no_sizes_of_dlrovers_equations():
     untimed = tuple(
         replace(one, timing=replace(one.timing, gradient_s=0, update_s=0, synchronization_s=0, lookup_s=0))
         for one in job(LEAST).profiles

@@ -128,9 +128,7 @@ def found_alone(folder: pathlib.Path, search: Search) -> Alone:
     """Run a job that plans its own shape, starting with one worker and one server that share half of the budget."""
     each = round(search.bounds.quota.cpu / 4, 2)
     first = Shape(workers=1, servers=1, worker_cpu=each, server_cpu=each)
-    config = PlanningConfig(
-        sample_s=10.0, sample_steps=100, between_changes_s=10.0, total_cpu=search.bounds.quota.cpu, extra_workers=0
-    )
+    config = PlanningConfig(sample_s=10.0, sample_steps=100, between_changes_s=10.0, total_cpu=search.bounds.quota.cpu)
     rules = PlanRules(bounds=search.bounds, config=config)
     harness.say("a job that sizes itself")
     with QuotaJob(folder, first, name="auto", planning=rules) as job:

@@ -94,7 +94,6 @@ CLUSTER_ROLE_BINDINGS = ObjectKind(
     "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False
 )
 DISRUPTION_BUDGETS = ObjectKind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
-PRIORITY_CLASSES = ObjectKind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False)
 LEASES = ObjectKind("coordination.k8s.io/v1", "Lease", "leases")
 DEFINITIONS = ObjectKind(
     "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False

@@ -193,7 +193,6 @@ class KubernetesPlatform:
             incarnation=launch.life.incarnation,
             cpu=limits.cpu,
             memory=limits.memory,
-            low=limits.low,
         )
         self._add(wish, on_exit)
         self.writer.change()

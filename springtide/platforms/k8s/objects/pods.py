@@ -37,8 +37,6 @@ UNPRIVILEGED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": Tru
 """Security contexts of all pods and containers: the `restricted` standard of Kubernetes."""
 GONE_NODE_S = 30
 """Seconds after which pods on an unreachable node are evicted; Kubernetes' default is 300."""
-LITTLE_CPU = 0.01
-"""CPU request of a low-priority worker beyond the quota, if the cluster has no priority class for such workers."""
 GPU = "nvidia.com/gpu"
 """Resource of NVIDIA's device plugin, and the key of the taint on nodes that have it."""
 THREADS = 4
@@ -82,7 +80,7 @@ class Site:
 
 def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
     """Return the master's pod. The kubelet restarts its container; the operator replaces a lost pod."""
-    wish, name = job.job.kubernetes, names.master(job.name)
+    name = names.master(job.name)
     life = Life(Role(RoleKind.MASTER))
     container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), MASTER_RESOURCES) | {
         "ports": [{"name": "control", "containerPort": run_plan.MASTER_PORT}]
@@ -97,8 +95,6 @@ def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
     pod = _pod(job, site, life, name, container, volumes=volumes)
     pod["metadata"]["annotations"][names.MASTERS] = str(number)
     pod["spec"] |= {"restartPolicy": "OnFailure", "serviceAccountName": name}
-    if wish.priority_class:
-        pod["spec"]["priorityClassName"] = wish.priority_class
     return pod
 
 
@@ -123,8 +119,6 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     pod["spec"] |= {"restartPolicy": "Never"}
     if wish.service_account:
         pod["spec"]["serviceAccountName"] = wish.service_account
-    if priority := (entry.low and wish.low_priority_class) or wish.priority_class:
-        pod["spec"]["priorityClassName"] = priority
     if kind is RoleKind.WORKER:
         pod["spec"]["tolerations"] += gpu_tolerations(job.job)
     if kind is RoleKind.SERVER:
@@ -148,10 +142,7 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
         limits["memory"] = kinds.memory_quantity(entry.memory)
     if entry.role == RoleKind.WORKER and (gpu := gpu_of(job.job.workers, job.job.quota)):
         limits[GPU] = f"{gpu:.0f}"
-    requests = dict(limits)
-    if entry.low and not job.job.kubernetes.low_priority_class:
-        requests["cpu"] = kinds.cpu_quantity(LITTLE_CPU)
-    return {"requests": requests, "limits": limits} if requests else {}
+    return {"requests": dict(limits), "limits": limits} if limits else {}
 
 
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
@@ -244,6 +235,7 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
         "containers": [container],
     }
     optional = {
+        "priorityClassName": wish.priority_class,
         "schedulerName": wish.scheduler_name or site.scheduler,
         "nodeSelector": dict(wish.node_selector),
         "affinity": dict(wish.affinity),

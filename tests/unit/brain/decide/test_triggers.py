@@ -58,7 +58,7 @@ def test_memory_comes_before_all_else():
 
 
 def test_the_same_trouble_is_raised_once_a_period_and_another_at_once():
-    hot = views.running(findings=(finding(FindingKind.HOT_SERVER),))
+    hot = views.running(findings=(finding(FindingKind.SLOW_SERVER),))
     both = replace(hot, findings=(*hot.findings, finding(FindingKind.STRAGGLER, Role(RoleKind.WORKER, 2))))
     assert kinds((0.0, hot), (1.0, hot), (2.0, both), (3.0, both), (12.0, both)) == [
         EventKind.SLOW,
@@ -93,7 +93,7 @@ def event(kind):
         (EventKind.CREATED, views.waiting(features={"model": "wide"}), "new, with features"),
         (EventKind.ITERATING, views.running(), "sampled"),
         (EventKind.PERIODIC, views.running(), "adjusting"),
-        (EventKind.SLOW, views.running(findings=(finding(FindingKind.HOT_SERVER),)), "hot server"),
+        (EventKind.SLOW, views.running(findings=(finding(FindingKind.SLOW_SERVER),)), "slow server"),
         (EventKind.SLOW, views.running(uses=views.uses(views.shape(), server=0.95)), "too little server CPU"),
         (EventKind.SLOW, views.running(uses=views.uses(views.shape(), worker=0.95)), "too little worker CPU"),
         (EventKind.SLOW, views.running(uses=()), "unknown"),
@@ -105,8 +105,8 @@ def test_each_event_has_a_cause(kind, view, cause):
 
 
 def test_the_algorithm_is_looked_for_by_cause_then_by_event():
-    chosen = triggers.checked({"slow": "static", "slow/hot server": "half", "oom": "static"})
-    hot, other = views.running(findings=(finding(FindingKind.HOT_SERVER),)), views.running()
+    chosen = triggers.checked({"slow": "static", "slow/slow server": "half", "oom": "static"})
+    hot, other = views.running(findings=(finding(FindingKind.SLOW_SERVER),)), views.running()
 
     def policy(kind, view):
         return triggers.request(event(kind), view, chosen, otherwise="springtide").policy

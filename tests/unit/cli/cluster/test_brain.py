@@ -67,7 +67,6 @@ def test_a_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
 def test_planning_is_set_by_name():
     found = brain.planning_config({"rho": "1", "prices.cpu": "2", "similar": "5"}, "static")
     assert (found.policy, found.rho, found.prices.cpu, found.similar) == ("static", 1.0, 2.0, 5)
-    assert brain.planning_config({}, "springtide").extra_workers == 0
     assert brain.planning_config({"between_changes": "5"}, "static").between_changes_s == 5.0
     with pytest.raises(errors.UnknownName, match="policy"):  # it has an option of its own
         brain.planning_config({"policy": "static"}, "springtide")

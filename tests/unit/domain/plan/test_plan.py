@@ -35,9 +35,7 @@ def test_a_decision_has_one_plan_a_job():
         Decision(plans=(first, first), why="twice")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"reason": ""}, {"gain": math.nan}, {"cost": -1.0}, {"cost": math.inf}, {"extra_workers": -1}]
-)
+@pytest.mark.parametrize("wrong", [{"reason": ""}, {"gain": math.nan}, {"cost": -1.0}, {"cost": math.inf}])
 def test_a_plan_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(errors.BadInput, match="plan for a"):
         ShapePlan(**{"job": "a", "shape": SMALL, "reason": "it is new", **wrong})
@@ -62,8 +60,6 @@ def test_views_that_make_no_sense_are_refused():
         PlanningIdentity(priority=0.0)
     with pytest.raises(errors.BadInput, match="-1 samples done"):
         view.TrainingProgress(samples_done=-1.0)
-    with pytest.raises(errors.BadInput, match="-1 extra workers"):
-        job(extra_workers=-1)
     with pytest.raises(errors.BadInput, match="two jobs have one name"):
         view.ClusterView(now=0.0, capacity=ResourceBudget(cpu=1.0, memory=1.0), jobs=(job(), job()))
 

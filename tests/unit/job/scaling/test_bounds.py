@@ -95,13 +95,6 @@ def test_a_job_outside_of_them_comes_in_and_is_not_pinned(limits, wanted):
     assert plan.moves_into_bounds(state, "why") == []
 
 
-def test_workers_of_low_priority_do_not_count():
-    state = JobState(SPEC)
-    state.handle(events.WorkersScaled(4, "lent", extra=1), at=1.0)
-    rebound(state, workers=(1, 2))
-    assert (state.workers, state.planned.extra) == (3, 1)
-
-
 def test_servers_come_in_too_but_not_those_of_a_bsp_group():
     for in_step in (False, True):
         state = JobState(SPEC)

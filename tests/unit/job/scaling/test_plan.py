@@ -118,47 +118,9 @@ def test_beside_others_no_shape_on_the_way_takes_more_than_both_ends(before, tar
         assert shape.cpu <= max(before.cpu, target.cpu) * (1 + 1e-9)
 
 
-def test_workers_of_low_priority_come_last_and_go_first():
-    state = running()
-    target = replace(SMALL, workers=2)
-    assert carry_out(state, target, extra_workers=2) == [target] * 3  # workers, those beside them, the end
-    assert (state.workers, state.planned.extra) == (4, 2)
-    assert {str(role.role) for role in state.wanted() if role.low} == {"worker-2", "worker-3"}
-    state.handle(events.PlanTaken(replace(SMALL, workers=3), PlanningStage.ADJUSTING, "they are needed"), at=5.0)
-    state.handle(plan.next_move(state), at=5.0)
-    assert (state.workers, state.planned.extra) == (2, 0)
-    come(state)
-    state.handle(plan.next_move(state), at=6.0)
-    assert state.workers == 3 and not any(role.low for role in state.wanted())
-
-
-def test_a_user_who_scales_by_hand_gets_workers_of_usual_priority():
-    state = running()
-    carry_out(state, SMALL, extra_workers=1)
-    state.handle(events.WorkersScaled(2, "asked by the user", pinned=True), at=5.0)
-    come(state)
-    assert state.planned.extra == 0 and plan.shape_of(state).workers == 2
-    assert [role.low for role in state.wanted() if role.role.kind is RoleKind.WORKER] == [False, False]
-
-
-def test_one_of_low_priority_that_is_lost_is_so_in_its_next_life():
-    state = running()
-    carry_out(state, SMALL, extra_workers=1)
-    state.handle(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=5.0)
-    (low,) = (role for role in state.wanted() if role.low)
-    assert (low.role.rank, low.incarnation) == (1, 1)
-    job_invariants.check(state)
-
-
 def test_workers_come_before_servers():
     target = Shape(workers=2, servers=2, worker_cpu=0.5, server_cpu=0.5)
     assert [s.servers for s in carry_out(running(), target)] == [1, 2, 2]
-
-
-def test_a_server_may_have_more_than_the_others():
-    state = running()
-    carry_out(state, Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5), cpus=((1, 1.5),))
-    assert [node.cpu for node in state.of_kind(RoleKind.SERVER)] == [0.5, 1.5]
 
 
 def test_a_server_that_never_comes_ends_the_plan_with_a_reason():

@@ -28,7 +28,7 @@ LEAST = Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1)
 MOST = Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0)
 SMALL = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
 LARGER = Shape(workers=2, servers=1, worker_cpu=0.4, server_cpu=0.6)
-CONFIG = PlanningConfig(sample_steps=50, sample_s=20.0, between_changes_s=5.0, extra_workers=0)
+CONFIG = PlanningConfig(sample_steps=50, sample_s=20.0, between_changes_s=5.0)
 RULES = PlanRules(
     bounds=ShapeBounds(least=LEAST, most=MOST, quota=ResourceBudget(cpu=2.0, memory=2**40)),
     config=CONFIG,
@@ -240,7 +240,6 @@ def unreachable(view, epoch):
         (never, "not answered"),
         (lambda view, epoch: Advice(epoch=epoch - 1, why="late", plan=None), "an earlier state"),
         (plan_once(Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0)), "quota"),
-        (plan_once(extra_workers=1), "extra workers"),
     ],
 )
 def test_an_adviser_that_fails_hangs_or_lies_changes_nothing(tmp_path, answer, why):
@@ -317,20 +316,6 @@ def test_changes_lie_apart_as_they_should(tmp_path):
         assert any("between changes" in one["why"] for one in world.told() if one["outcome"] == "refused")
 
     with_world(test, tmp_path, restless)
-
-
-def test_servers_are_named_by_their_place_among_those_there_are(tmp_path):
-    async def test(world):
-        await world.train(30)
-        assert {str(one.role): one.cpu for one in world.desk.state.wanted()}["server-0"] == 0.9
-
-    def hot(view, epoch):
-        if any(use.cpu == 0.9 for use in view.uses) or not view.profiles or not view.uses:
-            return Advice(epoch=epoch, why="enough")
-        plan = ShapePlan(job=view.name, shape=view.shape, reason="hot", server_cpus=((0, 0.9),))
-        return Advice(epoch=epoch, why="a hot server", plan=plan)
-
-    with_world(test, tmp_path, hot)
 
 
 def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):

@@ -63,28 +63,6 @@ def test_a_server_that_is_slower_by_far_is_found_by_the_last_report_alone():
     assert hot_servers.far_behind([pace(0)], RULES) is None
 
 
-def relief(heaviest, *, limit=1.0, per_worker=0.6, workers=4):
-    hot = pace(1, keys_s=4e6, cpu=0.9, limit=limit)
-    return hot_servers.relieve(
-        hot, [pace(0, cpu=0.3), hot], RULES, heaviest=heaviest, per_worker=per_worker, workers=workers
-    )
-
-
-def test_slots_of_a_hot_server_move_if_that_can_level_loads():
-    assert relief(0.1).cpu is None and "slots can be spread" in relief(0.1).why
-    assert relief(0.8, limit=None).cpu is None  # nothing to raise
-
-
-def test_a_hot_server_with_one_heavy_slot_gets_the_cpu_that_all_workers_need_of_it():
-    given = relief(0.7)
-
-    assert given.cpu is not None and abs(given.cpu - 0.9 / 1.2 * 0.6 * 4) < 1e-9
-    assert "its heaviest slot alone has 2.3 times the load of a peer" in given.why
-    assert relief(0.7, per_worker=0.1).cpu == 1.5  # half as much again at least
-    assert relief(0.7, workers=1000).cpu == RULES.most_cpu
-    assert relief(0.7, limit=32.0).cpu is None
-
-
 def test_a_single_server_has_no_peers():
     (verdict,) = hot_servers.judge([pace(0, ns_a_key=1e6)], RULES)
 

@@ -59,7 +59,6 @@ def test_chance_alone_sends_nobody_back(seed):
         job(1.0, 0.98),  # less than a change is worth
         job(count=2),  # measured for too short
         views.at_times(job(), last_change_at=None),
-        replace(job(), extra_workers=1),
         job(1.3 * views.speed(NOW) / views.speed(TWICE), 1.0, was=TWICE),  # a third faster, for twice the money
         replace(job(), bounds=ShapeBounds(least=NOW, most=NOW, quota=ResourceBudget(cpu=1e6, memory=1e15))),
     ],

@@ -10,7 +10,6 @@ from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape,
 from springtide.domain.plan.profile import TimingSum
 from springtide.domain.plan.view import FindingKind, GuardFinding, PastJob, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
-from springtide.planning.lifecycle import stages
 from springtide.planning.policy import registry
 from tests.unit.planning import views
 
@@ -187,53 +186,6 @@ def test_a_straggler_is_not_mistaken_for_the_job():
     assert "do not describe the shape" in planned(views.running(findings=(slow,)))
 
 
-def test_a_hot_server_among_calm_ones_gets_its_part_of_all_cores():
-    of = views.shape(24, 8, 3, 16)
-    same = ShapeBounds(
-        least=of, most=replace(of, server_cpu=32, worker_memory=GIB, server_memory=GIB), quota=views.BOUNDS.quota
-    )
-    job = views.running(of, bounds=same, uses=used(of, 2.0, [8.0, 8.0, 15.9, *[9.0] * 5]))
-    plan = planned(job)
-    ((rank, cores),) = plan.server_cpus
-    assert rank == 2 and cores == pytest.approx(15.9 / 76.9 * 128, abs=0.1)
-    assert plan.shape == of
-    assert stages.hot_server_cores(40.0, 76.9, 128.0, 32.0) == 32.0
-
-
-def test_idle_server_cores_get_workers_beyond_the_quota_a_few_and_once():
-    of = Shape(workers=8, servers=2, worker_cpu=20, server_cpu=16)  # 192 of 200 cores
-    same = ShapeBounds(least=of, most=of, quota=ResourceBudget(cpu=200, memory=1e13))
-    idle = views.running(of, bounds=same, uses=used(of, 18.3, [12.0, 12.0]))
-    plan = planned(idle)
-    assert plan.extra_workers == 2 and plan.shape == of  # 32 / (24 / 8) - 8 = 2
-    assert planned(idle, replace(CONFIG, extra_workers=1)).extra_workers == 1
-    there = used(replace(of, workers=10), 18.3, [15.0, 15.0])
-    assert "no change" in planned(replace(idle, uses=there)) or "its size" in planned(replace(idle, uses=there))
-    full = views.cluster(idle, capacity=ResourceBudget(cpu=200, memory=1e13))
-    assert registry.load("springtide")(full, CONFIG).plans == ()  # no room in the cluster: nobody is pushed aside
-
-
-def test_workers_beyond_the_quota_stay_while_nobody_needs_their_room_and_are_the_first_to_go():
-    of = Shape(workers=8, servers=2, worker_cpu=20, server_cpu=16)
-    same = ShapeBounds(least=of, most=of, quota=ResourceBudget(cpu=200, memory=1e13))
-    lent = views.running(of, bounds=same, uses=used(replace(of, workers=10), 18.3, [14.0, 14.0]), extra_workers=2)
-    assert (
-        registry.load("springtide")(views.cluster(lent, capacity=ResourceBudget(cpu=232, memory=1e13)), CONFIG).plans
-        == ()
-    )
-    gone = planned(lent, capacity=ResourceBudget(cpu=230, memory=1e13))
-    assert gone.extra_workers == 0 and gone.shape == of and "other jobs need" in gone.reason
-    other = replace(
-        views.waiting("other"), bounds=replace(same, least=replace(of, workers=1), most=replace(of, workers=1))
-    )
-    both = registry.load("springtide")(
-        views.cluster(lent, other, capacity=ResourceBudget(cpu=250, memory=1e13)), CONFIG
-    )
-    assert {plan.job for plan in both.plans} == {lent.name, "other"}, both
-    busy = replace(lent, uses=used(replace(of, workers=10), 18.3, [15.9, 15.9]))
-    assert isinstance(planned(busy), str)  # servers without idle cores are what they are for
-
-
 def test_a_measured_job_gets_what_its_model_says_and_then_stays():
     tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
     of = views.shape(4, 2)
@@ -243,7 +195,7 @@ def test_a_measured_job_gets_what_its_model_says_and_then_stays():
     while not isinstance(plan, str):  # the model is trusted ever further from the start, as it is confirmed
         tried.append(of)
         of = plan.shape
-        plan = planned(views.running(of, tried=tried), replace(CONFIG, extra_workers=0))
+        plan = planned(views.running(of, tried=tried))
         assert len(tried) < 9
     assert "is worth its cost" in plan
 

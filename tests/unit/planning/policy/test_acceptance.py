@@ -18,7 +18,7 @@ from tests.unit.planning import views
 
 NOW = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 MOST = Shape(workers=8, servers=4, worker_cpu=4.0, server_cpu=4.0, worker_memory=1 << 34, server_memory=1 << 34)
-CONFIG = PlanningConfig(between_changes_s=60.0, extra_workers=2)
+CONFIG = PlanningConfig(between_changes_s=60.0)
 USES = (
     RoleUse(role=Role(RoleKind.WORKER, 0), cpu_used=0.5, cpu=1.0, memory_used=1 << 30),
     RoleUse(role=Role(RoleKind.SERVER, 0), cpu_used=0.5, cpu=1.0, memory_used=1 << 30),
@@ -49,7 +49,6 @@ def plan(shape=BETTER, job="job", **more):
 def test_a_sound_plan_is_taken_and_no_plan_is_an_answer_too():
     assert said(plan()) == ""
     assert said(None) == ""
-    assert said(plan(server_cpus=((0, 2.0),))) == ""
 
 
 @pytest.mark.parametrize(
@@ -59,9 +58,6 @@ def test_a_sound_plan_is_taken_and_no_plan_is_an_answer_too():
         (plan(NOW), "changes nothing"),
         (plan(Shape(workers=9, servers=1, worker_cpu=0.1, server_cpu=0.1)), "bounds"),
         (plan(Shape(workers=8, servers=1, worker_cpu=1.0, server_cpu=1.0)), "bounds or quota"),
-        (plan(Shape(workers=4, servers=4, worker_cpu=1.0, server_cpu=1.0), server_cpus=((0, 4.0),)), "quota"),
-        (plan(extra_workers=7), "extra workers"),
-        (plan(server_cpus=((7, 1.0),)), "server-7"),
         (plan(Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0, server_memory=1 << 20)), "uses"),
     ],
 )
@@ -99,8 +95,8 @@ NUMBERS = st.builds(
 )
 
 
-@given(NUMBERS, st.integers(0, 3), st.lists(st.tuples(st.integers(-1, 5), st.floats(-1, 50)), max_size=2))
-def test_what_is_taken_is_within_bounds_and_quota(shape, extra, cpus):
+@given(NUMBERS)
+def test_what_is_taken_is_within_bounds_and_quota(shape):
     made = forged(
         ShapePlan,
         job="job",
@@ -110,28 +106,9 @@ def test_what_is_taken_is_within_bounds_and_quota(shape, extra, cpus):
         cost=0.0,
         throughput=None,
         stage=None,
-        extra_workers=extra,
-        server_cpus=tuple(cpus),
     )
     if said(made) == "":
-        assert JOB.bounds.holds(shape) and extra == 0
-        assert shape.cpu + sum(cpu - shape.server_cpu for _, cpu in cpus) <= 8.0 + 1e-6
-
-
-def test_workers_of_low_priority_may_be_beyond_the_quota_in_cores_and_not_in_memory():
-    full = plan(Shape(workers=7, servers=1, worker_cpu=1.0, server_cpu=1.0))
-    assert said(full) == "" and said(replace(full, extra_workers=2)) == ""
-    held = Shape(workers=7, servers=1, worker_cpu=1.0, server_cpu=1.0, worker_memory=2 << 30, server_memory=2 << 30)
-    tight = replace(JOB, bounds=replace(JOB.bounds, quota=replace(JOB.bounds.quota, memory=float(16 << 30))))
-    assert said(plan(held), job=tight) == ""
-    assert "quota" in said(replace(plan(held), extra_workers=1), job=tight)
-
-
-def test_workers_of_low_priority_are_given_up_at_once():
-    lent = replace(views.at_times(JOB, last_change_at=99.0), extra_workers=1)
-    assert said(plan(NOW), job=lent) == ""
-    assert "changes nothing" in said(plan(NOW, extra_workers=1), job=lent)
-    assert "between changes" in said(plan(NOW, extra_workers=2), job=lent)
+        assert JOB.bounds.holds(shape) and shape.cpu <= 8.0 + 1e-6
 
 
 @pytest.mark.parametrize("cores", [math.nan, math.inf, -1.0])

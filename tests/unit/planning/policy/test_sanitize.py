@@ -16,7 +16,7 @@ CONFIG = PlanningConfig(exact_seconds=0)
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # views are large: making them small takes minutes
 
 
-def checked(decision, view, config=CONFIG):
+def checked(decision, view):
     assert decision.why
     by_name = {job.name: job for job in view.jobs}
     had, takes = 0.0, 0.0
@@ -24,10 +24,9 @@ def checked(decision, view, config=CONFIG):
         plan = decision.plan_for(job.name)
         now = job.shape.cpu if job.shape else 0.0
         had += now
-        takes += plan.takes.cpu if plan else now
+        takes += plan.shape.cpu if plan else now
     for plan in decision.plans:
         assert by_name[plan.job].bounds.holds(plan.shape)
-        assert plan.extra_workers <= config.extra_workers
     assert takes <= max(view.capacity.cpu, had) * (1 + 1e-6)
 
 
@@ -44,13 +43,7 @@ def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_rai
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
 def test_a_wild_policy_is_tamed(view, wild):
     plans = tuple(
-        ShapePlan(
-            job=name,
-            shape=wild.draw(views.shapes()),
-            reason="because",
-            extra_workers=wild.draw(st.integers(0, 9)),
-            server_cpus=((wild.draw(st.integers(-1, 9)), wild.draw(st.floats(0.1, 99))),),
-        )
+        ShapePlan(job=name, shape=wild.draw(views.shapes()), reason="because")
         for name in {job.name for job in view.jobs} | {"nobody"}
     )
     checked(registry.safe(lambda *_: Decision(plans=plans, why="wild"))(view, CONFIG), view)
@@ -90,12 +83,6 @@ JOB = views.running()
         (lambda: Decision(why=7), "its reason is 7"),
         (lambda: Decision(why="so", notes=None), "its notes are None"),
         (lambda: Decision(why="so", notes=("fine", 3)), "expected a tuple of sentences"),
-        (
-            lambda: Decision(
-                plans=(ShapePlan(job=JOB.name, shape=JOB.shape, reason="r", server_cpus=((1,),)),), why="so"
-            ),
-            "invalid plans: ValueError",
-        ),
     ],
 )
 def test_a_decision_of_anything_but_what_decisions_are_made_of_does_nothing(answer, said):

@@ -15,7 +15,7 @@ from tests.waiting import until
 
 MODULE = """
 import os, random, signal, sys
-print(__name__, sys.argv[1:], os.environ.get("COLOUR"), os.getpgrp(), os.nice(0), random.random(), flush=True)
+print(__name__, sys.argv[1:], os.environ.get("COLOUR"), os.getpgrp(), random.random(), flush=True)
 if sys.argv[1] == "wait":
     signal.pause()
 sys.exit(int(sys.argv[1]))
@@ -44,10 +44,10 @@ def born(interpreter, tmp_path, *arguments, **more):
         return interpreter.start("born", arguments, environment, file.fileno(), **where), log
 
 
-def test_a_fork_runs_the_module_with_its_own_variables_log_group_and_priority(interpreter, tmp_path):
-    process, log = born(interpreter, tmp_path, "3", "x", priority=5)
+def test_a_fork_runs_the_module_with_its_own_variables_log_and_group(interpreter, tmp_path):
+    process, log = born(interpreter, tmp_path, "3", "x")
     assert process.wait() == 3 and process.wait() == 3
-    assert log.read_text().startswith(f"__main__ ['3', 'x'] green {os.getpgrp()} 5 0.")
+    assert log.read_text().startswith(f"__main__ ['3', 'x'] green {os.getpgrp()} 0.")
 
 
 def test_two_forks_draw_other_random_numbers(interpreter, tmp_path):

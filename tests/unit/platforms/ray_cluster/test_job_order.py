@@ -73,11 +73,6 @@ def test_more_than_one_core_is_asked_for_in_whole_ones():
     assert [job_order.whole(cpu) for cpu in (0.3, 1.0, 1.2, 4.0)] == [0.3, 1.0, 2.0, 4.0]
 
 
-def test_a_worker_beyond_the_quota_asks_for_nothing():
-    low = job_order.needs(RoleKind.WORKER, ProcessLimits(cpu=2.0, memory=1 << 30, low=True), {})
-    assert low == {"num_cpus": 0.0, "scheduling_strategy": "DEFAULT"}
-
-
 def test_why_a_role_was_not_placed_is_told_with_what_nodes_have():
     free = {"a": {"CPU": 1.5, "memory": 8.0}, "b": {"CPU": 0.5}}
     said = job_order.lacking({"num_cpus": 2.0}, free)

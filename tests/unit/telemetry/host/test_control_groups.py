@@ -43,16 +43,6 @@ def test_version_2_writes_them_together_and_allows_no_swap(v2):
     assert (root / "memory.swap.max").read_text() == "0"
 
 
-def test_low_priority_is_the_least_share_of_the_processors(v1, v2):
-    root, one = v1
-    one.hold_to(ProcessLimits(cpu=0.5, low=True))
-    assert (root / "cpu/cpu.shares").read_text() == "2"
-    folder, two = v2
-    (folder / "cpu.weight").write_text("100")
-    two.hold_to(ProcessLimits(low=True))
-    assert (folder / "cpu.weight").read_text() == "1"
-
-
 def test_a_group_that_only_counts_says_that_it_cannot_limit(v1, tmp_path):
     both = ProcessLimits(cpu=0.5, memory=64 << 20)
     assert v1[1].can_hold(both)

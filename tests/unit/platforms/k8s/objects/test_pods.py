@@ -135,15 +135,6 @@ def test_a_users_labels_and_variables_cannot_make_a_pod_somebody_elses():
         assert environment(pod)["SPRINGTIDE_MEMBER"] != "worker-9"
 
 
-def test_a_worker_beyond_the_quota_gives_way():
-    low = PodWish(role="worker", rank=3, cpu=1.0, low=True)
-    by_class = pods.pod_of(job(spec={"kubernetes": {"lowPriorityClass": "spare"}}), low, SITE)
-    assert by_class["spec"]["priorityClassName"] == "spare"
-    assert by_class["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1000m"
-    without = pods.pod_of(job(), low, SITE)["spec"]["containers"][0]["resources"]
-    assert (without["requests"]["cpu"], without["limits"]["cpu"]) == ("10m", "1000m")
-
-
 def test_a_lost_node_is_left_soon_unless_the_user_says_otherwise():
     soon = pods.pod_of(job(), SERVER, SITE)["spec"]["tolerations"]
     assert {each["key"]: each["tolerationSeconds"] for each in soon} == {
