@@ -134,7 +134,7 @@ def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[Tabl
         (spec.name, spec.dim) for spec in tables
     ]:
         return "it has other tables"
-    return "" if export_folder.is_whole(url, base) else "a file of it is torn or missing"
+    return "" if export_folder.is_whole(url, base) else "one of its files is torn or missing"
 
 
 def make(

@@ -1,6 +1,6 @@
 """Connect to the servers that hold the tables, and find the host where this worker listens.
 
-In: the master's WorkerWelcome. Out: a TableClient, this worker's own address, and a function that reads the client's
+In: the master's WorkerWelcome. Out: a TableClient, the worker's address, and a function that reads the client's
 timings.
 """
 

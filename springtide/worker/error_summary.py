@@ -27,8 +27,8 @@ RESTARTED = (
 def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
     """Return the error with its line in the user's code: `ValueError: no such column (train.py:12)`.
 
-    unneeded: the worker got no batch, so variables that its loop sets may be undefined. started_late: epoch in which
-    the script was restarted.
+    `unneeded`: the worker got no batch, so variables that its loop sets may be undefined. `started_late`: the epoch in
+    which the script was restarted.
     """
     if isinstance(error, SyntaxError):
         where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")

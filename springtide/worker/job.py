@@ -159,18 +159,19 @@ class Job:
 
         model: its embeddings (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
             nothing else changes. Do not wrap the model in DistributedDataParallel.
-        optimizer: one torch.optim optimizer or a list of them; the result has the same form.
+        optimizer: one torch.optim optimizer or a list of optimizers; the result has the same form.
         dataset: a Dataset, a DataLoader (sets the data set, batch size, shuffle, collate and readers), an
             IterableDataset (every worker reads all of it and trains its share), or an st.stream(...).
         batch_size: samples per batch, of a worker or of all workers (see `scaling`); None: the DataLoader's, else 512.
-        accumulate: batches per step; call step() if `batches.completes_step`. In bsp, leave it out and step at will.
+        accumulate: batches per step; call step() if `batches.completes_step`. In bsp mode, leave it out.
         epochs: epochs per loop over the batches. Another loop trains further epochs.
         shuffle: use a new order every epoch; None: the DataLoader's setting, else True.
         sync: "async" (each worker at its own pace) or "bsp" (all workers in step); None: the job's setting.
         scaling: "worker_batch": batch_size counts per worker (default in async; in bsp, weak scaling);
             "global_batch": batch_size counts for all workers (default in bsp). The learning rate never changes.
-        max_staleness: async only. Pushes that servers may apply between a step's read and its own push. 0:
-            one worker at a time; below workers - 1: some workers wait. None: no limit; rows are read a batch ahead.
+        max_staleness: async only. Maximum number of pushes that servers may apply between a step's read and its own
+            push. 0: one worker at a time; below workers - 1: some workers wait. None: no limit; rows are read a batch
+            ahead.
         cache: size of each worker's row cache: bytes (an int, "64M"), a share of all rows (a float,
             "10%"), "auto" (bsp: decided by measurement; async: off) or "off"; None: the job's setting.
         cache_staleness: async only. Updates by other workers that a cached row may lack; None: the job's setting, 10.
@@ -198,11 +199,11 @@ class Job:
         """Return the remaining epochs, 0 to `total` - 1 in a new job: ``for epoch in job.epochs(10):``
 
         A restarted worker or a resumed run starts with the first unfinished epoch of the script. The worker gets the
-        rest of that epoch's batches, and the schedules and registered objects as they were at that point.
+        rest of that epoch's batches. Schedules and registered objects have their states of that point.
 
         Epochs count over the whole job: after ``job.epochs(10)``, a loop over ``job.epochs(15)`` has five more. If no
-        epoch is left, the loop enters the last epoch again with a batch that trains nothing, so that its variables are
-        defined. A worker that was asked to leave gets no further epoch.
+        epoch is left, the loop enters the last epoch again with a batch that trains nothing, so that variables of the
+        loop are defined. A worker that was asked to leave gets no further epoch.
         """
         return self._tracker.epochs(total)
 

@@ -1,4 +1,4 @@
-"""Wire a model to its tables: serve embeddings, place dense parameters, give all workers the same start.
+"""Connect a model to its tables: serve embeddings, place dense parameters, give all workers the same initial values.
 
 In: the user's model and optimizers, from job.py. Out: a `Wired` for the loop, and the model's outline at the master,
 for exports without the script. Next: worker/step/step.py.
@@ -260,8 +260,9 @@ def serve_dense(
     to_master: master_link.MasterLink,
     max_staleness: int | None,
 ) -> Dense:
-    """Serve dense parameters of an async job. The parameters start with the first worker's values; a worker that joins
-    later gets the trained values."""
+    """Serve dense parameters of an async job. Parameters start with the values of the first worker. A worker that joins
+    later gets the trained values.
+    """
     held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
     trained = {id(part.param) for part in held}
@@ -336,7 +337,7 @@ class LoadGuard:
 def outline(
     model: nn.Module, tables: Sequence[ServedTable], placed: Any, group: Sequence[tuple[str, torch.Tensor]] = ()
 ) -> Outline:
-    """Return which parts of this model servers hold; `group` lists the tensors of a bsp group, in order."""
+    """Return which parts of this model are on servers; `group` lists the tensors of a bsp group, in order."""
     held: list[DenseSlot] = []
     if isinstance(placed, ServedDense):
         held = placed.held + [part for part in placed.still if isinstance(part.param, nn.Parameter)]

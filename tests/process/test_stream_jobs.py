@@ -162,7 +162,7 @@ def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(
     rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
     with job_of(tmp_path, checkpoints=rules, **size) as job:
         status = job.wait()
-    assert status.phase is JobPhase.FAILED and "log was made anew since this job read it" in status.why, status
+    assert status.phase is JobPhase.FAILED and "log was recreated since this job read it" in status.why, status
 
 
 @pytest.mark.soak

@@ -91,7 +91,7 @@ class BatchMaker:
             batch = self._whole(np.array(good, dtype=np.int64)) if good else None
             return CollatedBatch(batch, list(bad), list(bad.values()), trace)
         except Exception as error:  # collating the remaining samples may raise too
-            bad |= dict.fromkeys(good, f"collated with other samples: {source.on_one_line(error)}")
+            bad |= dict.fromkeys(good, f"cannot collate it with other samples: {source.on_one_line(error)}")
             return CollatedBatch(None, list(bad), list(bad.values()), trace or _trace(error))
 
 

@@ -63,8 +63,7 @@ class IterablePasses:
         self._dataset = dataset
         self._options = {**options, "num_workers": int(apart)}
         log.warning(
-            "%s has no indices: a single reader reads it, and the samples that it has read ahead "
-            "are lost if its process dies",
+            "%s has no indices: one process reads it, and if that process dies, its prefetched samples are lost",
             type(dataset).__name__,
         )
 
@@ -75,8 +74,8 @@ class IterablePasses:
         """Yield all batches from a position to the end of its epoch; earlier batches are read and dropped."""
         if place.done:
             log.warning(
-                "%s has no indices: to resume, the first %d batches are read and dropped. This is exact only "
-                "if it yields the same samples in the same order",
+                "%s has no indices: to resume, the first %d batches are read and dropped. This is exact only if the "
+                "data set yields the same samples in the same order",
                 type(self._dataset).__name__,
                 place.done,
             )
@@ -161,14 +160,14 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "an ElasticLoader has processes and cannot be pickled or copied: create another where it is needed, for "
-            "the same data set, and load this one's state_dict() to continue"
+            "an ElasticLoader cannot be pickled or copied, because it has processes: create another one for the same "
+            "data set, and load this loader's state_dict() there to continue"
         )
 
     def _stream_of(self, num_workers: int | str, init: Any, generator: Any, context: Any) -> IterablePasses:
         if self._on_error == "skip":
             raise errors.BadInput(
-                'on_error="skip" needs a data set with indices; an IterableDataset that raises has ended'
+                'on_error="skip" needs a data set with indices: an IterableDataset cannot continue after an error'
             )
         apart = num_workers != 0
         return IterablePasses(

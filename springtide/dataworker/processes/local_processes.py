@@ -69,9 +69,9 @@ class LocalWorker:
             report = fork.report(timeout_s)
         except TimeoutError:
             self.kill()
-            raise errors.JobFailed(f"it did not start within {timeout_s:g} s") from None
+            raise errors.JobFailed(f"the process did not start within {timeout_s:g} s") from None
         if report is None:
-            raise errors.JobFailed("it ended during its start, without a reason")
+            raise errors.JobFailed("the process ended before it was ready, and gave no reason")
         kind, _, text = report.partition(" ")
         if kind != "serves":
             raise errors.JobFailed(text)

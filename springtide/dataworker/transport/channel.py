@@ -260,7 +260,7 @@ class BatchChannel:
             raise BadFrame(f"a message of {fields} + {header} + {size} bytes announced")
         if flags & NEW_SEGMENT:
             if not self._descriptors:
-                raise BadFrame("a segment was announced, but did not arrive")
+                raise BadFrame("a segment was announced, but its descriptor did not arrive")
             self._incoming.map(number, self._descriptors.pop())
         if text is None:
             whole = self._take(fields + header)
@@ -345,4 +345,4 @@ def _read(fields: bytes) -> Any:
     try:
         return _decode(fields)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(f"not the fields of a message: {error}") from error
+        raise BadFrame(f"cannot decode the fields of a message: {error}") from error

@@ -382,7 +382,7 @@ def _assemble(kind: type, items: list[Any]) -> Any:
 def _plain(values: Sequence[Any]) -> Sequence[Any]:
     for value in values:
         if type(value) not in layout.PLAIN:
-            raise BadFrame(f"a {type(value).__name__} among plain values")
+            raise BadFrame(f"unexpected {type(value).__name__} among plain values")
     return values
 
 

@@ -269,9 +269,9 @@ def _plan(header: bytes) -> CachedHeader:
         tensors: list[Tensor] = []
         _tensors_of(read.tree, tensors)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(f"not the header of a batch: {error}") from error
+        raise BadFrame(f"cannot decode the header of a batch: {error}") from error
     if read.version != VERSION:
-        raise BadFrame(f"a batch of format {read.version}, this side reads {VERSION}")
+        raise BadFrame(f"a batch of format {read.version}, this side reads format {VERSION}")
     checked = [_checked(tensor, read.size) for tensor in tensors]
     return CachedHeader(read.size, read.tree, checked, _natively(checked, read.size))
 
@@ -315,7 +315,7 @@ def elements(shape: Sequence[int], itemsize: int, offset: int, size: int) -> int
     count = 1
     for length in shape:
         if not 0 <= length < 1 << 62:
-            raise BadFrame(f"a tensor of shape {shape}")
+            raise BadFrame(f"invalid shape of a tensor: {shape}")
         count *= length
     within(offset, count * itemsize, size)
     return count

@@ -111,10 +111,10 @@ class IncomingSegments:
         """Map a segment that the peer has passed, replacing an older segment with the same number."""
         try:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
-                raise BadFrame("a segment that could shrink under its reader")
+                raise BadFrame("the peer could shrink the segment while this side reads it")
             self.mapped[number] = mmap.mmap(fd, 0)
         except (OSError, ValueError) as error:
-            raise BadFrame(f"not a segment of shared memory: {error}") from error
+            raise BadFrame(f"cannot map the segment of shared memory: {error}") from error
         finally:
             os.close(fd)
 
@@ -122,7 +122,7 @@ class IncomingSegments:
         """Return the payload in a segment. The sender can reuse the segment after all views are dropped."""
         pages = self.mapped.get(number)
         if pages is None or len(pages) < CONTROL_BYTES + size:
-            raise BadFrame(f"{size} bytes were announced in segment {number}, which is smaller")
+            raise BadFrame(f"the peer announced {size} bytes in segment {number}, but the segment is smaller")
         return _lent(pages, CONTROL_BYTES, functools.partial(_release, pages, os.getpid()))
 
 

@@ -284,7 +284,8 @@ class Lookups:
         learnt.misses += 1
         if learnt.misses == TRIES:
             log.info(
-                "ids of %s are not a view of %s, so its rows are pulled when it is called, without prefetching",
+                "ids of %s are not a view of %s, so the table pulls its rows when the module is called, without "
+                "prefetching",
                 type(module).__name__,
                 "what came with the batch" if kind else "the batch",
             )

@@ -67,7 +67,7 @@ class ScheduleSettings:
         if not 1 <= self.workers <= MOST_WORKERS:
             raise errors.BadInput(f"a scheduler needs 1 to {MOST_WORKERS} workers, got {self.workers}")
         if self.capacity_rows < 0:
-            raise errors.BadInput(f"a cache holds 0 rows or more, got capacity_rows={self.capacity_rows}")
+            raise errors.BadInput(f"capacity_rows={self.capacity_rows}: expected 0 or more")
         validation.choice(self.policy, "allocation policy", POLICIES)
         validation.choice(self.order, "eviction order", ORDERS)
         validation.choice(self.p2p, "transfer between workers", P2P)

@@ -1,9 +1,8 @@
 """All-reduce the dense gradients of a bsp group over gloo, in one flat bucket per data type.
 
-In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`, and a `GroupVerdict`: the sums
-of flags that each rank adds to every all-reduce. From these sums, all ranks make the same decision without another
-message. Ranks find each other through the master (`GroupStore`), because torch's TCPStore listens on all interfaces
-without authentication.
+In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`, and a `GroupVerdict`, which
+sums the flags of all ranks. From these sums, all ranks make the same decision without another message. Ranks find each
+other through the master (`GroupStore`), because torch's TCPStore listens on all interfaces without authentication.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from springtide.worker.link.clients import GroupClient
 from springtide.worker.link.optimizer import set_option
 
 MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this time counts as dead
-# a rank that does not take part within this time counts as dead; a step takes a fraction of it
+# A rank that does not take part within this time counts as dead; a step takes a fraction of it.
 TIMEOUT = datetime.timedelta(minutes=5)
 DIGITS = 4  # bytes of a digest; the sum of a byte's squares over 128 ranks is exact in float32
 FLAGS = ("flush", "empty", "last", "go", "stop", "paper")
@@ -112,8 +111,8 @@ class Reducer:
     def reduce(self) -> bool:
         """Replace each `p.grad` by the group's gradient; return True if any rank wants to skip the step.
 
-        A rank without a gradient for a parameter counts as zero; a parameter without a gradient on any rank gets none.
-        `GroupChanged` if a member is lost.
+        If a rank has no gradient for a parameter, its share is zero. If no rank has one, the parameter gets no
+        gradient. `GroupChanged` if a member is lost.
         """
         if self.group is None:
             self.sums = list(self.words)
@@ -143,7 +142,7 @@ class Reducer:
                     self.params[index].grad = view.clone()  # a copy, because the next step reuses the bucket
 
     def follow(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """After a rank has joined late, use the elder's learning rates and weight decays, as its schedules set them."""
+        """After a rank has joined late, use the elder's learning rates and weight decays."""
         if self.group is None or self.elder is None:
             return
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -172,8 +171,9 @@ class Bucket(NamedTuple):
     """Copy of this rank's contribution."""
     views: list[torch.Tensor]
     flags: torch.Tensor
-    """Number of ranks that want to skip, sums of the header numbers (first bucket only), and number of ranks with a
-    gradient for each parameter."""
+    """Three parts: the number of ranks that skip, the sums of the header numbers (first bucket only), and per parameter
+    the number of ranks with a gradient.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class RankWords:
 
 @dataclass(slots=True, kw_only=True)
 class GroupVerdict(RankWords):
-    """Combined flags of all ranks: `ready` if all ranks are, the others if any rank sets them."""
+    """Combined flags: `ready` is True if all ranks set it, every other flag if any rank sets it."""
 
     torn: bool = False
     """Whether only some of the ranks train a batch in this step."""

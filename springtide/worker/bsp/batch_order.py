@@ -1,8 +1,8 @@
 """Sum the gradients of a bsp step in batch order, for any assignment of samples to ranks.
 
 In: each rank's part of a batch, which the loop gets in units of a few samples. Out: sums of rows and dense gradients in
-the order of the units, equal on every rank. Each row is summed by the lowest rank that has it, each slice of the dense
-parameters by one rank. Design: docs/design/batch-order.md.
+the order of the units, equal on every rank. The lowest rank that has a row sums its gradients; one rank sums each slice
+of the dense parameters. Design: docs/design/batch-order.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ SCHEDULED = {"lr": "the learning rate", "weight_decay": "weight_decay", "momentu
 """Options of a parameter group that schedulers change, with their names in messages."""
 Rate = tuple[str, list[float]]
 Stepped = tuple[list[int], list[Rate]]
-"""Optimizers that have stepped, by id, and their rates."""
+"""Optimizers that have stepped, by id, with their learning rates."""
 ACROSS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 BY_CHANCE = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 OPTION = 'reduction="batch-order"'
@@ -225,7 +225,7 @@ class UnitGradients:
         self._now, self._done = unit, False
 
     def keep(self, stepped: Sequence[JobOptimizer], parts: Sequence[_native.StepRows]) -> bool:
-        """Keep the gradients of the current unit after the loop has stepped; return True for this rank's last unit."""
+        """Store the gradients of the current unit after the loop has stepped; return True for this rank's last unit."""
         if self._now is None:
             return True
         seen = (
@@ -319,7 +319,7 @@ class UnitSplitter:
             yield replace(handed, batch=batch, unit=unit, crossing=None)
 
     def _jagged(self, batch: Any) -> bool:
-        """Return True if the batch may not have one row per sample, or if this is unknown yet."""
+        """Return True if the batch may not have one row per sample, or if nothing is known about the batch yet."""
         if not self._lookups.settled:
             return True
         return any(bag[3] for call in self._lookups.announced(batch) for bag in call.bags)

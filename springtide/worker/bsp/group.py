@@ -2,7 +2,8 @@
 
 In: worker/setup.py forms the first group, worker/step/bsp_step.py later groups. Out: the same step, model and data
 position on every rank. Joining ranks get the leader's model; for checkpoints it goes to a reserved table on servers.
-A step counts once all servers have the parts of all ranks; else the next group repeats it. docs/design/training.md.
+A step counts once all servers have the parts of all ranks; otherwise the next group repeats the step.
+docs/design/training.md.
 """
 
 import logging
@@ -94,15 +95,17 @@ def pack_model(model: GroupModel, place: GroupPosition) -> bytes:
 
 
 def load_model(model: GroupModel, body: bytes) -> GroupPosition:
-    """Restore the model from these bytes and return its position; `BadInput` if they belong to another model."""
+    """Restore the model from these bytes and return the model's position in the data; `BadInput` if the bytes belong to
+    another model.
+    """
     saved = group_model.decode(body)
     own = model.tensors()
     there, here = [shape for _, shape, _ in saved.dense], [list(param.shape) for param in own]
     if there != here or len(saved.plan) != len(model.optimizers):
         raise errors.BadInput(
             f"the group's model has {len(there)} dense tensors and {len(saved.plan)} optimizers, shapes "
-            f"{there[:3]}...; this one has {len(here)} and {len(model.optimizers)}, shapes {here[:3]}...: use the "
-            "script that made the group's model"
+            f"{there[:3]}...; this worker's model has {len(here)} and {len(model.optimizers)}, shapes {here[:3]}...: "
+            f"use the script that made the group's model"
         )
     with torch.no_grad():
         for tensor, there_is in zip(own, saved.dense, strict=True):
@@ -156,7 +159,7 @@ def put_model(client: TableClient, body: bytes) -> None:
 
 
 def get_model(client: TableClient) -> bytes:
-    """Return the bytes of the last `put_model`; `JobFailed` if they are missing or incomplete."""
+    """Return the bytes of the last `put_model`; `JobFailed` if rows of the model are missing or incomplete."""
     count = group_model.rows_after(client.read(TABLE, np.arange(1)))
     if count is None:
         raise errors.JobFailed(
@@ -214,7 +217,7 @@ class BspGroup:
         return -1
 
     def rest(self, stepper: GroupStep) -> None:
-        """Stay in the group after the script has ended, until no other rank can need this rank's copy of the model."""
+        """Stay in the group after the script has ended, while another rank may need this rank's copy of the model."""
         while self._in:
             self.form(stepper, resting=True)
 
@@ -252,7 +255,7 @@ class BspGroup:
 
     def keep(self, stepper: GroupStep, applied: Any) -> None:
         """Save the model if a checkpoint is due. The lowest rank waits for `applied`, then stops until all slots are
-        copied. The servers meanwhile have exactly this step, because the other ranks wait for the lowest rank.
+        copied. Until then, the servers have exactly this step, because the other ranks wait for the lowest rank.
         """
         due = self._link.group.save_due
         if not self.save_due or applied is None:

@@ -1,8 +1,8 @@
 """Decide by measurement whether a bsp group caches rows; the lowest rank measures, simulates and decides.
 
 In: step timings and batches. Out: a request to start or stop caching, which the next all-reduce carries to all ranks.
-A cache must pass four tests: pulls and pushes take enough of a step; a simulated schedule saves more than it costs;
-steps with the cache are shorter than before; and they stay shorter. The decision itself is pure:
+A cache must pass four tests. Pulls and pushes take enough of a step. A simulated schedule saves more than it costs.
+Steps with the cache are shorter than before, and stay shorter. The decision itself is pure:
 planning/guards/cache_benefit.py.
 """
 

@@ -41,8 +41,8 @@ FLOAT = 4  # bytes of a number on the network, for any dtype of the table
 LATELY = 32  # number of recent steps that determine the time budget of a schedule
 
 DIFFERENT = (
-    "ranks have read different samples at the same index: a data set must give all ranks the same samples (random "
-    "changes to ids belong into the model, or into the files)"
+    "ranks have read different samples at the same index: a data set must give all ranks the same samples (make "
+    "random changes to ids in the model or in the files)"
 )
 ACCUMULATED = "gradients are accumulated over several batches, but a schedule covers only one batch"
 
@@ -52,7 +52,7 @@ ASKED = f'cache= or allocation= was asked for: {BY_IDS}. Use cache="off" to have
 KEPT = f"workers cache rows, because measurements showed a benefit: {BY_IDS}"
 SPLIT = "data workers compute a part of forward(), so the ids of whole batches are not known in time"
 NO_PASS = "no pass is under way"
-FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
+FIRST_PASS = 'caching with cache="auto" could only start after a whole pass without reads in its middle'
 MEASURING = "steps are being measured, to find out whether a cache pays"
 PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
@@ -74,9 +74,9 @@ class CacheCoordinator:
     ) -> None:
         """Create the coordinator. `needed_s` returns a step's time without waits; `why` is the reason for the cache.
 
-        With `deciding`, the job decides at runtime whether to cache: the lowest rank by `deciding`, the other ranks by
-        its request. With a cache, the script cannot read rows in the middle of a pass. Caching therefore starts after
-        one whole pass without such a read; with `at_once`, caching may start immediately.
+        With `deciding`, the lowest rank decides at runtime whether the job caches, and the other ranks follow. With a
+        cache, the script cannot read rows in the middle of a pass. Caching therefore starts after one whole pass
+        without such a read; with `at_once`, caching may start immediately.
         """
         self._why, self._deciding = why, deciding
         self.allotting, self.cache = allotting, cache
@@ -240,8 +240,9 @@ class CacheCoordinator:
 
 
 def needed_s(meter: StepMeter) -> float:
-    """Return the median time of recent steps without waits. Scheduling that runs in parallel to a step and takes no
-    longer costs no time."""
+    """Return the median time of recent steps without waits. Scheduling costs no time if it runs in parallel to a step
+    and is no slower than the step.
+    """
     lately = itertools.islice(reversed(meter.steps), LATELY)
     needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
     return statistics.median(needed) if needed else 0.0

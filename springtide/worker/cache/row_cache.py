@@ -1,8 +1,8 @@
 """Row caches of a worker. In a bsp group (`RowCache`), a cache executes the schedule's plans step by step.
 
 In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they apply to.
-In an async job (`StaleRowCache`), a cache uses a copy until it lacks too many updates of other workers; servers see
-every push, so training stays exactly once. Design: docs/design/caching.md.
+In an async job (`StaleRowCache`), a cache uses a copy until the copy lacks too many updates of other workers; servers
+see every push, so training stays exactly once. Design: docs/design/caching.md.
 """
 
 import threading
@@ -86,8 +86,8 @@ class RowCache:
     def check_read(self, tables: Sequence[int]) -> None:
         if not self.clean and (kept := self._kept.intersection(tables)):
             raise errors.BadInput(
-                f"rows of table {min(kept)} are read in the middle of a pass, while workers cache rows that servers do "
-                "not have yet. Call job.flush() on every worker before it, right after optimizer.step(), or wait for "
+                f"rows of table {min(kept)} are read in the middle of a pass, while workers hold newer values in "
+                f"their caches. Call job.flush() on every worker before it, right after optimizer.step(), or wait for "
                 'the end of the pass; cache="off" caches no rows'
             )
 
@@ -105,7 +105,7 @@ class RowCache:
         self._planner, self._rank, self._trained = planner, place.rank, 0
 
     def expect(self, number: int, allotted: AllottedBatch) -> None:
-        """Expect this batch in step `number`, unless `before_push` has already announced it."""
+        """Announce that this batch is trained in step `number`, unless `before_push` has already announced it."""
         if number not in self._expected:
             self._expected[number] = allotted
             self.backend.set_plan(number, allotted.made.plans[self._rank])
@@ -254,7 +254,9 @@ class StaleRowCache:
 
 
 def for_async(rules: CacheRules, *, max_staleness: int | None) -> StaleRowCache | None:
-    """Return a cache if the user gave a size, else None. Only bsp groups measure whether a cache is worth it."""
+    """Return a cache if the user gave a size; otherwise return None. Only bsp groups measure whether a cache is worth
+    it.
+    """
     if rules.auto or rules.off:
         return None
     if max_staleness is not None:

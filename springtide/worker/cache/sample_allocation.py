@@ -2,7 +2,7 @@
 
 In: whole batches, read one batch ahead, and the combined flags of the ranks. Out: this rank's part of each batch. A
 schedule starts once every rank knows where its modules find their ids. A schedule ends with the pass, with the group,
-or if ranks have read different samples under the same index. Design: docs/design/caching.md.
+or if two ranks read different samples at the same index. Design: docs/design/caching.md.
 """
 
 import logging

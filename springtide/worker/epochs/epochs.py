@@ -78,7 +78,7 @@ class EpochTracker:
         self._epoch: int | None = None
         """Current epoch of `job.epochs`."""
         self._entered_again = False
-        """Whether all epochs were already done, so that the script has entered the last epoch a second time."""
+        """Whether all epochs were already done, so that the script runs the last epoch a second time."""
         self._loops_here = 0
         """Number of loops that this incarnation has started, not counting loops that an earlier incarnation had
         finished."""

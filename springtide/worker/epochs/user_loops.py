@@ -201,7 +201,7 @@ def _loops(tree: ast.AST) -> Iterator[tuple[str, int, Any]]:
     counts: dict[str, int] = {}
 
     def walk(node: ast.AST, function: str, prefix: str) -> Iterator[tuple[str, int, Any]]:
-        """Yield the loops below this node. `prefix` starts the qualified names of definitions there."""
+        """Yield the loops below this node. The qualified names of these loops start with `prefix`."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 name = prefix + child.name

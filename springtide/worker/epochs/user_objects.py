@@ -45,7 +45,7 @@ class ObjectRegistry:
         self._objects: dict[str, Any] = {}
         self._due = clock()
         self.place: EpochPlace | None = None
-        """Position in the script where states are taken; None for a script without epochs."""
+        """Position in the script where states are taken; None if the script has no epochs."""
         self.taken: dict[str, bytes] = {}
         """States that were sent last."""
         self._quiet = away

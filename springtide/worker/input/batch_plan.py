@@ -43,7 +43,7 @@ class BatchOrder:
     regroups: int | None = None
     """Generation of the bsp group that must form again before the next batch; an order with it has no batch."""
     borrowed: bool = False
-    """Whether the batch is one sample of another rank, because none of this rank's samples can be read. Its gradient
+    """Whether this rank borrows one sample of another rank, because it can read none of its own samples. Its gradient
     has weight 0."""
     last: bool = True
     """Whether this order completes the step's batch: False while more parts follow."""
@@ -128,7 +128,8 @@ def order_of(
 
 
 def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
-    """Return the order of a rank that trains these samples (positions in the group's batch) instead of a run.
+    """Return the order of a rank that trains these samples (positions in the group's batch) instead of a contiguous
+    run.
 
     Servers identify a group's step by its number, so only the number of samples in a rank's range matters.
     """
@@ -140,7 +141,7 @@ def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
 
 
 def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = False) -> BatchOrder:
-    """Restrict the order to these samples (of the group's batch if `whole`), under the same identity."""
+    """Restrict the order to these samples under its identity; with `whole`, positions count in the group's batch."""
     if whole:
         assert order.whole is not None
         return dataclasses.replace(order, whole=order.whole[kept])

@@ -27,12 +27,12 @@ class SamplePicker(Protocol):
     def fetch(self, samples: Indices) -> Any: ...
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
-        """Return the batch of the samples at these positions; `jagged` means not one row per sample."""
+        """Return the batch of the samples at these positions; `jagged`: the batch does not have one row per sample."""
         ...
 
 
 class SourcePicker:
-    """Picker that reads samples of a data set, or takes them from a batch."""
+    """Picker that reads samples of a data set, or takes samples from a batch."""
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source

@@ -45,7 +45,7 @@ class Repeats:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def hand_out(self, epoch: int) -> Any:
-        """Return the first batch of an epoch, as this worker would get it; None if it cannot be read."""
+        """Return the first batch of an epoch for this worker; None if the batch cannot be read."""
         try:
             batch = self._first_of(epoch)
         except Exception as error:  # a user's data set may raise anything
@@ -65,7 +65,7 @@ class Repeats:
 
     def _first_of(self, epoch: int) -> Any:
         if self._source.samples is None and self._card.in_step:
-            return None  # every rank takes part in every round, so without a batch there was no round to repeat
+            return None  # every rank takes part in every round, so a rank without a batch has no round to repeat
         if self._source.samples is None:
             return as_batch(next(iter(self._source.stream()), None))
         card = self._card
@@ -94,9 +94,9 @@ class Batches:
     ) -> None:
         """Create the iterable; `repeats` hands out a trained batch to an otherwise empty loop."""
         self.epoch = 0 if tracker is None else tracker.epoch
-        """Current epoch of the loop, or the epoch it starts with."""
+        """Epoch that the loop trains or will start with."""
         self.completes_step = True
-        """Whether to call `optimizer.step()` with this batch; with `accumulate=`, True for the last batch of a sum."""
+        """Whether to call `optimizer.step()` after this batch; with `accumulate=`, True for the last batch of a sum."""
         self.repeated = False
         """Whether the current batch is already trained, so that its step changes nothing.
 
@@ -109,7 +109,7 @@ class Batches:
         self._length = length
         self._splitting = splitting
         self._at_rest = at_rest
-        """Function called when the loop asks for its next batch, once the work on its last batch is done."""
+        """Function called when the loop asks for its next batch, once it has finished its last batch."""
         self._tracker, self._repeats, self._epochs = tracker, repeats, epochs
         self._passes = 0
         self._running = False

@@ -1,10 +1,10 @@
 """Receive a worker's batches from data workers: find the work that data workers can do, hand the work over, and
 connect.
 
-In: the master's list of data workers. When the master first wants some, the worker finds the part of its program that
-they can run (worker/split/controller.py), between two batches. One worker of the job writes the job's package. Data
-workers feed every worker whose program was split in the same way. Any other worker reports the reason to the master and
-reads its own data.
+In: the master's list of data workers. When the master first wants data workers, the worker finds, between two batches,
+the part of its program that they can run (worker/split/controller.py). One worker of the job writes the job's package.
+Data workers feed every worker whose program was split in the same way. A worker whose program was split differently
+reports the reason to the master and reads its own data.
 """
 
 import logging
@@ -30,7 +30,7 @@ from springtide.worker.split.controller import Made, Splitting
 
 log = logging.getLogger(__name__)
 
-NO_INDICES = "an IterableDataset has no indices that could be handed to data workers"
+NO_INDICES = "an IterableDataset has no indices that data workers could read"
 
 
 class DataWorkerFeed:
@@ -136,7 +136,9 @@ class DataWorkerFeed:
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
 
     def _agree(self, made: Made) -> None:
-        """Write the package, unless another worker has; use data workers if the package holds the same program."""
+        """Write the package, unless another worker has written one; use data workers if the package holds this worker's
+        program.
+        """
         try:
             found = self._package(made)
         except errors.UserError as error:
@@ -163,7 +165,7 @@ class DataWorkerFeed:
                     sealed = job_package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
                     self._link.shared.deliver(folder, sealed)
             except errors.UserError:
-                self._link.shared.settle(PACKAGE_KEY)  # no package will come, so checkpoints must not wait for it
+                self._link.shared.settle(PACKAGE_KEY)  # no package will come: checkpoints must not wait for one
                 raise
             stages = made.pipeline.stages
             with_gpu = tuple(number for number, stage in enumerate(stages) if stage.device == "cuda")
@@ -182,7 +184,7 @@ class DataWorkerFeed:
 
 
 def refuse(to_master: MasterLink, why: str) -> None:
-    """Whenever the master wants data workers, report that they cannot be used. The report runs in its own thread,
+    """Tell the master, whenever it wants data workers, that they cannot be used. The report runs in its own thread,
     because the link's thread must not wait for a reply."""
 
     def on_feeders(news: Feeders) -> None:

@@ -161,8 +161,8 @@ def read(
     """Read the batches that the orders name. Readers in other processes run ahead, so orders queue up here.
 
     With `tracker`, an unreadable batch goes to other workers, a batch with a revoked lease is skipped, and a `draining`
-    job drops batches read ahead. Without it, an error of the reader ends the loop. While `wholes` returns True, the
-    whole group's batches are read. If not `plain`, every rank must train at least one sample.
+    job drops batches read ahead. Without a tracker, an error of the reader ends the loop. While `wholes` returns True,
+    the whole group's batches are read. If not `plain`, every rank must train at least one sample.
     """
     under_way: deque[tuple[BatchOrder, bool]] = deque()
 
@@ -194,7 +194,7 @@ def read(
 
 
 def _of_rest(rest: BatchRest, order: BatchOrder, *, whole: bool, plain: bool) -> ReadBatch:
-    """Return a batch with some samples left out. If no sample is left, the loop does not get it."""
+    """Return a batch with some samples left out. If no sample is left, the loop does not get the batch."""
     if not plain and (rest.batch is None or rest.borrowed):
         raise errors.UnreadableSample(
             f"a rank cannot read any of its samples of a batch (shard {order.ranges[0].shard}), but every rank needs "

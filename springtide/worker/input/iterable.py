@@ -3,7 +3,7 @@ group.
 
 Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
 (`IterableRounds`): every rank reads rounds of one mini-batch per rank; a schedule may distribute a round's samples
-differently. Both modes need every iteration to yield the same samples in the same order, which Springtide cannot check.
+differently. In both modes, every iteration must yield the same samples in the same order; Springtide cannot check this.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from springtide.worker.input.feeds import BatchReadahead, parts_of
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
-SHARD_BATCHES = 16  # few, because a worker must read past all shards before its own
+SHARD_BATCHES = 16  # few, because a worker must read past all earlier shards to reach its own
 MOST_SHARDS = 2**20  # shard numbers reserved for a pass of unknown length; shard numbers have 32 bits
 KEPT = 4  # number of recent rounds that are kept: the current, the next, the one being read, and one spare
 
@@ -182,7 +182,9 @@ class IterableRounds:
         return BatchOrder(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
 
     def _numbered(self, order: BatchOrder, parts: Sequence[list[Any]], wholes: Callable[[], bool]) -> ReadBatch:
-        """Return a round whose samples a schedule may allocate; this rank's mini-batch if they differ in size."""
+        """Return a round whose samples a schedule may allocate; if its mini-batches differ in size, return this rank's
+        mini-batch.
+        """
         size = len(parts[self._rank])
         if not size or any(len(part) != size for part in parts):
             return ReadBatch(order, as_batch(self._collate(parts[self._rank])))

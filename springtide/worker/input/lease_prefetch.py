@@ -70,8 +70,8 @@ class PrefetchedLeases(DirectLeases):
     def more(self, card: DatasetCard) -> LeaseAnswer:
         """Return the master's answer, or WaitReply if it has not arrived yet; the request continues, so call again.
 
-        A DataEnd counts only if this worker had trained all its leases when it asked. If it had not, the master may
-        since have given a part of its leases to other workers.
+        A DataEnd counts only if this worker had trained all its leases when it asked. Otherwise, the master may have
+        given a part of this worker's leases to other workers.
         """
         if self._asked is None:
             self._submit(card, 1 if len(self._looks) > 1 else 2)

@@ -194,7 +194,8 @@ class BatchReader:
     def _replacement(self, failed: UnreadableBatch, asked: WantedBatch, tolerant: bool, fed: bool) -> Any:
         """Return a replacement for a batch that could not be built: its rest, or an error that names the bad samples.
 
-        A failure on data workers may not be a sample's fault: the batch cannot be sent, or a file is missing there.
+        A failure on data workers may not be a sample's fault: perhaps the batch cannot be sent, or the data worker
+        lacks a file.
         """
 
         def fetch(indices: Any) -> Any:
@@ -224,7 +225,9 @@ class BatchReader:
             self._link.reports.note("read batches here that data workers cannot read", error)
 
     def _rest(self, fetch: Fetch, asked: WantedBatch, bad: BadSamples | None) -> BatchRest:
-        """Return the rest of a batch, and report the bad samples to the master. A rank without samples borrows one."""
+        """Return the rest of a batch, and report the bad samples to the master. A rank without readable samples borrows
+        a sample of another rank.
+        """
         rest, bad = without(fetch, asked.indices, bad)
         name = asked.name
         if rest.batch is None and bad is not None and asked.group is not None:
@@ -234,7 +237,7 @@ class BatchReader:
             else:
                 rest = borrowed
         if bad is not None:
-            assert name is not None, "every part that can be read has a name"
+            assert name is not None, "every readable part of a batch has a name"
             left_out = LeftOut(name, bad.indices, bad.error)
             log.warning("trained without %s", left_out)
             self._link.reports.trained_without(left_out)
@@ -242,7 +245,7 @@ class BatchReader:
 
 
 class _Noted(deque[WantedBatch]):
-    """Queue of requested batches without an answer. Iterate over it to request more."""
+    """Queue of requested batches without an answer. Iterate over it to request more batches."""
 
     def __init__(self, wanted: Iterator[WantedBatch]) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ class LeaseClient:
         self.tracker.note_cuts(reply.cuts, reply.era)
 
     def begin_report(self) -> LeaseReport:
-        """Return the report for the next heartbeat; `on_reply` marks it as received."""
+        """Return the report for the next heartbeat; `on_reply` marks the news as received."""
         self._reported = self.tracker.report()
         return self._reported
 
@@ -112,7 +112,7 @@ class GroupClient:
         self.lost = 0
         """Generation of a bsp group that has lost a member; 0 if none has."""
         self.save_due = 0
-        """Number of the checkpoint that the bsp group must take now; 0 if none is due."""
+        """Number of the checkpoint that the bsp group must now make; 0 if none is due."""
 
     def form(self, request: coordination.GroupRequest) -> coordination.GroupReply:
         reply = self._ask(request)
@@ -157,7 +157,7 @@ class SharedValues:
         return reply.value
 
     def claim(self, key: str) -> bool:
-        """Return True if this worker must do the once-only work; return False after another worker has done it."""
+        """Return True if this worker must do the once-only work; return False if another worker has already done it."""
         reply = self._ask(coordination.ClaimRequest(key))
         assert isinstance(reply, coordination.ClaimReply)
         return reply.yours
@@ -166,8 +166,9 @@ class SharedValues:
         self._ask(coordination.ClaimDone(key))
 
     def once(self, key: str, work: Callable[[], None]) -> None:
-        """Do the work on the first worker that calls; the others wait. If that worker dies, another worker does the
-        work."""
+        """Do the work on the first worker that calls; the others wait. If this worker dies, another worker does the
+        work.
+        """
         if self.claim(key):
             work()
             self.settle(key)

@@ -40,7 +40,7 @@ class HeldLease:
     """Acknowledged batches that follow an unacknowledged batch. Maps the begin of a batch to its end and its number of
     void offsets."""
     cuts: set[int] = field(default_factory=set)
-    """Ends of partial batches of a stream partition, as the master noted them."""
+    """Ends of partial batches of a stream partition, as noted by the master."""
     void: int = 0
     """Offsets before `offset` that held nothing to train."""
 
@@ -86,7 +86,7 @@ class LeaseTracker:
         """Void offsets of stream batches that the loop has claimed."""
         self._begin = LeaseKey(0, 0)
         self.era = 0
-        """Number of rollbacks of the master's ledger. All leases in the tracker belong to this era."""
+        """Number of rollbacks of the master's ledger. All leases in the tracker were granted in this era."""
         self.ends: int | None = None
         """Samples of the epoch, once the reader has found the end of a data set without a length."""
         self.hurry = False
@@ -95,7 +95,7 @@ class LeaseTracker:
     # ---- the loop ----
 
     def begin_pass(self, card: DatasetCard) -> None:
-        """Begin a pass over this data set; return leases of other data sets."""
+        """Begin a pass over this data set; give leases of other data sets back to the master."""
         with self._lock:
             self._card, self.ends = card, None
 
@@ -168,7 +168,7 @@ class LeaseTracker:
                     held.offset, held.void = min(held.end, end), held.void + void
 
     def note_void(self, claim: BatchClaim, offsets: int) -> None:
-        """Record how many offsets of a batch hold nothing to train. Call it before the batch is acknowledged."""
+        """Record how many offsets of a batch hold nothing to train. Must be called before the batch is acknowledged."""
         with self._lock:
             self._void.pop(claim, None)
             if offsets and claim.era == self.era:
@@ -265,7 +265,8 @@ class LeaseTracker:
         """Drop revoked leases, and shorten leases at the master's request, but not before claimed batches.
 
         Return True if a lease was shortened. The caller should then report immediately, because other workers wait for
-        the rest of the lease. A message of an earlier era changes nothing; a message of a new era drops all leases.
+        the part of the lease behind the cut. A message of an earlier era changes nothing; a message of a new era drops
+        all leases.
         """
         granted = False
         with self._lock:

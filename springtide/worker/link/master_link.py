@@ -60,7 +60,7 @@ def open_link(settings: config.Settings) -> "MasterLink":
 
 
 class LocalMaster:
-    """Master of one worker without servers; the worker gets all shards."""
+    """Master inside a worker that trains alone, without servers; it grants this worker all shards."""
 
     def __init__(self, settings: config.Settings) -> None:
         self._settings = settings
@@ -86,7 +86,7 @@ class LocalMaster:
         return messages.Ok() if answer is None else answer(request)
 
     def welcome(self) -> WorkerWelcome:
-        """Return rank 0 of 1; the one store in this process owns all slots."""
+        """Return rank 0 of 1; the store in this process owns all slots."""
         settings = self._settings
         return WorkerWelcome(
             spec=JobSpec(

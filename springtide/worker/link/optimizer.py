@@ -104,8 +104,9 @@ class JobOptimizer(torch.optim.Optimizer):
         given = [added] if isinstance(added, torch.Tensor) else list(added)
         if any(id(item[1] if isinstance(item, tuple) else item) in self._tables for item in given):
             raise errors.BadInput(
-                "the weight of a served table was added to the optimizer after job.prepare, where it is settled which "
-                "optimizer trains which table: add it before, and let its group have lr=0 until it is to be trained"
+                "the weight of a served table was added to the optimizer after job.prepare, which assigns every table "
+                "to its optimizer: add the weight before job.prepare, with lr=0 in its group as long as it is not "
+                "trained"
             )
         self.own.add_param_group({**param_group, "params": given} if isinstance(param_group, dict) else param_group)
 
@@ -114,7 +115,7 @@ class JobOptimizer(torch.optim.Optimizer):
 
 
 def set_option(group: dict[str, Any], name: str, number: float) -> None:
-    """Set an option of a parameter group in place, if it is a tensor."""
+    """Set an option of a parameter group in place if the option is a tensor."""
     if isinstance(group[name], torch.Tensor):
         group[name].fill_(number)
     elif group[name] != number:

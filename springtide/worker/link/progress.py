@@ -91,7 +91,9 @@ class StepMeter:
 
 
 class ProgressReporter:
-    """Totals of this worker. A lost or repeated report does no harm. `use` returns those of its cache and input."""
+    """Totals of the worker. A lost or repeated report does no harm. `use` returns the totals of the cache and of the
+    input.
+    """
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class ClientTime(NamedTuple):
 
 
 class StepTerms(NamedTuple):
-    """Time of a step, split by the resource that would shorten it."""
+    """Time of a step, divided among the resources that would shorten it."""
 
     gradient_s: float = 0.0
     update_s: float = 0.0
@@ -170,7 +172,7 @@ NOTHING = ClientTime()
 def exposed(before: ClientTime, after: ClientTime, *, own_s: float) -> StepTerms:
     """Return the terms of a step on served tables: this process's own work, and its waits.
 
-    Servers work while the worker computes, so only the time that the worker was blocked counts as theirs.
+    Servers work while the worker computes, so only the worker's blocked time counts as time of the servers.
     """
     lookup, update, under_way, waited = (late - early for early, late in zip(before, after, strict=True))
     busy = lookup + update + under_way

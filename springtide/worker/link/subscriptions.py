@@ -107,8 +107,8 @@ class Subscriptions:
     def take_servers(self, servers: ServerAddresses | None) -> None:
         """Switch to restarted servers before the worker uses a lease of their new era.
 
-        If it switched later, an old incarnation of a server that still runs could acknowledge a push that counts for
-        the new incarnation.
+        If the worker acknowledged an epoch before it switched, an old incarnation of a server could acknowledge a push
+        that counts for the new incarnation.
         """
         if servers is not None and servers != self.servers.newest:
             self.servers.take(servers)

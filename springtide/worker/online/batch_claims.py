@@ -20,7 +20,9 @@ MOST_AHEAD = 8  # batches to read ahead in a partition that waits for a cut
 
 
 class ReadyBatch(NamedTuple):
-    """Batch that can be claimed: the records from `tail.begin` to `end`; a batch without records is a gap."""
+    """Batch that the worker can claim: the records from `tail.begin` to `end`. A batch without records is a gap in the
+    offsets.
+    """
 
     tail: LeaseTail
     end: int
@@ -122,8 +124,9 @@ class PartitionHeads:
         self._heads.pop(whole.tail.grant.nth, None)
 
     def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:
-        """Return the cuts to request: for incomplete batches that were read before this time and have no further
-        records, and again for cuts that the master has not confirmed."""
+        """Return the cuts to request: for incomplete batches without a new record since this time, and for earlier
+        requests that the master has not confirmed.
+        """
         cuts: list[BatchCut] = []
         for number, head in self._heads.items():
             if head.asked is None and self._waits(head, ends.get(number, 0), before):

@@ -71,7 +71,7 @@ class BspStreamFeed(StepListener):
         self.event_s = 0
         """Event time of the stream in seconds, up to the current batch."""
         self._stands: dict[int, int] = {}
-        """Reader's offset in the partition that it reads."""
+        """Offset of the reader in its current partition."""
         self._places: dict[int, int] = {}
         """Offsets up to which the loop has received each partition."""
         self._bounds: tuple[PartitionRange, ...] = ()
@@ -141,7 +141,9 @@ class BspStreamFeed(StepListener):
         raise errors.JobFailed(f"record {samples[0]} of the stream's pass is no longer in memory")
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
-        """Decode the records at these positions again, because the structure of the result of `decode` is unknown."""
+        """Decode the records at these positions again, because this feed does not know the structure of decoded
+        batches.
+        """
         return self.fetch(samples[places])
 
     def report(self) -> StreamUse:

@@ -1,9 +1,10 @@
-"""Connections between the workers that shuffle a stream: each worker calls all others and sends batches.
+"""Connections between the workers that shuffle a stream: each worker opens a connection to every other worker and sends
+batches over it.
 
-In: the shuffle unit names the batches to send, the master sends addresses. Out: calls to the unit, in the thread of
-this channel. Both sides prove that they know the job's secret; frames are bounded, and nothing is unpickled.
-Undelivered messages are not sent again: if a peer is lost or silent, the unit takes back the batches that it had sent
-to the peer.
+In: the shuffle unit names the batches to send, the master sends addresses. Out: calls to the shuffle unit, in the
+thread of this channel. Both sides prove that they know the job's secret; frames are bounded, and nothing is unpickled.
+Undelivered messages are not sent again. If a peer is lost or silent, the shuffle unit takes back the batches that it
+had sent to the peer.
 """
 
 import asyncio
@@ -40,8 +41,9 @@ GOODBYE_S = 2.0  # most seconds to send the last messages
 BUFFER = 2**20
 _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
 PLANE = "shuffle-"
-"""Prefix of the authentication proofs (`rpc.transport.auth`) of these connections. Proofs for other kinds of
-connections are invalid here."""
+"""Prefix of the authentication proofs (`rpc.transport.auth`) of these connections. Proofs made for other kinds of
+connections are invalid on these connections.
+"""
 # most bytes of a frame: more than the largest sendable batch (shuffle_unit.SENDABLE_BYTES) with offsets and times
 MAX_BYTES = 80 * 2**20
 MAX_WORD_BYTES = 2**20  # most bytes of all other messages
@@ -170,7 +172,7 @@ class Peers:
                 self._follow(self._known)  # the peer may have a new address by now
 
     async def _call(self, name: str, address: str) -> None:
-        """Run one connection to a peer until it ends; EOFError when it ends."""
+        """Run one connection to a peer until it ends; `EOFError` when the connection ends."""
         host, port = addresses.parse(address)
         async with asyncio.timeout(auth.DEADLINE_S):
             connecting = tls.connecting(self._own.certificates)
@@ -248,7 +250,7 @@ class Peers:
 
     def _send(self, peer: str, run: RecordRun) -> None:
         line = self._lines.get(peer)
-        if line is not None:  # without a connection, the unit learns that the peer is lost
+        if line is not None:  # without a connection, the shuffle unit treats the peer as lost
             batch = BatchForwarded(run.claim, run.partition, run.records.to_bytes())
             self._write(line, frames.pack(batch, limit=MAX_BYTES))
 
@@ -377,7 +379,7 @@ def run_of(batch: BatchForwarded, owner: str) -> RecordRun:
 def open_unit(
     to_master: MasterLink, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
 ) -> ShuffleUnit:
-    """Open the unit; `ShuffleUnit.close` disconnects it. With "none", or without a cluster, it is a plain queue."""
+    """Open the unit, until `ShuffleUnit.close`. With "none", or without a cluster, the unit is a plain queue."""
     chosen = strategy if any(welcome.servers) else "none"
     unit = ShuffleUnit(
         to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.spec.seed * 65537 + welcome.rank

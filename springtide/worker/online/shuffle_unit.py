@@ -59,7 +59,7 @@ class Wires(Protocol):
     def announce(self, ready: bool) -> None: ...
 
     def close(self) -> None:
-        """Send the remaining messages and disconnect. Only this call blocks, briefly."""
+        """Send the remaining messages and disconnect. This is the only call that blocks, and it blocks briefly."""
         ...
 
 
@@ -141,8 +141,9 @@ class ShuffleUnit:
             return None
 
     def trained(self, claims: Iterable[BatchClaim]) -> None:
-        """Handle trained batches, which every server has: acknowledge this worker's own batches, and notify the owners
-        of the others."""
+        """Handle trained batches, which every server now has: acknowledge this worker's own batches, and notify the
+        owners of the others.
+        """
         claims = list(claims)
         self._tracker.acknowledge(claims)
         with self._lock:
@@ -159,8 +160,8 @@ class ShuffleUnit:
 
     def drain(self, timeout_s: float) -> bool:
         """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches at
-        peers. Return False if a peer did not answer. Such a peer may still train its batches, which the partition's
-        next reader will notice.
+        peers. Return False if a peer did not answer. Such a peer may still train these batches; the partition's next
+        reader notices that servers already have them.
         """
         deadline = self._clock() + timeout_s
         with self._lock:
@@ -212,7 +213,7 @@ class ShuffleUnit:
     def peer_sent(self, peer: str, run: RecordRun) -> None:
         """Accept a batch of a peer. A batch of a newer era waits until this worker knows the era.
 
-        Without this wait, an old incarnation of a server could acknowledge the batch for the new incarnation.
+        Otherwise, an old incarnation of a server could acknowledge the batch for the new incarnation.
         """
         with self._lock:
             self._received += 1
@@ -222,7 +223,7 @@ class ShuffleUnit:
                 self._take_in(run)
 
     def peer_done(self, peer: str, trained: Mapping[BatchClaim, int]) -> None:
-        """Acknowledge batches that a peer has trained, with their number of void offsets; ignore unknown ones."""
+        """Acknowledge batches that a peer has trained, with their number of void offsets; ignore unknown batches."""
         with self._lock:
             claims = [claim for claim in trained if claim in self._runs and not self._runs[claim].owner]
             for claim in claims:
@@ -246,7 +247,7 @@ class ShuffleUnit:
             self._act(self._shuffle.lost(peer, self._clock()))
 
     def tick(self, away_s: float = 0.0) -> None:
-        """Advance timers, a few times per second. `away_s` is the time that this process did not run."""
+        """Advance timers, a few times per second. `away_s` is the time for which this process was stopped."""
         with self._lock:
             self._shuffle.forgive(away_s)
             self._admit()

@@ -105,8 +105,8 @@ class StreamFeed(StepListener):
         )
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Drop batches that a server refused because it has only some of their records: another worker owns these
-        records now and has cut them into other batches. Return False if this worker still holds the lease, which is an
+        """Drop batches that a server refused because it has only some of their records: another worker now owns these
+        records, and has formed other batches from them. Return False if this worker still holds the lease, which is an
         error.
         """
         tracker = self._link.leases.tracker
@@ -179,7 +179,9 @@ class RecordDecoder:
         return self._made(partition, records, tell=True)
 
     def whole(self, partition: int, records: Records, *, tell: bool) -> tuple[Any, Records]:
-        """Return a batch that all ranks read and its trainable records. The rank with `tell` reports the others."""
+        """Return a batch that all ranks read, with its trainable records. Only the rank with `tell` reports the other
+        records.
+        """
         made = self._made(partition, records, tell=tell)
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
         return made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records

@@ -23,7 +23,7 @@ from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit
 from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
-POLL_S = 0.05  # longest delay, in seconds, before the reader follows new or revoked leases
+POLL_S = 0.05  # longest delay in seconds until the reader reacts to a new or revoked lease
 MOST_BATCHES = 8  # limit of one poll
 NAP_S = 0.01  # seconds to pause after a poll that returned less than a batch
 EVERY_S = 2.0  # seconds between partition discoveries while this worker holds leases
@@ -31,7 +31,7 @@ SOON_S = 0.05  # seconds between two requests; the master holds a request that i
 
 
 class StreamThread(abc.ABC):
-    """Daemon thread of a pass. `failure` is the error that ended it; the loop raises it."""
+    """Daemon thread of a pass. `failure` is the error that ended the thread; the loop raises it."""
 
     def __init__(self, name: str) -> None:
         self.failure: BaseException | None = None
@@ -193,8 +193,9 @@ class StreamBatchReader(StreamThread):
                 self._ended.wait(NAP_S)  # pause, so that on a slow stream, the next records are read together
 
     def _offer(self, whole: ReadyBatch) -> bool:
-        """Wait for room in the queue, then claim the batch, unless another worker has the partition by then. Return
-        False to stop reading."""
+        """Wait for room in the queue, then claim the batch, unless another worker has leased the partition meanwhile.
+        Return False to stop reading.
+        """
         while not self._unit.await_room(POLL_S):
             if self._ended.is_set():
                 return False

@@ -79,7 +79,7 @@ class StreamMeter:
             self._expired += expired
 
     def claimed(self, claim: BatchClaim, records: Records) -> None:
-        """Record a claimed batch of a partition on its way to a loop, of this worker or a peer."""
+        """Record that a batch of a partition was claimed for the loop of this worker or of a peer."""
         with self._lock:
             batches = self._claimed.setdefault(LeaseKey(claim.shard, claim.first), deque())
             batches.append((claim.end, float(records.appended_at[0])))
@@ -114,7 +114,7 @@ class StreamMeter:
         """Record the read position: append times of the oldest unclaimed records, and the ends of partitions."""
         with self._lock:
             self._oldest = oldest
-            self._ends |= ends  # partitions that are not read now keep their last end
+            self._ends |= ends  # a partition without a reader keeps its last known end
 
     def waits(self, idle: bool, records: int = 0) -> None:
         """Record that the loop is idle, or starts a batch of `records`; the previous batch is done."""
@@ -154,7 +154,8 @@ class StreamMeter:
         return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
 
     def _end_of(self, tail: LeaseTail) -> int | None:
-        """Return the end offset of a partition; None if it is unknown yet. A guessed end would look like a sudden burst
-        of records."""
+        """Return the end offset of a partition; None while the lag is unknown. A guessed end would look like a sudden
+        burst of records.
+        """
         end = self._ends.get(tail.grant.nth)
         return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))

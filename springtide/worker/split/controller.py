@@ -47,7 +47,7 @@ class Made:
 
     pipeline: Pipeline
     digest: str
-    """Digest of the split, equal on all workers whose program is split in the same way."""
+    """Digest of the split, equal on all workers with the same split."""
     types: Mapping[str, type] = field(default_factory=dict)
     """User-defined types in a batch, by their names in messages."""
     explanation: Explanation | None = None
@@ -59,7 +59,7 @@ class Made:
     @property
     def summary(self) -> str:
         found = "" if self.explanation is None or self.why else self.explanation.summary
-        what = found or f"only the data set moves, forward() stays whole: {self.why}"
+        what = found or f"data workers read the data set, but forward() stays whole: {self.why}"
         return f"{what}; the loop was blocked for {max(self.seconds, SHORT_S):.2g} s"
 
     @property
@@ -78,7 +78,9 @@ class SplitRules(NamedTuple):
 
 
 class Splitting:
-    """Split of one `job.prepare`. Only `receive` and `own` of `received` may run outside the loop's thread."""
+    """Search for the split of one `job.prepare`. Only `receive` and `own` of `received` may run outside the loop's
+    thread.
+    """
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Splitting:
     ) -> None:
         """Create the split. `forbidden` returns why forward() must stay whole now, or nothing.
 
-        `on_split` is called when a part of forward() moves, `on_ready` once the loop was observed long enough; all in
+        `on_split` runs when a part of forward() moves, `on_ready` once the loop was observed long enough. All run in
         the loop's thread, between two batches.
         """
         self.received = ReceivedBatches(source, seed, every=1 if mode == "verify" else CHECKED)
@@ -126,7 +128,9 @@ class Splitting:
 
     @property
     def stateless_s(self) -> float:
-        """Return the seconds spent here on the movable part of forward(): estimated before `make`, then measured."""
+        """Return the seconds that this worker spends on the movable part of forward(): estimated before `make`, then
+        measured.
+        """
         return self._seconds if self._made is not None else self._leading.seconds
 
     # ---- the loop ----
@@ -182,8 +186,9 @@ class Splitting:
 
     @property
     def checked(self) -> int:
-        """Return the number of batches for which this worker also computed at least the moved part of forward(), and
-        compared the results."""
+        """Return the number of batches that this worker also computed, at least in the moved part of forward(), to
+        compare the results.
+        """
         checked = self._forward.checked if self._forward is not None else self._checked
         return max(checked, self.received.compared)
 
@@ -197,7 +202,7 @@ class Splitting:
         return self._watching.touched
 
     def drop(self, why: str) -> None:
-        """Restore the user's own forward(), which also trains batches that come with crossings."""
+        """Restore the user's own forward(), which can also train a batch that data workers have partly computed."""
         log.warning("forward() stays whole: %s", why)
         if self._forward is not None:
             self._forward.remove()

@@ -222,7 +222,7 @@ class Recording(ForwardStandIn):
         self.why = ""
         """Reason why no call can be recorded; empty if calls can be recorded."""
         self.forward_s = 0.0
-        """Seconds that an unrecorded forward takes."""
+        """Seconds that a forward takes while nothing is recorded."""
         self.running = False
         """Whether an expected call is running. Reads during the call count as reads by the model."""
         self._call: arguments.ModelCall | None = None

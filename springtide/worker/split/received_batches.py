@@ -48,7 +48,7 @@ class ReceivedBatches:
     """Receiver of batches for the reading thread; the loop's thread may also call `differs`."""
 
     def __init__(self, source: SampleSource, seed: int, *, every: int) -> None:
-        """Create the receiver. One of `every` batches is also built here and compared."""
+        """Create the receiver. The worker also builds one of `every` batches itself, and compares."""
         self.reread = 0
         """Number of batches read again here, because the loop read a leaf that data workers did not send."""
         self.compared = 0
@@ -56,8 +56,9 @@ class ReceivedBatches:
         self.draws = False
         """Whether the data set was seen to draw random numbers."""
         self.wrong = ""
-        """Description of the first wrong result of a data worker; empty if there was none. After that, no results of
-        data workers are used."""
+        """Description of the first wrong result of a data worker; empty if there was none. From then on, the worker
+        uses no results of data workers.
+        """
         self.paths: list[arguments.Path] = []
         """Leaves that data workers may leave out; equal on every worker with the same program."""
         self.data: ReachableState | None = None
@@ -69,7 +70,9 @@ class ReceivedBatches:
         self._said = False
 
     def differs(self, why: str) -> None:
-        """Report that a received result differs. The current batch is trained correctly, and no other is accepted."""
+        """Report that a received result differs. The current batch is trained correctly, and no further result is
+        accepted.
+        """
         log.error("data workers return other results than this program: %s", why)
         self.wrong = self.wrong or why
 
@@ -133,7 +136,7 @@ class ReceivedBatches:
         return tuple(range(len(self.paths))) if self.checks(name) else tuple(sorted(self._wanted))
 
     def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
-        """Read the whole batch again, because the loop needs a leaf that data workers did not send."""
+        """Read the whole batch again in this worker, because the loop needs a leaf that data workers did not send."""
         self.reread += 1
         if number not in self._wanted:
             self._wanted.add(number)

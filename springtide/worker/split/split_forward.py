@@ -1,7 +1,7 @@
 """Run a model's forward() with its moved torch calls answered by the results of data workers.
 
-The results are used in training mode, if the model is called with the unmodified leaves of the current batch. All other
-calls compute everything here. Each torch call that differs from the split is detected
+The results are used in training mode, if the model is called with the unmodified leaves of the current batch. This
+worker computes all other calls itself. Each torch call that differs from the split is detected
 (dataworker/split/program/call_replay.py), and some batches are also computed here and compared.
 """
 
@@ -33,7 +33,7 @@ class InHand:
     def __init__(
         self, call: arguments.ModelCall, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
     ) -> None:
-        """Take a snapshot of the batch; `read` marks the parts that the moved part reads."""
+        """Take a snapshot of the batch; `read` marks the parts that the moved part of forward() reads."""
         self.crossing, self.check, self.used = crossing, check, False
         self.parts = call.find(batch)
         """Parts of the batch that the model is called with."""
@@ -46,7 +46,7 @@ class InHand:
 
     @property
     def untouched(self) -> bool:
-        """Return True if these parts are unmodified and none requires a new gradient."""
+        """Return True if these parts are unmodified and no part newly requires a gradient."""
         if not all(snapshot.is_still for snapshot in self._snapshots.values()):
             return False
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))

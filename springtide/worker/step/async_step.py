@@ -108,7 +108,7 @@ class AsyncStep(TrainingStep):
             self._unstepped.clear()
 
     def _enter(self) -> None:
-        """Wait until values may be read. Batches that are summed in one push enter once."""
+        """Wait until values may be read. Several batches that are summed in one push count once."""
         if self._max_staleness is not None and not self._entered:
             self._context.link.group.enter(self._max_staleness)
             self._entered = True

@@ -74,8 +74,9 @@ class BspStep(TrainingStep):
             self._group.keep(self, self._applying)
 
     def skip(self, now: ReadBatch) -> None:
-        """Take a step that trains nothing. All ranks skip the batch, even if one rank could read some of its
-        samples."""
+        """Take a step that trains nothing. All ranks then skip the batch, even if one rank could read some of its
+        samples.
+        """
         batches = PushBatches()
         batches.add(now)
         self._step_aside(batches)
@@ -113,7 +114,7 @@ class BspStep(TrainingStep):
         return self._coordinator is not None and self._coordinator.bound
 
     def catch_up(self, step: int) -> None:
-        """Count the current step and apply its dense part, if this step is complete on all servers."""
+        """Count the current step and apply its dense part, if it is complete on all servers."""
         finish = self._finish
         if finish is not None and step > self.count:
             self._finish = None
@@ -164,7 +165,7 @@ class BspStep(TrainingStep):
     def _step_aside(self, batches: PushBatches) -> None:
         in_hand, number = self._batches, self.count + 1
         self._step_together([], batches, True, empty=True)
-        if self.count == number:  # if the job stops, the count stays the same, and the current batch is not trained
+        if self.count == number:  # if the job stops, the step does not count, and the current batch stays untrained
             self._batches = in_hand
 
     def _step_together(
@@ -182,13 +183,13 @@ class BspStep(TrainingStep):
                 skip = context.dense.agree(share=batches.share, skip=wants_skip, again=again) or not stepped
                 if coordinator is not None:
                     coordinator.apply_verdict(number)
-                # collect rows only once: this applies the shares and counts to the gradients in place
+                # collect rows only once, because collecting scales the gradients in place by shares and counts
                 if rows is None and not skip:
                     rows = self._table_parts(stepped, batches.share) if units is None else []
                     hyper = context.rates.now(stepped)
                     self._counted = {id(optimizer.own) for optimizer in stepped}
                 if units is not None and not skip:
-                    rows = units.parts()  # the sums cover the current group, so they are computed again for each group
+                    rows = units.parts()  # the sums depend on the group, so compute them again for each group
                 pushed = [] if skip else rows or []
                 if coordinator is not None:
                     coordinator.share_gradients(number, pushed)

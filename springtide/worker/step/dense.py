@@ -124,7 +124,7 @@ class GpuBucket:
 
     @contextmanager
     def uploaded(self) -> Iterator[None]:
-        """Copy the values to `flat` for the `with` block. After it, the caller may change its own memory."""
+        """Copy the values to `flat` for the `with` block. After this call, the caller may change its own memory."""
         step = torch.cuda.current_stream(self.flat.device)
         self._upload.wait_event(self._free)
         with torch.cuda.stream(self._upload):
@@ -238,7 +238,7 @@ class ServedDense:
         thawed = next((name for name, param in self._frozen if param.grad is not None), None)
         if thawed is not None:
             raise errors.BadInput(
-                f"parameter {thawed!r} was frozen at job.prepare and has a gradient now, but servers do not hold it. "
+                f"parameter {thawed!r} was frozen at job.prepare, so servers do not hold it. Now it has a gradient. "
                 'Freeze it after job.prepare, or use sync="bsp"'
             )
         awake = {id(optimizer.own) for optimizer in stepped}
@@ -252,7 +252,7 @@ class ServedDense:
 
     def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
         """Put the values that the previous step requested into the model, and request new values after this push.
-        Computation therefore never waits for a push, and the values lack at most the last of this worker's own steps.
+        Computation therefore never waits for a push. The values lack at most the last step of this worker.
         """
         if not self._bounded:
             self._take()

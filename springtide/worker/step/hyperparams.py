@@ -1,7 +1,8 @@
 """Learning rates of every table, read from the live parameter group that holds its weight.
 
 In: the user's optimizers and the served tables. Out: kernels when tables are declared, and (table, lr, weight decay,
-step) for every push, read anew so that schedulers work. Next: embedding/modules/optimizers.py.
+step) for every push. Each push reads the current values, so that schedulers work. Next:
+embedding/modules/optimizers.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ class GroupTables:
     group: int
     tables: list[int] = field(default_factory=list)
     own_rate: list[tuple[int, domain_tables.OptimSpec | None, float | None]] = field(default_factory=list)
-    """Tables with an optimizer or a learning rate of their own."""
+    """Tables with their own optimizer or learning rate."""
     weights: list[nn.Parameter] = field(default_factory=list)
     settled: tuple[Any, ...] | None = None
     """Options that the tables' kernels were created with. None while all tables name their own optimizer."""
@@ -63,7 +64,8 @@ class TableRates:
                 )
             return
         optimizer, group = place
-        # free it, because servers hold the state; Adagrad allocates a state as large as the table at its creation
+        # free the optimizer's memory, because servers hold the state; Adagrad allocates a state as large as the table
+        # at its creation
         optimizer.state.pop(table.weight, None)
         follower = self._tables_of(optimizer, group)
         follower.weights.append(table.weight)
@@ -82,7 +84,9 @@ class TableRates:
         follower.settled = optimizers.settled(optimizer.param_groups[group])
 
     def place_of(self, weight: nn.Parameter) -> tuple[torch.optim.Optimizer, int] | None:
-        """Return the optimizer that trains a parameter and the index of its group; None if no optimizer does."""
+        """Return the optimizer that trains a parameter and the index of its group; None if no optimizer trains the
+        parameter.
+        """
         for optimizer in self.optimizers:
             for index, group in enumerate(optimizer.param_groups):
                 if any(param is weight for param in group["params"]):

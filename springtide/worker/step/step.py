@@ -38,7 +38,7 @@ class StepListener:
         return False
 
     def row_clock(self) -> int | None:
-        """Return the clock that measures the age of rows; None for the step number."""
+        """Return the clock that measures the age of rows; None means that the step number measures the age."""
         return None
 
 
@@ -110,7 +110,9 @@ class PushBatches:
     claims: list[BatchClaim] = field(default_factory=list)
 
     def add(self, handed: ReadBatch) -> None:
-        """Add a batch that the loop received. Adjacent parts of one batch share one identity and one claim."""
+        """Add a batch that the loop received. Adjacent parts of one batch are combined under one identity and one
+        claim.
+        """
         order = handed.order
         for part in order.ranges:
             samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
@@ -175,8 +177,9 @@ class TrainingStep(abc.ABC):
         """Push a batch without trainable samples alone, because a push of several batches can be applied in part."""
 
     def pause(self) -> None:
-        """Push all batches handed out so far. No batch is available now, and other workers may wait for these batches
-        to end the pass."""
+        """Push all batches handed out so far. No batch is available now. Other workers may wait for this worker's
+        batches to end the pass.
+        """
         return
 
     def rest(self) -> None:
@@ -204,7 +207,7 @@ class TrainingStep(abc.ABC):
 
     def close_pass(self, *, early: bool) -> None:
         """Apply all outstanding steps before returning. An empty push names the batches for which the loop made no
-        step. If the loop ended `early`, this excludes its current batch, which is not trained.
+        step. If the loop ended `early`, the current batch does not count, because it is not trained.
         """
         if early:
             self._drop_unstepped()

@@ -377,7 +377,7 @@ def test_a_stage_in_the_middle_passes_on_what_it_is_asked_and_makes_it_itself_wh
 
 
 def test_nonsense_is_refused_by_name():
-    with pytest.raises(errors.BadInput, match="stage 1 of a pipeline of 1"):
+    with pytest.raises(errors.BadInput, match="stage=1: expected a stage from 0 to 0"):
         serve(doubled, stage=1)
     with pytest.raises(errors.BadInput, match="a queue of 0 batches"):
         BatchFeed(SECRET, room=0)

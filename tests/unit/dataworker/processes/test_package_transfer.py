@@ -114,7 +114,7 @@ def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_
 def test_names_that_are_no_files_of_a_package_are_refused(tmp_path):
     wire = Wire(tmp_path)
     for request in (FilePart("../secret", 0, b"", True), PackageAsk("", "../secret")):
-        with pytest.raises(errors.BadInput, match=r"not a file of a data package|no file that is kept"):
+        with pytest.raises(errors.BadInput, match=r"not a file of a data package|is not the name of a file"):
             wire(request)
 
 

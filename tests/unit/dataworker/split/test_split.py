@@ -221,7 +221,7 @@ class Large(programs.Base):
 def test_a_constant_too_large_to_compare_with_every_batch_keeps_what_reads_it():
     divided = splitting(Large().train(), [batch(64, 1), batch(64, 2)])
     (why,) = [group.why for group in divided.explanation.stayed if "getitem" in group.operations]
-    assert "buffer rows, too large" in why
+    assert "buffer rows, which is too large" in why
 
 
 class Writing(programs.Base):

@@ -220,7 +220,7 @@ def test_a_tree_that_holds_itself_is_refused() -> None:
 
 
 def test_a_type_that_the_receiver_has_never_seen_is_named() -> None:
-    with pytest.raises(errors.BadInput, match="Click, which this process has not seen"):
+    with pytest.raises(errors.BadInput, match="Click, which no batch of this process has held"):
         codec.unpack(codec.pack(Click(1, 2)).header, b"")
 
 
@@ -263,7 +263,7 @@ def test_a_header_that_lies_is_refused_before_anything_is_made(node: layout.Node
 
 def test_a_payload_shorter_than_announced_is_refused() -> None:
     message = codec.pack(torch.arange(100))
-    with pytest.raises(BadFrame, match="800 bytes, 799 came"):
+    with pytest.raises(BadFrame, match="800 bytes, but 799 arrived"):
         codec.unpack(message.header, bytearray(799))
 
 

@@ -209,14 +209,14 @@ def test_a_header_that_lies_is_refused_each_time() -> None:
 def test_a_header_that_is_known_is_held_to_the_payload_that_comes_with_it() -> None:
     message = codec.pack([torch.arange(100)])
     codec.unpack(message.header, bytearray(800))
-    with pytest.raises(BadFrame, match="800 bytes, 799 came"):
+    with pytest.raises(BadFrame, match="800 bytes, but 799 arrived"):
         codec.unpack(message.header, bytearray(799))
 
 
 def test_a_header_that_is_known_makes_only_types_that_the_receiver_has_seen() -> None:
     message = codec.pack(Pair(torch.zeros(1), torch.zeros(1)))
     codec.unpack(message.header, bytearray(message.size), TYPES)
-    with pytest.raises(errors.BadInput, match="Pair, which this process has not seen"):
+    with pytest.raises(errors.BadInput, match="Pair, which no batch of this process has held"):
         codec.unpack(message.header, bytearray(message.size))
 
 

@@ -23,7 +23,7 @@ def job(name="a", **given):
 def test_doing_nothing_is_a_decision_with_a_reason():
     decision = plan.nothing("all is well", "job a: no profiles")
     assert decision.plans == () and decision.notes == ("job a: no profiles",)
-    with pytest.raises(errors.BadInput, match="says why"):
+    with pytest.raises(errors.BadInput, match="needs a reason"):
         plan.nothing("")
 
 

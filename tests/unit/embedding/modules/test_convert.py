@@ -99,7 +99,7 @@ def test_subclasses_are_served_unless_they_have_their_own_forward_and_that_is_to
     assert [table.name for table in pair.served.tables] == ["0"]
     assert pair.served.model[0].label == "mine"
     (told,) = caplog.messages
-    assert "'1' is not served" in told and "it is an nn.Embedding with a forward of its own (Doubled)" in told
+    assert "'1' is not served" in told and "it is an nn.Embedding with its own forward() (Doubled)" in told
     ids = torch.tensor([[1, 2], [4, 4]])
     pair.train(lambda model: model[0](ids).sum() + model[1](ids).sum())
     pair.assert_same()

@@ -234,7 +234,7 @@ def test_a_write_to_the_weight_that_would_be_lost_is_refused(pair, write):
     ],
 )
 def test_gradients_that_autograd_would_never_give_are_refused(pair, ask):
-    with pytest.raises(errors.BadInput, match=r"on the weight of table 'item': its gradient goes to servers"):
+    with pytest.raises(errors.BadInput, match=r"on the weight of table 'item': servers get its gradient"):
         ask(pair.served.model)
 
 

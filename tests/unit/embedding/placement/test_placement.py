@@ -16,5 +16,5 @@ def test_slots_are_spread_evenly_in_runs(servers):
 
 
 def test_more_servers_than_slots_are_refused():
-    with pytest.raises(errors.BadInput, match="cannot lay 64 slots over 65 servers"):
+    with pytest.raises(errors.BadInput, match="cannot place 64 slots on 65 servers"):
         placement.even(64, 65)

@@ -18,7 +18,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
     found = resolve.find_checkpoint(str(tmp_path), told.append)
     assert found.number == 1
     said = " ".join(told)
-    assert "checkpoint 2" in said and "torn" in said and "going on from checkpoint 1" in said
+    assert "checkpoint 2" in said and "torn" in said and "continuing from checkpoint 1" in said
     rules = resolve.checkpoint_rules(CheckpointWish(), resume=str(tmp_path), resumed=found)
     assert (rules.resume, rules.resume_number, rules.numbers_after, rules.every_s) == (str(tmp_path), 1, 2, 30.0)
     assert rules.resume_run == stores.RUN

@@ -263,7 +263,7 @@ def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain
     assert not training.made.moved and "no such operator" in caplog.text
     assert set(training.package(np.arange(4))) == {"batch"}
     assert training.made.summary.startswith(
-        "only the data set moves, forward() stays whole: the search for a split failed"
+        "data workers read the data set, but forward() stays whole: the search for a split failed"
     )
 
 
