@@ -109,4 +109,4 @@ def test_a_job_whose_keeper_fails_has_failed(tmp_path):
     (run,) = logs.find_runs(tmp_path / "runs")
     found = job_handle.last_status(run)
     assert found.phase is JobPhase.FAILED
-    assert found.why == "the process that kept the job failed: ZeroDivisionError: a fault of its own"
+    assert found.why == "the job's agent failed: ZeroDivisionError: a fault of its own"

@@ -35,7 +35,10 @@ def test_a_policy_that_fails_each_time_is_an_error_though_the_others_have_their_
     assert app.main(["simulate", str(example), "--policy", "static", "--policy", "json:dumps", "--json"]) == 1
     said = capsys.readouterr()
     assert set(json.loads(said.out.splitlines()[-1])["systems"]) == {"static", "json:dumps"}
-    assert "error: policy json:dumps failed each time, so its jobs got no decision" in said.err and "static" not in said.err[-100:]
+    assert (
+        "error: policy json:dumps failed each time, so its jobs got no decision" in said.err
+        and "static" not in said.err[-100:]
+    )
 
 
 def test_the_example_is_printed(capsys):

@@ -115,7 +115,9 @@ def test_a_batch_of_nothing_but_poison_is_none():
 def test_samples_that_do_not_fit_together_are_all_named():
     found = made(Squares(short=(3,)), 1, 2, 3, on_error="skip")
     assert (found.batch, found.poison) == (None, [1, 2, 3])
-    assert found.why[0].startswith("cannot collate it with other samples: RuntimeError: stack expects each tensor to be equal size")
+    assert found.why[0].startswith(
+        "cannot collate it with other samples: RuntimeError: stack expects each tensor to be equal size"
+    )
 
 
 def test_an_error_that_does_not_come_again_costs_nothing():
