@@ -207,7 +207,7 @@ def test_a_server_that_gets_its_first_slots_while_the_group_goes_back_joins_at_t
         until_back(job, before)
 
     # slow steps: a shard takes seconds, and no slot moves to the new server before it is over
-    _, wrong = count(tmp_path, 5, batches=600, hurt=hurt, pause_s=0.2)
+    _, wrong = count(tmp_path, 5, batches=300, hurt=hurt, pause_s=0.2)
     assert not wrong, wrong
 
 
