@@ -12,7 +12,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra setup-forecast sanitize clean
+.PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra sanitize clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -25,7 +25,6 @@ help:
 	@echo "make bench        all benchmarks, or NAME=store"
 	@echo "make soak         the long tests"
 	@echo "make setup-extra  what the tests marked 'extra' need"
-	@echo "make setup-forecast  statsforecast, for the forecaster mstl"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
 
 env: $(STAMPS)/deps native
@@ -96,9 +95,6 @@ soak: env native-tests
 
 setup-extra: $(STAMPS)/deps
 	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt
-
-setup-forecast: $(STAMPS)/deps
-	@$(BIN)/pip install -qq -c constraints.txt "statsforecast>=2.0"
 
 sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize

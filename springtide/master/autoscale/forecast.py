@@ -4,6 +4,7 @@ The history survives the master and the run: a job can start with the `traffic.j
 `TrafficOutlook` from now on, in steps of stream time.
 """
 
+import asyncio
 import logging
 import math
 import pathlib
@@ -11,10 +12,11 @@ import pathlib
 import msgspec
 
 from springtide import private_files
-from springtide.brain.forecasting.forecast_client import Forecasting
+from springtide.brain.service.advisers import AdviserThread
 from springtide.domain.spec.online_job import OnlineJob, TrafficOutlook, TrafficStep
+from springtide.planning.online import forecasters
 from springtide.planning.online.seasonal import LOOKED_AT_S, outlook
-from springtide.planning.online.traffic import KEPT_S, STEP_S, PastTraffic, TrafficHistory
+from springtide.planning.online.traffic import KEPT_S, STEP_S, PastTraffic, RateForecast, TrafficHistory
 from springtide.telemetry import events
 from springtide.telemetry.events import Series, as_disk_error
 from springtide.telemetry.logs import RunFiles
@@ -24,12 +26,46 @@ log = logging.getLogger(__name__)
 # one hour: without history, the forecast assumes that the traffic of the last minutes continues this long
 COLD_STEPS = 6
 COLD_HIGH = 1.5
+PATIENCE_S = 2.0  # seconds that a decision waits for a forecaster that is not built in
+
+
+class JobForecaster:
+    """Forecaster of one job. A user's own runs in a thread; where it fails or is slow, the default model answers."""
+
+    def __init__(self, name: str = "default", *, patience_s: float = PATIENCE_S) -> None:
+        self._name, self._patience_s, self._forecast = name, patience_s, forecasters.load(name)
+        self._thread = AdviserThread()
+        self.trouble = ""
+        """Why the forecaster gave no forecast the last time; empty if it did."""
+
+    async def forecast(self, history: PastTraffic, steps: int) -> RateForecast:
+        if self._name in forecasters.BUILT_IN:
+            return self._forecast(history, steps)
+
+        async def ask() -> RateForecast:
+            return self._forecast(history, steps)
+
+        try:
+            async with asyncio.timeout(self._patience_s):
+                made = await self._thread.run(ask)
+        except Exception as error:  # third-party code may raise anything
+            late = isinstance(error, TimeoutError)
+            why = f"no answer in {self._patience_s:g} s" if late else f"{type(error).__name__}: {error}"
+            self.trouble = f"forecaster {self._name} failed ({why})"
+            log.warning("%s", self.trouble)
+            made = forecasters.BUILT_IN["default"](history, steps)
+            return made.because(f"{self.trouble}: the default model is used")
+        self.trouble = ""
+        return made
+
+    def close(self) -> None:
+        self._thread.stop()
 
 
 class TrafficForecast:
     """Traffic history and forecast of one job."""
 
-    def __init__(self, job: OnlineJob, forecasts: Forecasting, files: RunFiles, *, wall: float, at: float) -> None:
+    def __init__(self, job: OnlineJob, forecasts: JobForecaster, files: RunFiles, *, wall: float, at: float) -> None:
         """`files` are the files of the run. `wall` and `at` are the time of day and the clock time at this moment."""
         self._speedup, self._forecasts, self._since = job.speedup, forecasts, wall - at
         self._traffic = TrafficHistory()
@@ -80,7 +116,7 @@ class TrafficForecast:
         if self._made is None or step != self._begins:
             over = min(round(LOOKED_AT_S / STEP_S), len(history.values) - 1)
             before = PastTraffic(step_s=STEP_S, values=history.values[: len(history.values) - over])
-            forecast = await self._forecasts.forecast(before, self._traffic.day + over, at=at - over * STEP_S)
+            forecast = await self._forecasts.forecast(before, self._traffic.day + over)
             self._made = outlook(forecast, history.filled().values[len(history.values) - over :])
             self._begins = step
             self._show(self._made)
@@ -107,8 +143,8 @@ class TrafficForecast:
         except OSError as error:  # the file is only for display
             log.warning("%s", as_disk_error(error, self._path))
 
-    async def close(self) -> None:
-        await self._forecasts.close()
+    def close(self) -> None:
+        self._forecasts.close()
 
     def _stream(self, now: float) -> float:
         return self.wall(now) * self._speedup

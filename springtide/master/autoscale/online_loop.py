@@ -16,7 +16,6 @@ from typing import NamedTuple
 import msgspec
 
 from springtide import errors
-from springtide.brain.forecasting.forecast_client import Forecasting
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import (
@@ -34,7 +33,7 @@ from springtide.job import stragglers
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import plan
-from springtide.master.autoscale.forecast import TrafficForecast
+from springtide.master.autoscale.forecast import JobForecaster, TrafficForecast
 from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core.context import MasterContext, without_numbers
 from springtide.planning.online import capacity_model, decision
@@ -102,7 +101,7 @@ def open_autoscaler(context: MasterContext) -> "OnlineAutoscaler":
     if job.on:
         solver()  # load the solver now, because loading takes half a second
     wall, at = time.time(), context.clock()
-    foresight = TrafficForecast(job, Forecasting(job.forecaster), files, wall=wall, at=at)
+    foresight = TrafficForecast(job, JobForecaster(job.forecaster), files, wall=wall, at=at)
     points = Series(files.online, OnlinePoint, most=POINTS)
     return OnlineAutoscaler(context, StreamStats(wall=wall, at=at), foresight, points)
 
@@ -176,7 +175,7 @@ class OnlineAutoscaler:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
-        await self._foresight.close()
+        self._foresight.close()
 
     @property
     def slow(self) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
 """Pure. Looks up forecasters by name (the default, simple baselines, plug-ins), and compares them on the past.
 
-In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. brain/forecasting/ has
-forecasters that need extras. A package registers its own under the entry point group `springtide.forecasters`.
+In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. A package
+registers its own under the entry point group `springtide.forecasters`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -25,10 +25,6 @@ BUILT_IN: dict[str, Forecaster] = {
     "last-week": partial(calibrated, "last-week", last_week, 7),
 }
 """Built-in forecasters, which need only NumPy and take milliseconds."""
-
-
-def names() -> tuple[str, ...]:
-    return registry.names_of(BUILT_IN, GROUP)
 
 
 def load(name: str) -> Forecaster:
@@ -60,8 +56,6 @@ def sound(name: str, forecast: object, history: PastTraffic, steps: int) -> Rate
 
 
 KNOWN_DAYS = 28
-CHOOSING_DAYS = 3  # number of past days in the comparison; small, because some forecasters take a minute
-WORTH = 0.95  # a forecaster whose error is above this share of the default's error is not worth its own process
 
 
 class BacktestScore(NamedTuple):
@@ -106,44 +100,3 @@ def backtest(
         values += int(known.sum())
     share, counted = max(traffic, 1e-9), max(values, 1)
     return BacktestScore(off / share, inside / counted, under / counted, over / share, len(starts))
-
-
-@dataclass(frozen=True, slots=True)
-class ForecasterChoice:
-    """Chosen forecaster, with the reason."""
-
-    name: str
-    why: str
-
-
-def choose(
-    history: PastTraffic, forecasters: Mapping[str, Forecaster], *, last: int = CHOOSING_DAYS
-) -> ForecasterChoice:
-    """Return the forecaster with the smallest error on the last days. The default wins unless another is clearly
-    better.
-
-    A forecaster that raises is skipped, and the reason says so.
-    """
-    known = min(KNOWN_DAYS, history.days - last)
-    if known < 2:
-        return ForecasterChoice("default", f"{history.days} days are known: too few to compare forecasters on")
-    scores: dict[str, BacktestScore] = {}
-    failed: list[str] = []
-    for name, forecaster in forecasters.items():
-        try:
-            scores[name] = backtest(history, forecaster, known_days=known, last=last)
-        except Exception as error:  # a plug-in may raise anything; the other forecasters still answer
-            failed.append(f"{name} could not answer: {error}")
-    default = scores.get("default")
-    best = min(scores, key=lambda name: scores[name].wape) if scores else "default"
-    if default is not None and best != "default" and scores[best].wape > WORTH * default.wape:
-        best = "default"
-    return ForecasterChoice(best, "; ".join([_compared(best, scores, last), *failed]))
-
-
-def _compared(best: str, scores: Mapping[str, BacktestScore], last: int) -> str:
-    if best not in scores:
-        return "no forecaster could answer"
-    others: Sequence[str] = [f"{name} {score.wape:.1%}" for name, score in scores.items() if name != best]
-    beside = f" ({', '.join(others)})" if others else ""
-    return f"{best} is chosen: {scores[best].wape:.1%} off on the last {last} days{beside}"

@@ -78,22 +78,6 @@ MEMBERS: dict[str, tuple[Member, int]] = {
 """Members by name, each with the days of history it needs."""
 
 
-COARSE = 48  # steps per day
-
-
-def coarsely(member: Member) -> Member:
-    """Return the member applied to means of half hours, aligned to the newest step, and interpolated."""
-
-    def forecast(past: Array, day: int, steps: int) -> Array:
-        times = day // COARSE if day > COARSE and day % COARSE == 0 else 1
-        halves = past[len(past) % times :].reshape(-1, times).mean(axis=1)
-        forecast = member(halves, day // times, -(-steps // times))
-        at = (np.arange(len(forecast) * times) + 0.5) / times - 0.5
-        return np.interp(at, np.arange(len(forecast)), forecast)[:steps] if times > 1 else forecast
-
-    return forecast
-
-
 TRIED_DAYS = 7  # past days for testing members
 INTERVAL = (10.0, 90.0)  # percentiles of past errors that bound the interval
 FEW_DAYS = (2.94, 2.94, 1.70, 1.43, 1.31, 1.24, 1.20)

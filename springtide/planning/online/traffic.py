@@ -106,11 +106,6 @@ class RateForecast:
     tried: int = 0
     """Past days on which the model was tested to get `low` and `high`; 0 means a guess."""
 
-    def later(self, steps: int, most: int | None = None) -> "RateForecast":
-        """Return the forecast after `steps` have passed, limited to `most` steps."""
-        end = None if most is None else steps + most
-        return replace(self, mean=self.mean[steps:end], low=self.low[steps:end], high=self.high[steps:end])
-
     def because(self, why: str) -> "RateForecast":
         return replace(self, why=f"{why}; {self.why}" if self.why else why)
 

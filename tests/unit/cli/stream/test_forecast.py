@@ -32,7 +32,6 @@ def test_a_model_may_be_named_and_mistakes_are_told(trace, tmp_path, capsys):
     assert "2 days forecast, each from the 8 before" in " ".join(capsys.readouterr().out.split())
     for wrong, told in (
         (["--model", "lastday"], "Did you mean 'last-day'"),
-        (["--model", "auto"], "name the models to compare"),
         (["--known", "40"], "12 days of traffic: expected 40"),
         (["--step", "7"], "a step that a day is a multiple of"),
     ):

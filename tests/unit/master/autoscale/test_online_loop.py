@@ -39,14 +39,14 @@ class Says:
     trouble = ""
     asked = 0
 
-    async def forecast(self, history, steps, *, at):
+    async def forecast(self, history, steps):
         self.asked += 1
         mean = np.full(steps, history.values[-1])
         return RateForecast(
             step_s=history.step_s, mean=mean, low=mean, high=2 * mean, member="a test", why="as the last step"
         )
 
-    async def close(self):
+    def close(self):
         self.trouble = "closed"
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.planning.online.forecasters import BUILT_IN, backtest, choose
+from springtide.planning.online.forecasters import BUILT_IN, backtest
 from springtide.planning.online.traffic import PastTraffic, RateForecast
 from tests.unit.planning.online import traffic_made
 from tests.unit.planning.online.traffic_made import DAY, STEP_S
@@ -21,10 +21,6 @@ def knows(history, steps):
     )
     came = PAST.values[at : at + steps]
     return RateForecast(step_s=STEP_S, mean=came, low=came, high=came, member="knows", why="")
-
-
-def fails(history, steps):
-    raise RuntimeError("no")
 
 
 def test_only_what_came_before_is_shown_and_every_day_is_forecast_once():
@@ -59,22 +55,3 @@ def test_steps_that_are_not_known_are_not_counted():
 def test_too_short_a_past_is_refused():
     with pytest.raises(errors.BadInput, match="20 days of traffic: expected 28"):
         backtest(PAST, knows)
-
-
-def test_the_closest_is_chosen_and_one_that_fails_is_left_out_aloud():
-    choice = choose(PAST, {"default": BUILT_IN["default"], "knows": knows, "fails": fails})
-    assert choice.name == "knows" and "default" in choice.why
-    assert choice.why.startswith("knows is chosen: 0.0% off on the last 3 days (default ")
-    assert choice.why.endswith("fails could not answer: no")
-
-
-def test_the_default_stays_unless_another_is_closer_by_enough():
-    ours = BUILT_IN["default"]
-    assert choose(PAST, {"same": ours, "default": ours}).name == "default"
-    assert choose(PAST, {"default": ours, "last-day": BUILT_IN["last-day"]}).name == "default"
-    assert choose(PAST, {"fails": fails}).name == "default"
-
-
-def test_with_too_few_days_nothing_is_compared():
-    choice = choose(traffic_made.days(4), {"knows": knows})
-    assert choice.name == "default" and "4 days are known: too few" in choice.why

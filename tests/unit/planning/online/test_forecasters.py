@@ -35,7 +35,7 @@ def a_list(history, steps):
 
 
 def test_built_in_ones_have_names_and_a_typo_is_forgiven():
-    assert set(forecasters.names()) >= {"default", "last-day", "last-week"}
+    assert set(forecasters.BUILT_IN) >= {"default", "last-day", "last-week"}
     with pytest.raises(errors.UnknownName, match="Did you mean 'last-day'"):
         forecasters.load("lastday")
 

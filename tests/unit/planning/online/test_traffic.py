@@ -56,7 +56,5 @@ def test_nothing_that_is_known_is_changed_by_filling(values):
     assert (filled[~np.isnan(kept)] == kept[~np.isnan(kept)]).all()
 
 
-def test_time_passes_and_the_rest_of_a_forecast_is_left():
-    assert list(said([1, 2, 3, 4]).later(1).mean) == [2, 3, 4]
-    assert list(said([1, 2, 3, 4]).later(1, 2).high) == [4, 6]
+def test_a_forecast_says_why():
     assert said([1]).because("it rains").why == "it rains; so"
