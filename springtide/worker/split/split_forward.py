@@ -108,13 +108,12 @@ class SplitForward(ForwardStandIn):
             return self.own(*args, **kwargs)
 
     def _answered(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        flat, _ = pytree.flatten((args, kwargs))
         crossing = now.crossing
         if self._twice:  # forward() may modify its inputs, and the next call needs the original values
             crossing = [value.clone() if isinstance(value, torch.Tensor) else value for value in crossing]
         now.used = True
         result, answers = self._split.answering.run(
-            self.own, args, kwargs, crossing, pristine=lambda number: now.pristine(flat[number]), check=now.check
+            self.own, args, kwargs, crossing, pristine=now.pristine, check=now.check
         )
         if now.check:
             self.checked += 1

@@ -49,5 +49,5 @@ def answered(divided, forward, call, *, crossing=None, check=False):
     """What forward gives with what data workers have made of a call, and how it was answered."""
     crossing = sent(divided, call) if crossing is None else crossing
     given, _ = pytree.flatten(call)
-    copies = [one.clone() if isinstance(one, torch.Tensor) else one for one in given]
-    return divided.answering.run(forward, *call, crossing, pristine=copies.__getitem__, check=check)
+    copies = {id(one): one.clone() if isinstance(one, torch.Tensor) else one for one in given}
+    return divided.answering.run(forward, *call, crossing, pristine=lambda leaf: copies[id(leaf)], check=check)

@@ -7,8 +7,7 @@ runs every other call itself, on real tensors. Called by: worker/split/split_for
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +77,7 @@ class CallReplay:
         """Known calls in the order of forward(); marked functions may come at any time. The last matches no call."""
         for at, entry in enumerate(self.entries):
             entry.at = at
+        self.views = [entry for entry in self.entries if entry.known.view and entry.slots]
         self.free = [entry for entry in made if entry.known.free]
         self.makers = {slot: entry for entry in made if entry.first >= 0 for slot in entry.slots}
         self.by_function: dict[Any, list[KnownEntry]] = {}
@@ -95,7 +95,7 @@ class CallReplay:
         kwargs: dict[str, Any],
         crossing: Sequence[Any],
         *,
-        pristine: Callable[[int], Any],
+        pristine: Callable[[Any], Any],
         check: bool = False,
     ) -> "tuple[Any, ReplayReport]":
         """Run forward() with these values from data workers. Return its result, and which values it used.
@@ -105,20 +105,26 @@ class CallReplay:
         """
         flat, _ = pytree.flatten((args, kwargs))
         answers = ForwardReplay(self, flat, crossing, pristine, check=check)
-        before, self.promises.type.springtide_running = self.promises.type.springtide_running, answers
+        kind, undo = self.promises.type, list[pytree.Replacement]()
+        before, kind.springtide_running = kind.springtide_running, answers
+        listener, apply = marked_calls.listen(answers.call_marked), _functions_get_tensors()
         try:
-            with (
-                _functions_get_tensors(),
-                marked_calls.handled_by(answers.call_marked),
-                pytree.substituted((args, kwargs), answers.input) as (args, kwargs),
-            ):
+            try:
+                args, kwargs = pytree.substitute((args, kwargs), answers.input, undo)
                 result = answers.unwrapped(forward(*args, **kwargs))
+            finally:
+                pytree.restore(undo)
+                marked_calls.listen(listener)
+                torch.autograd.Function.apply = apply  # type: ignore[method-assign]
             del args, kwargs
+            undo.clear()
             answers.end()
             self.promises.settle()
-        finally:
+        except BaseException:
             self.promises.drop()
-            self.promises.type.springtide_running = before
+            raise
+        finally:
+            kind.springtide_running = before
         return result, answers.report
 
     def free_values(self, size: int) -> dict[int, bit_compare.TensorConstant]:
@@ -178,6 +184,10 @@ class CallOrder:
             at += 1
         self.expected = entries[at]
 
+    def is_shared(self, slot: int) -> bool:
+        """Return True if forward() has made a view of this slot, or the slot is a view."""
+        return any(self._done[view.at] and slot in (*view.slots, *view.reads) for view in self._to.views)
+
     def find(self, func: Any, args: Any, kwargs: Any, replay: "ForwardReplay") -> KnownEntry | None:
         """Find a known call that matches, and that forward() has not made yet."""
         for entry in self._to.by_function.get(func, ()):
@@ -196,7 +206,7 @@ class ForwardReplay:
         to: CallReplay,
         given: Sequence[Any],
         crossing: Sequence[Any],
-        pristine: Callable[[int], Any],
+        pristine: Callable[[Any], Any],
         *,
         check: bool,
     ) -> None:
@@ -211,8 +221,6 @@ class ForwardReplay:
         """Real tensor of each slot (inputs, received and computed values), with its version counter at arrival. A list
         input has its original content for a version, and an absent input has None.
         """
-        self._shared: set[int] = set()
-        """Slots whose memory a view shares."""
         self._order = CallOrder(to)
         self._inputs: dict[int, Any] = {}
         """Promises that replace the inputs, by id of the input."""
@@ -242,6 +250,8 @@ class ForwardReplay:
         self._inputs.clear()
 
     def unwrapped(self, result: Any) -> Any:
+        if type(result) is torch.Tensor:
+            return result
         parts, shape = pytree.flatten(result)
         if any(isinstance(part, Promise) for part in parts):
             return shape.rebuild([part.here() if isinstance(part, Promise) else part for part in parts])
@@ -310,8 +320,6 @@ class ForwardReplay:
             else:
                 found = self._give(slot, self._crossed(part))
             parts.append(found)
-        if known.view:
-            self._shared |= {*entry.slots, *entry.reads}
         return parts[0] if known.gives.kind is None else known.gives.rebuild(parts)
 
     def _crossed(self, part: CallPart) -> Any:
@@ -333,7 +341,7 @@ class ForwardReplay:
         """Answer an in-place call on an intermediate result that no view shares."""
         known, slot = entry.known, target.springtide_slot
         # user code may hold the target: run the call
-        if slot < self._to.leaves or slot in self._shared or slot in self._real:
+        if slot < self._to.leaves or slot in self._real or self._order.is_shared(slot):
             return NO_ANSWER
         if known.parts[0].crosses >= 0:
             value = self._crossed(known.parts[0])
@@ -400,7 +408,7 @@ class ForwardReplay:
         if slot in self.free or (self.is_unwritten(slot) if slot < self._to.leaves else value._version == version):
             return value
         if slot < self._to.leaves:
-            return self._pristine(slot)
+            return self._pristine(self._real[slot][0])
         entry = self._to.makers[slot]
         return dict(zip(entry.slots, entry.made(self._read, self.size), strict=True))[slot]
 
@@ -434,16 +442,13 @@ NO_ANSWER = object()
 OTHER_CALLS = "forward() made other calls than when it was split"
 
 
-@contextmanager
-def _functions_get_tensors() -> Iterator[None]:
-    """Give `torch.autograd.Function.apply` real tensors: `__torch_function__` does not see this call."""
+def _functions_get_tensors() -> Any:
+    """Give `torch.autograd.Function.apply` real tensors: `__torch_function__` does not see this call. Return the
+    replaced method."""
     own = vars(torch.autograd.Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return own.__func__(cls, *lazy_values.here(args), **lazy_values.here(kwargs))
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        torch.autograd.Function.apply = own  # type: ignore[method-assign]
+    return own

@@ -123,8 +123,8 @@ class KnownEntry:
         self.gives_arg = slots[known.same_as] if known.same_as is not None else -1
         self.reads = [slots[term] for term in known.terms]
         alone = len(known.parts) == 1 and known.parts[0].crosses < 0 and known.gives.kind is None
-        self.plain = alone and own and not known.writes and not known.view
-        """True if the call returns a single new tensor that data workers do not send."""
+        self.plain = alone and own and not known.writes
+        """True if the call returns a single tensor that no other call returned and that data workers do not send."""
 
     def made(self, read: Callable[[int], Any], size: int) -> list[Any]:
         """Run the call on the values of its slots, and return its results."""

@@ -5,6 +5,7 @@ every torch call that takes a promise, and answers it or runs it on real tensors
 call to the next, and are never computed.
 """
 
+import operator
 import sys
 import threading
 from collections.abc import Sequence, Set
@@ -12,6 +13,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch.utils import _pytree
+
+_uses: Any = getattr(torch.Tensor, "_use_count", None)
+"""Counts the references to a tensor, also those of C++ code; None if this version of torch has no such function."""
 
 
 class Promise(torch.Tensor):
@@ -69,7 +73,6 @@ class Promises:
 
     ALONE = 2  # reference count of a promise that user code does not hold: the list, and the argument of getrefcount
     OWN = 2  # attributes of a promise without attributes set by user code
-    COUNTS = hasattr(torch.Tensor, "_use_count")
 
     def __init__(self, kinds: Sequence[tuple[torch.dtype, str] | None]) -> None:
         """Create a promise for each slot. `kinds` has dtype and device by slot; None if the slot holds no tensor."""
@@ -89,19 +92,26 @@ class Promises:
 
     def settle(self) -> None:
         """Compute the promises that user code still holds after forward(), and replace them here."""
-        every, count = self._all, sys.getrefcount
-        kept = [slot for slot in self._out if count(every[slot]) > self.ALONE]
+        every, out = self._all, self._out
         with torch._C.DisableTorchFunctionSubclass():  # access the promise itself, not its value
-            kept += [slot for slot in self._out if not self._is_as_new(slot)]
-        for slot in dict.fromkeys(kept):
+            as_new = self._are_as_new(out)
+            kept = [] if as_new else [slot for slot in dict.fromkeys(out) if not self._are_as_new([slot])]
+        for slot in kept:
             every[slot].springtide_made = every[slot].here()
             every[slot] = self._new(slot)
-        self._out.clear()
+        out.clear()
 
-    def _is_as_new(self, slot: int) -> bool:
-        promise = self._all[slot]
-        alone = self.COUNTS and promise._use_count() == 1
-        return alone and promise.springtide_slot == slot and len(promise.__dict__) == self.OWN
+    def _are_as_new(self, slots: list[int]) -> bool:
+        """Return True if nothing else holds these promises. Only iterators call functions here, because `settle` runs
+        for every batch, for dozens of promises."""
+        each = self._all.__getitem__
+        return (
+            _uses is not None
+            and {self.ALONE}.issuperset(map(sys.getrefcount, map(each, slots)))
+            and {1}.issuperset(map(_uses, map(each, slots)))
+            and slots == [*map(operator.attrgetter("springtide_slot"), map(each, slots))]
+            and {self.OWN}.issuperset(map(len, map(operator.attrgetter("__dict__"), map(each, slots))))
+        )
 
     def compute(self, known: Set[int]) -> None:
         """Compute all promises that user code holds, before their inputs change.

@@ -128,12 +128,18 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 @contextmanager
 def handled_by(listener: Listener | None) -> Iterator[None]:
     """Let `listener` handle this thread's calls of marked functions inside the context; None runs them directly."""
-    before = getattr(_hearing, "listener", None)
-    _hearing.listener = listener
+    before = listen(listener)
     try:
         yield
     finally:
-        _hearing.listener = before
+        listen(before)
+
+
+def listen(listener: Listener | None) -> Listener | None:
+    """Let `listener` handle this thread's calls of marked functions from now on. Return the previous listener."""
+    before: Listener | None = getattr(_hearing, "listener", None)
+    _hearing.listener = listener
+    return before
 
 
 def _chance() -> Any:

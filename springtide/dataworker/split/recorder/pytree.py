@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from springtide.dataworker.transport import layout
@@ -51,6 +52,9 @@ class TreeShape:
         return made
 
 
+LEAF = TreeShape()
+
+
 def flatten(tree: Any) -> tuple[list[Any], TreeShape]:
     """Return the leaves of a tree from left to right, and its structure."""
     found: list[Any] = []
@@ -58,12 +62,12 @@ def flatten(tree: Any) -> tuple[list[Any], TreeShape]:
 
 
 def _walk(tree: Any, found: list[Any]) -> TreeShape:
+    if isinstance(tree, torch.Tensor) or is_text(tree):
+        found.append(tree)
+        return LEAF
     kind = type(tree)
     context: Any = None
     parts: Sequence[Any]
-    if is_text(tree):
-        found.append(tree)
-        return TreeShape()
     if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
         parts = tree
     elif kind is dict:
@@ -76,13 +80,17 @@ def _walk(tree: Any, found: list[Any]) -> TreeShape:
         parts = tuple(getattr(tree, name) for name in context)
     else:
         found.append(tree)
-        return TreeShape()
+        return LEAF
     return TreeShape(kind, context, tuple([_walk(part, found) for part in parts]))
 
 
 def is_text(tree: Any) -> bool:
     """Return True for a list of strings, which is a single leaf."""
     return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(item, str | bytes) for item in tree)
+
+
+Replacement = tuple[Any, Any, Any, Any]
+"""A container, a key in it, and the new and the old leaf under that key."""
 
 
 @contextmanager
@@ -92,42 +100,49 @@ def substituted(tree: Any, change: Callable[[Any], Any]) -> Iterator[Any]:
     Lists, dicts and dataclasses stay the same objects, so that their owners see all writes. At exit, each container
     gets its own leaf back, unless user code has put another object there.
     """
-    undo: list[tuple[Any, Any, Any, Any]] = []
+    undo: list[Replacement] = []
     try:
-        yield _substituted(tree, change, undo)
+        yield substitute(tree, change, undo)
     finally:
-        for container, key, new, old in reversed(undo):
-            if _get(container, key) is new:
-                _put(container, key, old)
+        restore(undo)
 
 
-def _substituted(tree: Any, change: Callable[[Any], Any], undo: list[tuple[Any, Any, Any, Any]]) -> Any:
+def restore(undo: Sequence[Replacement]) -> None:
+    for container, key, new, old in reversed(undo):
+        if _get(container, key) is new:
+            _put(container, key, old)
+
+
+def substitute(tree: Any, change: Callable[[Any], Any], undo: list[Replacement]) -> Any:
+    """Return the tree with replaced leaves. `undo` gets the replacements inside containers, for `restore`."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
     kind = type(tree)
     if is_text(tree):
         return change(tree)
     if kind is list or (isinstance(tree, dict) and (kind is dict or kind in pytree.SUPPORTED_NODES)):
         for key in range(len(tree)) if kind is list else tuple(tree):
-            _replace(tree, key, _substituted(tree[key], change, undo), undo)
+            _replace(tree, key, substitute(tree[key], change, undo), undo)
         return tree
     if kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
-        parts = [_substituted(part, change, undo) for part in tree]
+        parts = [substitute(part, change, undo) for part in tree]
         if all(new is old for new, old in zip(parts, tree, strict=True)):
             return tree
         return kind(parts) if kind is tuple else kind(*parts)
     if kind in pytree.SUPPORTED_NODES:
         children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
-        parts = [_substituted(part, change, undo) for part in children]
+        parts = [substitute(part, change, undo) for part in children]
         if all(new is old for new, old in zip(parts, children, strict=True)):
             return tree
         return pytree.SUPPORTED_NODES[kind].unflatten_fn(parts, context)
     if layout.is_record(tree):
         for field in dataclasses.fields(tree):
-            _replace(tree, field.name, _substituted(getattr(tree, field.name), change, undo), undo)
+            _replace(tree, field.name, substitute(getattr(tree, field.name), change, undo), undo)
         return tree
     return change(tree)
 
 
-def _replace(tree: Any, key: Any, new: Any, undo: list[tuple[Any, Any, Any, Any]]) -> None:
+def _replace(tree: Any, key: Any, new: Any, undo: list[Replacement]) -> None:
     old = _get(tree, key)
     if new is not old:
         _put(tree, key, new)
