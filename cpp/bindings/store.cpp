@@ -78,7 +78,16 @@ int write_at(int file, uint64_t offset, std::span<const uint8_t> bytes) {
   return 0;
 }
 
-// Writes `count` more bytes of the copy to a file at `offset`, the header last. Returns whether all are written.
+// Raises OSError unless `failed` is 0.
+void check_written(int failed) {
+  if (failed == 0) return;
+  errno = failed;
+  PyErr_SetFromErrno(PyExc_OSError);
+  throw nb::python_error();
+}
+
+// Writes `count` more bytes before the identities to a file at `offset`, the header last. Returns whether all are
+// written.
 bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
   if (copy.size() == 0) throw BadInput("there is nothing to write: copy a slot first");
   int failed = 0;
@@ -91,10 +100,17 @@ bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
     }
     if (failed == 0 && copy.given() == copy.size()) failed = write_at(file, offset, copy.signature());
   }
-  if (failed == 0) return copy.given() == copy.size();
-  errno = failed;
-  PyErr_SetFromErrno(PyExc_OSError);
-  throw nb::python_error();
+  check_written(failed);
+  return copy.given() == copy.size();
+}
+
+void write_identities(const SlotCopy& copy, int file, uint64_t offset) {
+  int failed = 0;
+  {
+    nb::gil_scoped_release release;
+    failed = write_at(file, offset, copy.identities());
+  }
+  check_written(failed);
 }
 
 OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper,
@@ -199,7 +215,12 @@ void bind_images(nb::module_& m) {
       .def_prop_ro("size", &SlotCopy::size)
       .def_prop_ro("checksum", &SlotCopy::checksum)
       .def_prop_ro("full", &SlotCopy::full)
-      .def("write_on", write_on, "file"_a, "offset"_a, "count"_a = SIZE_MAX);
+      .def("write_on", write_on, "file"_a, "offset"_a, "count"_a = SIZE_MAX)
+      // Number of bytes and checksum of the identities: equal for copies that can share them.
+      .def_prop_ro(
+          "identities",
+          [](const SlotCopy& copy) { return nb::make_tuple(copy.identities().size(), checksum(copy.identities())); })
+      .def("write_identities", write_identities, "file"_a, "offset"_a);
   m.def(
       "is_whole_image",
       [](const ByteArray& bytes) {

@@ -145,6 +145,7 @@ std::span<const uint8_t> SlotCopy::next(size_t count) {
   if (found.empty()) found = together_;
   sum_.add(given_ == 0 ? found.subspan(std::min(kUnsummed, found.size())) : found);
   given_ += found.size();
+  if (given_ == size() && !found.empty()) sum_.add(identities());
   return found;
 }
 

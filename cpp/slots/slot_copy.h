@@ -21,8 +21,9 @@ namespace springtide {
 
 // An image in several pieces of memory, without its checksum. Valid while the memory of its parts is.
 struct ScatteredImage {
-  std::vector<std::span<const uint8_t>> pieces;
-  uint64_t bytes = 0;
+  std::vector<std::span<const uint8_t>> pieces;  // all but the identities
+  uint64_t bytes = 0;                            // in these pieces
+  std::span<const uint8_t> identities;           // the end of the image
   ImageHeads heads;
 };
 
@@ -30,17 +31,19 @@ struct ScatteredImage {
 // merged image. No row is in two parts.
 void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to);
 
-// Reuses its memory. Valid when the copy is complete.
+// The image comes in two parts, because slots may share their identities: everything else, then the identities. Reuses
+// its memory. Valid when the copy is complete.
 class SlotCopy {
  public:
-  uint64_t size() const { return image_.bytes; }
+  uint64_t size() const { return image_.bytes; }  // without identities
+  std::span<const uint8_t> identities() const { return image_.identities; }
   bool full() const { return full_; }
-  // Returns the next bytes of the image, at most `count`; empty at the end. Small pieces are joined. The checksum is
-  // computed here, while the bytes are in the CPU cache.
+  // Returns the next bytes before the identities, at most `count`; empty at their end. Small pieces are joined. The
+  // checksum is computed here, while the bytes are in the CPU cache.
   std::span<const uint8_t> next(size_t count);
   uint64_t given() const { return given_; }
   // After all bytes were returned: the final first bytes of the image, which contain size and checksum.
-  std::array<uint8_t, kUnsummed> signature() const { return springtide::signature(size(), sum_); }
+  std::array<uint8_t, kUnsummed> signature() const { return springtide::signature(size() + identities().size(), sum_); }
   uint64_t checksum() const { return sum_.value(); }
 
  private:
@@ -60,16 +63,17 @@ class SlotCopy {
     return {next_ * share, next_ + 1 == parts_ ? UINT64_MAX : (next_ + 1) * share - 1};
   }
 
-  // Call it when the image is complete, before next().
-  void complete() {
+  // Call it when the image is complete, before next(). `end`: the writer that has the identities.
+  void complete(const ImageWriter& end) {
+    image_.identities = end.identities();
     given_ = piece_ = inside_ = 0;
     sum_ = {};
   }
   void complete_at_once() {
-    image_.pieces.assign(1, whole_.bytes());
-    image_.bytes = whole_.bytes().size();
+    image_.bytes = whole_.bytes().size() - whole_.identities().size();
+    image_.pieces.assign(1, whole_.bytes().first(image_.bytes));
     full_ = whole_.full();
-    complete();
+    complete(whole_);
   }
 
   static constexpr uint64_t kMostParts = 4096;

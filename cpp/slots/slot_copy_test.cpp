@@ -59,6 +59,7 @@ std::vector<uint8_t> bytes_of_copy(SlotCopy& copy, size_t count = 1000) {
     const auto some = copy.next(count);
     all.insert(all.end(), some.begin(), some.end());
   }
+  all.insert(all.end(), copy.identities().begin(), copy.identities().end());
   std::ranges::copy(copy.signature(), all.begin());
   return all;
 }

@@ -14,7 +14,7 @@ namespace springtide {
 namespace {
 
 constexpr uint32_t kMagic = 0x53545353;  // "SSTS"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kLeastRoom = 64 << 10, kPage = 4096;
 
 #pragma pack(push, 1)
@@ -28,7 +28,7 @@ struct SlotHead {
   uint64_t seed, clock;
   uint8_t full;
   uint32_t tables;
-  uint64_t runs;  // number of identity runs
+  uint64_t runs;  // number of identity runs, which follow the tables
 };
 struct TableHead {
   uint16_t id;
@@ -74,10 +74,10 @@ TableImage read_table(Reader& r) {
 SlotImage read_slot(Reader& r) {
   auto slot = r.get<SlotHead>();
   SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
+  for (uint32_t i = 0; i < slot.tables; ++i) image.tables.push_back(read_table(r));
   std::vector<SampleRun> runs;
   r.elements(runs, slot.runs);
   image.identities = IdentitySet(std::move(runs));
-  for (uint32_t i = 0; i < slot.tables; ++i) image.tables.push_back(read_table(r));
   return image;
 }
 
@@ -152,13 +152,16 @@ void ImageWriter::reserve_more(size_t bytes) {
 }
 
 ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes) {
-  const std::vector<SampleRun>& runs = about.identities.runs();
   ImageHeads heads;
   heads.slot.resize(sizeof(Head));
-  const SlotHead slot{
-      about.slot, about.slots, about.seed, about.clock, about.full, static_cast<uint32_t>(shapes.size()), runs.size()};
+  const SlotHead slot{about.slot,
+                      about.slots,
+                      about.seed,
+                      about.clock,
+                      about.full,
+                      static_cast<uint32_t>(shapes.size()),
+                      about.identities.runs().size()};
   ByteWriter{heads.slot}.field(slot);
-  ByteWriter{heads.slot}.put(runs.data(), bytes_in(runs));
   for (const TableShape& t : shapes) {
     const TableHead table{
         t.id,      t.dim, static_cast<uint8_t>(t.dtype), static_cast<uint8_t>(t.optimizer), t.state_floats, t.rows,
@@ -176,6 +179,7 @@ void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shap
   const ImageHeads heads = heads_of(about, shapes);
   full_ = about.full;
   size_ = bytes_of_image(about, shapes);
+  identity_bytes_ = bytes_in(about.identities.runs());
   make_room_for(size_);
   at_ = size_ <= room_.size() ? room_.data() : buffer_.get();
   uint8_t* at = std::copy(heads.slot.begin(), heads.slot.end(), at_);
@@ -195,6 +199,7 @@ void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shap
     c.gone = leave(t.gone * 8);
     columns_.push_back(c);
   }
+  if (identity_bytes_ != 0) std::memcpy(at, about.identities.runs().data(), identity_bytes_);
 }
 
 void ImageWriter::finish() {

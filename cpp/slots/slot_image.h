@@ -1,4 +1,5 @@
-// The binary image of one slot, for migration and checkpoints: versioned, checksummed, sizes checked.
+// The binary image of one slot, for migration and checkpoints: versioned, checksummed, sizes checked. The batches that
+// the slot has applied come last, so that a segment file can store them once for several slots.
 // Written by store_export.cpp, read by store_slots.cpp; BadInput on malformed input.
 #pragma once
 
@@ -81,6 +82,7 @@ class ImageWriter {
   TableColumns& columns(size_t table) { return columns_[table]; }
   void finish();  // call it when all columns are full, unless the caller computes the checksum
   std::span<const uint8_t> bytes() const { return {at_, size_}; }
+  std::span<const uint8_t> identities() const { return bytes().last(identity_bytes_); }
   bool full() const { return full_; }
   // Writes the next images into `room` if they fit, else into own memory.
   void write_into(std::span<uint8_t> room) { room_ = room; }
@@ -89,7 +91,7 @@ class ImageWriter {
   std::span<uint8_t> room_;
   std::unique_ptr<uint8_t[]> buffer_;
   uint8_t* at_ = nullptr;
-  size_t capacity_ = 0, size_ = 0;
+  size_t capacity_ = 0, size_ = 0, identity_bytes_ = 0;
   bool full_ = true;
   std::vector<TableColumns> columns_;
 };

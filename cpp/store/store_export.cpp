@@ -321,7 +321,7 @@ bool Store::copy_end(SlotCopy& to) {
   std::vector<SlotImage> parts;
   for (uint32_t i = 0; i < to.next_; ++i) parts.push_back(view(to.images_[i].bytes()));
   merge(parts, view(to.later_.bytes()), view(to.end_.bytes()), to.image_);
-  to.complete();
+  to.complete(to.end_);
   return true;
 }
 

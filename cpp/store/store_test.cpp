@@ -145,7 +145,9 @@ TEST(any_damage_to_an_image_is_noticed_and_changes_nothing) {
   for (Key k = 0; k < 300; ++k) keys.push_back(k * k - 1000);
   std::vector<TableId> tables(keys.size(), 0);
   std::vector<float> grads(keys.size() * 3, 0.5f);
-  store.push(tables, keys, grads.data(), std::span(kPlain).first(1), 0, true);
+  const RowRun run{keys.size(), grads.data()};
+  const std::vector<BatchRange> batches{{0, 1, 0, 8}, {0, 1, 12, 4}, {9, 7, 0, 9}};
+  store.push_once({tables, keys, {&run, 1}}, std::span(kPlain).first(1), 0, true, {batches, {}});
   uint32_t slot = slot_of(hash_key(0, keys[0]), 64);
   std::vector<uint8_t> image = store.export_slot(slot);
   std::mt19937_64 random(3);
@@ -160,6 +162,26 @@ TEST(any_damage_to_an_image_is_noticed_and_changes_nothing) {
   }
   CHECK(store.export_slot(slot) == image);
   CHECK(store.rows() == keys.size());
+  size_t refused = 0;  // with the right checksum, as somebody could forge it, an image is refused or has sane sizes
+  for (int i = 0; i < 4000; ++i) {
+    std::vector<uint8_t> forged = image;
+    if (i % 4 == 0) forged.resize(kUnsummed + random() % (forged.size() - kUnsummed));
+    for (size_t hits = 1 + random() % 3; hits != 0; --hits) {
+      // the first bytes have most of the sizes
+      const size_t at = std::min<size_t>(kUnsummed + random() % (i % 2 == 0 ? 100 : 10'000), forged.size() - 1);
+      forged[at] = static_cast<uint8_t>(random() % 3 == 0 ? 0xff : random());
+    }
+    Checksum sum;
+    sum.add(std::span(forged).subspan(kUnsummed));
+    std::ranges::copy(signature(forged.size(), sum), forged.begin());
+    try {
+      const SlotImage sane = decode(forged);
+      CHECK(sane.identities.runs().size() * sizeof(SampleRun) < forged.size() && sane.tables.size() < forged.size());
+    } catch (const BadInput&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 1000);
 }
 
 TEST(rows_that_are_said_to_be_ready_are_those_of_a_plain_pull) {

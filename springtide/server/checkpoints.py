@@ -162,7 +162,7 @@ class SlotSaver:
     def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "WritePace") -> SlotExtent:
         copy, cut = self._copy, since.cut if since else 0
 
-        def write(handle: int, at: int) -> tuple[int, int, bool]:
+        def write(handle: int, at: int) -> _native.SlotCopy:
             whole = False
             while not whole:
                 with pace:
@@ -171,7 +171,7 @@ class SlotSaver:
             while not written:
                 with pace:
                     written = copy.write_on(handle, at, PIECE_BYTES)
-            return copy.size, copy.checksum, copy.full
+            return copy
 
         return file.append(slot, write, since=since.number if since else 0)
 

@@ -34,7 +34,9 @@ def manifests(draw):
             number = draw(st.integers(0, len(files) - 1))
             offset = draw(st.integers(0, files[number].size))
             length = draw(st.integers(0, files[number].size - offset))
-            chain.append(manifest.SlotSegment(number, offset, length, draw(st.integers(0, 2**64 - 1)), link == 0))
+            identities = (offset, draw(st.integers(0, length)))
+            checksum = draw(st.integers(0, 2**64 - 1))
+            chain.append(manifest.SlotSegment(number, offset, length, checksum, link == 0, identities))
         chains.append(tuple(chain))
     return manifest.Manifest(
         job=draw(st.text(max_size=20)),
@@ -79,7 +81,7 @@ def test_another_format_is_refused_with_both_numbers(monkeypatch):
     monkeypatch.setattr(manifest, "FORMAT", 9)
     content = manifest.encode(made)
     monkeypatch.undo()
-    with pytest.raises(errors.BadInput, match=r"format 9, from another version .* this one reads 3"):
+    with pytest.raises(errors.BadInput, match=r"format 9, from another version .* this one reads 4"):
         manifest.decode(content)
 
 

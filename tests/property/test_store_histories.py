@@ -166,6 +166,7 @@ def copy_beside(rng: np.random.Generator, source: Pair, target: Pair, since: int
     with tempfile.TemporaryFile() as file:
         while not copy.write_on(file.fileno(), 0, int(rng.integers(1, 5000))):
             pass
+        copy.write_identities(file.fileno(), copy.size)
         image = file.read()
     assert _native.image_facts(np.frombuffer(image, np.uint8)) == (slot, copy.full, copy.checksum)
     target.native.import_slot(image)

@@ -146,8 +146,9 @@ def images(place: FileStore, manifest: Manifest, slot: int, spared: dict[str, st
 
 def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> None:
     where = f"the image of slot {slot} at {segment.offset} of {file}"
-    if len(image) != segment.length:
-        raise DamagedImage(f"{where} is torn: {len(image)} of {segment.length} bytes")
+    length = segment.length + segment.identities[1]
+    if len(image) != length:
+        raise DamagedImage(f"{where} is torn: {len(image)} of {length} bytes")
     content = np.frombuffer(image, dtype=np.uint8)
     if not _native.is_whole_image(content):
         raise DamagedImage(f"{where} is damaged: its checksum does not match")
@@ -161,6 +162,8 @@ def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> Non
 
 def _image(place: FileStore, file: str, slot: int, segment: SlotSegment) -> bytes:
     image = place.read(file, segment.offset, segment.length)
+    if segment.identities[1]:
+        image += place.read(file, *segment.identities)
     check_image(file, slot, segment, image)
     return image
 
@@ -195,8 +198,8 @@ def _number(name: str) -> int | None:
     return number_in(whole.removesuffix(".seg") + ".seg") if whole != name or name.endswith(".seg") else None
 
 
-WriteImage = Callable[[int, int], tuple[int, int, bool]]
-"""Writes an image into the open file (first argument) at an offset (second): (bytes, checksum, full)."""
+WriteImage = Callable[[int, int], _native.SlotCopy]
+"""Writes the copy of a slot, without its identities, into the open file (first argument) at an offset (second)."""
 
 
 LEFT_FREE, OF_DISK = 64 << 20, 0.01  # space that checkpoints leave free: this many bytes, or this share of a small disk
@@ -219,13 +222,21 @@ class SegmentWriter:
         self._open = True
         self.size = 0
         self._pieces: dict[int, SlotExtent] = {}
+        self._identities: dict[tuple[int, int], int] = {}
+        """Offset of each set of identities in the file, by its number of bytes and its checksum."""
 
     def append(self, slot: int, write: WriteImage, *, since: int = 0) -> SlotExtent:
         """Append the image of a slot. `since` is the checkpoint on which an increment builds."""
-        length, checksum, full = write(self._file, self.size)
-        piece = SlotExtent(slot, self.size, length, checksum, 0 if full else since)
+        copy, at = write(self._file, self.size), self.size
+        self.size += copy.size
+        identities = copy.identities
+        if identities not in self._identities:
+            copy.write_identities(self._file, self.size)
+            self._identities[identities] = self.size
+            self.size += identities[0]
+        extent = self._identities[identities], identities[0]
+        piece = SlotExtent(slot, at, copy.size, copy.checksum, 0 if copy.full else since, extent)
         self._pieces[slot] = piece
-        self.size += length
         leave_room(self._file)
         return piece
 

@@ -17,7 +17,7 @@ from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.checkpoints import SlotExtent, Written
 from springtide.domain.model.tables import TableSpec
 
-FORMAT = 3
+FORMAT = 4
 """Version of the format. Raise it when a field or a slot image changes meaning. Other versions are rejected."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, length of the body
@@ -47,6 +47,8 @@ class SlotSegment(msgspec.Struct, frozen=True, array_like=True):
     """Checksum of the image, over everything after its header."""
     full: bool
     """True for a full image. An increment is applied over the image before it."""
+    identities: tuple[int, int] = (0, 0)
+    """Offset and length of the end of the image, which several images of the file may share."""
 
 
 Chain = tuple[SlotSegment, ...]
@@ -204,7 +206,8 @@ def check(manifest: Manifest) -> None:
         for segment in chain:
             if not 0 <= segment.file < len(manifest.files):
                 raise errors.BadInput(f"the manifest's chain of slot {slot} names a file that it does not list")
-            if segment.offset < 0 or segment.offset + segment.length > manifest.files[segment.file].size:
+            ends = [(segment.offset, segment.length), segment.identities]
+            if any(min(end) < 0 or sum(end) > manifest.files[segment.file].size for end in ends):
                 raise errors.BadInput(f"the manifest's chain of slot {slot} reaches beyond its file")
 
 
@@ -244,7 +247,9 @@ def cover(
                 for segment in previous.chains[slot]
             )
         file = files.place(File(report.file, report.life, report.size))
-        chains.append((*before, SlotSegment(file, piece.offset, piece.length, piece.checksum, not piece.since)))
+        full = not piece.since
+        image = SlotSegment(file, piece.offset, piece.length, piece.checksum, full, piece.identities)
+        chains.append((*before, image))
     missing = tuple(slot for slot in range(slots) if slot not in images)
     copies = {name: f"{report.buddy}/{name}" for report in written if report.buddy for name in report.mirrored}
     listed = tuple(msgspec.structs.replace(file, mirror=copies.get(bare(file.name), "")) for file in files.listed)

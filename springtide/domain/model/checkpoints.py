@@ -18,9 +18,12 @@ class SlotExtent(NamedTuple):
     slot: int
     offset: int
     length: int
+    """Bytes at `offset`: the image without its identities."""
     checksum: int
     since: int = 0
     """Number of the checkpoint whose image of this slot is the base of this delta; 0 means a full image."""
+    identities: tuple[int, int] = (0, 0)
+    """Offset and length of the identities, which several images of the file may share."""
 
 
 class Written(NamedTuple):

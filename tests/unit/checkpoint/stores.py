@@ -1,5 +1,10 @@
 """Small stores with known rows, and checkpoints of them as servers and a master would write these."""
 
+import pathlib
+import sys
+import tempfile
+import time
+
 import numpy as np
 
 from springtide import _native
@@ -17,9 +22,9 @@ LINEAGE = Lineage(RUN)
 TABLE = TableSpec(id=3, name="ids", dim=4, optim=OptimSpec(kind="adagrad", initial_accumulator=0.25))
 
 
-def store():
+def store(slots=SLOTS):
     """A store with one empty table."""
-    made = _native.Store(slots=SLOTS, seed=5)
+    made = _native.Store(slots=slots, seed=5)
     made.declare(native_spec(TABLE))
     return made
 
@@ -34,6 +39,12 @@ def train(into, keys, value=1.0, batch=None):
         into.push(tables, keys, grads, hyper)
     else:
         into.push_once(tables, keys, grads, hyper, [batch])
+
+
+def leave_gaps(into, batches):
+    """Push batches with a gap after each, so that every one is a range of its own in the sets of identities."""
+    for batch in range(batches):
+        train(into, [], batch=(0, 1, 2 * batch, 1))
 
 
 def contents(of):
@@ -63,7 +74,7 @@ def image_of(store, slot, cut=0):
         copy = _native.SlotCopy()
         store.copy_slot(slot, cut, copy)
         assert copy.write_on(file, at)
-        return copy.size, copy.checksum, copy.full
+        return copy
 
     return write
 
@@ -89,3 +100,26 @@ def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN
     )
     checkpoint_io.publish(FolderStore(folder), made)
     return made
+
+
+def main(slots=256):
+    """Print what it takes to save slots with sets of so many ranges: in full, and what a push of 1,000 keys changed."""
+    for ranges in map(int, sys.argv[1:]):
+        made = store(slots)
+        leave_gaps(made, ranges - 1)
+        train(made, range(100_000), batch=(0, 0, 0, 4))
+        for cut in (0, made.cut()):
+            if cut:
+                train(made, range(1000), batch=(0, 0, 4, 4))
+            spent = []
+            for number in range(1, 16):
+                with tempfile.TemporaryDirectory() as folder:
+                    began = time.thread_time()
+                    written = save(made, pathlib.Path(folder), number, cut=cut, slots=range(slots))
+                    spent.append(time.thread_time() - began)
+            what = "increment" if cut else "full"
+            print(f"{ranges} ranges, {what}: {written.size / 1e6:.2f} MB, {min(spent) * 1e3:.0f} ms of CPU")
+
+
+if __name__ == "__main__":
+    main()

@@ -90,6 +90,7 @@ def test_any_byte_of_an_image_that_is_hit_is_noticed_before_a_server_is_told_of_
     found = checkpoint_io.latest(FolderStore(two[0]))
     (segment, *_), file = found.manifest.chains[7], found.manifest.files[0]
     image = found.place.read(file.name, segment.offset, segment.length)
+    image += found.place.read(file.name, *segment.identities)
     checkpoint_io.check_image(file.name, 7, segment, image)
     for at in range(len(image)):
         hit = bytearray(image)
@@ -111,6 +112,57 @@ def test_only_the_slots_in_question_are_compared(two):
     assert checkpoint_io.latest(str(folder), slots=[10]).manifest is None
     with pytest.raises(errors.BadInput, match=r"slot 10 .* damaged"):
         recovery.restore(stores._native.Store(slots=stores.SLOTS, seed=5), str(folder), 1, [10])
+
+
+def test_slots_with_equal_identities_have_them_once_in_a_file(tmp_path):
+    store = stores.store()
+    stores.train(store, range(100), batch=(0, 0, 0, 10))
+    stores.leave_gaps(store, 500)
+    made = stores.publish(tmp_path, 1, stores.save(store, tmp_path, 1))
+    assert {chain[0].identities[1] for chain in made.chains} == {24 * 501}
+    assert len({chain[0].identities for chain in made.chains}) == 1
+    in_memory = sum(len(store.export_slot(slot)) for slot in range(stores.SLOTS))
+    assert made.bytes_written == in_memory - (stores.SLOTS - 1) * 24 * 501
+    assert restored(checkpoint_io.latest(str(tmp_path))) == stores.contents(store)
+
+
+def test_a_restored_store_has_applied_exactly_what_each_slot_had(tmp_path, rng):
+    store = stores.store()
+    batches = [(0, int(rng.integers(0, 9)), 4 * at, 4) for at in range(60)]
+    keys = np.arange(200, dtype=np.int64)
+    tables, hyper = np.full(200, stores.TABLE.id, np.uint16), [(stores.TABLE.id, stores._native.Hyper(lr=0.5))]
+
+    def push(into, batch, covers):
+        stats = into.push_once(tables, keys, np.ones(200 * stores.TABLE.dim, np.float32), hyper, [batch], covers)
+        return stats.applied, stats.had_keys
+
+    for number, batch in enumerate(batches):
+        push(store, batch, rng.integers(0, 2, stores.SLOTS).astype(np.uint8) if number % 3 == 0 else None)
+    made = stores.publish(tmp_path, 1, stores.save(store, tmp_path, 1))
+    assert 1 < len({chain[0].identities for chain in made.chains}) <= stores.SLOTS
+    again = stores._native.Store(slots=stores.SLOTS, seed=5)
+    recovery.restore(again, str(tmp_path), 1, range(stores.SLOTS))
+    assert stores.contents(again) == stores.contents(store)
+    for batch in [*batches, (0, 9, 0, 4)]:
+        assert push(again, batch, None) == push(store, batch, None)
+    assert stores.contents(again) == stores.contents(store)
+
+
+@pytest.mark.parametrize("harm", ["flipped", "torn"])
+def test_damage_to_shared_identities_is_noticed_for_each_slot_that_has_them(tmp_path, harm):
+    store = stores.store()
+    stores.leave_gaps(store, 100)
+    stores.train(store, range(100), batch=(0, 2, 0, 8))
+    made = stores.publish(tmp_path, 1, stores.save(store, tmp_path, 1))
+    at, length = made.chains[0][0].identities
+    path = tmp_path / made.files[0].name
+    content = bytearray(path.read_bytes())
+    if harm == "flipped":
+        content[at + length // 2] ^= 1
+    path.write_bytes(content if harm == "flipped" else content[: at + length // 2])
+    for slot in range(stores.SLOTS):
+        with pytest.raises(errors.BadInput, match=rf"slot {slot} at .* is (damaged|torn)"):
+            checkpoint_io.verify(FolderStore(tmp_path), made, [slot])
 
 
 def test_an_image_in_the_place_of_another_is_noticed(two):
@@ -165,11 +217,11 @@ def test_a_manifest_and_an_image_of_an_earlier_format_are_refused_with_both_numb
     stores.train(made, range(10), batch=(10, 0, 0, 10))
     content = bytearray(manifest.encode(stores.publish(tmp_path, 1, stores.save(made, tmp_path, 1))))
     content[8] = manifest.FORMAT - 1
-    with pytest.raises(errors.BadInput, match=r"format 2, from another version .* this one reads 3: use the version"):
+    with pytest.raises(errors.BadInput, match=r"format 3, from another version .* this one reads 4: use the version"):
         manifest.decode(bytes(content))
     image = bytearray(made.export_slot(0, 0))
-    image[4] = 2
-    with pytest.raises(errors.BadInput, match="slot image: version 2, this build reads version 3"):
+    image[4] = 3
+    with pytest.raises(errors.BadInput, match="slot image: version 3, this build reads version 4"):
         made.import_slot(bytes(image))
 
 
