@@ -116,25 +116,19 @@ def holds(view: JobView, pledge: Pledge | None) -> ResourceBudget:
     has = resources_of(view.shape)
     if pledge is None:
         return has
-    promised = pledge.plan.shape
-    return ResourceBudget(cpu=max(has.cpu, promised.cpu), memory=max(has.memory, promised.memory))
+    return has.joined(resources_of(pledge.plan.shape), max)
 
 
 def grows(plan: ShapePlan | None, view: JobView) -> bool:
-    if plan is None:
-        return False
-    wanted, has = plan.shape, resources_of(view.shape)
-    return wanted.cpu > has.cpu or wanted.memory > has.memory
+    return plan is not None and resources_of(plan.shape).exceeds(resources_of(view.shape))
 
 
 def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: ResourceBudget) -> bool:
     """Return True if the plan needs no more resources than the job has, or if all jobs together still fit into the
     capacity."""
-    has, wanted = resources_of(view.shape), plan.shape
-    return capacity.fits(
-        0.0 if wanted.cpu <= has.cpu else wanted.cpu + others.cpu,
-        0.0 if wanted.memory <= has.memory else wanted.memory + others.memory,
-    )
+    wants, has = resources_of(plan.shape).amounts, resources_of(view.shape).amounts
+    amounts = zip(wants, has, others.amounts, strict=True)
+    return capacity.fits(*(0.0 if wanted <= held else wanted + other for wanted, held, other in amounts))
 
 
 MOST_LAUNCHES = 500  # most launch times of all jobs together in one decision

@@ -1,6 +1,7 @@
 """`springtide brain serve | status | history | executors`: a brain for many masters."""
 
 import asyncio
+import math
 import os
 import pathlib
 import sys
@@ -30,6 +31,7 @@ from springtide.planning.policy import registry
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import addresses
 from springtide.telemetry import logs
+from springtide.telemetry.host import gpus
 
 T = TypeVar("T")
 FOLDER = ".springtide/brain"
@@ -64,7 +66,8 @@ Planning = Annotated[
     typer.Option(help="Set a planning parameter, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE"),
 ]
 Capacity = Annotated[
-    str, typer.Option(help="Cores and memory of all jobs together.  [default: this machine]", metavar="CORES[,SIZE]")
+    str,
+    typer.Option(help="Cores, memory and GPUs of all jobs.  [default: this machine]", metavar="CORES[,SIZE[,GPUS]]"),
 ]
 
 
@@ -176,16 +179,19 @@ def executors(
 
 
 def parse_capacity(text: str) -> ResourceBudget:
-    """Parse "64" or "64,256G"; empty text means all of this machine."""
+    """Parse "64", "64,256G" or "64,256G,8"; empty text means all of this machine."""
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return ResourceBudget(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory))
-    cores, _, size = text.partition(",")
+        return ResourceBudget(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory), gpu=len(gpus.visible()))
+    cores, _, rest = text.partition(",")
+    size, _, cards = rest.partition(",")
     try:
-        cpu = float(cores)
+        cpu, gpu = float(cores), float(int(cards)) if cards else math.inf
     except ValueError:
-        raise errors.BadInput(f"--capacity {text!r}: expected CORES or CORES,SIZE, such as 64,256G") from None
-    found = ResourceBudget(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
+        raise errors.BadInput(
+            f"--capacity {text!r}: expected CORES, CORES,SIZE or CORES,SIZE,GPUS, such as 64,256G,8"
+        ) from None
+    found = ResourceBudget(cpu=cpu, memory=float(parse_memory(size)) if size else math.inf, gpu=gpu)
     if not (found.cpu and found.memory):
         raise errors.BadInput(f"--capacity {text!r}: no job fits into this capacity; expected more than 0 of each")
     return found
@@ -241,6 +247,11 @@ def status_lines(found: counsel.BrainStatus) -> list[str]:
     )
     lines += wrap(
         f"holds   {found.held.cpu:,.4g} of {room.cpu:,.4g} cores, memory {show_memory(int(found.held.memory))}{limit}"
+        + (
+            f", {found.held.gpu:g}{'' if room.gpu == math.inf else f' of {room.gpu:g}'} GPUs"
+            if 0 < found.held.gpu < math.inf
+            else ""
+        )
     )
     lines += wrap(
         f"works   {len(found.executors.pids)} of {found.executors.wanted} executors up, {found.executors.lost} lost; "

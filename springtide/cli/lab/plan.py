@@ -146,7 +146,8 @@ def candidates(options: tuple[ShapeOption, ...]) -> table.Table:
 
 
 def sides(shape: Shape) -> tuple[str, str]:
-    return f"{shape.workers} x {shape.worker_cpu:.3g}", f"{shape.servers} x {shape.server_cpu:.3g}"
+    gpus = f" + {shape.gpus} GPU" if shape.gpus else ""
+    return f"{shape.workers} x {shape.worker_cpu:.3g}{gpus}", f"{shape.servers} x {shape.server_cpu:.3g}"
 
 
 def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[JobOutlook, ...]) -> dict[str, Any]:

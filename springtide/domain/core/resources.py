@@ -86,6 +86,11 @@ def workers_on(gpus: int, each: float) -> int:
     return gpus * math.floor(1 / each * (1 + 1e-9))
 
 
+def gpus_for(workers: int, each: float) -> int:
+    """Return the GPUs that these workers need: the inverse of `workers_on`. No worker is split over two GPUs."""
+    return -(-workers // workers_on(1, each)) if each else 0
+
+
 def parse_memory(text: str) -> int:
     """Return the bytes of "2G", "512M", "1.5GiB", "4Gi" or "1073741824". Units are powers of 1024."""
     found = _MEMORY.fullmatch(text.strip())

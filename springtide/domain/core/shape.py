@@ -1,6 +1,8 @@
 """Pure. Shape of a job (number and size of its roles), the bounds on it, and its cost."""
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from springtide import errors
@@ -20,6 +22,8 @@ class Shape:
     worker_memory: int = 0
     """Bytes of each worker; 0 means no limit and no cost."""
     server_memory: int = 0
+    worker_gpu: float = 0.0
+    """GPU of each worker: 1, or a share of one. It is the same in all shapes of a job."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1:
@@ -30,6 +34,8 @@ class Shape:
             raise errors.BadInput(f"shape: {self.worker_cpu:g} and {self.server_cpu:g} cores; each must be above 0")
         if not 0 <= self.worker_memory < math.inf or not 0 <= self.server_memory < math.inf:
             raise errors.BadInput(f"shape: {self.worker_memory} and {self.server_memory} bytes; each must be 0 or more")
+        if not 0 <= self.worker_gpu <= 1:
+            raise errors.BadInput(f"shape: {self.worker_gpu:g} GPU for each worker; expected 0 to 1")
 
     @property
     def cpu(self) -> float:
@@ -39,53 +45,82 @@ class Shape:
     def memory(self) -> int:
         return self.workers * self.worker_memory + self.servers * self.server_memory
 
+    @property
+    def gpus(self) -> int:
+        return resources.gpus_for(self.workers, self.worker_gpu)
+
     def __str__(self) -> str:
-        return f"{_part(self.workers, 'worker', self.worker_cpu, self.worker_memory)}, " + _part(
-            self.servers, "server", self.server_cpu, self.server_memory
-        )
+        workers = _part(self.workers, "worker", self.worker_cpu, self.worker_memory, self.worker_gpu)
+        return f"{workers}, {_part(self.servers, 'server', self.server_cpu, self.server_memory)}"
 
 
 FIELDS = tuple(field.name for field in fields(Shape))
 
 
-def _part(count: int, role: str, cpu: float, memory: int) -> str:
+def _part(count: int, role: str, cpu: float, memory: int, gpu: float = 0.0) -> str:
     held = f", {resources.show_memory(memory)}" if memory else ""
-    return f"{count} {role}{'' if count == 1 else 's'} ({cpu:g} CPU{held})"
+    card = f", {gpu:g} GPU" if gpu else ""
+    return f"{count} {role}{'' if count == 1 else 's'} ({cpu:g} CPU{held}{card})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceBudget:
-    """CPU and memory that a cluster or a quota provides."""
+    """CPU, memory and GPUs that a cluster or a quota provides."""
 
     cpu: float
     memory: float
+    gpu: float = math.inf
+    """GPUs; infinite if their number is unknown."""
 
     def __post_init__(self) -> None:
-        if not (self.cpu >= 0 and self.memory >= 0):  # the negated form also rejects NaN
-            raise errors.BadInput(f"capacity: {self.cpu:g} cores and {self.memory:g} bytes; neither may be below 0")
+        if not all(amount >= 0 for amount in self.amounts):  # the negated form also rejects NaN
+            raise errors.BadInput(
+                f"capacity: {self.cpu:g} cores, {self.memory:g} bytes and {self.gpu:g} GPUs; none may be below 0"
+            )
 
-    def fits(self, cpu: float, memory: float) -> bool:
-        return cpu <= self.cpu * (1 + ROUNDING) and memory <= self.memory * (1 + ROUNDING)
+    @property
+    def amounts(self) -> tuple[float, float, float]:
+        return self.cpu, self.memory, self.gpu
+
+    def fits(self, cpu: float, memory: float, gpu: float = 0.0) -> bool:
+        return (
+            cpu <= self.cpu * (1 + ROUNDING)
+            and memory <= self.memory * (1 + ROUNDING)
+            and gpu <= self.gpu * (1 + ROUNDING)
+        )
 
     def holds(self, shape: Shape) -> bool:
-        return self.fits(shape.cpu, shape.memory)
+        return self.fits(shape.cpu, shape.memory, shape.gpus)
+
+    def exceeds(self, other: "ResourceBudget") -> bool:
+        """Return True if this is more of any resource."""
+        return self.cpu > other.cpu or self.memory > other.memory or self.gpu > other.gpu
+
+    def joined(self, other: "ResourceBudget", choose: Callable[[float, float], float]) -> "ResourceBudget":
+        """Return the budget that has, of each resource, what `choose` (such as `max`) returns for both amounts."""
+        cpu, memory, gpu = map(choose, self.amounts, other.amounts)
+        return ResourceBudget(cpu=cpu, memory=memory, gpu=gpu)
 
     def __add__(self, other: "ResourceBudget") -> "ResourceBudget":
-        return ResourceBudget(cpu=self.cpu + other.cpu, memory=self.memory + other.memory)
+        return self.joined(other, operator.add)
 
     def __sub__(self, other: "ResourceBudget") -> "ResourceBudget":
         """Return the rest of this budget, at least 0 of each resource."""
-        return ResourceBudget(cpu=max(0.0, self.cpu - other.cpu), memory=max(0.0, self.memory - other.memory))
+        return self.joined(other, lambda here, there: max(0.0, here - there))
+
+    def describe(self) -> str:
+        gpus = f" and {self.gpu:g} GPUs" if 0 < self.gpu < math.inf else ""
+        return f"{self.cpu:,.5g} cores and {self.memory / GIB:,.5g} GiB{gpus}"
 
 
 def resources_of(shape: Shape | None) -> ResourceBudget:
-    return NOTHING if shape is None else ResourceBudget(cpu=shape.cpu, memory=shape.memory)
+    return NOTHING if shape is None else ResourceBudget(cpu=shape.cpu, memory=shape.memory, gpu=shape.gpus)
 
 
 ROUNDING = 1e-9
 """Relative tolerance for sums of fractional cores at a limit."""
 UNBOUNDED = ResourceBudget(cpu=math.inf, memory=math.inf)
-NOTHING = ResourceBudget(cpu=0.0, memory=0.0)
+NOTHING = ResourceBudget(cpu=0.0, memory=0.0, gpu=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +147,8 @@ class ShapeBounds:
         validation.check_range(self, "cpu_step", above=0, unit="cores", of="bounds: ")
         if not self.quota.holds(self.least):
             raise errors.BadInput(
-                f"bounds: the least shape ({self.least}) takes more than the quota, {self.quota.cpu:g} cores and "
-                f"{self.quota.memory:g} bytes; raise the quota or lower the least"
+                f"bounds: the least shape ({self.least}) takes more than the quota, {self.quota.describe()}; raise the "
+                "quota or lower the least"
             )
 
     def holds(self, shape: Shape) -> bool:
@@ -126,6 +161,7 @@ class ShapeBounds:
             and least.server_cpu <= shape.server_cpu <= most.server_cpu
             and least.worker_memory <= shape.worker_memory <= most.worker_memory
             and least.server_memory <= shape.server_memory <= most.server_memory
+            and least.worker_gpu <= shape.worker_gpu <= most.worker_gpu
         )
         return inside and self.quota.holds(shape)
 
@@ -188,19 +224,24 @@ NO_NEED = MemoryNeed()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Hourly prices of CPU and memory, in any currency. Only their ratio affects a choice."""
+    """Hourly prices of CPU, memory and GPUs, in any currency. Only their ratio affects a choice."""
 
     cpu: float = 1.0
     memory: float = 0.125
     """Price of one GiB. On public clouds this is about an eighth of a core's price."""
 
+    gpu: float = 50.0
+    """Price of one GPU. On public clouds, GPUs for training cost 20 (T4, L4) to 150 cores (H100)."""
+
     def __post_init__(self) -> None:
-        if not (0 <= self.cpu < math.inf and 0 <= self.memory < math.inf and self.cpu + self.memory > 0):
+        all_prices = self.cpu, self.memory, self.gpu
+        if not (all(0 <= price < math.inf for price in all_prices) and self.cpu + self.memory > 0):
             raise errors.BadInput(
-                f"prices: {self.cpu:g} a core and {self.memory:g} a GiB; neither may be below 0, and one must be above"
+                f"prices: {self.cpu:g} a core, {self.memory:g} a GiB and {self.gpu:g} a GPU; none may be below 0, and "
+                "one of a core and a GiB must be above"
             )
 
 
 def cost(shape: Shape, prices: Prices) -> float:
     """Return the hourly cost of the shape (Eqn 7)."""
-    return shape.cpu * prices.cpu + shape.memory / GIB * prices.memory
+    return shape.cpu * prices.cpu + shape.memory / GIB * prices.memory + shape.gpus * prices.gpu

@@ -144,9 +144,11 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
     if (on_gpus := gpu_workers(capacity, workers, quota)) is not None:
         room_workers = min(room_workers, on_gpus)
     counts = {"workers": _counts(workers, room_workers, 2 * cores), "servers": _counts(servers, room_servers, cores)}
-    memories = {"worker_memory": workers.memory_bytes or 0, "server_memory": servers.memory_bytes or 0}
-    least = Shape(**{name: low for name, (low, _) in (cpus | counts).items()}, **memories)  # type: ignore[arg-type]
-    most = Shape(**{name: high for name, (_, high) in (cpus | counts).items()}, **memories)  # type: ignore[arg-type]
+    held = {"worker_memory": workers.memory_bytes or 0, "server_memory": servers.memory_bytes or 0}
+    held |= {"worker_gpu": gpu_of(workers, quota) or 0.0}  # type: ignore[dict-item]
+    least = Shape(**{name: low for name, (low, _) in (cpus | counts).items()}, **held)  # type: ignore[arg-type]
+    most = Shape(**{name: high for name, (_, high) in (cpus | counts).items()}, **held)  # type: ignore[arg-type]
+    gpus = capacity.gpus if quota.gpu is None else quota.gpu
     memory = float(quota.memory_bytes or capacity.memory or UNKNOWN_MEMORY)
     too_much = (quota.cpu is not None and least.cpu > quota.cpu * (1 + shape.ROUNDING)) or least.memory > memory
     if too_much and (_asked_for(workers) or _asked_for(servers)) and (quota.cpu or quota.memory):
@@ -158,7 +160,11 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
         least=least,
         most=most,
         cpu_step=CPU_STEP if most_cpu <= FINE else None,
-        quota=shape.ResourceBudget(cpu=max(most_cpu, least.cpu), memory=max(memory, float(least.memory))),
+        quota=shape.ResourceBudget(
+            cpu=max(most_cpu, least.cpu),
+            memory=max(memory, float(least.memory)),
+            gpu=math.inf if gpus is None else max(gpus, least.gpus),
+        ),
     )
 
 
@@ -188,6 +194,7 @@ def first_shape(
         server_cpu=server,
         worker_memory=least.worker_memory,
         server_memory=least.server_memory,
+        worker_gpu=least.worker_gpu,
     )
     return first if limits.quota.holds(first) else first_shape(limits, small=small)
 

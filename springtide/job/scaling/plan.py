@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import UNBOUNDED, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.shape import UNBOUNDED, ResourceBudget, Shape, ShapeBounds, resources_of
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
 from springtide.job.core.job_core import BOUNDED, JobCore, RoleSize
@@ -85,6 +85,7 @@ def shape_of(state: JobCore) -> Shape:
         server_cpu=sizes[RoleKind.SERVER].cpu or bounds.least.server_cpu,
         worker_memory=sizes[RoleKind.WORKER].memory or 0,
         server_memory=sizes[RoleKind.SERVER].memory or 0,
+        worker_gpu=state.spec.worker_gpu or 0.0,
     )
 
 
@@ -110,7 +111,7 @@ def bounds_of(state: JobCore) -> ShapeBounds:
     if fed:
         quota = replace(quota, cpu=max(quota.cpu - fed, min(quota.cpu, now.cpu)))
     if not quota.holds(least):  # allow it: the user is responsible for numbers set by hand
-        quota = replace(quota, cpu=max(quota.cpu, least.cpu), memory=max(quota.memory, least.memory))
+        quota = quota.joined(resources_of(least), max)
     return replace(bounds, least=least, most=most, quota=quota)
 
 
@@ -161,7 +162,7 @@ def next_fields(now: Shape, target: Shape, quota: ResourceBudget) -> Fields | No
     order = (WORKERS, WORKER_SIZE, SERVERS, SERVER_SIZE)
     left = [fields for fields in order if changed(now, target, fields) != now]
     thens = {fields: changed(now, target, fields) for fields in left}
-    growing = [fields for fields, then in thens.items() if then.cpu > now.cpu or then.memory > now.memory]
+    growing = [fields for fields, then in thens.items() if resources_of(then).exceeds(resources_of(now))]
     fits = [fields for fields in growing if quota.holds(thens[fields])]
     return next(iter(fits or [fields for fields in left if fields not in growing] or left), None)
 
@@ -173,7 +174,7 @@ def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
     if rules.overlap:
         return UNBOUNDED
     if rules.adviser.brain:
-        return ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
+        return resources_of(now).joined(resources_of(target), max)
     return bounds_of(state).quota
 
 

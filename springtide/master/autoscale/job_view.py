@@ -102,6 +102,7 @@ def first_shape(state: JobState) -> Shape:
         server_cpu=spec.server_cpu or bounds.least.server_cpu,
         worker_memory=spec.worker_memory or 0,
         server_memory=spec.server_memory or 0,
+        worker_gpu=spec.worker_gpu or 0.0,
     )
 
 

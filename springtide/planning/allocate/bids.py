@@ -255,7 +255,7 @@ def _other_workers(
         now, bounds = bidder.ready.measured.shape, bidder.ready.job.bounds
         fewest, most = bounds.least.workers, bounds.most.workers
         quota = clamp.quota(bounds, config)
-        quotas.append((quota.cpu, quota.memory))
+        quotas.append(quota.amounts)
         if not bounds.holds(replace(now, workers=fewest)):
             lengths.append(0)
             continue
@@ -273,8 +273,8 @@ def _other_workers(
     last = np.cumsum(np.array(bare, dtype=np.int64)) - 1
     for column, value in zip(shapes, columns(lasts), strict=True):
         column[last] = value
-    cpu, memory = np.array(quotas).T.take(rows.owner, axis=1)
-    fits = (shapes.cpu <= cpu) & (shapes.memory <= memory)
+    cpu, memory, gpu = np.array(quotas).T.take(rows.owner, axis=1)
+    fits = (shapes.cpu <= cpu) & (shapes.memory <= memory) & (shapes.gpus <= gpu)
     return shapes.taken(fits), rows.only(fits)
 
 
@@ -321,17 +321,19 @@ def nearby_shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows
         left, place = np.divmod(left, lengths[:, axis].astype(np.int32).take(rows.owner))
         found[axis] = values[axis].ravel().take(first + place)
     workers, servers, worker_cpu, server_cpu = (found[axis] for axis in range(4))
-    need = np.array([(job.need.worker, job.need.server, job.need.rows) for job in jobs], dtype=float)
-    worker, server, stored = need.reshape(-1, 3).T.take(rows.owner, axis=1)
-    return ShapeColumns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers)), rows
+    need = np.array(
+        [(job.need.worker, job.need.server, job.need.rows, job.now.worker_gpu) for job in jobs], dtype=float
+    )
+    worker, server, stored, gpu = need.reshape(-1, 4).T.take(rows.owner, axis=1)
+    shapes = ShapeColumns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers), gpu)
+    return shapes, rows
 
 
 def inside_limits(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[ShapeBounds]) -> NDArray[np.bool_]:
     known = np.array(
         [
             (
-                limit.quota.cpu,
-                limit.quota.memory,
+                *limit.quota.amounts,
                 limit.least.worker_memory,
                 limit.most.worker_memory,
                 limit.least.server_memory,
@@ -340,11 +342,12 @@ def inside_limits(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[Shape
             for limit in limits
         ],
         dtype=float,
-    ).reshape(-1, 6)
-    cpu, memory, least_worker, most_worker, least_server, most_server = known.T.take(rows.owner, axis=1)
+    ).reshape(-1, 7)
+    cpu, memory, gpu, least_worker, most_worker, least_server, most_server = known.T.take(rows.owner, axis=1)
     return np.asarray(
         (shapes.cpu <= cpu)
         & (shapes.memory <= memory)
+        & (shapes.gpus <= gpu)
         & (shapes.worker_memory >= least_worker)
         & (shapes.worker_memory <= most_worker)
         & (shapes.server_memory >= least_server)

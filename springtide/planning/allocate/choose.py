@@ -217,16 +217,13 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
         value=np.where(table.there, (table.effective - table.effective[:, :1]) * weight, -np.inf),
         scale=scale,
         cost=table.cost,
-        cpu=np.where(table.there, table.shapes.cpu, np.inf),
-        memory=np.where(table.there, table.shapes.memory, np.inf),
+        takes=np.where(table.there, (table.shapes.cpu, table.shapes.memory, table.shapes.gpus), np.inf),
     )
     found = knapsack.allot(options, capacity, exact_seconds=config.exact_seconds, exact_options=config.exact_options)
     if found is None:
-        cpu, memory = options.used(np.zeros(len(bids), dtype=np.int64))
-        return nothing(
-            f"even the least of {len(bids)} jobs takes {cpu:,.5g} cores and {memory / 2**30:,.5g} GiB; there are "
-            f"{capacity.cpu:,.5g} cores and {capacity.memory / 2**30:,.5g} GiB for them"
-        )
+        cpu, memory, gpu = options.used(np.zeros(len(bids), dtype=np.int64))
+        least = ResourceBudget(cpu=cpu, memory=memory, gpu=gpu).describe()
+        return nothing(f"even the least of {len(bids)} jobs takes {least}; there are {capacity.describe()} for them")
     taken, solver = found
     plans = [_plan(table, at, bid, int(taken[at]), float(scale[at])) for at, bid in enumerate(bids)]
     changed = tuple(plan for plan in plans if plan is not None)

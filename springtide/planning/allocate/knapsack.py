@@ -30,8 +30,8 @@ class KnapsackOptions:
     scale: Floats
     """Log of the factor on each job's values."""
     cost: Floats
-    cpu: Floats
-    memory: Floats
+    takes: Floats
+    """Cores, bytes and GPUs of each option: an array of (3, jobs, options)."""
 
     @property
     def worth(self) -> Floats:
@@ -42,9 +42,9 @@ class KnapsackOptions:
     def total(self, taken: Ints) -> float:
         return float(self.worth[np.arange(len(taken)), taken].sum())
 
-    def used(self, taken: Ints) -> tuple[float, float]:
-        rows = np.arange(len(taken))
-        return float(self.cpu[rows, taken].sum()), float(self.memory[rows, taken].sum())
+    def used(self, taken: Ints) -> Floats:
+        """Return the cores, bytes and GPUs of these options together."""
+        return np.asarray(self.takes[:, np.arange(len(taken)), taken].sum(axis=1))
 
 
 def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
@@ -57,11 +57,11 @@ def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
     if not limits.fits(*options.used(taken)):
         return None
     taken = _while_all_fits(options, limits)
-    cpu, memory = options.used(taken)
+    limit, used = np.array(limits.amounts), options.used(taken)
     queue: list[tuple[float, int, int]] = []
 
     def offer(job: int) -> None:
-        step = _best_step(options, job, int(taken[job]), (limits.cpu - cpu, limits.memory - memory))
+        step = _best_step(options, job, int(taken[job]), limit - used)
         if step is not None:
             heapq.heappush(queue, (-step[0], job, step[1]))
 
@@ -69,10 +69,9 @@ def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
         offer(job)
     while queue:
         _, job, option = heapq.heappop(queue)
-        more_cpu = options.cpu[job, option] - options.cpu[job, taken[job]]
-        more_memory = options.memory[job, option] - options.memory[job, taken[job]]
-        if limits.fits(cpu + more_cpu, memory + more_memory):
-            taken[job], cpu, memory = option, cpu + more_cpu, memory + more_memory
+        then = used + options.takes[:, job, option] - options.takes[:, job, taken[job]]
+        if limits.fits(*then):
+            taken[job], used = option, then
         offer(job)
     return taken
 
@@ -97,21 +96,20 @@ def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
     # gains per cost fall along a job's own steps, so the sort keeps their order
     first = np.argsort(-np.asarray(order), kind="stable")
     who, to, came = (np.asarray(part, dtype=np.int64)[first] for part in (who, to, came))
-    cpu, memory = options.used(np.zeros(jobs, dtype=np.int64))
-    cpus = cpu + np.cumsum(options.cpu[who, to] - options.cpu[who, came])
-    memories = memory + np.cumsum(options.memory[who, to] - options.memory[who, came])
-    over = (cpus > limits.cpu) | (memories > limits.memory)
+    used = options.used(np.zeros(jobs, dtype=np.int64))[:, None]
+    used = used + np.cumsum(options.takes[:, who, to] - options.takes[:, who, came], axis=1)
+    over = (used > np.array(limits.amounts)[:, None]).any(axis=0)
     fitting = int(np.argmax(over)) if over.any() else len(who)
     taken = np.zeros(jobs, dtype=np.int64)
     taken[who[:fitting]] = to[:fitting]  # a later step of a job overwrites an earlier one
     return taken
 
 
-def _best_step(options: KnapsackOptions, job: int, now: int, free: tuple[float, float]) -> tuple[float, int] | None:
+def _best_step(options: KnapsackOptions, job: int, now: int, free: Floats) -> tuple[float, int] | None:
     """Return the log ratio and the index of the option with the best gain per cost that fits."""
     gain = options.value[job] - options.value[job, now]
-    more_cpu, more_memory = options.cpu[job] - options.cpu[job, now], options.memory[job] - options.memory[job, now]
-    fits = (gain > 0) & (more_cpu <= free[0]) & (more_memory <= free[1])
+    takes = options.takes[:, job]
+    fits = (gain > 0) & (takes - takes[:, now, None] <= free[:, None]).all(axis=0)
     if not fits.any():
         return None
     (which,) = np.nonzero(fits)
@@ -127,11 +125,9 @@ def polish(options: KnapsackOptions, limits: ResourceBudget, taken: Ints) -> Int
         return taken
     taken, worth, rows = taken.copy(), options.worth, np.arange(jobs)
     for _ in range(ROUNDS):
-        cpu, memory = options.used(taken)
-        more_cpu = options.cpu - options.cpu[rows, taken][:, None]
-        more_memory = options.memory - options.memory[rows, taken][:, None]
+        more = options.takes - options.takes[:, rows, taken][:, :, None]
         gain = np.where(np.isfinite(options.cost), worth - worth[rows, taken][:, None], -np.inf)
-        best = _best_pair(gain, more_cpu, more_memory, (limits.cpu - cpu, limits.memory - memory))
+        best = _best_pair(gain, more, np.array(limits.amounts) - options.used(taken))
         if best is None:
             break
         for job, option in best:
@@ -139,16 +135,14 @@ def polish(options: KnapsackOptions, limits: ResourceBudget, taken: Ints) -> Int
     return taken
 
 
-def _best_pair(
-    gain: Floats, more_cpu: Floats, more_memory: Floats, free: tuple[float, float]
-) -> tuple[tuple[int, int], tuple[int, int]] | None:
+def _best_pair(gain: Floats, more: Floats, free: Floats) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Return the two changes with the largest joint gain that fit together. The second may be no change."""
     jobs, width = gain.shape
-    flat, cpus, memories = gain.ravel(), more_cpu.ravel(), more_memory.ravel()
+    flat, more = gain.ravel(), more.reshape(len(free), -1)
     owner = np.repeat(np.arange(jobs), width)
     best, found = 1e-12 * max(1.0, float(np.max(flat, initial=0.0))), None
     for first in np.flatnonzero(np.isfinite(flat)):
-        fits = (cpus <= free[0] - cpus[first]) & (memories <= free[1] - memories[first]) & (owner != owner[first])
+        fits = (more <= (free - more[:, first])[:, None]).all(axis=0) & (owner != owner[first])
         together = np.where(fits, flat, -np.inf)
         second = int(np.argmax(together))
         if flat[first] + together[second] > best:
@@ -173,8 +167,8 @@ def solve(options: KnapsackOptions, limits: ResourceBudget, *, seconds: float) -
         return None
     rows = np.arange(len(jobs))
     one_each = sparse.csr_array((np.ones(len(jobs)), (jobs, rows)), shape=(len(options.scale), len(jobs)))
-    taken_by = np.vstack([options.cpu[jobs, columns], options.memory[jobs, columns]])
-    most = np.array([limits.cpu, limits.memory])
+    limited = np.isfinite(limits.amounts)
+    taken_by, most = options.takes[limited][:, jobs, columns], np.array(limits.amounts)[limited]
     unit = np.maximum(most, 1e-12)
     answer = optimize.milp(
         -options.worth[jobs, columns],

@@ -14,9 +14,7 @@ SMALLEST_CPU = 0.1
 def quota(bounds: ShapeBounds, config: PlanningConfig) -> ResourceBudget:
     """Return the resource limit of one job: its quota, and at most C_total, unless its smallest shape needs more than
     C_total."""
-    return ResourceBudget(
-        cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)), memory=bounds.quota.memory
-    )
+    return replace(bounds.quota, cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)))
 
 
 def within(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, *, need: MemoryNeed = NO_NEED) -> Shape:
@@ -38,6 +36,7 @@ def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: Mem
         server_memory=_between(
             max(shape.server_memory, need.of_server(servers)), least.server_memory, most.server_memory
         ),
+        worker_gpu=least.worker_gpu,
     )
 
 

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import numpy
 
+from springtide.domain.core import resources
 from springtide.domain.core.shape import GIB, NO_NEED, ROUNDING, MemoryNeed, Prices, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Array, Coefficients, Index
 from springtide.planning.perf_model.measurements import UNLIMITED, CoreSpeed
-from springtide.planning.perf_model.shape_columns import ShapeColumns
+from springtide.planning.perf_model.shape_columns import ShapeColumns, gpus_for
 
 MOST = 300_000
 """Maximum number of shapes within bounds that are enumerated."""
@@ -51,9 +52,10 @@ class Sides(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def sides(bounds: ShapeBounds) -> Sides:
     """Return the options of each role whose cores fit the quota beside the smallest option of the other role."""
-    least, quota = bounds.least, quota_cpu(bounds)
+    least, quota, gpu = bounds.least, quota_cpu(bounds), bounds.least.worker_gpu
+    on_gpus = tuple(count for count in bounds.workers if resources.gpus_for(count, gpu) <= bounds.quota.gpu)
     return Sides(
-        _side(bounds.workers, bounds.worker_cpus, quota - least.servers * least.server_cpu),
+        _side(on_gpus, bounds.worker_cpus, quota - least.servers * least.server_cpu),
         _side(bounds.servers, bounds.server_cpus, quota - least.workers * least.worker_cpu),
     )
 
@@ -156,7 +158,8 @@ def front(ask: FrontQuery) -> Front:
     left, right = _hopeful(workers, servers, ask, need)
     workers, servers = workers.at(left), servers.at(right)
     memory = workers.memory + servers.memory
-    cost = (workers.cpu + servers.cpu) * prices.cpu + memory / GIB * prices.memory
+    gpus = gpus_for(workers.number, bounds.least.worker_gpu)
+    cost = (workers.cpu + servers.cpu) * prices.cpu + memory / GIB * prices.memory + gpus * prices.gpu
     seconds = workers.seconds + servers.seconds + ask.factors[3] / (workers.number * servers.number)
     seconds = numpy.maximum(seconds, numpy.maximum(workers.least, servers.least))
     throughput = numpy.divide(1.0, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
@@ -170,6 +173,7 @@ def front(ask: FrontQuery) -> Front:
         servers.each,
         numpy.full(len(kept), float(need.worker)),
         numpy.maximum(need.server + numpy.ceil(need.rows / servers.number), bounds.least.server_memory),
+        numpy.full(len(kept), bounds.least.worker_gpu),
     )
     looked_at = len(sides(bounds))
     why = f"{len(kept)} of {looked_at:,} shapes are worth having"
@@ -185,7 +189,8 @@ def _workers(ask: FrontQuery, need: MemoryNeed) -> RoleOptions:
     constant = beta / side.number
     if facts.group:
         constant = beta + sync * equations.hops(side.number, facts.dense_bytes / facts.bandwidth)
-    return _priced(side, side.number * need.worker, grad / side.cpu + constant, ask.pace.worker, ask.prices)
+    workers = _priced(side, side.number * need.worker, grad / side.cpu + constant, ask.pace.worker, ask.prices)
+    return workers._replace(cost=workers.cost + gpus_for(side.number, ask.bounds.least.worker_gpu) * ask.prices.gpu)
 
 
 def _servers(ask: FrontQuery, need: MemoryNeed) -> RoleOptions:

@@ -12,6 +12,13 @@ from springtide.domain.core.shape import FIELDS, GIB, Prices, Shape
 Floats = NDArray[np.float64]
 
 
+def gpus_for(workers: Floats, each: Floats | float) -> Floats:
+    """As `resources.gpus_for`, for arrays."""
+    share = np.asarray(each, dtype=np.float64)
+    on_one = np.floor(np.divide(1.0, share, out=np.ones_like(share), where=share > 0) * (1 + 1e-9))
+    return np.asarray(np.where(share > 0, np.ceil(workers / on_one), 0.0))
+
+
 class ShapeColumns(NamedTuple):
     """Shapes as columns: one array per field, one row per candidate."""
 
@@ -21,6 +28,11 @@ class ShapeColumns(NamedTuple):
     server_cpu: Floats
     worker_memory: Floats
     server_memory: Floats
+    worker_gpu: Floats
+
+    @property
+    def gpus(self) -> Floats:
+        return gpus_for(self.workers, self.worker_gpu)
 
     @property
     def cpu(self) -> Floats:
@@ -32,13 +44,13 @@ class ShapeColumns(NamedTuple):
 
     def cost(self, prices: Prices) -> Floats:
         """Return the hourly cost of each shape (Eqn 7)."""
-        return self.cpu * prices.cpu + self.memory / GIB * prices.memory
+        return self.cpu * prices.cpu + self.memory / GIB * prices.memory + self.gpus * prices.gpu
 
     def taken(self, which: NDArray[np.generic]) -> "ShapeColumns":
         return ShapeColumns(*(column[which] for column in self))
 
     def shape(self, row: int) -> Shape:
-        workers, servers, worker_cpu, server_cpu, worker_memory, server_memory = (c[row] for c in self)
+        workers, servers, worker_cpu, server_cpu, worker_memory, server_memory, gpu = (c[row] for c in self)
         return Shape(
             workers=int(workers),
             servers=int(servers),
@@ -46,6 +58,7 @@ class ShapeColumns(NamedTuple):
             server_cpu=float(server_cpu),
             worker_memory=int(worker_memory),
             server_memory=int(server_memory),
+            worker_gpu=float(gpu),
         )
 
 

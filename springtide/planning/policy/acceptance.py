@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import Shape, resources_of
+from springtide.domain.core.shape import NOTHING, Shape, resources_of
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
@@ -92,22 +92,21 @@ def without_impossible(decision: Decision, view: ClusterView, config: PlanningCo
         else:
             sound.append(plan)
     taken = {job.name: resources_of(job.shape) for job in view.jobs}
-    cpu, memory = sum(budget.cpu for budget in taken.values()), sum(budget.memory for budget in taken.values())
+    used = sum(taken.values(), NOTHING)
     accepted: list[ShapePlan] = []
     for growing in (False, True):
         for plan in sound:
-            wanted, had = plan.shape, taken[plan.job]
-            if (wanted.cpu > had.cpu or wanted.memory > had.memory) is not growing:
+            wanted, had = resources_of(plan.shape), taken[plan.job]
+            if wanted.exceeds(had) is not growing:
                 continue
-            all_cpu, all_memory = cpu + wanted.cpu - had.cpu, memory + wanted.memory - had.memory
-            if growing and not view.capacity.fits(all_cpu, all_memory):
+            then = used - had + wanted
+            if growing and not view.capacity.fits(*then.amounts):
                 refused.append(
-                    f"plan for {plan.job} refused: all jobs would take {all_cpu:,.1f} cores and "
-                    f"{all_memory / 2**30:,.1f} GiB; there are {view.capacity.cpu:,.1f} and "
-                    f"{view.capacity.memory / 2**30:,.1f}"
+                    f"plan for {plan.job} refused: all jobs would take {then.describe()}; there are "
+                    f"{view.capacity.describe()}"
                 )
             else:
-                cpu, memory = all_cpu, all_memory
+                used = then
                 accepted.append(plan)
     if not refused:
         return decision

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from springtide import errors
-from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds, cost
+from springtide.domain.core.shape import Shape, ShapeBounds, cost
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -120,9 +120,7 @@ def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBou
     bounds = bids.allowed(job.bounds, config)
     quota, whole = bounds.quota, view.capacity
     try:
-        return replace(
-            bounds, quota=ResourceBudget(cpu=min(quota.cpu, whole.cpu), memory=min(quota.memory, whole.memory))
-        )
+        return replace(bounds, quota=quota.joined(whole, min))
     except errors.BadInput:
         return bounds
 

@@ -27,17 +27,17 @@ class FreeRoom:
 
     def __init__(self, view: ClusterView) -> None:
         held = [job.shape for job in view.jobs if job.shape is not None]
-        self.cpu = view.capacity.cpu - sum(shape.cpu for shape in held)
-        self.memory = view.capacity.memory - sum(shape.memory for shape in held)
+        used = sum(map(resources_of, held), NOTHING)
+        self._free = np.array(view.capacity.amounts) - used.amounts  # below 0 where jobs hold more than there is
 
-    def beside(self, now: Shape | None) -> ResourceBudget:
-        has = resources_of(now)
-        return ResourceBudget(cpu=max(0.0, self.cpu + has.cpu), memory=max(0.0, self.memory + has.memory))
+    def beside(self, *now: Shape | None) -> ResourceBudget:
+        """Return what is free for jobs that have these shapes."""
+        has = sum(map(resources_of, now), NOTHING)
+        cpu, memory, gpu = np.maximum(self._free + has.amounts, 0.0).tolist()
+        return ResourceBudget(cpu=cpu, memory=memory, gpu=gpu)
 
     def change(self, now: Shape | None, then: Shape) -> None:
-        has = resources_of(now)
-        self.cpu -= then.cpu - has.cpu
-        self.memory -= then.memory - has.memory
+        self._free -= np.array(resources_of(then).amounts) - resources_of(now).amounts
 
 
 def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
@@ -78,7 +78,7 @@ def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningCon
     beside = room.beside(job.shape)
     held = clamp.smaller(wish.plan.shape, job.bounds, beside)
     if held is None:
-        return f"{wish.plan.reason}; but only {beside.cpu:,.1f} cores and {beside.memory / 2**30:,.1f} GiB are free"
+        return f"{wish.plan.reason}; but only {beside.describe()} are free"
     if held == wish.plan.shape:
         return wish.plan
     if wish.rank == stages.URGENT or (job.shape is not None and held.cpu <= job.shape.cpu):
@@ -108,10 +108,7 @@ def _shared_out(
             notes.append(f"{ready_job.job.name}: {bid}")
         else:
             bids.append(bid)
-    left = ResourceBudget(
-        cpu=max(0.0, room.cpu + sum(bid.now.cpu for bid in bids)),
-        memory=max(0.0, room.memory + sum(bid.now.memory for bid in bids)),
-    )
+    left = room.beside(*(bid.now for bid in bids))
     reserved = sum((resources_of(job.bounds.least) for job in waiting), NOTHING)
     decision = choose.choose(bids, left - reserved, config)
     if waiting and not decision.plans:

@@ -186,7 +186,8 @@ def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Flo
     for at, row in enumerate(rows):
         for array, part in zip((value, cost, cpu, memory), row, strict=True):
             array[at, : len(part)] = part
-    return JobOptions(value=value, scale=scale, cost=cost, cpu=cpu, memory=memory)
+    gpu = np.where(np.isfinite(cpu), 0.0, np.inf)
+    return JobOptions(value=value, scale=scale, cost=cost, takes=np.stack((cpu, memory, gpu)))
 
 
 def instance(generator: np.random.Generator) -> tuple[JobOptions, ResourceBudget]:
@@ -203,7 +204,9 @@ def instance(generator: np.random.Generator) -> tuple[JobOptions, ResourceBudget
     options = options_of(rows, np.array(scale))
     least, most = (options.used(np.array([at(len(row[0])) for row in rows])) for at in (lambda _: 0, lambda n: n - 1))
     part = generator.uniform(0.1, 0.9, size=2)
-    cpu_limit, memory_limit = (low + (high - low) * float(p) for low, high, p in zip(least, most, part, strict=True))
+    cpu_limit, memory_limit = (
+        low + (high - low) * float(p) for low, high, p in zip(least[:2], most[:2], part, strict=True)
+    )
     return options, ResourceBudget(cpu=cpu_limit, memory=memory_limit)
 
 

@@ -91,6 +91,18 @@ def test_what_was_promised_counts_until_it_is_there():
     assert [job.name for job in one.view.jobs] == ["two"] and one.view.capacity.cpu == 30
 
 
+def test_jobs_share_the_gpus_of_the_cluster():
+    brain = council(ResourceBudget(cpu=100.0, memory=1e15, gpu=4.0))
+    brain.consult(views.waiting("one"), epoch=0, at=0.0)
+    brain.consult(views.waiting("two"), epoch=0, at=0.0)
+    told = decided(brain, plan("one", workers=5, worker_gpu=0.5), plan("two", workers=2, worker_gpu=1.0))
+    assert [name for name, advice in told.items() if advice.plan] == ["one"]
+    assert brain.held().gpu == 3
+    brain.consult(views.running(views.shape(worker_gpu=0.5), name="one"), epoch=1, at=1e4)
+    brain.consult(views.waiting("two"), epoch=1, at=1e4)
+    assert decided(brain, plan("two", workers=2, worker_gpu=1.0), at=1e4)["two"].plan, "4 workers on 2 GPUs leave 2"
+
+
 def test_a_plan_that_was_not_taken_is_free_again():
     brain = council()
     brain.consult(views.waiting(), epoch=0, at=0.0)

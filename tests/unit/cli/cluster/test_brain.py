@@ -29,16 +29,16 @@ MISTAKES = [
     (("serve", "--policy", "sprintide"), "Did you mean 'springtide'?"),
     (("serve", "--on", "slow"), "--on slow: expected NAME=VALUE, such as oom=static"),
     (("serve", "--on", "slwo=static"), "Did you mean 'slow'?"),
-    (("serve", "--capacity", "many"), "expected CORES or CORES,SIZE"),
-    (("serve", "--capacity", "-1"), "neither may be below 0"),
+    (("serve", "--capacity", "many"), "expected CORES, CORES,SIZE or CORES,SIZE,GPUS"),
+    (("serve", "--capacity", "-1"), "none may be below 0"),
     (("serve", "--capacity", "0"), "no job fits into this capacity; expected more than 0 of each"),
     (("serve", "--period", "0"), "expected seconds, more than 0"),
     (("serve", "--planning", "roh=1"), "Did you mean 'rho'?"),
     (("serve", "--planning", "rho"), "expected NAME=VALUE"),
     (("serve", "--planning", "rho=much"), "--planning rho: got 'much', expected a number"),
-    (("serve", "--planning", "prices.cpu=-1"), "neither may be below 0"),
-    (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
-    (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "Did you mean 'prices.cpu'?"),
+    (("serve", "--planning", "prices.cpu=-1"), "none may be below 0"),
+    (("serve", "--planning", "prices.disk=1"), "no planning setting named"),
+    (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "Did you mean 'prices.gpu'?"),
     (("serve", "--planning", "priority=remainign"), "Did you mean 'remaining'?"),
     (("serve", "--planning", "least_gain=nan"), "must be 0 or more"),
     (("serve", "--planning", "data_workers=maxpt"), "Did you mean 'maxtp'?"),
@@ -75,6 +75,7 @@ def test_planning_is_set_by_name():
 def test_capacity_is_cores_and_perhaps_memory():
     assert brain.parse_capacity("64") == ResourceBudget(cpu=64.0, memory=float("inf"))
     assert brain.parse_capacity("1.5,2G") == ResourceBudget(cpu=1.5, memory=2.0 * 2**30)
+    assert brain.parse_capacity("1.5,2G,8") == ResourceBudget(cpu=1.5, memory=2.0 * 2**30, gpu=8.0)
     assert brain.parse_capacity("").cpu >= 1
 
 

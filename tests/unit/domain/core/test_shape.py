@@ -1,12 +1,14 @@
 """Shapes that make sense, what they take and cost, and words for those that do not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from springtide import errors
 from springtide.domain.core import shape
 from springtide.domain.core.shape import GIB, MemoryNeed, Prices, ResourceBudget, Shape, ShapeBounds
+from springtide.planning.perf_model import shape_columns
 
 SMALL = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 LARGE = Shape(workers=8, servers=4, worker_cpu=4.0, server_cpu=2.0, worker_memory=2 * GIB, server_memory=8 * GIB)
@@ -18,7 +20,19 @@ def test_a_shape_takes_what_its_roles_take_together():
     assert shape.cost(LARGE, Prices(cpu=1.0, memory=0.5)) == 64.0
 
 
+@pytest.mark.parametrize(("each", "gpus"), [(0.0, 0), (1.0, 8), (0.5, 4), (0.4, 4), (0.3, 3), (0.01, 1)])
+def test_workers_share_gpus_and_none_is_split(each, gpus):
+    on_gpus = replace(LARGE, worker_gpu=each)
+    assert on_gpus.gpus == shape_columns.columns([on_gpus]).gpus[0] == gpus
+    assert shape.cost(on_gpus, Prices()) == shape.cost(LARGE, Prices()) + 50 * gpus
+    assert shape_columns.columns([on_gpus]).cost(Prices())[0] == pytest.approx(shape.cost(on_gpus, Prices()))
+    assert shape_columns.columns([on_gpus]).shape(0) == on_gpus
+    assert ResourceBudget(cpu=99.0, memory=1e15, gpu=gpus).holds(on_gpus)
+    assert not gpus or not ResourceBudget(cpu=99.0, memory=1e15, gpu=gpus - 1).holds(on_gpus)
+
+
 def test_a_shape_says_what_it_is():
+    assert str(replace(SMALL, worker_gpu=0.5)) == "1 worker (1 CPU, 0.5 GPU), 1 server (1 CPU)"
     assert str(LARGE) == "8 workers (4 CPU, 2G), 4 servers (2 CPU, 8G)"
     assert str(SMALL) == "1 worker (1 CPU), 1 server (1 CPU)"
 
@@ -33,6 +47,8 @@ def test_a_shape_says_what_it_is():
         {"server_cpu": math.inf},
         {"worker_memory": -1},
         {"server_memory": -1},
+        {"worker_gpu": 2.0},
+        {"worker_gpu": math.nan},
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(wrong):

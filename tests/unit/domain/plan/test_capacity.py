@@ -44,6 +44,9 @@ def test_no_more_workers_are_planned_than_gpus_can_take(gpus, quota, each, count
         assert share and re.search("no GPU that|give that or less|ask for fewer", str(error))
         return
     most = bounds(capacity, workers, RoleWish(), limit).most.workers
+    limits = bounds(capacity, workers, RoleWish(), limit)
+    assert limits.least.worker_gpu == limits.most.worker_gpu == room.first_shape(limits).worker_gpu == (share or 0)
+    assert limits.most.gpus <= limits.quota.gpu <= (gpus if quota is None else quota)
     assert count is None or most == count
     assert not share or most * share <= min(gpus, gpus if quota is None else quota) * (1 + 1e-6)
 

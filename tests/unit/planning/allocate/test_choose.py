@@ -23,13 +23,13 @@ CONFIG = PlanningConfig()
 FAST_START = tuple(LaunchTime(kind=kind, cpu=4, memory=0, seconds=5) for kind in (RoleKind.WORKER, RoleKind.SERVER))
 
 
-def shape(workers=2, servers=1, worker_cpu=4.0, server_cpu=4.0):
-    return Shape(workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu)
+def shape(workers=2, servers=1, worker_cpu=4.0, server_cpu=4.0, gpu=0.0):
+    return Shape(workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu, worker_gpu=gpu)
 
 
 def bid(name="a", now=None, samples_left=1e8, job=JOB, workers=range(1, 17), servers=(1, 2, 4, 8), launches=FAST_START):
     now = now or shape()
-    shapes = columns([shape(workers=w, servers=s) for w in workers for s in servers])
+    shapes = columns([shape(workers=w, servers=s, gpu=now.worker_gpu) for w in workers for s in servers])
     many = equations.Shapes(*shapes[:4])
     speed = equations.throughput(job, FACTS, now)
     return Bid(
@@ -89,6 +89,21 @@ def test_a_cluster_smaller_than_its_jobs_gets_no_plan_and_a_reason():
     decision = choose.choose([bid(workers=(2, 3), servers=(1,))], ResourceBudget(cpu=2, memory=0), CONFIG)
     assert decision.plans == ()
     assert "there are 2 cores" in decision.why
+
+
+@pytest.mark.parametrize("exact", [0.0, 10.0])
+@pytest.mark.parametrize(("each", "gpus"), [(1.0, 7), (0.5, 4)])
+def test_jobs_grow_as_far_as_the_gpus_go(exact, each, gpus):
+    config = replace(CONFIG, exact_seconds=exact, prices=Prices(gpu=1.0))
+    bids = [bid(name, now=shape(gpu=each)) for name in "ab"]
+    plans = choose.choose(bids, replace(AMPLE, gpu=gpus), config).plans
+    now = dict.fromkeys("ab", shape(gpu=each)) | {plan.job: plan.shape for plan in plans}
+    assert plans and gpus - 1 <= sum(chosen.gpus for chosen in now.values()) <= gpus
+
+
+def test_a_plan_costs_its_gpus_too():
+    (plan,) = choose.choose([bid(now=shape(gpu=0.5))], AMPLE, replace(CONFIG, prices=Prices(gpu=7.0))).plans
+    assert plan.cost == pytest.approx(plan.shape.cpu + 7.0 * plan.shape.gpus) and plan.shape.worker_gpu == 0.5
 
 
 def test_nothing_to_choose_for_is_said():

@@ -32,9 +32,8 @@ def every_shape(ask):
     bounds, need = ask.bounds, pareto.rounded(ask.need, ask.bounds)
     for w, p, a, b in itertools.product(bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus):
         server_memory = max(need.of_server(p), bounds.least.server_memory)
-        shape = Shape(
-            workers=w, servers=p, worker_cpu=a, server_cpu=b, worker_memory=need.worker, server_memory=server_memory
-        )
+        sizes = {"worker_cpu": a, "server_cpu": b, "worker_memory": need.worker, "server_memory": server_memory}
+        shape = Shape(workers=w, servers=p, **sizes, worker_gpu=bounds.least.worker_gpu)
         if bounds.most.worker_memory == 0 or bounds.holds(shape):
             yield shape
 
@@ -67,7 +66,7 @@ shares = st.floats(0.0, 1.0)
         emb=shares.map(lambda x: x * 2e-7),
         beta=st.floats(1e-4, 0.01),
     ),
-    prices=st.builds(Prices, cpu=st.floats(0.1, 2.0), memory=st.floats(0.0, 0.5)),
+    prices=st.builds(Prices, cpu=st.floats(0.1, 2.0), memory=st.floats(0.0, 0.5), gpu=st.floats(0.0, 20.0)),
     need=st.builds(
         MemoryNeed,
         worker=st.integers(0, 6).map(lambda g: g * GIB),
@@ -78,10 +77,13 @@ shares = st.floats(0.0, 1.0)
     memory=st.sampled_from([math.inf, 40.0 * GIB]),
     least_server=st.sampled_from([0, 4 * GIB]),
     pace=st.sampled_from([CoreSpeed(), CoreSpeed(900.0), CoreSpeed(math.inf, 1500.0), CoreSpeed(3000.0, 4000.0)]),
+    gpu=st.sampled_from([(0.0, math.inf), (0.0, 0), (1.0, 3), (0.5, 2), (0.4, math.inf)]),
 )
-def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, memory, least_server, pace):
+def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, memory, least_server, pace, gpu):
     bounds = ShapeBounds(
-        least=replace(LEAST, server_memory=least_server), most=MOST, quota=ResourceBudget(cpu=quota, memory=memory)
+        least=replace(LEAST, server_memory=least_server, worker_gpu=gpu[0]),
+        most=replace(MOST, worker_gpu=gpu[0]),
+        quota=ResourceBudget(cpu=quota, memory=memory, gpu=gpu[1]),
     )
     ask = FrontQuery(coefficients=coefficients, facts=FACTS, bounds=bounds, need=need, prices=prices, pace=pace)
     found = pareto.front(ask)

@@ -92,6 +92,7 @@ NUMBERS = st.builds(
     st.floats(-1, 50),
     st.integers(-5, 1 << 35),
     st.integers(-5, 1 << 35),
+    st.just(0.0) | st.floats(-1, 2) | st.just(math.nan),
 )
 
 
@@ -109,6 +110,15 @@ def test_what_is_taken_is_within_bounds_and_quota(shape):
     )
     if said(made) == "":
         assert JOB.bounds.holds(shape) and shape.cpu <= 8.0 + 1e-6
+
+
+def test_gpus_are_held_to_bounds_and_quota():
+    four = Shape(workers=4, servers=1, worker_cpu=1.0, server_cpu=1.0, worker_gpu=0.5)
+    least, most = (replace(end, worker_gpu=0.5) for end in (JOB.bounds.least, JOB.bounds.most))
+    job = replace(JOB, bounds=ShapeBounds(least=least, most=most, quota=replace(JOB.bounds.quota, gpu=2.0)))
+    assert said(plan(four), job=job) == ""
+    assert "not within the job's bounds or quota" in said(plan(replace(four, workers=5)), job=job)
+    assert "not within the job's bounds" in said(plan(replace(four, worker_gpu=0.0)), job=job), "whoever forgot them"
 
 
 @pytest.mark.parametrize("cores", [math.nan, math.inf, -1.0])

@@ -106,7 +106,7 @@ def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_tol
     )
     decision = acceptance.without_impossible(Decision(plans=plans, why="all at once"), view, CONFIG)
     assert [plan.job for plan in decision.plans] == ["large", "small"]
-    assert "plan for late refused: all jobs would take 100.0 cores" in decision.notes[0]
+    assert "plan for late refused: all jobs would take 100 cores" in decision.notes[0]
 
 
 def test_a_plan_out_of_bounds_or_for_nobody_is_refused_by_name():
