@@ -22,7 +22,6 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model import cache_rules
 from springtide.domain.spec import schema
 from springtide.domain.spec.job_spec import unit_of
-from springtide.embedding.lookup import compile_guard
 from springtide.rpc.messages.types import MemberReport
 from springtide.worker import connect, error_summary, setup
 from springtide.worker.bsp import batch_order
@@ -69,7 +68,6 @@ def join(**settings: Any) -> "Job":
 
 
 def open_job(settings: Mapping[str, Any], make: "Callable[..., Job] | None" = None) -> "Job":
-    compile_guard.wait_for_compiler()
     error_summary.show_briefly()
     loaded = config.load(dict(settings))
     if loaded.debug:

@@ -5,12 +5,16 @@ report of the end to the master. The script sees the same `__name__`, `sys.argv`
 """
 
 import builtins
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import logging
 import os
 import runpy
 import sys
 import traceback
 import types
+from collections.abc import Sequence
 
 from springtide import child_guard, config, errors
 from springtide.domain.spec.job_spec import Blame
@@ -32,6 +36,8 @@ def main(arguments: list[str]) -> int:
     sys.argv = [arguments[0], *config.own_arguments(arguments[1:])]
     output.remember(*output.option_pairs(sys.argv))
     sys.path[0] = os.path.dirname(script)
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _TorchComes())
     try:
         run(script, arguments[0])
     except SystemExit as end:
@@ -84,6 +90,27 @@ def report_error(error: BaseException, script: str) -> int:
     except errors.SpringtideError as lost:
         log.error("the script's error could not be sent to the master: %s", lost)
     return 1
+
+
+class _TorchComes(importlib.abc.MetaPathFinder):
+    """Import hook that loads `compile_guard` with torch: most scripts make their optimizer before they join."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_both(module: types.ModuleType) -> None:
+                load(module)
+                importlib.import_module("springtide.embedding.lookup.compile_guard")
+
+            spec.loader.exec_module = load_both  # type: ignore[method-assign]
+        return spec
 
 
 if __name__ == "__main__":

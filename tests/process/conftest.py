@@ -17,8 +17,6 @@ from springtide.testing.cluster import LocalCluster
 
 @pytest.fixture(autouse=True, scope="session")
 def _warm_starts():
-    # the first step of a torch optimizer imports the compiler, which costs each bsp worker two core-seconds
-    fork_server.IMPORTS = (*fork_server.IMPORTS, "torch._dynamo")
     LocalCluster.warm = fork_server.ForkServerClient(besides=["PYTEST_CURRENT_TEST"])
     plan = RunPlan(spec=JobSpec(name="any"), script="train.py")
     LocalCluster.warm.begin(config.child_environment({}, run_plan.environment_of(plan, ProcessLimits())))

@@ -2,8 +2,8 @@
 worker.
 
 torch.optim and `torch.compiler.disable` mark functions that must not be compiled, and marking loads `torch._dynamo`.
-This module runs such functions without the mark until other code loads the compiler. From then on, torch behaves as
-usual.
+The step of an optimizer loads it too, to break a graph before and after. This module runs such functions without the
+mark, and steps without the break, until other code loads the compiler. From then on, torch behaves as usual.
 """
 
 import importlib.abc
@@ -11,7 +11,7 @@ import importlib.machinery
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -19,13 +19,18 @@ import torch
 COMPILER = "torch._dynamo"
 MARK = "__dynamo_disable"  # attribute where torch/_compile.py stores the marked function
 _waiting: "weakref.WeakSet[FunctionType]" = weakref.WeakSet()
+_steps: dict[FunctionType, CodeType] = {}
+"""Steps of torch's optimizers that run without the compiler, with torch's own code."""
 
 
-def wait_for_compiler() -> None:
-    """Run the marked methods of all optimizers unmarked until the compiler loads. A second call does nothing."""
+def _wait_for_compiler() -> None:
+    """Run the marked methods and the steps of all optimizers as they are until the compiler loads."""
+    sys.meta_path.insert(0, _CompilerComes())
     for method in vars(torch.optim.Optimizer).values():
         if isinstance(method, FunctionType) and method.__code__.co_filename == torch._compile.__file__:
             _wait(getattr(method, "__wrapped__", None))
+    for optimizer in vars(torch.optim).values():
+        _step_alone(getattr(optimizer, "step", None))
 
 
 def outside_graphs(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,14 +42,41 @@ def outside_graphs(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wait(plain: Any) -> None:
     if isinstance(plain, FunctionType) and not hasattr(plain, MARK) and COMPILER not in sys.modules:
-        if not any(isinstance(finder, _CompilerComes) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _CompilerComes())
         setattr(plain, MARK, plain)
         _waiting.add(plain)
 
 
+def _step_alone(step: Any) -> None:
+    """Let a step that breaks graphs do without."""
+    while isinstance(step, FunctionType):
+        if "graph_break" in step.__code__.co_names and step.__code__.co_freevars == _PLAIN_STEP.co_freevars:
+            _steps[step] = step.__code__
+            step.__code__ = _PLAIN_STEP
+        step = getattr(step, "__wrapped__", None)
+
+
+def _plain_step(func: Callable[..., Any]) -> FunctionType:
+    """What torch does around a step, but for the breaks."""
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        before = torch.is_grad_enabled()
+        try:
+            torch.set_grad_enabled(args[0].defaults["differentiable"])
+            return func(*args, **kwargs)
+        finally:
+            torch.set_grad_enabled(before)
+
+    assert isinstance(step, FunctionType)
+    return step
+
+
+_PLAIN_STEP = _plain_step(print).__code__
+
+
 class _CompilerComes(importlib.abc.MetaPathFinder):
-    """Import hook that removes the marks just before the compiler loads. The hook finds no module itself."""
+    """Import hook that removes the marks, and gives steps their code back, just before the compiler loads. The hook
+    finds no module itself.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -53,4 +85,11 @@ class _CompilerComes(importlib.abc.MetaPathFinder):
             for plain in _waiting:
                 vars(plain).pop(MARK, None)
             _waiting.clear()
+            while _steps:
+                step, code = _steps.popitem()
+                step.__code__ = code
         return None
+
+
+if COMPILER not in sys.modules:
+    _wait_for_compiler()

@@ -1,27 +1,46 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import sys, torch, springtide as st
-job = st.join()
-model = torch.nn.Sequential(torch.nn.EmbeddingBag(9, 2), torch.nn.Linear(2, 1))
+model = torch.nn.Sequential({bag}, torch.nn.Linear(2, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job = st.join()
 ids = torch.utils.data.TensorDataset(torch.arange(8).reshape(8, 1))
 model, optimizer, batches = job.prepare(model, optimizer, ids, batch_size=4)
 for (x,) in batches:
     optimizer.zero_grad(set_to_none=False)
     model(x).sum().backward()
+    optimizer.step()
+others = torch.nn.Parameter(torch.ones(2))
+for kind in ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"):
+    before, stepped = others.detach().clone(), getattr(torch.optim, kind)([others])
+    others.grad = torch.ones(2)
+    stepped.step()
+    assert torch.is_grad_enabled() and not torch.equal(others, before), kind
+    stepped.load_state_dict(stepped.state_dict())
 assert "torch._dynamo" not in sys.modules, "something loaded the compiler"
 
 plain = torch.optim.Optimizer.zero_grad.__wrapped__
 assert getattr(plain, "__dynamo_disable") is plain
 import torch._dynamo
 assert not hasattr(plain, "__dynamo_disable"), "torch does not get to mark it"
+assert "graph_break" in torch.optim.Adam.step.__wrapped__.__code__.co_names, "torch's own code is back"
+stepped.step()
 optimizer.zero_grad(set_to_none=False)
 assert getattr(plain, "__dynamo_disable") is not plain
 """
 
 
-def test_a_worker_loads_the_compiler_only_when_its_script_does_and_then_torch_marks_its_methods_itself():
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240)
+@pytest.mark.parametrize(
+    ("started", "bag"),
+    [(["-m", "springtide.worker.runner"], "torch.nn.EmbeddingBag(9, 2)"), ([], "st.EmbeddingBag(2)")],
+    ids=["as a worker", "alone"],
+)
+def test_a_script_loads_the_compiler_only_to_compile_and_then_torch_does_as_usual(tmp_path, started, bag):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("{bag}", bag))
+    ran = subprocess.run([sys.executable, *started, str(script)], capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
