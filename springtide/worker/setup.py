@@ -20,6 +20,7 @@ from springtide.domain.model.cache_rules import CacheRules, CacheUse
 from springtide.domain.model.tables import SHARED_KEY, DenseOutline, Outline, TableOutline
 from springtide.domain.spec import job_spec, schema
 from springtide.embedding.lookup import compile_guard
+from springtide.embedding.lookup.device_tables import DeviceTables
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableClient
 from springtide.embedding.lookup.tables import ServedTable
@@ -131,8 +132,10 @@ def wire(
         to_master.shared.once("springtide: first weights of tables", assign)
     else:
         reducer = reducer_of(named, served, ordered=bool(shared.unit)) if mode == "bsp" else None
-        placed = LocalDense(named, reducer, own)
+        client.on_device = DeviceTables(served) if reducer is None else None
+        placed = LocalDense(named, reducer, own, client.on_device)
         if reducer is None:
+            lookups.place()
             assign()
         else:
             held = GroupModel(list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)

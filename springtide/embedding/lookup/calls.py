@@ -56,15 +56,65 @@ class LookupCall:
         return client.gather(plan, self.ids, after_step=after_step)
 
 
-def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
+@dataclass(slots=True, eq=False)
+class DeviceCall:
+    """Lookup of one module in one forward, if the rows of its table are in device memory."""
+
+    features: tuple[LookupFeature, ...]
+    ids: torch.Tensor
+    """Tensor with the memory of the ids, int64 or int32, on any device."""
+    offset: int
+    """Position of the first id in the storage of `ids`."""
+    bags: int
+    per_bag: int
+    strides: tuple[int, int]
+    """Distance between bags and between the ids of a bag."""
+    shapes: list[tuple[int, ...]]
+    offsets: torch.Tensor | None = None
+    """First id of each bag; with it, `bags` counts the bags and `per_bag` counts all ids."""
+    closed: bool = False
+    """Whether `offsets` ends with the end of the last bag."""
+    mean: bool = False
+    weights: torch.Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        return self.per_bag if self.offsets is not None else self.bags * self.per_bag
+
+    def moved(self, ids: torch.Tensor, offset: int) -> "DeviceCall":
+        """Return the same call for ids elsewhere."""
+        return DeviceCall(
+            self.features, ids, offset, self.bags, self.per_bag, self.strides, self.shapes, mean=self.mean
+        )
+
+
+Call = LookupCall | DeviceCall
+
+
+def as_ids(ids: torch.Tensor, who: str, table: ServedTable | None = None) -> torch.Tensor:
     """Return the ids as int64 in CPU memory, where rows are looked up. Ids that are already in this form are returned
-    unchanged."""
+    unchanged. Ids of a `table` in device memory stay where they are."""
     _check_tensor(ids, "ids", who)
     if ids.dtype == torch.int64 and ids.is_cpu:
         return ids
     if ids.dtype not in INTEGERS:
         raise errors.BadInput(f"{who}: ids are {ids.dtype}; expected int64 or int32. Cast them with .long()")
+    if table is not None and table.place is not None:
+        return ids if ids.dtype in (torch.int64, torch.int32) else ids.long()
     return ids.to("cpu", torch.int64)
+
+
+def device_call(
+    feature: LookupFeature, ids: torch.Tensor, bags: tuple[int, int], shape: tuple[int, ...], **options: Any
+) -> DeviceCall:
+    """Build a lookup in device memory of `bags`: bags, and ids of each."""
+    if ids.dim() == 2 and bags == ids.shape:
+        strides = (ids.stride(0), ids.stride(1))
+    else:
+        if ids.dim() != 1:
+            ids = ids.reshape(-1)
+        strides = (bags[1] * ids.stride(0), ids.stride(0))
+    return DeviceCall((feature,), ids, int(ids.storage_offset()), *bags, strides, [shape], **options)
 
 
 def _check_tensor(given: Any, what: str, who: str) -> None:
@@ -100,22 +150,19 @@ def bag_call(
     mode: Mode,
     closed: bool = False,
     weights: torch.Tensor | None = None,
-) -> LookupCall:
+) -> Call:
     """Build the lookup of nn.EmbeddingBag: 2-D ids, 1-D ids with offsets, or 1-D ids with one id per bag."""
     who, dim = f"table {feature.table.name!r}", feature.table.spec.dim
-    ids = as_ids(ids, who)
+    ids = as_ids(ids, who, feature.table)
     if weights is not None:
-        weights = _checked_weights(weights, ids, mode, who)
+        weights = _checked_weights(weights, ids, mode, who, feature.table)
+    if feature.table.place is not None:
+        return _device_bag_call(feature, ids, offsets, mode=mode, closed=closed, weights=weights)
     pooling, address = POOLING[mode], 0 if weights is None else weights.data_ptr()
+    _check_bags(ids, offsets, who)
     if ids.dim() == 2:
-        if offsets is not None:
-            raise errors.BadInput(
-                f"{who}: offsets have no meaning with 2-D ids, where each row is a bag; leave them out"
-            )
         bags, per_bag = ids.shape
         bag = (pooling, bags, per_bag, 0, False, address)
-    elif ids.dim() != 1:
-        raise errors.BadInput(f"{who}: ids have shape {tuple(ids.shape)}; expected 1-D with offsets, or 2-D")
     elif offsets is None:
         bags = ids.shape[0]
         bag = (pooling, bags, 1, 0, False, address)
@@ -131,13 +178,43 @@ def bag_call(
     return call
 
 
-def row_call(feature: LookupFeature, ids: torch.Tensor) -> LookupCall:
-    ids = as_ids(ids, f"table {feature.table.name!r}")
+def _device_bag_call(
+    feature: LookupFeature,
+    ids: torch.Tensor,
+    offsets: torch.Tensor | None,
+    *,
+    mode: Mode,
+    closed: bool,
+    weights: torch.Tensor | None,
+) -> DeviceCall:
+    who, dim = f"table {feature.table.name!r}", feature.table.spec.dim
+    options = {"mean": mode == "mean", "weights": weights}
+    if ids.dim() == 2 and offsets is None:
+        return device_call(feature, ids, (int(ids.shape[0]), int(ids.shape[1])), (ids.shape[0], dim), **options)
+    _check_bags(ids, offsets, who)
+    if offsets is None:
+        return device_call(feature, ids, (len(ids), 1), (len(ids), dim), **options)
+    offsets = _checked_offsets(offsets, who, closed, feature.table)
+    bags = len(offsets) - closed
+    return device_call(feature, ids, (bags, len(ids)), (bags, dim), offsets=offsets, closed=closed, **options)
+
+
+def _check_bags(ids: torch.Tensor, offsets: torch.Tensor | None, who: str) -> None:
+    if ids.dim() == 2 and offsets is not None:
+        raise errors.BadInput(f"{who}: offsets have no meaning with 2-D ids, where each row is a bag; leave them out")
+    if ids.dim() not in (1, 2):
+        raise errors.BadInput(f"{who}: ids have shape {tuple(ids.shape)}; expected 1-D with offsets, or 2-D")
+
+
+def row_call(feature: LookupFeature, ids: torch.Tensor) -> Call:
+    ids = as_ids(ids, f"table {feature.table.name!r}", feature.table)
     dim = feature.table.spec.dim
+    if feature.table.place is not None:
+        return device_call(feature, ids, (ids.numel(), 1), (*ids.shape, dim))
     return one_output(feature, ids, (0, ids.numel(), 1, 0, False, 0), (*ids.shape, dim))
 
 
-def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool) -> torch.Tensor:
+def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool, table: ServedTable | None = None) -> torch.Tensor:
     _check_tensor(offsets, "offsets", who)
     if offsets.dtype not in (torch.int64, torch.int32):
         raise errors.BadInput(f"{who}: offsets are {offsets.dtype}; expected int64 or int32. Cast them with .long()")
@@ -145,10 +222,13 @@ def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool) -> torch.Ten
         raise errors.BadInput(f"{who}: offsets have shape {tuple(offsets.shape)}; expected 1-D")
     if closed and offsets.shape[0] == 0:
         raise errors.BadInput(f"{who}: offsets are empty; with include_last_offset there is one entry at least")
-    return offsets.to(device="cpu", dtype=torch.int64).contiguous()
+    on_device = table is not None and table.place is not None
+    return offsets.to(device=None if on_device else "cpu", dtype=torch.int64).contiguous()
 
 
-def _checked_weights(weights: torch.Tensor, ids: torch.Tensor, mode: Mode, who: str) -> torch.Tensor:
+def _checked_weights(
+    weights: torch.Tensor, ids: torch.Tensor, mode: Mode, who: str, table: ServedTable
+) -> torch.Tensor:
     if mode != "sum":
         raise errors.BadInput(f"{who}: per_sample_weights need mode 'sum'; this one has mode {mode!r}")
     _check_tensor(weights, "per_sample_weights", who)
@@ -156,4 +236,4 @@ def _checked_weights(weights: torch.Tensor, ids: torch.Tensor, mode: Mode, who: 
         raise errors.BadInput(
             f"{who}: per_sample_weights have shape {tuple(weights.shape)}; expected the ids' {tuple(ids.shape)}"
         )
-    return weights.to("cpu", torch.float32).contiguous()
+    return weights if table.place is not None else weights.to("cpu", torch.float32).contiguous()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from springtide.embedding.lookup.calls import LookupCall
+from springtide.embedding.lookup.calls import Call, DeviceCall, LookupCall
 
 Step = tuple[str, Any]
 """Step of a route: ("item", key) or ("attr", name) to a leaf; "select", "narrow" or "shape" for a view of it."""
@@ -137,7 +137,7 @@ class FoundCall(NamedTuple):
     """Lookup call of a batch with its key, the routes to its ids, and the record of the module that makes the call."""
 
     key: Key
-    call: LookupCall
+    call: Call
     inputs: tuple[Route | None, ...]
     learnt: Any
 
@@ -173,10 +173,15 @@ class CallCache:
         for (key, call, inputs, learnt), at, delta in parts:
             base, version = bases[at]  # views of a leaf share its version
             address = base + delta
-            (_, count, stride), (_, _, shape, strides) = call.ids[0], key[1]
-            moved = LookupCall(
-                call.features, [(address, count, stride)], call.bags, call.shapes, call.places, (leaves[at],)
-            )
+            _, _, shape, strides = key[1]
+            if isinstance(call, DeviceCall):
+                leaf = leaves[at]
+                moved: Call = call.moved(leaf, leaf.storage_offset() + delta // leaf.itemsize)
+            else:
+                _, count, stride = call.ids[0]
+                moved = LookupCall(
+                    call.features, [(address, count, stride)], call.bags, call.shapes, call.places, (leaves[at],)
+                )
             recalled.append(FoundCall((key[0], (address, version, shape, strides), *key[2:]), moved, inputs, learnt))
         return recalled
 
@@ -197,17 +202,18 @@ class CallCache:
 def _part(call: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
     """Return the part of one call. Return None for offsets, several features, copied ids, or an unknown leaf."""
     route, *others = call.inputs
-    if (
-        type(call.call) is not LookupCall
-        or len(call.call.ids) != 1
-        or call.call.bags[0][3]
-        or call.call.weights is not None
-    ):
+    if isinstance(call.call, DeviceCall):
+        ids = call.call.ids
+        address = ids.untyped_storage().data_ptr() + call.call.offset * ids.itemsize
+        plain = call.call.offsets is None
+    else:
+        plain = type(call.call) is LookupCall and len(call.call.ids) == 1 and not call.call.bags[0][3]
+        address = call.call.ids[0][0] if plain else 0
+    if not plain or call.call.weights is not None:
         return None
     if route is None or any(other is not None for other in others) or route.path not in at:
         return None
     index = at[route.path]
-    address = call.call.ids[0][0]
     if address != call.key[1][0]:
         return None
     return _Part(call, index, address - leaves[index].data_ptr())

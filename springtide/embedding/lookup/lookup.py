@@ -7,6 +7,7 @@ gradients for the push (`pending_parts`). Next: embedding/lookup/row_batch.py pu
 
 import itertools
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -15,10 +16,11 @@ import torch
 import torch.overrides
 
 from springtide import _native
-from springtide.embedding.lookup import compile_guard, id_routes, row_batch
-from springtide.embedding.lookup.calls import LookupCall
+from springtide.embedding.lookup import compile_guard, device_lookup, id_routes, row_batch
+from springtide.embedding.lookup.calls import Call, DeviceCall, LookupCall
 from springtide.embedding.lookup.id_routes import CallCache, FoundCall
 from springtide.embedding.lookup.row_batch import Gathered, Pooled, RowPlan
+from springtide.embedding.lookup.row_gradients import DeviceGradients
 from springtide.embedding.lookup.table_client import TableClient
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,9 @@ TRIES = 3
 dropped."""
 
 
+Outputs = tuple[torch.Tensor, ...]
+
+
 class Crossed(NamedTuple):
     """Batch with the results that data workers computed from it, including ids that forward() would have computed."""
 
@@ -35,10 +40,18 @@ class Crossed(NamedTuple):
     crossing: tuple[Any, ...]
 
 
+class MovedIds(NamedTuple):
+    """Tensor of ids that the script has moved to a device, with the ids of several calls."""
+
+    ids: torch.Tensor
+    order: int
+    """Number of such tensors that the step used before this one."""
+
+
 class Caller(Protocol):
     """Served module that turns its inputs into a LookupCall."""
 
-    def call(self, *inputs: Any) -> LookupCall: ...
+    def call(self, *inputs: Any) -> Call: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -56,11 +69,22 @@ class _Learnt:
 class _Prefetched:
     """Lookup call of a batch whose rows were requested before the module was called."""
 
+    group: "_Group"
     first: int
-    call: LookupCall
+    call: Call
     learnt: _Learnt
     used: bool = False
     outs: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Calls of a batch whose rows are pooled together."""
+
+    gathered: Gathered | None
+    """Rows of the calls; None if the rows are in device memory."""
+    members: list[_Prefetched] = field(default_factory=list)
+    pooled: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -68,9 +92,9 @@ class LookupHandle:
     """Batch whose rows have been requested."""
 
     batch: Any
-    gathered: Gathered | None = None
     calls: dict[tuple[Any, ...], _Prefetched] = field(default_factory=dict)
-    pooled: bool = False
+    moved: dict[int, MovedIds] = field(default_factory=dict)
+    """Id tensors on a device that calls of this step have used, by address."""
 
 
 class Lookups:
@@ -81,12 +105,12 @@ class Lookups:
         self._anchor = torch.zeros((), requires_grad=True, device="cpu")
         self._eagerly = compile_guard.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
         self._plans: dict[tuple[int, ...], RowPlan] = {}
-        self._learnt: dict[tuple[int, int, bool], _Learnt] = {}
-        """Knowledge by module, number of the call in a step, and whether the batch was `Crossed`."""
-        self._replays = {False: CallCache(), True: CallCache()}
+        self._learnt: dict[tuple[int, int, int], _Learnt] = {}
+        """Knowledge by module, number of the call in a step, and kind of batch."""
+        self._replays: defaultdict[int, CallCache] = defaultdict(CallCache)
         self._counts: dict[int, int] = {}
         self._active: LookupHandle | None = None
-        self._pending: list[Gathered] = []
+        self._pending: list[Gathered | DeviceGradients] = []
         self.after_step = 0
         """Step of the bsp group that must be complete before pulls without a prefetch are answered. worker/step/step.py
         raises it."""
@@ -99,24 +123,35 @@ class Lookups:
 
     def prefetch(self, batch: Any, *, after_step: int = 0) -> LookupHandle:
         """Request the rows of a later batch, for all modules whose route to their ids is known."""
+        self.place()
         handle = LookupHandle(batch)
-        replay = self._replays[isinstance(batch, Crossed)]
-        found = replay.recall(batch)
-        if found is None and (found := self._follow(batch)):
-            replay.note(batch, found)
-        if not found:
-            return handle
-        calls = [learnt.call for learnt in found]
-        handle.gathered = Gathered(self.client, self._plan(calls), calls, after_step=after_step)
-        first = 0
-        for known in found:
-            handle.calls[known.key] = _Prefetched(first, known.call, known.learnt)
-            first += len(known.call.features)
+        self._request(handle, batch, after_step)
         return handle
+
+    def place(self) -> None:
+        """Bring rows into device memory if the model is on a GPU."""
+        if self.client.on_device is not None and not self._pending:
+            self.client.on_device.place(self.client.read, trained=self.client.trained)
+
+    def _request(self, handle: LookupHandle, batch: Any, after_step: int) -> None:
+        """Add the calls that `batch` is known to make to the handle."""
+        replay = self._replays[_kind(batch)]
+        known_calls = replay.recall(batch)
+        found = self._follow(batch) if known_calls is None else known_calls
+        if known_calls is None and found:
+            replay.note(batch, found)
+        native = [known.call for known in found if isinstance(known.call, LookupCall)]
+        rows = Gathered(self.client, self._plan(native), native, after_step=after_step) if native else None
+        pulled, on_device, first = _Group(rows), _Group(None), 0
+        for known in found:
+            group = on_device if isinstance(known.call, DeviceCall) else pulled
+            ready = handle.calls[known.key] = _Prefetched(group, first, known.call, known.learnt)
+            group.members.append(ready)
+            first += len(known.call.features) if group is pulled else 0
 
     def announced(self, batch: Any) -> list[LookupCall]:
         """Return the lookup calls that this batch is known to make, without any request. Thread-safe."""
-        return [learnt.call for learnt in self._follow(batch)]
+        return [learnt.call for learnt in self._follow(batch) if isinstance(learnt.call, LookupCall)]
 
     @property
     def settled(self) -> bool:
@@ -132,9 +167,9 @@ class Lookups:
     def _follow(self, batch: Any) -> list[FoundCall]:
         """Return the lookup calls that this batch is known to make, by following the routes to their ids."""
         found: list[FoundCall] = []
-        crossed = isinstance(batch, Crossed)
-        for (module_id, _, kind), learnt in list(self._learnt.items()):
-            if learnt.inputs is None or kind is not crossed:
+        kind = _kind(batch)
+        for (module_id, _, known_kind), learnt in list(self._learnt.items()):
+            if learnt.inputs is None or known_kind is not kind:
                 continue
             inputs = tuple(None if route is None else route.follow(batch) for route in learnt.inputs)
             if inputs[0] is None or any((i is None) != (r is None) for i, r in zip(inputs, learnt.inputs, strict=True)):
@@ -152,10 +187,10 @@ class Lookups:
 
     # -- lookups (called by modules)
 
-    def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> Outputs:
         """Return the outputs of one call of a module. `weights` are per-sample weights, which cannot be prefetched."""
         if torch.compiler.is_compiling():
-            outs: tuple[torch.Tensor, ...] = self._eagerly(module, *inputs, weights=weights)
+            outs: Outputs = self._eagerly(module, *inputs, weights=weights)
             return outs
         if torch._C._len_torch_function_stack():
             mode: Any = torch.overrides._get_current_function_mode()
@@ -166,7 +201,7 @@ class Lookups:
                     return self._run(module, *inputs, weights=weights)
         return self._run(module, *map(id_routes.real, inputs), weights=id_routes.real(weights))
 
-    def _run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    def _run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None) -> Outputs:
         count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         handle = self._active
         if handle is not None:
@@ -176,19 +211,19 @@ class Lookups:
                 self.hits += 1
                 ready.used = True
                 if weights is None:
-                    return self._grouped(handle, ready)
-                call = module.call(*inputs, weights)
-                assert handle.gathered is not None
-                return self._pool(handle.gathered, [(ready.first, call)])
+                    return self._grouped(ready)
+                return self._pool(ready.group.gathered, [(ready.first, module.call(*inputs, weights))])
             self.misses += 1
         call = module.call(*inputs) if weights is None else module.call(*inputs, weights)
+        if isinstance(call, DeviceCall):
+            return self._on_device(module, count, inputs, call)
         plan = self._unannounced([call])
         if handle is not None and not self.fixed:
             self._note(module, count, handle.batch, inputs, call)
         gathered = Gathered(self.client, plan, [call], after_step=self.after_step)
         return self._pool(gathered, [(0, call)])
 
-    def run_together(self, calls: Sequence[LookupCall]) -> list[tuple[torch.Tensor, ...]]:
+    def run_together(self, calls: Sequence[Any]) -> list[Outputs]:
         gathered = Gathered(self.client, self._unannounced(calls), calls, after_step=self.after_step)
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
         outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
@@ -200,30 +235,53 @@ class Lookups:
         self.client.before_read(plan.tables)
         return plan
 
-    def _grouped(self, handle: LookupHandle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
+    def _on_device(self, module: Caller, count: int, inputs: tuple[Any, ...], call: DeviceCall) -> Outputs:
+        """Look up a call without a prefetch. Ids that are a view of a tensor on the device bring the calls that earlier
+        steps made with the other views of this tensor."""
+        handle = self._active
+        if handle is not None and not self.fixed:
+            batch, whole = handle.batch, inputs[0]._base
+            if whole is not None and whole.device == call.ids.device and _on_gpu(whole):
+                batch = handle.moved.get(whole.data_ptr())
+                if batch is None:
+                    batch = handle.moved[whole.data_ptr()] = MovedIds(whole, len(handle.moved))
+                    self._request(handle, batch, 0)
+                    ready = handle.calls.get(_call_key(id(module), inputs))
+                    if ready is not None and call.weights is None:
+                        ready.used = True
+                        return self._grouped(ready)
+            if batch is not handle.batch or not _on_gpu(inputs[0]):
+                self._note(module, count, batch, inputs, call)
+        return self._pool(None, [(0, call)])
+
+    def _grouped(self, ready: _Prefetched) -> Outputs:
         """Return the outputs of one prefetched call. The first call pools the rows of all prefetched calls; each output
         is handed out once."""
-        assert handle.gathered is not None
-        if torch.is_grad_enabled() and not handle.pooled:
-            handle.pooled = True
-            everyone = list(handle.calls.values())
-            outs = self._pool(handle.gathered, [(ready.first, ready.call) for ready in everyone])
+        group = ready.group
+        if torch.is_grad_enabled() and not group.pooled:
+            group.pooled = True
+            outs = self._pool(group.gathered, [(member.first, member.call) for member in group.members])
             at = 0
-            for ready_call in everyone:
-                ready_call.outs = outs[at : at + len(ready_call.call.shapes)]
-                at += len(ready_call.call.shapes)
+            for member in group.members:
+                member.outs = outs[at : at + len(member.call.shapes)]
+                at += len(member.call.shapes)
         if ready.outs is None or not torch.is_grad_enabled():
-            return self._pool(handle.gathered, [(ready.first, ready.call)])
+            return self._pool(group.gathered, [(ready.first, ready.call)])
         mine, ready.outs = ready.outs, None
         return mine
 
-    def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, LookupCall]]) -> tuple[torch.Tensor, ...]:
+    def _pool(self, gathered: Gathered | None, calls: Sequence[tuple[int, Any]]) -> Outputs:
+        if gathered is None:
+            assert self.client.on_device is not None
+            return device_lookup.look_up(
+                self.client.on_device, [call for _, call in calls], self._anchor, self._after_device
+            )
         if len(calls) == 1 and row_batch.fits(gathered, calls[0][1]):
             return (row_batch.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunctionSubclass():
             trained = any(weight.requires_grad for weight in gathered.plan.weights)
         anchor = self._anchor if trained else self._anchor.detach()
-        outs: tuple[torch.Tensor, ...] = Pooled.apply(  # type: ignore[no-untyped-call]
+        outs: Outputs = Pooled.apply(  # type: ignore[no-untyped-call]
             anchor, gathered, calls, self._after_backward, *(call.weights for _, call in calls)
         )
         return outs
@@ -243,16 +301,29 @@ class Lookups:
     # -- gradients (called by the optimizer)
 
     def _after_backward(self, gathered: Gathered, groups: Sequence[int]) -> None:
-        others = [other for other in self._pending if other is not gathered and other.settle()]
-        shared = [other for other in others if other.shares_weights(gathered)]
-        self._pending = [other for other in others if other not in shared]
+        shared: Any = self._take_shared(gathered)
         if shared:
             gathered = Gathered.merged(self.client, [*shared, gathered])
             groups = range(len(gathered.plan.weights))
         gathered.show(groups)
         self._pending.append(gathered)
 
-    def pending_parts(self) -> list[_native.StepRows]:
+    def _after_device(self, rows: DeviceGradients) -> None:
+        shared: Any = self._take_shared(rows)
+        if shared:
+            rows = rows.merged(shared)
+        rows.show()
+        self._pending.append(rows)
+
+    def _take_shared(self, new: Gathered | DeviceGradients) -> list[Gathered | DeviceGradients]:
+        """Take the pending gradients that have a table in common with new ones."""
+        others = [other for other in self._pending if other is not new and other.settle()]
+        weights = {id(weight) for weight in new.weights}
+        shared = [other for other in others if any(id(weight) in weights for weight in other.shown_weights)]
+        self._pending = [other for other in others if other not in shared]
+        return shared
+
+    def pending_parts(self) -> list[_native.StepRows | DeviceGradients]:
         """Return the rows with gradients since the last push. No key is in two parts."""
         self._pending = [gathered for gathered in self._pending if gathered.settle()]
         return [gathered.step for gathered in self._pending]
@@ -260,15 +331,14 @@ class Lookups:
     def clear(self) -> None:
         """Drop gradients after a push, and retire the outputs of this batch."""
         for gathered in self._pending:
-            for group in gathered.shown:
-                gathered.plan.weights[group].grad = None
+            gathered.drop()
         self._pending.clear()
         self._retire()
 
     # -- routes
 
-    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: LookupCall) -> None:
-        kind = isinstance(batch, Crossed)
+    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: Call) -> None:
+        kind = _kind(batch)
         key = (id(module), count, kind)
         if key not in self._learnt:
             self._learnt[key] = _Learnt(module, {feature.table.spec.id for feature in call.features})
@@ -300,7 +370,16 @@ class Lookups:
             learnt.unused = 0 if ready.used else learnt.unused + 1
             if learnt.unused >= TRIES:
                 learnt.inputs, learnt.misses, learnt.unused = None, 0, 0
-                self._replays[isinstance(handle.batch, Crossed)].forget()
+                for replay in self._replays.values():
+                    replay.forget()
+
+
+def _kind(batch: Any) -> int:
+    return 2 + batch.order if isinstance(batch, MovedIds) else int(isinstance(batch, Crossed))
+
+
+def _on_gpu(ids: torch.Tensor) -> bool:
+    return ids.is_cuda
 
 
 def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:

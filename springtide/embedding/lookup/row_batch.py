@@ -105,9 +105,18 @@ class Gathered:
             shape = (-1, self.plan.dims[group]) if self.plan.dims[group] else (-1,)
             self.plan.weights[group].grad = self.shown[group] = all_grads[group].view(shape)
 
-    def shares_weights(self, other: "Gathered") -> bool:
-        mine = {id(self.plan.weights[group]) for group in self.shown}
-        return any(id(weight) in mine for weight in other.plan.weights)
+    @property
+    def weights(self) -> list[torch.nn.Parameter]:
+        return self.plan.weights
+
+    @property
+    def shown_weights(self) -> list[torch.nn.Parameter]:
+        return [self.plan.weights[group] for group in self.shown]
+
+    def drop(self) -> None:
+        """Clear `weight.grad` after a push."""
+        for weight in self.shown_weights:
+            weight.grad = None
 
     def settle(self) -> bool:
         """Apply changes that the script made to `weight.grad` since `show`. Return False if nothing is left to push."""
@@ -192,7 +201,7 @@ class Pooled(torch.autograd.Function):
 def empty_rows(shape: tuple[int, ...], gpu: torch.device | None) -> torch.Tensor:
     """Return CPU memory for outputs. The memory is pinned if the outputs go to a GPU, so that the copy does not
     block."""
-    return torch.empty(shape, device="cpu", pin_memory=gpu is not None)
+    return torch.empty(shape, device="cpu", pin_memory=gpu is not None and gpu.type == "cuda")
 
 
 def rows_of(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:

@@ -7,7 +7,7 @@ pushes.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,10 @@ from springtide import _native, errors
 from springtide.domain.core.roles import Placement
 from springtide.domain.model import tables
 from springtide.rpc.transport.addresses import parse as parse_address
+
+if TYPE_CHECKING:  # servers use this module too, and do without torch
+    from springtide.embedding.lookup.device_tables import DeviceTables
+    from springtide.embedding.lookup.row_gradients import DeviceGradients
 
 Part = _native.StepRows | _native.DenseRows
 Keys = npt.NDArray[np.int64]
@@ -73,6 +77,10 @@ class TableClient:
         self.before_read = before_read
         self.whole_table_bytes = whole_table_bytes
         self.loads = loads
+        self.on_device: DeviceTables | None = None
+        """Tables whose rows are in GPU memory, in a job without servers."""
+        self.trained = False
+        """Whether a push has had gradients of rows."""
         self._specs: dict[str, tables.TableSpec] = {}
 
     @classmethod
@@ -167,7 +175,7 @@ class TableClient:
 
     def push(
         self,
-        parts: Sequence[Part],
+        parts: "Sequence[Part | DeviceGradients]",
         *,
         step: int,
         hyper: Sequence[tuple[int, float, float, int]],
@@ -183,7 +191,12 @@ class TableClient:
         A slot that already has all of these batches skips the push. A slot that has only some of these batches refuses
         the push (PartlyApplied).
         """
-        return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
+        native = [part for part in parts if isinstance(part, _native.StepRows | _native.DenseRows)]
+        rows = [part for part in parts if not isinstance(part, _native.StepRows | _native.DenseRows)]
+        self.trained |= bool(native)
+        if rows and self.on_device is not None:
+            self.on_device.push(rows, hyper)
+        return self.backend.push(native, step, bsp, unique, clock, list(batches), list(hyper))
 
     def reroute(self, placement: Placement, addresses: Sequence[str] = ()) -> None:
         """Use a new placement. Usually, requests already go to the right server, because a server that refuses a slot
@@ -204,6 +217,8 @@ class TableClient:
         spec = self.table(name)
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
+        if self.on_device is not None and name in self.on_device.by_name:
+            return self.on_device.read(name, keys)
         out = np.empty((len(keys), spec.dim), dtype=np.float32)
         chunk_size = chunk_rows(spec.dim)
         for first in range(0, len(keys), chunk_size):
@@ -223,6 +238,9 @@ class TableClient:
                 f"table {name!r}: rows of shape {tuple(rows.shape)} for {len(keys)} keys; "
                 f"expected ({len(keys)}, {spec.dim})"
             )
+        if self.on_device is not None and name in self.on_device.by_name:
+            self.on_device.assign(name, keys, rows)
+            return
         chunk_size = chunk_rows(spec.dim)
         for first in range(0, len(keys), chunk_size):
             chunk = keys[first : first + chunk_size]
@@ -244,6 +262,9 @@ class TableClient:
     def scan(self, name: str) -> tuple[Keys, Floats]:
         spec = self.table(name)
         self.before_read([spec.id])
+        if self.on_device is not None and name in self.on_device.by_name:
+            ids = np.arange(self.on_device.by_name[name].request.rows)
+            return ids, self.on_device.read(name, ids)
         keys, rows = self.backend.scan(spec.id)
         order = np.argsort(keys, kind="stable")
         return keys[order], rows.reshape(-1, spec.dim)[order]

@@ -12,6 +12,7 @@ import torch
 
 from springtide import errors
 from springtide.domain.model import tables
+from springtide.embedding.device.arena import Arena
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,15 @@ class TableRequest:
     capacity_rows: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TablePlace:
+    """Rows of one table in an arena (embedding/device/arena.py)."""
+
+    arena: Arena
+    first: int
+    """Place of the row with id 0."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class ServedTable:
     """Table on servers, as the model sees it."""
@@ -48,6 +58,10 @@ class ServedTable:
     """Keys of the rows in `initial`. None means 0, 1, 2 and so on."""
     gpu: torch.device | None = None
     """The GPU that the model is on. Lookups return their outputs there; None returns them in CPU memory."""
+    place: TablePlace | None = None
+    """Where the rows are in device memory. None: on servers, or in CPU memory."""
+    on_cpu: str = ""
+    """Why the rows cannot be in device memory; empty if they can."""
 
     @property
     def name(self) -> str:

@@ -152,6 +152,7 @@ def _bind_plain(
         request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype, init=init)
         known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
         known.follow_device(weight.device)
+        known.on_cpu = "it pools by max" if getattr(module, "mode", None) == "max" else ""
         by_weight[id(weight)] = known
         table_weight.serve_weight(weight, lookups, known)
     else:

@@ -193,7 +193,7 @@ class EmbeddingBag(_OpenTable):
 
     def call(
         self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
-    ) -> calls.LookupCall:
+    ) -> calls.Call:
         return calls.bag_call(self.binding.features[0], ids, offsets, mode=self.mode, weights=weights)
 
     def forward(
@@ -227,7 +227,7 @@ class Embedding(_OpenTable):
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         return (calls.LookupFeature(served[0].name, served[0], self.padding_idx, pull_padding=True),)
 
-    def call(self, ids: torch.Tensor) -> calls.LookupCall:
+    def call(self, ids: torch.Tensor) -> calls.Call:
         return calls.row_call(self.binding.features[0], ids)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

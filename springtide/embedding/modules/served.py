@@ -127,10 +127,11 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
 
     def call(
         self, input: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
-    ) -> calls.LookupCall:
+    ) -> calls.Call:
         mode: Any = self.mode
-        who = f"table {self.springtide_binding.tables[0].name!r}"
-        input = calls.as_ids(input, who)
+        table = self.springtide_binding.tables[0]
+        who = f"table {table.name!r}"
+        input = calls.as_ids(input, who, table)
         if input.dim() == 1 and offsets is None:
             raise errors.BadInput(
                 f"{who}: 1-D ids need offsets, the start of each bag; for one id a bag use ids.unsqueeze(1)"
@@ -155,7 +156,7 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
 class ServedEmbedding(_WholeTable, nn.Embedding):
     """nn.Embedding over a served table."""
 
-    def call(self, input: torch.Tensor) -> calls.LookupCall:
+    def call(self, input: torch.Tensor) -> calls.Call:
         return calls.row_call(self.springtide_binding.features[0], input)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

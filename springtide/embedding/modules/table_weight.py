@@ -208,7 +208,7 @@ class TableReader:
         fetched.springtide_reader = self
         return fetched
 
-    def call(self, ids: torch.Tensor) -> calls.LookupCall:
+    def call(self, ids: torch.Tensor) -> calls.Call:
         return calls.row_call(self._feature, ids)
 
     def _refuse_size(self) -> None:

@@ -43,6 +43,7 @@ def bind(collection: Any, path: str) -> None:
             features, modules = [], list(inner.values())
             for module, names in zip(modules, collection._feature_names, strict=True):
                 table = module.springtide_binding.tables[0]
+                table.on_cpu = "TorchRec collections look rows up on the CPU"
                 features += [
                     calls.LookupFeature(
                         f"{path}: {name}", table, module.padding_idx, pull_padding=base is EmbeddingCollection
@@ -85,7 +86,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
             for _ in own
         ]
         total = sum(self._lengths_per_embedding)
-        parts = []
+        parts: list[Any] = []
         for feature, name, mode in zip(self.springtide_binding.features, names, modes, strict=True):
             jagged = _jagged(features, name, type(self).__name__)
             own = jagged.weights() if self._is_weighted else None
@@ -120,7 +121,7 @@ class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
     def call(self, features: Any) -> calls.LookupCall:
         """Build the lookup of one forward: one row for each id of each feature."""
         names = [name for names in self._feature_names for name in names]
-        parts = [
+        parts: list[Any] = [
             calls.row_call(feature, _jagged(features, name, type(self).__name__).values())
             for feature, name in zip(self.springtide_binding.features, names, strict=True)
         ]

@@ -156,7 +156,7 @@ class BspStep(TrainingStep):
         return last
 
     def _table_parts(self, stepped: list[JobOptimizer], share: float) -> list[_native.StepRows]:
-        parts = self._gradients.parts(stepped)
+        parts: list[Any] = self._gradients.parts(stepped)
         if share != 1.0:
             for part in parts:
                 torch.from_numpy(part.grads()).mul_(share)

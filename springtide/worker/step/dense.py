@@ -17,6 +17,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.device_tables import DeviceTables
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.modules import optimizers
 from springtide.worker.bsp.allreduce import Reducer
@@ -292,7 +293,10 @@ class LocalDense:
         named: Sequence[tuple[str, nn.Parameter]],
         reducer: Reducer | None,
         own: Sequence[torch.optim.Optimizer] = (),
+        on_device: DeviceTables | None = None,
     ) -> None:
+        """Create the parameters. With `on_device`, gradients on a GPU are checked there, without waiting."""
+        self._on_device = on_device
         self._named = [(f"parameter {name!r}", param) for name, param in named]
         self._reducer, self._own = reducer, list(own)
         self._tables: Sequence[nn.Parameter] = ()
@@ -305,7 +309,9 @@ class LocalDense:
                 self._reducer.load(share=share, skip=skip)
             skip = self._reducer.reduce()
             self._reducer.follow(self._own)
-        if not skip:
+        if not skip and self._on_device is not None:
+            mark_finite(self._named, self._on_device)
+        elif not skip:
             check_finite(self._named)
         return skip
 
@@ -355,6 +361,20 @@ def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
                 f"the gradient of {name} has NaN or infinity in {bad} of {param.grad.numel()} places; nothing of this "
                 "step was applied. Lower the learning rate, clip gradients, or look at this batch"
             )
+
+
+def mark_finite(named: Sequence[tuple[str, torch.Tensor]], tables: DeviceTables) -> None:
+    """Let each GPU mark gradients that are not finite; check gradients in CPU memory at once."""
+    near = [(name, param) for name, param in named if param.grad is None or not param.grad.is_cuda]
+    if len(near) < len(named):
+        grads = [param.grad for _, param in named if param.grad is not None and param.grad.is_cuda]
+        norms: dict[torch.device, list[torch.Tensor]] = {}
+        for norm in torch._foreach_norm([grad.to_dense() if grad.is_sparse else grad for grad in grads], math.inf):
+            norms.setdefault(norm.device, []).append(norm.float())
+        for device, found in norms.items():
+            tables.flags(device).bad.add_(torch.stack(found).max(), alpha=0)  # infinity and NaN make it NaN
+    check_finite(near)
+    tables.poll()
 
 
 Dense = ServedDense | LocalDense

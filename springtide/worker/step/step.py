@@ -14,6 +14,7 @@ import torch
 
 from springtide import _native, errors
 from springtide.embedding.lookup.lookup import LookupHandle, Lookups
+from springtide.embedding.lookup.row_gradients import DeviceGradients
 from springtide.embedding.lookup.tables import ServedTable
 from springtide.worker.input.batch_plan import ReadBatch
 from springtide.worker.link.lease_tracker import BatchClaim
@@ -65,7 +66,7 @@ class TableGradients:
         self._named = [(f"table {table.name!r}", table.weight) for table in context.tables]
         self.weights = [table.weight for table in context.tables]
 
-    def parts(self, stepped: Sequence[JobOptimizer]) -> list[_native.StepRows]:
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[_native.StepRows | DeviceGradients]:
         for weight in self._rates.idle_weights(stepped):
             weight.grad = None  # no optimizer of this table has stepped, so the push leaves it out
         parts = self._lookups.pending_parts()

@@ -1,0 +1,52 @@
+"""Arena: the rows and optimizer state of all tables of one kind, side by side in device memory.
+
+In: tables with their first rows. Out: tensors for the kernels, and reads and writes of whole rows. Next: kernels.py.
+"""
+
+import torch
+
+from springtide.domain.model.tables import OptimSpec
+from springtide.embedding.device import update_rules
+
+MOST_ROWS = 1 << 30  # a key has one bit less than an int32
+BUFFER_FLOATS = 1 << 24  # floats that cross at once when rows are read
+
+
+class Arena:
+    """Rows of several tables with one row length, row type and optimizer."""
+
+    def __init__(self, dim: int, dtype: torch.dtype, optim: OptimSpec, device: torch.device) -> None:
+        self.dim, self.optim, self.device = dim, optim, device
+        self.weights = torch.empty(0, dim, dtype=dtype, device=device)
+        self.vectors, self.number = update_rules.new_state(optim, 0, dim, device)
+
+    @property
+    def rows(self) -> int:
+        return len(self.weights)
+
+    def grow(self, rows: int) -> int:
+        """Add rows with the initial optimizer state and undefined weights; return the place of the first."""
+        first, device = self.rows, self.device
+        vectors, number = update_rules.new_state(self.optim, rows, self.dim, device)
+        weights = torch.empty(first + rows, self.dim, dtype=self.weights.dtype, device=device)
+        weights[:first] = self.weights
+        if first:
+            vectors = [torch.cat(pair) for pair in zip(self.vectors, vectors, strict=True)]
+            number = number if number is None or self.number is None else torch.cat([self.number, number])
+        self.weights, self.vectors, self.number = weights, vectors, number
+        return first
+
+    def read(self, places: torch.Tensor) -> torch.Tensor:
+        """Return the weights at these places as float32 in CPU memory."""
+        parts = places.to(self.device).split(max(1, BUFFER_FLOATS // self.dim))
+        return torch.cat([self.weights[part].float().cpu() for part in parts])
+
+    def assign(self, places: torch.Tensor, rows: torch.Tensor) -> None:
+        """Set weights, and give the rows their initial optimizer state."""
+        places = places.to(self.device)
+        vectors, number = update_rules.new_state(self.optim, 1, self.dim, self.device)
+        self.weights[places] = rows.to(self.device, self.weights.dtype)
+        for vector, first in zip(self.vectors, vectors, strict=True):
+            vector[places] = first
+        if self.number is not None and number is not None:
+            self.number[places] = number

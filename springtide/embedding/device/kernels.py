@@ -1,0 +1,104 @@
+"""Interface of the kernels for rows in device memory.
+
+In: arenas and ids. Out: pooled rows, gradients by unique row, trained rows. Two modules implement `Kernels`:
+triton_kernels.py on CUDA GPUs, and torch_kernels.py, which defines the results and runs on any device.
+
+A row's *key* is `2 * place + skipped`, where `place` is its index in the arena. A skipped id (padding, or invalid) is
+neither trained nor pooled. Sorted keys therefore keep the rows of each table together.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from springtide.embedding.device.update_rules import Update
+
+FIELDS = 10
+"""Numbers that describe one feature: offset of its first id, ids, ids per bag, strides between bags and between ids of
+a bag, first place of its table, rows of its table, padding id (-1 for none), position of its first key, and its number.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class IdBatch:
+    """Ids of several features of one arena. All ids are in one tensor."""
+
+    ids: torch.Tensor
+    """One-dimensional int64 or int32 tensor on the device."""
+    features: torch.Tensor
+    """[features, FIELDS] int64 on the device."""
+    counts: tuple[int, ...]
+    """Number of ids of each feature."""
+    bags: int
+    per_bag: int
+    """Ids of each bag, if all bags have the same number."""
+    bag_of: torch.Tensor | None = None
+    """int64: the bag of each id, -1 for none. None if `per_bag` says it."""
+    begin: torch.Tensor | None = None
+    """int64: the first id of each bag, and the end of the last bag."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+@dataclass(slots=True, eq=False)
+class BagGradients:
+    """Gradients of bags. Row `bag` begins `bag // rows * outer + bag % rows * inner` floats after the first."""
+
+    values: torch.Tensor
+    rows: int
+    outer: int
+    inner: int
+
+
+class Kernels(Protocol):
+    """Kernels of one kind of device. No kernel waits for the device."""
+
+    def keys(self, batch: IdBatch, status: torch.Tensor) -> torch.Tensor:
+        """Return the int32 key of each id. Set `status[0]` to 1 + the table of an invalid id."""
+        ...
+
+    def pool(
+        self,
+        keys: torch.Tensor,
+        batch: IdBatch,
+        weights: torch.Tensor,
+        scale: torch.Tensor | None,
+        *,
+        mean: bool,
+        read_skipped: bool,
+    ) -> torch.Tensor:
+        """Return the float32 sum or mean of the rows of each bag, in the order of the ids. `scale` multiplies rows."""
+        ...
+
+    def reduce(
+        self,
+        keys: torch.Tensor,
+        order: torch.Tensor,
+        batch: IdBatch,
+        grads: BagGradients,
+        scale: torch.Tensor | None,
+        bad: torch.Tensor,
+        dim: int,
+    ) -> torch.Tensor:
+        """Sum the gradients of each row in batch order. `keys` are sorted, `order` is the id of each key.
+
+        The gradient of a row is at the position of its first key, and all other positions are zero. Set `bad` to 1 if a
+        gradient is not finite.
+        """
+        ...
+
+    def update(
+        self,
+        keys: torch.Tensor,
+        grads: torch.Tensor,
+        weights: torch.Tensor,
+        vectors: list[torch.Tensor],
+        number: torch.Tensor | None,
+        update: Update,
+        bad: torch.Tensor,
+    ) -> None:
+        """Step the rows of these sorted keys; do nothing if `bad` is not 0."""
+        ...

@@ -1,0 +1,133 @@
+"""Gradients of rows in device memory, from backward until the push.
+
+In: sorted keys and their gradients (embedding/device/kernels.py). Out: `weight.grad` of each table, and the arena's
+update. Row i of `weight.grad` belongs to the i-th id of the batch in sorted order: the first of equal ids has their
+sum, the others are zero. The number of unique ids therefore stays on the device.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from springtide.embedding.device import kernel_registry, update_rules
+from springtide.embedding.device.arena import Arena
+from springtide.embedding.device.kernels import BagGradients, IdBatch
+from springtide.embedding.lookup.tables import ServedTable
+
+
+class Segment(NamedTuple):
+    """Positions of one table's ids in the sorted keys."""
+
+    table: ServedTable
+    begin: int
+    end: int
+
+
+def segments_of(counts: dict[ServedTable, int]) -> list[Segment]:
+    """Return where the ids of each table are in the sorted keys, from the number of its ids."""
+    ordered = sorted(counts, key=lambda table: table.place.first if table.place is not None else 0)
+    ends = list(itertools.accumulate(counts[table] for table in ordered))
+    return [Segment(table, end - counts[table], end) for table, end in zip(ordered, ends, strict=True)]
+
+
+class DeviceGradients:
+    """Gradients of rows of one arena."""
+
+    def __init__(
+        self, arena: Arena, segments: Sequence[Segment], keys: torch.Tensor, grads: torch.Tensor, bad: torch.Tensor
+    ) -> None:
+        """Create gradients of sorted `keys`. `bad` is set on the device if a gradient is not finite."""
+        self.arena, self.keys, self.grads = arena, keys, grads
+        self.segments = list(segments)
+        self._bad, self._version = bad, grads._version
+        self._shown: dict[int, torch.Tensor] = {}
+
+    @property
+    def step(self) -> "DeviceGradients":
+        return self
+
+    @property
+    def shown_weights(self) -> list[torch.nn.Parameter]:
+        return self.weights
+
+    @property
+    def weights(self) -> list[torch.nn.Parameter]:
+        return [segment.table.weight for segment in self.segments]
+
+    def finite(self) -> bool:
+        """Return True: the device itself skips an update that is not finite, and `DeviceTables.poll` raises."""
+        return True
+
+    def show(self) -> None:
+        for table, begin, end in self.segments:
+            table.weight.grad = self._shown[id(table)] = self.grads[begin:end]
+
+    def settle(self) -> bool:
+        """Apply changes that the script made to `weight.grad` since `show`. Return False if nothing is left to push."""
+        for segment in list(self.segments):
+            now, shown = segment.table.weight.grad, self._shown[id(segment.table)]
+            if now is None:
+                self.keys[segment.begin : segment.end] |= 1
+                self.segments.remove(segment)
+            elif now is not shown:
+                shown.copy_(now)
+        return bool(self.segments)
+
+    def merged(self, others: "Sequence[DeviceGradients]") -> "DeviceGradients":
+        """Sum these gradients and those of `others`, which are older."""
+        parts = [*others, self]
+        counts: dict[ServedTable, int] = {}
+        keys, grads = [], []
+        for part in parts:
+            for table, begin, end in part.segments:
+                counts[table] = counts.get(table, 0) + end - begin
+                keys.append(part.keys[begin:end])
+                grads.append(part.grads[begin:end])
+        total = sum(counts.values())
+        batch = IdBatch(keys[0], keys[0], (total,), total, 1)
+        rows = BagGradients(torch.cat(grads), total, 0, self.arena.dim)
+        return reduced(self.arena, segments_of(counts), torch.cat(keys), batch, rows, None)
+
+    def drop(self) -> None:
+        """Clear `weight.grad` after a push."""
+        for table, _, _ in self.segments:
+            table.weight.grad = None
+
+    def note_bad(self, bad: torch.Tensor) -> None:
+        """Set `bad` on the device if a gradient is not finite. Gradients that the script changed are checked again."""
+        if self.grads._version != self._version:
+            self._bad = (~self.grads.isfinite().all()).float().view(1)
+        torch.maximum(bad, self._bad, out=bad)
+
+    def train(self, hyper: dict[int, tuple[float, float, int]], bad: torch.Tensor) -> None:
+        """Step all rows; `hyper` has (lr, weight decay, step) by table id."""
+        arena, chosen = self.arena, kernel_registry.of_device(self.arena.device.type)
+        segments = [segment for segment in self.segments if segment.table.spec.id in hyper]
+        at = 0
+        while at < len(segments):
+            numbers, begin, end = hyper[segments[at].table.spec.id], segments[at].begin, segments[at].end
+            while (at := at + 1) < len(segments):
+                if segments[at].begin != end or hyper[segments[at].table.spec.id] != numbers:
+                    break
+                end = segments[at].end
+            update = update_rules.prepare(arena.optim, *numbers)
+            chosen.update(
+                self.keys[begin:end], self.grads[begin:end], arena.weights, arena.vectors, arena.number, update, bad
+            )
+
+
+def reduced(
+    arena: Arena,
+    segments: Sequence[Segment],
+    keys: torch.Tensor,
+    batch: IdBatch,
+    grads: BagGradients,
+    scale: torch.Tensor | None,
+) -> DeviceGradients:
+    """Sum the gradients of bags by unique row."""
+    ordered, order = torch.sort(keys, stable=True)
+    bad = torch.zeros(1, device=keys.device)
+    sums = kernel_registry.of_device(keys.device.type).reduce(ordered, order, batch, grads, scale, bad, arena.dim)
+    return DeviceGradients(arena, segments, ordered, sums, bad)

@@ -1,0 +1,276 @@
+"""A job without servers whose rows are in device memory trains, reads and writes as one whose rows are in the store.
+
+The device is the CPU here, so that pure torch kernels run the whole path.
+"""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import springtide as st
+from springtide import errors
+from springtide.embedding.lookup import lookup
+from springtide.embedding.lookup.tables import ServedTable
+from tests.unit.worker import clicks
+
+OPTIMIZERS = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.1, weight_decay=0.01),
+    "momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    "dampened": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, dampening=0.5),
+    "adagrad": lambda params: torch.optim.Adagrad(params, lr=0.1, initial_accumulator_value=0.1),
+    "adam": lambda params: torch.optim.Adam(params, lr=0.01),
+    "adamw": lambda params: torch.optim.AdamW(params, lr=0.01, weight_decay=0.1),
+    "rmsprop": lambda params: torch.optim.RMSprop(params, lr=0.01),
+}
+
+
+@pytest.fixture
+def near(monkeypatch):
+    """Switch that says whether rows are in "device" memory, which is the CPU's."""
+    follow = ServedTable.follow_device
+
+    def switch(on: bool) -> None:
+        where = lambda table, device: setattr(table, "gpu", torch.device("cpu"))  # noqa: E731
+        monkeypatch.setattr(ServedTable, "follow_device", where if on else follow)
+        monkeypatch.setattr(lookup, "_on_gpu", lambda ids: on)
+
+    switch(True)
+    return switch
+
+
+def prepared(model, make, data, **options):
+    options = {"batch_size": 20, "shuffle": False, **options}
+    return st.join().prepare(model, make(model.parameters()), data, **options)
+
+
+def tables_of(model):
+    found = [module.springtide_binding for module in model.modules() if hasattr(module, "springtide_binding")]
+    return [table for binding in found for table in binding.tables]
+
+
+def train(make, *, after=lambda model, optimizer: None, copied=False, forward=lambda model, x: model(x), **options):
+    model, data = clicks.make()
+    model, optimizer, batches = prepared(model, make, data, **options)
+    losses, fresh = [], True
+    for x, y in batches:
+        if fresh:
+            optimizer.zero_grad()
+        fresh = batches.completes_step
+        x = x.clone() if copied else x
+        loss = nn.functional.binary_cross_entropy_with_logits(forward(model, x), y)
+        loss.backward()
+        after(model, optimizer)
+        if batches.completes_step:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: value.clone() for name, value in model.state_dict().items()}, model
+
+
+def assert_equal(first, second, **tolerance):
+    torch.testing.assert_close(first[0], second[0], **tolerance)
+    assert first[1].keys() == second[1].keys()
+    for name in first[1]:
+        torch.testing.assert_close(first[1][name], second[1][name], **tolerance)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("copied", [False, True], ids=["batch", "copied"])
+def test_every_optimizer_trains_the_same_rows_to_the_bit(near, name, copied):
+    ours = train(OPTIMIZERS[name], copied=copied)
+    assert all(table.place is not None for table in tables_of(ours[2]))
+    near(False)
+    native = train(OPTIMIZERS[name], copied=copied)
+    assert all(table.place is None for table in tables_of(native[2]))
+    assert_equal(ours, native, rtol=0, atol=0)
+
+
+def test_calls_with_ids_of_one_tensor_share_their_kernels(near, monkeypatch):
+    sizes = []
+    look_up = lookup.device_lookup.look_up
+    monkeypatch.setattr(
+        lookup.device_lookup,
+        "look_up",
+        lambda tables, calls, *rest: sizes.append(len(calls)) or look_up(tables, calls, *rest),
+    )
+    for copied in (False, True):
+        sizes.clear()
+        train(OPTIMIZERS["sgd"], copied=copied)
+        assert set(sizes[3:]) == {3}, sizes
+
+
+def clip(model, optimizer):
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+
+
+def replace(model, optimizer):
+    weight = model.bags[0].weight
+    weight.grad = weight.grad * 2
+
+
+def drop(model, optimizer):
+    model.rows.weight.grad = None
+
+
+@pytest.mark.parametrize("change", [clip, replace, drop])
+def test_changes_of_the_gradient_count(near, change):
+    ours = train(OPTIMIZERS["adagrad"], after=change)
+    near(False)
+    assert_equal(ours, train(OPTIMIZERS["adagrad"], after=change), rtol=1e-5, atol=1e-6)
+
+
+def test_accumulated_gradients_are_summed_by_row(near):
+    ours = train(OPTIMIZERS["adagrad"], accumulate=2)
+    near(False)
+    assert_equal(ours, train(OPTIMIZERS["adagrad"], accumulate=2), rtol=1e-5, atol=1e-6)
+
+
+def test_a_table_called_twice_in_a_step_gets_the_sum(near):
+    twice = lambda model, x: model(x) + model(x.flip(0)).flip(0)  # noqa: E731
+    ours = train(OPTIMIZERS["adam"], forward=twice)
+    near(False)
+    assert_equal(ours, train(OPTIMIZERS["adam"], forward=twice), rtol=1e-5, atol=1e-6)
+
+
+class Odd(nn.Module):
+    """Bags of all kinds over one table shape, with padding, offsets and weights."""
+
+    def __init__(self, dtype=torch.float32) -> None:
+        super().__init__()
+        self.mean = nn.EmbeddingBag(50, 5, mode="mean", padding_idx=3, dtype=dtype)
+        self.jagged = nn.EmbeddingBag(50, 5, mode="sum", dtype=dtype)
+        self.last = nn.EmbeddingBag(50, 5, mode="mean", include_last_offset=True, dtype=dtype)
+        self.rows = nn.Embedding(50, 5, padding_idx=7, dtype=dtype)
+        self.frozen = nn.Embedding(50, 5, dtype=dtype).requires_grad_(False)
+        self.most = nn.EmbeddingBag(50, 5, mode="max", dtype=dtype)
+        self.scale = nn.Parameter(torch.ones(50))
+        self.top = nn.Linear(5, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        flat, starts = ids.reshape(-1), torch.arange(0, ids.numel(), ids.shape[1])
+        uneven = torch.where(starts > 0, starts - 1, 0)
+        ends = torch.cat([starts, torch.tensor([ids.numel() - 2])])
+        parts = [
+            self.mean(ids),
+            self.jagged(flat, uneven, per_sample_weights=self.scale[flat]),
+            self.last(flat, ends),
+            self.rows(ids).sum(1),
+            self.frozen(ids[:, 0]),
+            self.most(ids),
+        ]
+        return self.top(sum(part.float() for part in parts)).squeeze(1)
+
+
+def train_odd(make, dtype=torch.float32):
+    torch.manual_seed(1)
+    model = Odd(dtype)
+    data = torch.utils.data.TensorDataset(torch.randint(0, 50, (120, 4)), torch.rand(120))
+    model, optimizer, batches = prepared(model, make, data, epochs=2)
+    losses = []
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict(), model
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad"])
+def test_all_kinds_of_bags_train_as_in_the_store(near, name):
+    ours = train_odd(OPTIMIZERS[name])
+    assert {table.place is None for table in tables_of(ours[2])} == {True, False}
+    near(False)
+    assert_equal(ours, train_odd(OPTIMIZERS[name]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_rows_are_rounded_as_in_the_store(near, dtype):
+    ours = train_odd(OPTIMIZERS["adagrad"], dtype)
+    near(False)
+    assert_equal(ours, train_odd(OPTIMIZERS["adagrad"], dtype), rtol=0.02, atol=0.02)
+
+
+def test_the_weight_the_state_and_a_copy_have_the_trained_rows(near):
+    _, state, model = train(OPTIMIZERS["adagrad"])
+    bag = model.bags[0]
+    assert torch.equal(bag.weight.detach() * 1, state["bags.0.weight"])
+    assert torch.equal(copy.deepcopy(bag.weight).detach(), state["bags.0.weight"])
+    client = bag.springtide_binding.client
+    ids = np.array([4, 0, 49])
+    assert np.array_equal(client.read("bags.0", ids), state["bags.0.weight"][ids].numpy())
+    keys, rows = client.scan("bags.0")
+    assert np.array_equal(keys, np.arange(50)) and np.array_equal(rows, state["bags.0.weight"].numpy())
+    plain, _ = clicks.make(1)
+    plain.load_state_dict(state)
+    x = torch.randint(0, 50, (8, 3))
+    torch.testing.assert_close(plain(x), model(x))
+
+
+def test_a_state_dict_loads_into_device_rows(near):
+    other, _ = clicks.make(5)
+    *_, model = train(OPTIMIZERS["adagrad"])
+    model.load_state_dict(other.state_dict())
+    for name, value in other.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+
+
+def test_a_penalty_on_a_weight_reaches_every_row(near):
+    def train_with_penalty():
+        model, data = clicks.make()
+        model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(model(x), y)
+            (loss + 0.01 * model.rows.weight.square().sum()).backward()
+            optimizer.step()
+        return [], model.state_dict()
+
+    ours = train_with_penalty()
+    near(False)
+    assert_equal(ours, train_with_penalty(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_id_outside_its_table_is_refused(near):
+    *_, model = train(OPTIMIZERS["sgd"])
+    bad = torch.tensor([[1, 50, 2]])
+    with pytest.raises(errors.BadInput, match=r"outside its table: table 'bags.1', 50 rows"), torch.no_grad():
+        model(bad)
+        model(bad)
+
+
+def test_a_gradient_that_is_not_finite_changes_no_row(near):
+    model, data = clicks.make()
+    model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
+    tables = {name: value for name, value in model.state_dict().items() if "mlp" not in name}
+    with pytest.raises(errors.NonFiniteGradient):
+        for x, _ in batches:
+            optimizer.zero_grad()
+            out = model.rows(x[:, 2]) * torch.inf
+            out.sum().backward()
+            optimizer.step()
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in tables.items())
+
+
+def test_a_model_that_moves_after_training_keeps_its_rows_in_cpu_memory(near, caplog):
+    near(False)
+    model, data = clicks.make()
+    model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
+    for x, y in itertools.islice(batches, 3):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
+        optimizer.step()
+    state = model.state_dict()
+    near(True)
+    tables = tables_of(model)
+    client = model.rows.springtide_binding.client
+    client.on_device.place(client.read, trained=client.trained)
+    for table in tables:
+        table.follow_device(torch.device("cuda"))
+    client.on_device.place(client.read, trained=client.trained)
+    assert all(table.place is None for table in tables)
+    assert "moved to the GPU after its first step" in caplog.text
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
