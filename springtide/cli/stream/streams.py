@@ -21,7 +21,7 @@ from springtide.data.stream import producer
 from springtide.data.stream.log import layout
 from springtide.data.stream.log import stream as logs
 from springtide.data.stream.log.stream import LogStream
-from springtide.data.stream.producer import FaultMix, ProduceOrder, ProduceReport, RecordSource
+from springtide.data.stream.producer import ProduceOrder, ProduceReport, RecordSource
 from springtide.data.stream.stream import Stream, open_stream
 from springtide.domain.core import validation
 from springtide.domain.core.resources import parse_memory, show_memory
@@ -57,11 +57,8 @@ class RecordOptions:
     keys: Annotated[int, typer.Option(min=0, help="counter: number of distinct keys; 0 makes each key new.")] = 1000
     records: Annotated[int | None, typer.Option(min=0, help="Number of records.  [default: all, or endless]")] = None
     first: Annotated[int, typer.Option(min=0, max=2**62, help="Index of the first generated record.")] = 0
-    seed: Annotated[int, typer.Option(min=0, help="Seed of generators and of mixed-in faults.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of generators.")] = 0
     raw: Annotated[bool, typer.Option("--raw", help="Omit event time and checksum.")] = False
-    late: Annotated[float, typer.Option(min=0, max=1, help="Share of records to append a day late.")] = 0.0
-    corrupt: Annotated[float, typer.Option(min=0, max=1, help="Share of records to damage.")] = 0.0
-    oversized: Annotated[float, typer.Option(min=0, max=1, help="Share of records to inflate to a MiB.")] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +107,12 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
     Creates a missing log. Ctrl-C ends the command, which then reports exactly what it appended.
     """
     maker, pace = maker_of(which), pace_of(flow)
-    mixed = FaultMix(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
     order = ProduceOrder(
         records=which.records,
         seconds=flow.seconds,
         pace=pace,
         skew=into.skew,
         enveloped=not which.raw,
-        mixed=mixed,
         first=which.first,
     )
     stream = open_or_make(url, into)  # last, so that invalid options do not leave a new log behind
@@ -210,8 +205,6 @@ def describe(url: str, done: ProduceReport, *, sealed: bool) -> str:
         f"{url}: {done.records:,} records, {show_memory(done.bytes)}, in {done.seconds:.1f} s ({rate:,.0f} a second)",
         f"  {len(counts)} partitions, {spread}" + ("; sealed" if sealed else ""),
     ]
-    if done.late or done.corrupt or done.oversized:
-        lines.append(f"  among them {done.late:,} late, {done.corrupt:,} corrupt, {done.oversized:,} oversized")
     if done.behind_s > 1:
         lines.append(f"  {done.behind_s:.1f} s behind at the end: this machine could not keep up")
     if done.interrupted:

@@ -1,8 +1,7 @@
 """Append records to a stream at a given pace, for `springtide produce`, tests and benchmarks.
 
 In: a source of records (a counter, lines or fixed-size pieces of a file, clicks), a pace (steady, or along a traffic
-trace), and a skew of partitions. Out: records in envelopes, and an exact count. A seed selects late, damaged and
-oversized records to mix in.
+trace), and a skew of partitions. Out: records in envelopes, and an exact count.
 """
 
 import csv
@@ -239,26 +238,6 @@ TICK_S = 0.005  # seconds to sleep while no record is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultMix:
-    """Shares of records with faults."""
-
-    late: float = 0.0
-    corrupt: float = 0.0
-    oversized: float = 0.0
-    late_s: float = 86400.0
-    """Age of a late record, in seconds."""
-    oversized_bytes: int = 2**20
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        shares = (self.late, self.corrupt, self.oversized)
-        if min(shares) < 0 or sum(shares) > 1:
-            raise errors.BadInput(
-                f"shares of late, corrupt and oversized records are {shares}; expected a sum of at most 1"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOrder:
     """Options of a production run."""
 
@@ -270,7 +249,6 @@ class ProduceOrder:
     skew: float = 1.0
     """Ratio of the first partition's records to the records of each other partition."""
     enveloped: bool = True
-    mixed: FaultMix = field(default_factory=FaultMix)
     first: int = 0
     """Number of the first record."""
 
@@ -286,9 +264,6 @@ class ProduceReport:
     bytes: int = 0
     partitions: list[int] = field(default_factory=list)
     """Number of records of each partition."""
-    late: int = 0
-    corrupt: int = 0
-    oversized: int = 0
     seconds: float = 0.0
     behind_s: float = 0.0
     """Delay of the last sent record; a large value means that the pace could not be kept."""
@@ -314,7 +289,6 @@ def produce(
 class _Production:
     def __init__(self, stream: Stream, writer: StreamWriter, maker: RecordSource, order: ProduceOrder) -> None:
         self._stream, self._writer, self._maker, self._order = stream, writer, maker, order
-        self._chance = np.random.default_rng(order.mixed.seed)
         self._done = ProduceReport()
         self._sent: Ints = np.zeros(0, np.int64)
         self._share = np.zeros(0)
@@ -376,30 +350,10 @@ class _Production:
         return len(made)
 
     def _packed(self, part: Bytes | list[bytes]) -> tuple[Bytes | bytes, Ints]:
-        mixed, now_us = self._order.mixed, round(time.time() * 1e6)
-        draws = self._chance.random(len(part)) if mixed.late or mixed.corrupt or mixed.oversized else None
-        if draws is None and isinstance(part, np.ndarray):
+        now_us = round(time.time() * 1e6)
+        if isinstance(part, np.ndarray):
             if self._order.enveloped:
                 return records.seal_rows(part, np.full(len(part), now_us))
             return np.ascontiguousarray(part).reshape(-1), np.arange(1, len(part) + 1) * part.shape[1]
-        bodies = [row.tobytes() for row in part] if isinstance(part, np.ndarray) else part
-        kinds = self._kinds(len(bodies), draws)
-        bodies = [body + bytes(mixed.oversized_bytes * (kind == 2)) for body, kind in zip(bodies, kinds, strict=True)]
-        if self._order.enveloped:
-            bodies = records.seal(bodies, [now_us / 1e6 - mixed.late_s * (kind == 0) for kind in kinds])
-        bodies = [
-            (body[:-1] + bytes([body[-1] ^ 1]) if body else b"?") if kind == 1 else body  # corrupt: another last bit
-            for body, kind in zip(bodies, kinds, strict=True)
-        ]
+        bodies = records.seal(part, [now_us / 1e6] * len(part)) if self._order.enveloped else part
         return b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64)
-
-    def _kinds(self, count: int, draws: np.ndarray[tuple[int], np.dtype[np.float64]] | None) -> list[int]:
-        """Return 0 for late, 1 for corrupt, 2 for oversized, 3 without fault."""
-        if draws is None:
-            return [3] * count
-        mixed = self._order.mixed
-        kinds = np.searchsorted(np.cumsum([mixed.late, mixed.corrupt, mixed.oversized]), draws, side="right")
-        self._done.late += int(np.sum(kinds == 0))
-        self._done.corrupt += int(np.sum(kinds == 1))
-        self._done.oversized += int(np.sum(kinds == 2))
-        return [int(kind) for kind in kinds]

@@ -12,7 +12,7 @@ from springtide import errors
 from springtide.data.stream import producer, record_filter
 from springtide.data.stream.decode import Fixed
 from springtide.data.stream.log import layout, stream
-from springtide.data.stream.producer import FaultMix, ProduceOrder
+from springtide.data.stream.producer import ProduceOrder
 from springtide.data.stream.records import Records, concat
 
 COUNTED = Fixed({"key": "i8", "serial": "i8"})
@@ -44,22 +44,6 @@ def test_every_record_is_in_one_partition_and_the_account_is_exact(tmp_path: Pat
     serials = np.concatenate([batch["serial"] for batch in batches])
     assert sorted(serials.tolist()) == list(range(50, 1050))
     assert all((batch["key"] == batch["serial"] % 7).all() for batch in batches)
-
-
-def test_what_is_mixed_in_is_counted_and_sifted_out_again(tmp_path: Path) -> None:
-    log = make(tmp_path / "log", 1)
-    mixed = FaultMix(late=0.1, corrupt=0.2, oversized=0.05, oversized_bytes=300, seed=3)
-    done = producer.produce(log, producer.CounterRecords(), ProduceOrder(records=500, mixed=mixed))
-    rules = record_filter.FilterRules(max_lateness_s=60.0, max_record_bytes=200)
-    made = record_filter.batch_of(0, everything(log)[0], rules, COUNTED)
-    why = [letter.why for letter in made.letters]
-    assert (why.count("late"), why.count("corrupt"), why.count("oversized")) == (
-        done.late,
-        done.corrupt,
-        done.oversized,
-    )
-    assert made.records == 500 - done.late - done.corrupt - done.oversized
-    assert 20 < done.late < 80 and 60 < done.corrupt < 140 and 5 < done.oversized < 50
 
 
 def test_lines_and_pieces_of_files_are_records(tmp_path: Path) -> None:
@@ -173,8 +157,6 @@ def test_traces_that_are_none_are_refused_with_their_line() -> None:
             producer.read_trace(lines, "t.csv")
     with pytest.raises(errors.BadInput, match="no traffic"):
         producer.TracePace(producer.TrafficTrace(np.array([0.0, 1.0]), np.zeros(2)))
-    with pytest.raises(errors.BadInput, match="expected a sum of at most 1"):
-        FaultMix(late=0.6, corrupt=0.6)
 
 
 def test_a_source_that_ends_ends_a_steady_pace_too(tmp_path: Path) -> None:
