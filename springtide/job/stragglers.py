@@ -1,10 +1,9 @@
-"""Pure. Measures the pace of workers, finds stragglers, and shortens their leases or counts backup workers for them.
+"""Pure. Measures the pace of workers, finds stragglers, and shortens their leases.
 
 A straggler gets leases of half the size, then a quarter (`judge`). Near the end of the data it gives up part of its
-leases (`level_leases`). In a stream job, backup workers make up for it (`update_marks`, `wanted_backups`).
+leases (`level_leases`). In a stream job it is marked, and keeps one partition (`update_marks`, `slow_workers`).
 """
 
-import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -205,14 +204,11 @@ def keep_first(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkReques
     return wishes
 
 
-MOST_SHARE = 0.5  # largest share of workers that may be backed up: if more are slow, the workers are not the cause
+MOST_SHARE = 0.5  # largest share of workers that can be slow: if more are, the workers are not the cause
 # consecutive windows that mark a worker as slow or clear the mark: 40 s and 60 s, unless the stream runs faster than
 # the clock
 SLOW_AFTER, FAST_AFTER = 2, 3
 SILENT_AFTER = 30  # consecutive windows without information after which a mark is removed: 10 minutes
-# the number of backups changes only if it differs from the shortfall by more than this, in workers; 0.5 would make it
-# flap
-ROOM = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +219,7 @@ class SlowMark:
     against: int = 0
     silent: int = 0
     """Number of consecutive windows without information."""
-    lacks: float = 0.0
-    """Shortfall against its peers, as a share of a worker, in the last window with information."""
     why: str = ""
-
-
-class BackupNeed(NamedTuple):
-    """Backup workers that the job needs."""
-
-    workers: int
-    why: str
-    """Which workers are slow, and by how much; empty if none is slow."""
-    slow: tuple[int, ...] = ()
 
 
 def update_marks(
@@ -265,18 +250,12 @@ def update_marks(
         marks[rank] = SlowMark(
             slow=mark.slow != turned,
             against=0 if turned else against,
-            lacks=max(0.0, 1 - pace / standard.middle) if standard.middle else 0.0,
             why=f"worker-{rank} trains {verdict.why}",
         )
     return marks
 
 
-def wanted_backups(marks: Mapping[int, SlowMark], before: int = 0) -> BackupNeed:
-    """Return the number of backups: the total shortfall of the slow workers, in whole workers, at least 1. `before` is
-    the present number of backups."""
+def slow_workers(marks: Mapping[int, SlowMark]) -> tuple[int, ...]:
+    """Return the ranks that are marked as slow, unless so many are that the workers are not the cause."""
     slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
-    if not slow or len(slow) > MOST_SHARE * len(marks):
-        return BackupNeed(0, "")
-    lacking = sum(marks[rank].lacks for rank in slow)
-    count = before if before and abs(lacking - before) <= ROOM else math.floor(lacking + 0.5)
-    return BackupNeed(max(1, count), "; ".join(marks[rank].why for rank in slow), slow)
+    return slow if len(slow) <= MOST_SHARE * len(marks) else ()

@@ -138,7 +138,6 @@ def online(state: OnlineState) -> list[Family]:
             f"{prefix}capacity_per_second", "Samples per second that the present workers can train.", state.capacity
         ),
         *single(f"{prefix}utilization_ratio", "Share of time in which workers had work.", state.utilization),
-        *single(f"{prefix}backup_workers", "Backup workers for slow workers.", state.scaling.backups),
         *single(f"{prefix}cannot_keep_up", "1 if no allowed number of workers is enough.", float(bool(state.alert))),
         *single(f"{prefix}scalings_total", "Changes of the number of workers.", state.scaling.changes, kind="counter"),
         *single(f"{prefix}slo_violation_ratio", "Share of time with a lag above the SLO.", state.totals.violation),

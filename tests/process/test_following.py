@@ -1,8 +1,6 @@
 """The closed loop of an online job with real processes: workers follow the traffic, whatever dies meanwhile."""
 
 import os
-import pathlib
-import signal
 import time
 
 import pytest
@@ -11,7 +9,6 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineJob, OnlineRules
 from springtide.telemetry import events
 from springtide_lab.bench.stream import online_day
-from tests import waiting
 
 pytestmark = pytest.mark.process
 
@@ -66,15 +63,15 @@ def test_traffic_that_ebbs_lets_workers_go(tmp_path):
 
 
 SLOW = """
-import signal
+import threading
 def forecast(history, steps):
-    signal.pause()
+    threading.Event().wait()
 """
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp_path, monkeypatch):
+def test_a_forecaster_that_hangs_costs_nothing_but_its_forecast(tmp_path, monkeypatch):
     (tmp_path / "slow_forecaster.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     online = OnlineJob(on=True, rules=QUICK.rules, speedup=300.0, every_s=60.0, forecaster="slow_forecaster:forecast")
@@ -82,28 +79,10 @@ def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp
     with job_of(tmp_path, producer, online) as job:
         producer.start()
         job.until(lambda status: status.roles.workers.wanted == 2)
-        found = wait_for_forecaster(job)
-        os.kill(found, signal.SIGKILL)
         job.until(lambda status: status.online is not None and "failed" in status.online.expected.trouble)
         producer.seal()
         ended = job.wait()
     assert ended.phase is JobPhase.FINISHED and online_day.miscounted(tmp_path, producer.appended) == 0
-
-
-def wait_for_forecaster(job):
-    """The process of the master's forecaster."""
-
-    def found():
-        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                command, status = path.read_bytes(), (path.parent / "status").read_text()
-            except OSError:
-                continue
-            if b"forecasting.answering" in command and f"PPid:\t{job.pids().get('master')}" in status:
-                return int(path.parent.name)
-        return None
-
-    return waiting.until(found, "a forecaster", every_s=0.05)
 
 
 @pytest.mark.soak
@@ -125,28 +104,3 @@ def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
     assert ended.phase is JobPhase.FINISHED and ended.roles.workers.wanted == 1
     assert not [event for event in events.read(job.files.events) if event["event"] == "alert"]
     assert online_day.miscounted(tmp_path, producer.appended) == 0
-
-
-SLOWER = """time.sleep(4 * pause_s if job.rank == 1 and (folder / "slow").exists() else pause_s)"""
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(400)
-def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_record_is_trained_twice(tmp_path):
-    online = OnlineJob(on=True, rules=OnlineRules(fewest=3, most=8, start_s=600.0), speedup=300.0, every_s=60.0)
-    producer = online_day.Producer(tmp_path, lambda _: 2.6 * ONE)
-    made = online_day.job_of(tmp_path, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5, workers=3)
-    (tmp_path / "count.py").write_text(online_day.SCRIPT.replace("time.sleep(pause_s)", SLOWER))
-    (tmp_path / "slow").touch()
-    with made as job:
-        job.until(lambda status: status.roles.workers.alive == 3 and status.online is not None)
-        producer.start()
-        job.until(lambda status: status.online.scaling.backups == 1)
-        job.until(lambda status: status.roles.workers.alive >= 4)
-        (tmp_path / "slow").unlink()
-        job.until(lambda status: status.online.scaling.backups == 0)
-        producer.seal()
-        ended = job.wait()
-    told = [str(event["why"]) for event in job.story if event["event"] == "backup"]
-    assert "worker-1 trains" in told[0] and "no worker is slow any more" in told[-1], told
-    assert ended.phase is JobPhase.FINISHED and online_day.miscounted(tmp_path, producer.appended) == 0

@@ -51,8 +51,7 @@ def stream_lines(state: OnlineState) -> list[str]:
         f"append to trained {duration(state.lag_p50_s)} at the median, {duration(state.lag_p99_s)} for 99%",
         f"traffic {state.arriving:,.0f}/s arrive, {state.trained:,.0f}/s trained{forecast}{capacity}{busy}",
     ]
-    backups = f", {scaling.backups} of them backups" if scaling.backups else ""
-    may = f"{scaling.fewest} to {scaling.most} workers{backups}" if scaling.fewest < scaling.most else "no traffic"
+    may = f"{scaling.fewest} to {scaling.most} workers" if scaling.fewest < scaling.most else "no traffic"
     lines.append(f"follows {may}: {state.why}")
     if expected.trouble:
         lines.append(f"forecast {expected.trouble}")

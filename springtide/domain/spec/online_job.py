@@ -169,8 +169,6 @@ class ScalingStatus:
 
     fewest: int = 1
     most: int = 1
-    backups: int = 0
-    """Additional workers that compensate for slow workers."""
     changes: int = 0
     """Number of scalings due to traffic."""
 

@@ -66,9 +66,6 @@ class OnlineNotes(msgspec.Struct, frozen=True):
     scalings: int = 0
     marks: dict[int, stragglers.SlowMark] = msgspec.field(default_factory=dict)
     slow: tuple[int, ...] = ()
-    backups: int = 0
-    """Backup workers wanted for slow workers; `added` of them are already among the job's workers."""
-    added: int = 0
     start_s: float | None = None
     """Clock seconds from the request for a worker to its first trained sample; None until observed."""
     unkept_why: str = ""
@@ -250,17 +247,10 @@ class OnlineAutoscaler:
         sure = capacity_model.full(works, self._batch)
         marks = stragglers.update_marks(self._notes.marks, paces, works, self._context.state.spec.stragglers, sure)
         self._notes = msgspec.structs.replace(self._notes, learned=learned, marks=marks)
-        found = stragglers.wanted_backups(marks, self._notes.backups)
-        if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
-            self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
-            held = self._fixed()
-            done = (
-                f"no backup, because {held}; other workers train its remaining share"
-                if held
-                else "added a backup worker"
-            )
-            why = f"{found.why}: {done}" if found.why else "no worker is slow any more, so no backups are needed"
-            self._context.log_event("backup", why=why, workers=0 if held else found.workers)
+        if (slow := stragglers.slow_workers(marks)) != self._notes.slow:
+            self._notes = msgspec.structs.replace(self._notes, slow=slow)
+            why = "; ".join(marks[rank].why for rank in slow) or "no worker is slow any more"
+            self._context.log_event("slow", why=why, workers=[f"worker-{rank}" for rank in slow])
 
     def _fixed(self) -> str:
         if not self._job.on:
@@ -297,7 +287,7 @@ class OnlineAutoscaler:
         works = self._streams.works(capacity_model.window_s(speedup), self._shape, at=now)
         view = OnlineView(
             at=now * speedup,
-            workers=max(rules.fewest, self._context.state.workers - self._notes.added),
+            workers=max(rules.fewest, self._context.state.workers),
             backlog=float(self._streams.backlog) * speedup,
             lag_s=self._streams.lag_s(now) * speedup,
             arrivals=arriving,
@@ -326,24 +316,20 @@ class OnlineAutoscaler:
             self._keep_workers(f"the scaling decision failed: {type(error).__name__}: {error}")
 
     def _act(self, scaling: Scaling, pausing: str) -> None:
-        rules, state, extra = self._rules(), self._context.state, self._notes.backups
+        rules, state = self._rules(), self._context.state
         before, self._scaling = self._scaling, scaling
         if scaling.alert and without_numbers(scaling.alert) != without_numbers(before.alert):
             self._context.log_event("alert", why=scaling.alert)
         elif before.alert and not scaling.alert:
             self._context.log_event("alert_over", why=scaling.why)
-        wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
-        room = max(0, wanted - scaling.workers)
+        wanted = min(rules.most, max(rules.fewest, scaling.workers))
         if wanted == state.workers or pausing:
-            short = f"; no room for {extra} backup workers: the limit is {rules.most} workers" if extra > room else ""
-            return self._keep_workers(
-                f"{scaling.why}{short}{f'; for now {pausing}' if wanted != state.workers else ''}"
-            )
-        self._why = why = scaling.why + (f"; {min(extra, room)} backups for slow workers" if extra and room else "")
+            return self._keep_workers(f"{scaling.why}{f'; for now {pausing}' if wanted != state.workers else ''}")
+        self._why = why = scaling.why
         try:
             self._context.record.book.check_group(wanted)
             self._context.apply(events.WorkersScaled(wanted, why))
-            self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=room)
+            self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1)
             self._context.is_news("online", "")  # the next reason is logged even if it is the same
             self._have_servers(wanted)
         except errors.BadInput as refused:
@@ -417,7 +403,6 @@ class OnlineAutoscaler:
             scaling=ScalingStatus(
                 fewest=fewest,
                 most=most,
-                backups=0 if held else min(self._notes.backups, self._notes.added),
                 changes=self._notes.scalings,
             ),
             totals=OnlineTotals(

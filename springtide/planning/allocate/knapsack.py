@@ -13,10 +13,6 @@ from springtide.domain.core.shape import ResourceBudget
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-POLISHED = 600
-"""Maximum total number of options for which `polish` tries pairs of changes. A wrong greedy choice costs most in small
-problems."""
-ROUNDS = 16
 LEAST_COST = 1e-12
 
 
@@ -118,41 +114,6 @@ def _best_step(options: KnapsackOptions, job: int, now: int, free: Floats) -> tu
     return float(options.scale[job] + np.log(ratio[best])), int(which[best])
 
 
-def polish(options: KnapsackOptions, limits: ResourceBudget, taken: Ints) -> Ints:
-    """Improve a solution by changing the options of two jobs at a time, as long as the value increases."""
-    jobs, width = options.cost.shape
-    if jobs * width > POLISHED or jobs == 0:
-        return taken
-    taken, worth, rows = taken.copy(), options.worth, np.arange(jobs)
-    for _ in range(ROUNDS):
-        more = options.takes - options.takes[:, rows, taken][:, :, None]
-        gain = np.where(np.isfinite(options.cost), worth - worth[rows, taken][:, None], -np.inf)
-        best = _best_pair(gain, more, np.array(limits.amounts) - options.used(taken))
-        if best is None:
-            break
-        for job, option in best:
-            taken[job] = option
-    return taken
-
-
-def _best_pair(gain: Floats, more: Floats, free: Floats) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the two changes with the largest joint gain that fit together. The second may be no change."""
-    jobs, width = gain.shape
-    flat, more = gain.ravel(), more.reshape(len(free), -1)
-    owner = np.repeat(np.arange(jobs), width)
-    best, found = 1e-12 * max(1.0, float(np.max(flat, initial=0.0))), None
-    for first in np.flatnonzero(np.isfinite(flat)):
-        fits = (more <= (free - more[:, first])[:, None]).all(axis=0) & (owner != owner[first])
-        together = np.where(fits, flat, -np.inf)
-        second = int(np.argmax(together))
-        if flat[first] + together[second] > best:
-            best, found = float(flat[first] + together[second]), (int(first), second)
-    if found is None:
-        return None
-    (one, other) = (divmod(at, width) for at in found)
-    return one, other
-
-
 RELATIVE_GAP = 1e-4
 """Relative distance from the optimum at which the exact solver stops."""
 OPTIMAL = 0
@@ -202,7 +163,6 @@ def allot(
     most = np.argmax(np.where(np.isfinite(options.cost), options.value, -np.inf), axis=1)
     if limits.fits(*options.used(most)):  # everything fits, so every job gets its best option
         return most, "greedy"
-    taken = polish(options, limits, taken)
     if exact_seconds > 0 and int(np.isfinite(options.cost).sum()) <= exact_options:
         best = solve(options, limits, seconds=exact_seconds)
         if best is not None and options.total(best) > options.total(taken):

@@ -15,8 +15,8 @@ from springtide.job.stragglers import (
     SlowMark,
     WorkerPaces,
     judge,
+    slow_workers,
     update_marks,
-    wanted_backups,
 )
 
 RULES = StragglerRules()
@@ -190,9 +190,6 @@ def test_after_the_cuts_nobody_holds_more_than_its_part_and_nobody_was_robbed(jo
         assert after >= min(before, rate * fair_s - 1)
 
 
-NOBODY = (0, "", ())
-
-
 def after(*windows, sure=None, alive=None):
     """Marks after these windows of paces."""
     marks = {}
@@ -209,26 +206,14 @@ HALF = {0: 100.0, 1: 102.0, 2: 45.0, 3: 98.0}
 EQUAL = {**HALF, 2: 100.0}
 
 
-def test_one_that_trains_half_of_what_its_peers_do_gets_a_backup_and_the_reason_names_it():
-    backups = wanted_backups(after(*[HALF] * SLOW_AFTER))
-    assert backups.workers == 1 and backups.slow == (2,)
-    assert "worker-2 trains 45 samples/s, 45% of its peers' median" in backups.why
+def test_equals_with_some_spread_are_not_slow():
+    assert slow_workers(after(*[{0: 100.0, 1: 90.0, 2: 110.0}] * 9)) == ()
+    assert slow_workers(after(*[{0: 100.0}] * 9)) == ()
 
 
-def test_equals_with_some_spread_get_none():
-    assert wanted_backups(after(*[{0: 100.0, 1: 90.0, 2: 110.0}] * 9)) == NOBODY
-    assert wanted_backups(after(*[{0: 100.0}] * 9)) == NOBODY
-
-
-def test_two_that_lack_a_worker_and_a_half_together_get_two():
-    marks = after(*[{0: 25.0, 1: 25.0, 2: 100.0, 3: 100.0, 4: 100.0, 5: 100.0}] * SLOW_AFTER)
-    assert wanted_backups(marks).workers == 2
-    assert wanted_backups(marks, before=1).workers == 1  # it is as near to one: none comes and goes for a hair
-
-
-def test_a_backup_stays_until_the_slow_one_is_near_its_peers_again_for_a_while():
+def test_a_mark_stays_until_the_slow_one_is_near_its_peers_again_for_a_while():
     nearly = {0: 100.0, 1: 100.0, 2: 80.0}
-    assert wanted_backups(after(*[nearly] * 9)) == NOBODY
+    assert slow_workers(after(*[nearly] * 9)) == ()
     marks = after(*[{**nearly, 2: 40.0}] * SLOW_AFTER, *[nearly] * 9)
     assert slow(marks) == {2}
     for _ in range(FAST_AFTER - 1):
@@ -249,7 +234,7 @@ def test_one_whose_batches_were_cut_short_or_that_had_nothing_to_do_stays_as_it_
     idle = {rank: pace for rank, pace in EQUAL.items() if rank != 2}
     for paces, sure in [(EQUAL, {0, 1, 3}), (idle, None), ({}, None), ({2: 100.0}, None)] * 5:
         marks = update_marks(marks, paces, range(4), RULES, sure)
-        assert wanted_backups(marks, before=1)[::2] == (1, (2,))
+        assert slow_workers(marks) == (2,)
 
 
 def test_one_that_nothing_is_heard_of_for_long_or_that_left_is_marked_no_longer():
@@ -262,9 +247,7 @@ def test_one_that_nothing_is_heard_of_for_long_or_that_left_is_marked_no_longer(
 
 
 def test_where_most_are_slow_it_is_not_them():
-    assert (
-        wanted_backups({0: SlowMark(slow=True, lacks=0.9), 1: SlowMark(slow=True, lacks=0.9), 2: SlowMark()}) == NOBODY
-    )
+    assert slow_workers({0: SlowMark(slow=True), 1: SlowMark(slow=True), 2: SlowMark()}) == ()
 
 
 WINDOWS = st.lists(
@@ -289,4 +272,4 @@ def test_no_mark_changes_more_often_than_its_windows_in_a_row_allow_or_in_a_wind
                 assert said or marks[rank] == SlowMark()  # or nothing was heard of it for long
                 assert not said or since[rank] >= (FAST_AFTER if rank in before else SLOW_AFTER)
                 since[rank] = 0
-        assert set(wanted_backups(marks).slow) in (set(), slow(marks))
+        assert set(slow_workers(marks)) in (set(), slow(marks))

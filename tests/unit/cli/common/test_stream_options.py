@@ -43,7 +43,7 @@ STATE = OnlineState(
     why="3 workers stay: 800 samples/s come",
     alert="cannot keep up: 5,000 samples/s come",
     expected=ForecastStatus(mean=1000.0, high=1200.0, why="like the last days"),
-    scaling=ScalingStatus(fewest=1, most=4, backups=1, changes=3),
+    scaling=ScalingStatus(fewest=1, most=4, changes=3),
     totals=OnlineTotals(hours=24.0, violation=0.026, lag_min=2204.0, down_min=1.5, worker_hours=242.0),
     stream=StreamCounts(late=7, corrupt=1, unkept=5, unkept_why="256 MiB are kept"),
 )
@@ -70,7 +70,7 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
     for said in (
         "lag 75 s of 20.0 min allowed, 12,345 samples waiting",
         "1,000/s forecast (at most 1,200)",
-        "1 to 4 workers, 1 of them backups: 3 workers stay",
+        "1 to 4 workers: 3 workers stay",
         "ALERT cannot keep up",
         "lag above the limit 2.60% of the time",
         "2,204 min",

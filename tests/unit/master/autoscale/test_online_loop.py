@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import types
-from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -286,37 +285,6 @@ def test_what_waits_too_long_breaks_the_promise(tmp_path, monkeypatch):
     assert state.totals.lag_min > 0 and state.totals.down_min == 0
 
 
-def test_a_slow_worker_gets_a_backup_and_loses_it_when_it_is_fast_again(tmp_path, monkeypatch):
-    world = World(tmp_path, monkeypatch, workers=3)
-    world.go(150, traffic=1000, paces={1: 30.0})
-    assert world.record.state.workers == 4 and world.online.status(world.now).scaling.backups == 1
-    why = next(fields["why"] for kind, fields in world.told if kind == "backup")
-    assert "worker-1 trains 30 samples/s" in why
-    world.arrive()
-    assert all(view.workers == 3 for view in world.views)
-    world.go(400, traffic=1000)
-    assert world.record.state.workers == 3 and world.online.status(world.now).scaling.backups == 0
-
-
-def test_a_slow_worker_of_a_job_whose_number_is_given_gets_no_backup_and_none_is_claimed(tmp_path, monkeypatch):
-    world = World(tmp_path, monkeypatch, workers=3, job=replace(ONLINE, on=False))
-    world.go(150, traffic=1000, paces={1: 30.0})
-    state = world.online.status(world.now)
-    assert (world.record.state.workers, state.scaling.backups, state.scaling.fewest, state.scaling.most) == (3, 0, 3, 3)
-    (told,) = [fields for kind, fields in world.told if kind == "backup"]
-    assert told["workers"] == 0 and "worker-1 trains 30 samples/s" in told["why"]
-    assert "no backup, because the number of workers was given (--workers, or --online off)" in told["why"]
-
-
-def test_a_backup_that_there_is_no_room_for_is_not_counted_and_said(tmp_path, monkeypatch):
-    most_are_there = replace(ONLINE, rules=replace(ONLINE.rules, fewest=3, most=3))
-    world = World(tmp_path, monkeypatch, workers=3, job=most_are_there)
-    world.go(150, traffic=1000, paces={1: 30.0})
-    state = world.online.status(world.now)
-    assert (world.record.state.workers, state.scaling.backups) == (3, 0)
-    assert "no room for 1 backup workers: the limit is 3 workers" in state.why
-
-
 def test_batches_that_were_cut_short_only_say_what_a_worker_can_do_at_least(world):
     world.go(40, traffic=60, pace=40.0, filled=0.2)
     assert world.views[-1].capacity[1] == pytest.approx(40, rel=0.1)  # steps were all alike: nothing better is known
@@ -404,3 +372,14 @@ def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypa
 def test_the_forecaster_is_let_go(world):
     asyncio.run(world.online.close())
     assert world.forecasts.trouble == "closed"
+
+
+def test_a_slow_worker_is_marked_and_named_until_it_is_fast_again(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, workers=3)
+    world.go(150, traffic=1000, paces={1: 30.0})
+    assert world.online.slow == (1,)
+    world.go(400, traffic=1000)
+    assert world.online.slow == ()
+    named, over = [fields for kind, fields in world.told if kind == "slow"]
+    assert named["workers"] == ["worker-1"] and "worker-1 trains 30 samples/s" in named["why"]
+    assert over["why"] == "no worker is slow any more"
