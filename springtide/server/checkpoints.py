@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from springtide import _native, errors
-from springtide.checkpoint.format.checkpoint_io import SegmentWriter
+from springtide.checkpoint.format.checkpoint_io import PIECE_BYTES, SegmentWriter
 from springtide.checkpoint.transfer.file_transfer import SegmentCopies
 from springtide.domain.model.checkpoints import SlotExtent
 from springtide.embedding.lookup.table_client import plain_spec
@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 BUSY_SHARE = 0.25  # share of one CPU that saving may use while nobody waits for the checkpoint
 REST_S = 0.002  # shortest sleep in seconds; shorter sleeps are added up until they reach it
-# bytes per piece; copying one takes half a millisecond, which is the longest time that serving waits
-PIECE_BYTES = 1 << 19
 WHOLE = sys.maxsize  # bytes per piece (no limit) while somebody waits for the checkpoint
 # increments after a full image; each slot adds 0 to 7 to this number, so that full images spread over time
 MOST_LINKS = 8
@@ -160,20 +158,11 @@ class SlotSaver:
                     file.take_back(slot)
 
     def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "WritePace") -> SlotExtent:
-        copy, cut = self._copy, since.cut if since else 0
-
-        def write(handle: int, at: int) -> _native.SlotCopy:
-            whole = False
-            while not whole:
-                with pace:
-                    whole = self._role.store.copy_slot(slot, cut, copy, WHOLE if pace.hurried else PIECE_BYTES)
-            written = False
-            while not written:
-                with pace:
-                    written = copy.write_on(handle, at, PIECE_BYTES)
-            return copy
-
-        return file.append(slot, write, since=since.number if since else 0)
+        cut, whole = since.cut if since else 0, False
+        while not whole:
+            with pace:
+                whole = self._role.store.copy_slot(slot, cut, self._copy, WHOLE if pace.hurried else PIECE_BYTES)
+        return file.append(slot, self._copy, since=since.number if since else 0, pace=pace)
 
     def _settle(self, base: int) -> None:
         self._chains |= {slot: chain for slot, chain in self._pending.items() if chain.number == base}

@@ -81,7 +81,7 @@ def test_another_format_is_refused_with_both_numbers(monkeypatch):
     monkeypatch.setattr(manifest, "FORMAT", 9)
     content = manifest.encode(made)
     monkeypatch.undo()
-    with pytest.raises(errors.BadInput, match=r"format 9, from another version .* this one reads 4"):
+    with pytest.raises(errors.BadInput, match=r"format 9, from another version .* this one reads 5"):
         manifest.decode(content)
 
 

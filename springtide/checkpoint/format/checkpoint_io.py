@@ -7,7 +7,8 @@ end of the process. After a crash of the machine, checksums reveal a torn file.
 import errno
 import os
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -198,10 +199,8 @@ def _number(name: str) -> int | None:
     return number_in(whole.removesuffix(".seg") + ".seg") if whole != name or name.endswith(".seg") else None
 
 
-WriteImage = Callable[[int, int], _native.SlotCopy]
-"""Writes the copy of a slot, without its identities, into the open file (first argument) at an offset (second)."""
-
-
+# bytes per piece; copying or writing one takes half a millisecond, which is the longest time that serving waits
+PIECE_BYTES = 1 << 19
 LEFT_FREE, OF_DISK = 64 << 20, 0.01  # space that checkpoints leave free: this many bytes, or this share of a small disk
 
 
@@ -225,9 +224,15 @@ class SegmentWriter:
         self._identities: dict[tuple[int, int], int] = {}
         """Offset of each set of identities in the file, by its number of bytes and its checksum."""
 
-    def append(self, slot: int, write: WriteImage, *, since: int = 0) -> SlotExtent:
-        """Append the image of a slot. `since` is the checkpoint on which an increment builds."""
-        copy, at = write(self._file, self.size), self.size
+    def append(
+        self, slot: int, copy: _native.SlotCopy, *, since: int = 0, pace: AbstractContextManager[None] | None = None
+    ) -> SlotExtent:
+        """Append the copy of a slot, in pieces between which `pace` may sleep. `since` is the checkpoint on which an
+        increment builds."""
+        at, written = self.size, False
+        while not written:
+            with pace or nullcontext():
+                written = copy.write_on(self._file, at, PIECE_BYTES)
         self.size += copy.size
         identities = copy.identities
         if identities not in self._identities:

@@ -17,7 +17,7 @@ from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.checkpoints import SlotExtent, Written
 from springtide.domain.model.tables import TableSpec
 
-FORMAT = 4
+FORMAT = 5
 """Version of the format. Raise it when a field or a slot image changes meaning. Other versions are rejected."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, length of the body
@@ -80,7 +80,7 @@ class ScriptStates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete checkpoint. In the file, the fields of `progress` and `scripts` are stored beside the other fields."""
+    """A complete checkpoint."""
 
     job: str
     run: str
@@ -162,10 +162,7 @@ def number_in(name: str) -> int | None:
 
 
 def encode(manifest: Manifest) -> bytes:
-    fields = msgspec.structs.asdict(manifest)
-    for part in (fields.pop("progress"), fields.pop("scripts")):
-        fields |= msgspec.structs.asdict(part)
-    body = msgspec.msgpack.encode(fields)
+    body = msgspec.msgpack.encode(manifest)
     return _HEAD.pack(_MAGIC, FORMAT, zlib.crc32(body), len(body)) + body
 
 
@@ -186,11 +183,7 @@ def decode(content: bytes) -> Manifest:
     if zlib.crc32(body) != checksum:
         raise errors.BadInput("the manifest is damaged: its checksum does not match")
     try:
-        progress = msgspec.msgpack.decode(body, type=SavedProgress)
-        scripts = msgspec.msgpack.decode(body, type=ScriptStates)
-        manifest = msgspec.structs.replace(
-            msgspec.msgpack.decode(body, type=Manifest), progress=progress, scripts=scripts
-        )
+        manifest = msgspec.msgpack.decode(body, type=Manifest)
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"the manifest cannot be read: {error}") from error
     check(manifest)

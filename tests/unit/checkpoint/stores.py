@@ -63,20 +63,14 @@ def save(
     with checkpoint_io.SegmentWriter(folder, life, number, run=run) as file:
         since = previous.number if previous else 0
         for slot in slots:
-            file.append(slot, image_of(from_, slot, cut), since=since)
+            file.append(slot, copy_of(from_, slot, cut), since=since)
         return file.close()
 
 
-def image_of(store, slot, cut=0):
-    """Writes the image of a slot where it is told to, as a `SegmentWriter` wants it."""
-
-    def write(file, at):
-        copy = _native.SlotCopy()
-        store.copy_slot(slot, cut, copy)
-        assert copy.write_on(file, at)
-        return copy
-
-    return write
+def copy_of(store, slot, cut=0):
+    copy = _native.SlotCopy()
+    store.copy_slot(slot, cut, copy)
+    return copy
 
 
 def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN, **more):

@@ -267,6 +267,7 @@ def test_a_large_slot_is_copied_and_written_piece_by_piece_with_rests_between_an
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(checkpoints, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(checkpoint_io, "PIECE_BYTES", 1000)
     monkeypatch.setattr(checkpoints, "REST_S", 0.0)
     ticks = itertools.count(0.0, 0.001)  # a busy machine would make some rests longer, and those after them unnecessary
     clock = types.SimpleNamespace(monotonic=lambda: next(ticks), thread_time=time.thread_time)

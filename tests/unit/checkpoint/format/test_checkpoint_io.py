@@ -217,7 +217,7 @@ def test_a_manifest_and_an_image_of_an_earlier_format_are_refused_with_both_numb
     stores.train(made, range(10), batch=(10, 0, 0, 10))
     content = bytearray(manifest.encode(stores.publish(tmp_path, 1, stores.save(made, tmp_path, 1))))
     content[8] = manifest.FORMAT - 1
-    with pytest.raises(errors.BadInput, match=r"format 3, from another version .* this one reads 4: use the version"):
+    with pytest.raises(errors.BadInput, match=r"format 4, from another version .* this one reads 5: use the version"):
         manifest.decode(bytes(content))
     image = bytearray(made.export_slot(0, 0))
     image[4] = 3
@@ -261,27 +261,27 @@ def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path):
 def test_a_file_has_no_name_before_it_is_whole(tmp_path):
     store = stores.store()
     with checkpoint_io.SegmentWriter(tmp_path, "server-0.0", 1, run=stores.RUN) as file:
-        file.append(0, stores.image_of(store, 0))
+        file.append(0, stores.copy_of(store, 0))
         assert names(tmp_path) == ["server-0.0-000001.run1.part"]
     assert names(tmp_path) == []
 
 
 def test_a_full_disk_is_an_error_with_its_number_and_leaves_nothing(tmp_path):
-    def full(fd, at):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with (
         pytest.raises(OSError, match="No space left"),
         checkpoint_io.SegmentWriter(tmp_path, "server-0.0", 1, run=stores.RUN) as file,
     ):
-        file.append(0, full)
+        file.append(0, types.SimpleNamespace(write_on=full))
     assert names(tmp_path) == []
 
 
 def test_the_store_says_what_the_system_says_when_it_cannot_write():
     store = stores.store()
     with open("/dev/full", "wb") as file, pytest.raises(OSError) as caught:
-        stores.image_of(store, 0)(file.fileno(), 0)
+        stores.copy_of(store, 0).write_on(file.fileno(), 0)
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -334,10 +334,10 @@ def test_checkpoints_leave_the_last_of_a_disk_to_the_journal(tmp_path, monkeypat
     store, disk = stores.store(), types.SimpleNamespace(f_blocks=1 << 20, f_frsize=4096, f_bavail=10_500)
     monkeypatch.setattr(checkpoint_io.os, "fstatvfs", lambda file: disk)
     with checkpoint_io.SegmentWriter(tmp_path, "server-0.0", 1, run=stores.RUN) as file:
-        file.append(0, stores.image_of(store, 0))
+        file.append(0, stores.copy_of(store, 0))
         disk.f_bavail = 10_400  # of a million: less than a hundredth
         with pytest.raises(
             OSError, match="No space left on device but 41M, which are reserved for the job's journal"
         ) as full:
-            file.append(1, stores.image_of(store, 1))
+            file.append(1, stores.copy_of(store, 1))
     assert full.value.errno == errno.ENOSPC and names(tmp_path) == []
