@@ -200,7 +200,7 @@ class HostedJob(LocalCluster):
         while True:
             self._platform = self.far
             self._agent = Agent(self._plan, self.files, self.far, masters=LocalPlatform(self.files), next_term=terms)
-            self._attending = asyncio.create_task(self._agent.run(self._look))
+            self._attending = asyncio.create_task(self._agent.run(self._on_status))
             try:
                 return await self._attending
             except asyncio.CancelledError:

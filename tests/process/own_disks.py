@@ -22,7 +22,7 @@ class Cluster(LocalCluster):
     async def _work(self):
         self._platform = Platform(self.files, self._hosts)
         self._agent = Agent(self._plan, self.files, self._platform)
-        return await self._agent.run(self._look)
+        return await self._agent.run(self._on_status)
 
 
 class Hosts:

@@ -97,7 +97,7 @@ def test_a_job_that_nobody_reads_still_drains_when_it_is_asked_to(tmp_path):
 
 def test_a_job_whose_keeper_fails_has_failed(tmp_path):
     class Broken(LocalCluster):
-        def _look(self, status):
+        def _on_status(self, status):
             raise ZeroDivisionError("a fault of its own")
 
     script = tmp_path / running.script(tmp_path, FOREVER)
