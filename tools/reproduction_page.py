@@ -19,7 +19,6 @@ from springtide.sim.world import parameters  # noqa: E402
 FOLDER = ROOT / "docs" / "reproduction"
 HEADS = ("figure", "what", "paper", "ours", "spread", "goal", "met", "seeds")
 GENERATED = "<!-- everything below is written by tools/reproduction_page.py -->\n"
-PICTURES = {"dlrover-rm": "fig", "herald": "herald-fig", "goldminer": "goldminer-fig", "kale": "kale-fig"}
 
 
 def page(run: dict[str, Any]) -> str:
@@ -36,7 +35,7 @@ def page(run: dict[str, Any]) -> str:
         "## Notes\n",
         "\n".join(dict.fromkeys(f"* {row['figure']}: {row['why']}" for row in run["rows"] if row["why"])) + "\n",
         "## Pictures\n",
-        "\n".join(_pictures(PICTURES[name])) + "\n",
+        "\n".join(_pictures(name)) + "\n",
     ]
     if name == "dlrover-rm":
         parts += [
@@ -66,11 +65,8 @@ def _figure(value: float | str | None) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _pictures(prefix: str) -> list[str]:
-    found = sorted(
-        FOLDER.glob(f"{prefix}*.png"), key=lambda path: int(path.stem.removeprefix(prefix).partition("-")[0])
-    )
-    return [f"![{path.stem.replace('-', ' ')}]({path.name})" for path in found]
+def _pictures(name: str) -> list[str]:
+    return [f"![{path.stem.replace('-', ' ')}]({path.name})" for path in sorted(FOLDER.glob(f"{name}-*.png"))]
 
 
 def _assumed() -> list[str]:
@@ -82,5 +78,5 @@ def _assumed() -> list[str]:
 
 
 if __name__ == "__main__":
-    for name in PICTURES:
-        (FOLDER / f"{name}.md").write_text(page(json.loads((FOLDER / f"{name}.json").read_text())))
+    for path in sorted(FOLDER.glob("*.json")):
+        path.with_suffix(".md").write_text(page(json.loads(path.read_text())))

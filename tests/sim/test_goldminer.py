@@ -198,6 +198,6 @@ def test_the_tiny_version_prints_and_draws(capsys, tmp_path, monkeypatch):
     assert all(keys <= set(one) for one in said["rows"])
     ours = {one["what"]: one["ours"] for one in said["rows"]}
     assert ours[f"{own}: JCT, min"] == ours["SRTF: JCT, min"]
-    for name in ("fig13", "fig14", "fig15-table5", "fig16-sensitivity"):
+    for name in ("002-fig-13", "002-fig-14", "002-table-5"):
         assert (tmp_path / f"goldminer-{name}.png").stat().st_size > 1000
     assert reproduction.VARIED_SEEDS >= 3

@@ -45,7 +45,7 @@ def test_a_file_of_ids_is_reproduced_alone_with_every_figure(stream_file, capsys
     assert {f"Fig. {number}" for number in (3, 4, 6, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20)} | {
         "Table 2"
     } <= figures
-    assert (tmp_path / "figures" / "herald-fig11.png").stat().st_size > 1000
+    assert (tmp_path / "figures" / "herald-004-fig-11.png").stat().st_size > 1000
 
 
 def test_ids_belong_to_herald_only(stream_file, capsys):

@@ -1,9 +1,10 @@
-"""Report a reproduction: rows with the paper's figure beside ours, printed as a table.
+"""Report a reproduction: rows with the paper's figure beside ours, as a table and as pictures.
 
-In: figures by seed. Out: `Row`s; `show` prints them. Next: `runner`.
+In: figures by seed. Out: `Row`s; `show` prints them, `draw` draws them. Next: `runner`.
 """
 
 import pathlib
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
@@ -12,7 +13,8 @@ import msgspec
 from rich import box as rich_box
 from rich import console, table
 
-from springtide_lab.charts import Bar
+from springtide_lab import charts
+from springtide_lab.charts import Bar, Panel
 
 NOT_IN_TEXT = "not in text"
 BENCHES = pathlib.Path(__file__).parents[3] / "docs" / "benchmarks"
@@ -132,14 +134,40 @@ def _figure(value: float | str | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-def bars_of(rows: Iterable[Row], label: Callable[[Row], str] = lambda row: row.what) -> list[Bar]:
-    """Return bars of the rows that have a value, with the paper's value if it is a number."""
+def draw(rows: Sequence[Row], name: str, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Draw a picture for each figure with three or more values: bars, with the paper's values where they are numbers.
+
+    Rows are of one kind if the text after the last colon of `what` is the same; each kind gets a panel. If no kind of a
+    paper's figure has three rows, all its rows share a panel.
+    """
+    paths = []
+    for figure in dict.fromkeys(one.figure for one in rows):
+        there = [one for one in rows if one.figure == figure]
+        kinds: dict[str, list[Row]] = {}
+        for one in there:
+            kinds.setdefault(one.what.rpartition(": ")[2], []).append(one)
+        panels = [
+            Panel(x=kind, bars=bars_of(some, lambda row: row.what.rpartition(": ")[0]))
+            for kind, some in kinds.items()
+            if len(some) > 2
+        ]
+        if not panels and "Fig." in figure:
+            panels = [Panel(bars=bars_of(there, lambda row: row.what))]
+        panels = [panel for panel in panels if len(panel.bars) > 2]
+        if panels:
+            words = re.sub(r"[^a-z0-9]+", "-", figure.lower()).strip("-")
+            height = sum(0.8 + 0.26 * len(panel.bars) for panel in panels)
+            paths.append(charts.draw(folder / f"{name}-{words}.png", panels, title=figure, size=(8, height)))
+    return paths
+
+
+def bars_of(rows: Iterable[Row], label: Callable[[Row], str]) -> list[Bar]:
     return [
         Bar(
             label(row),
             row.ours,
             *(row.spread or (row.ours, row.ours)),
-            paper=None if isinstance(row.paper, str) else row.paper,
+            None if isinstance(row.paper, str) else row.paper,
         )
         for row in rows
         if row.ours is not None

@@ -41,8 +41,6 @@ class Reproduced(NamedTuple):
     rows: list[Row]
     facts: dict[str, Any]
     """Sizes of the run that belong in its report, such as the number of jobs."""
-    draw: Callable[[pathlib.Path], list[pathlib.Path]]
-    """Function that draws the pictures into a folder and returns their paths."""
 
 
 class Paper(NamedTuple):
@@ -75,7 +73,7 @@ def run(name: str, options: ReproduceOptions, *, folder: pathlib.Path | None, as
     sizes = ", ".join(f"{value} {word}" for word, value in done.facts.items())
     report.show(done.rows, title=f"{name}: {len(seeds)} seeds, {sizes}{remark}")
     if folder is not None:
-        for path in done.draw(folder):
+        for path in report.draw(done.rows, name, folder):
             say(str(path))
     if as_json:
         facts = {"seeds": len(seeds), "quick": options.quick, "date": datetime.date.today().isoformat()}

@@ -47,8 +47,8 @@ def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
         Curve(at, [step.seen.trainer_cpu for step in taken], "trainer", ORANGE, "steps"),
     )
     speed = Curve(at, [step.seen.steps_per_s for step in taken], style="steps")
-    panels = (Panel(y="steps a second", curves=[speed], y_limits=(0, None)), Panel(x="seconds", y="CPUs", curves=cpus))
-    charts.draw(path, panels, size=(7, 5), stacked=True)
+    panels = (Panel(y="steps a second", curves=[speed]), Panel(x="seconds", y="CPUs", curves=cpus))
+    charts.draw(path, panels, size=(7, 5))
 
 
 CPU = 0.02

@@ -60,11 +60,11 @@ def draw(points: Sequence[OnlinePoint], path: pathlib.Path, *, lasts_s: float, s
     )
     lag = curve(lambda point: point.lag_s / 60, "", RED)
     panels = (
-        Panel(y="records a second", curves=traffic, y_limits=(0, None)),
-        Panel(y="workers", curves=workers, y_limits=(0, None)),
-        Panel(x="hours of the day", y="lag, minutes", curves=[lag], y_limits=(0, None), lines=(("y", slo_s / 60),)),
+        Panel(y="records a second", curves=traffic),
+        Panel(y="workers", curves=workers),
+        Panel(x="hours of the day", y="lag, minutes", curves=[lag], line=slo_s / 60),
     )
-    charts.draw(path, panels, size=(8, 7), stacked=True)
+    charts.draw(path, panels, size=(8, 7))
 
 
 PARTITIONS, BATCH, KEYS = 8, 64, 997

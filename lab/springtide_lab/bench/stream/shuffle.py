@@ -256,7 +256,6 @@ def draw(runs: Sequence[ShuffleReport], path: pathlib.Path) -> None:
         Panel(
             x="seconds",
             y=what,
-            y_limits=(0, None),
             curves=[
                 Curve(run.times.tolist(), values(run).tolist(), run.strategy, colour)
                 for run, colour in zip(runs, (GREY, ORANGE, BLUE), strict=True)
@@ -264,7 +263,7 @@ def draw(runs: Sequence[ShuffleReport], path: pathlib.Path) -> None:
         )
         for what, values in figures.items()
     ]
-    charts.draw(path, panels, size=(7, 7), stacked=True)
+    charts.draw(path, panels, size=(7, 7))
 
 
 STRATEGIES = ("none", "basic", "advanced")

@@ -8,7 +8,6 @@ import math
 import pathlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -269,18 +268,6 @@ def measured(job: TrueJob, shape: Shape, random: np.random.Generator, at: float 
     """Return a profile of 100 steps with the test bed's noise."""
     noise = tuple(np.exp(random.normal(0.0, WORLD.measured.noise, size=5)).tolist())
     return physics.profile(job, shape, physics.speed(job, shape), steps=100, at=at, noise=noise)
-
-
-def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
-    """Return minutes and steps per second by policy, for the plot of 000 Fig. 10."""
-    found = {}
-    for name in ("springtide", "es", "optimus"):
-        story = tell(job_of(MODELS["widedeep"], seed), name)
-        points = sorted(dict(story.speeds.get("job", [])).items())  # keep the last speed of each time
-        points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # extend to the end
-        steps = [pair for before, after in pairwise(points) for pair in ((before[0], before[1]), (after[0], before[1]))]
-        found[name] = [(at / 60, speed) for at, speed in steps]
-    return found
 
 
 SPEED_UP = {"widedeep": 0.73, "xdeepfm": 0.96}

@@ -14,7 +14,7 @@ from springtide.domain.spec.online_job import OnlineRules
 from springtide.planning.online.decision import ChangeEffect
 from springtide_lab.reproduce.kale import auc, world
 from springtide_lab.reproduce.kale.schemes import GRIDS, Clairvoyant, Ours, Outlooks
-from springtide_lab.reproduce.kale.world import CAPACITY, MOST, TICK_S, Array, Counts, TrafficDay
+from springtide_lab.reproduce.kale.world import CAPACITY, MOST, Array, TrafficDay
 
 SLO_S = 1200.0
 PROMISED = 0.026
@@ -83,15 +83,6 @@ def best(found: Array) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemeStory:
-    """One day of one scheme, by minute."""
-
-    traffic: Array
-    workers: Counts
-    lag_min: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """Results of all schemes on one kind of traffic."""
 
@@ -100,7 +91,6 @@ class Compared:
     figures: dict[tuple[str, str], Array] = field(default_factory=dict)
     """Figures by table and scheme, [days, 4]: violation, lag in min, downtime in min, worker-hours."""
     auc: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    stories: dict[tuple[str, str], SchemeStory] = field(default_factory=dict)
     tuned: dict[tuple[str, str], TunedScheme] = field(default_factory=dict)
     on_tuning_days: dict[str, Array] = field(default_factory=dict)
     """Our figures of table A on the days on which the settings of other schemes were chosen."""
@@ -125,10 +115,6 @@ def compare(kind: TrafficKind, curve: Sequence[float], *, most_settings: int | N
         after, days = kind.measured[0].warm, range(len(kind.measured))
         found.figures[table, scheme] = figures(done, days, after)
         found.auc[table, scheme] = [auc.of(done.lag_s(day)[after:], curve) for day in days]
-        minute = slice(after, None, round(60 / TICK_S))
-        found.stories[table, scheme] = SchemeStory(
-            traffic=kind.measured[0].rates[minute], workers=done.workers[minute, 0], lag_min=done.lag_s(0)[minute] / 60
-        )
 
     for table, doing in (("A", A), ("B", B)):
         for scheme in GRIDS if table == "A" else LIVE_TOO:
