@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 
 from springtide.sim import report
 
-BLUE, RED, GREY, ORANGE, GREEN = "#1f6fb4", "#c0392b", "#8c8c8c", "#e08a1e", "#4a9c5d"
+BLUE, RED, GREY, ORANGE = "#1f6fb4", "#c0392b", "#8c8c8c", "#e08a1e"
 
 
 class Curve(NamedTuple):
-    """A line; `style` is a matplotlib line style, or "steps" for a step function."""
+    """A line."""
 
     x: Sequence[float]
     y: Sequence[float]
-    label: str = ""
-    colour: str = BLUE
-    style: str = "-"
+    label: str
+    colour: str
 
 
 class Bar(NamedTuple):
@@ -41,8 +40,6 @@ class Panel:
     y: str = ""
     curves: Sequence[Curve] = ()
     bars: Sequence[Bar] = ()
-    line: float | None = None
-    """Position of a dotted horizontal line."""
 
 
 def draw(path: pathlib.Path, panels: Sequence[Panel], *, size: tuple[float, float], title: str = "") -> pathlib.Path:
@@ -54,11 +51,8 @@ def draw(path: pathlib.Path, panels: Sequence[Panel], *, size: tuple[float, floa
     for axis, panel in zip(axes.flat, panels, strict=True):
         axis.spines[["top", "right"]].set_visible(False)
         axis.set(xlabel=panel.x, ylabel=panel.y)
-        if panel.line is not None:
-            axis.axhline(panel.line, color=GREY, lw=1, ls=":")
         for curve in panel.curves:
-            style = {"drawstyle": "steps-post"} if curve.style == "steps" else {"linestyle": curve.style}
-            axis.plot(curve.x, curve.y, color=curve.colour, label=curve.label or None, lw=1.4, **style)
+            axis.plot(curve.x, curve.y, color=curve.colour, label=curve.label, lw=1.4)
         if panel.bars:
             _bars(axis, panel.bars)
         else:

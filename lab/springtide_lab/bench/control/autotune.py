@@ -6,7 +6,6 @@ planning loop chose over that of the best shape; both are measured again in alte
 
 import functools
 import pathlib
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,8 +78,7 @@ def tried(bounds: ShapeBounds) -> list[list[Shape]]:
 
 def bench(options: Options) -> report.Result:
     search = QUICK if options.quick else FULL
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         quota_job.clicks(folder)
         speeds = tried_all(folder, search)
         auto = found_alone(folder, search)

@@ -5,8 +5,6 @@ of the predicted throughput on held-out configurations. Readings are processed a
 """
 
 import math
-import pathlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -62,10 +60,10 @@ def bench(options: Options) -> report.Result:
     times = Times(settle_s=1.0, measure_s=3.0, window_s=1.5) if options.quick else Times(settle_s=2.0, measure_s=6.0)
     jobs = tried(quick=options.quick)
     taken: list[QuotaProfile] = []
-    with tempfile.TemporaryDirectory() as name:
-        quota_job.clicks(pathlib.Path(name))
+    with harness.scratch() as folder:
+        quota_job.clicks(folder)
         for some in harness.track("jobs of several shapes", jobs):
-            taken += quota_job.measured(pathlib.Path(name), [one.shape for one in some], times)
+            taken += quota_job.measured(folder, [one.shape for one in some], times)
     return judge([one for some in jobs for one in some], taken)
 
 

@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import json
 import pathlib
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -127,8 +126,7 @@ def until_over(status: Callable[[], JobStatus]) -> None:
 
 def bench(options: Options) -> report.Result:
     rounds, samples = (1, 30_000) if options.quick else (5, 80_000)
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         script = folder / "train.py"
         script.write_text(SCRIPT)
         spec = JobSpec(

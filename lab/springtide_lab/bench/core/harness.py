@@ -12,6 +12,7 @@ import platform
 import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,13 @@ def _cpu_name() -> str:
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[pathlib.Path]:
+    """Yield a folder that exists for the time of a `with` block."""
+    with tempfile.TemporaryDirectory(prefix="springtide-bench-") as name:
+        yield pathlib.Path(name)
 
 
 def track(label: str, items: Iterable[Item], *, total: int | None = None) -> Iterator[Item]:

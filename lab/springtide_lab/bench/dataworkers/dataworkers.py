@@ -8,7 +8,6 @@ import contextlib
 import functools
 import os
 import pathlib
-import tempfile
 from concurrent import futures
 from typing import Any
 
@@ -30,7 +29,7 @@ def bench(options: Options) -> report.Result:
     seconds, rounds = (0.2, 1) if options.quick else (1.2, 3)
     sizes = SIZES | ({"batch": 256, "samples": 256 * 12} if options.quick else {})
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(harness.scratch())
         with futures.ThreadPoolExecutor() as pool:  # in parallel, because importing torch takes seconds
             ways = (OURS, DATASET)
             starting = {way: pool.submit(trainer, stack, way, folder / way, cores, sizes) for way in ways}
@@ -87,7 +86,7 @@ def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str,
     """
     seconds, rounds = (0.3, 2) if options.quick else (0.7, 5)
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(harness.scratch())
         with futures.ThreadPoolExecutor() as pool:
             begun = {way: pool.submit(trainer, stack, way, folder, cores, CHEAP) for way in ("auto", "off")}
             sides = {way: one.result() for way, one in begun.items()}

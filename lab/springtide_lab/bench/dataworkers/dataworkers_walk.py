@@ -1,13 +1,12 @@
 """Reproduce Fig. 13 of GoldMiner with real processes: tune a job's data workers, decision by decision.
 
 In: a trainer and data workers in control groups (walk_process.py), and a job's own tuner with a shorter interval. Out:
-the sequence of decisions, a picture of it, and the final speed against a trainer that never waits for data
+the sequence of decisions, and the final speed against a trainer that never waits for data
 (`walk_vs_ideal`).
 """
 
 import contextlib
 import os
-import pathlib
 import time
 from collections.abc import Sequence
 from concurrent import futures
@@ -24,11 +23,9 @@ from springtide.planning.dataworkers.observation import Cores, StageCores, Train
 from springtide.planning.dataworkers.tuning_rules import TuningPhase
 from springtide.platforms.local import process_group
 from springtide.telemetry.host.control_groups import ControlGroup
-from springtide_lab import charts
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, peers, report
 from springtide_lab.bench.dataworkers.text_clicks import LogLines
-from springtide_lab.charts import BLUE, ORANGE, Curve, Panel
 
 
 class TunedStep(NamedTuple):
@@ -37,18 +34,6 @@ class TunedStep(NamedTuple):
     at: float
     seen: FeedSeen
     why: str
-
-
-def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
-    at = [step.at for step in taken]
-    feeding = [step.seen.last.workers * step.seen.last.cpu for step in taken]
-    cpus = (
-        Curve(at, feeding, "data workers", BLUE, "steps"),
-        Curve(at, [step.seen.trainer_cpu for step in taken], "trainer", ORANGE, "steps"),
-    )
-    speed = Curve(at, [step.seen.steps_per_s for step in taken], style="steps")
-    panels = (Panel(y="steps a second", curves=[speed]), Panel(x="seconds", y="CPUs", curves=cpus))
-    charts.draw(path, panels, size=(7, 5))
 
 
 CPU = 0.02
@@ -209,8 +194,6 @@ def bench(options: Options) -> report.Result:
     step_s = batch_s / (WORKERS_NEEDED * TRAINER_CPU * CPU)
     with WalkProcesses(step_s=step_s, trainer_cpu=TRAINER_CPU, cpus=CPUS) as crew:
         taken = walk(crew, every_s, most=6 if options.quick else MOST_STEPS)
-    drawn = options.folder / "dataworkers-walk.png"
-    draw(taken, drawn)
     first, last = taken[0].seen, taken[-1].seen
     best = ideal(taken)
     return report.Result(
@@ -236,7 +219,6 @@ def bench(options: Options) -> report.Result:
             f"the device is a wait of {1e3 * step_s:.1f} ms a step, so that {WORKERS_NEEDED:g} data workers of "
             f"{TRAINER_CPU:g} CPUs would just feed it",
             *(f"{one.at:.0f} s: {one.why}" for one in taken),
-            f"picture: {drawn}",
         ),
         details={
             "cpu": CPU,

@@ -5,7 +5,6 @@ started again with healthy servers. Out: seconds below 90% of the full rate (`de
 """
 
 import pathlib
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,15 +69,12 @@ def started(folder: pathlib.Path, sizes: HotServerSizes, rules: CheckpointRules,
 
 
 def ours(sizes: HotServerSizes) -> HotServerRun:
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         with started(folder, sizes, CheckpointRules(every_s=jobs.EVERY_S), guarded=True) as job:
             full = full_rate(job, folder, sizes)
             since = throttle(job)
             ended = until_done(job, folder, since, round(full * sizes.work_s))
             told = [event for event in job.story if event["event"] == "decision" and VICTIM in str(event["what"])]
-            job.stop("measured")
-            job.wait()
         noticed = [at - since for event in told if (at := float(str(event["at"]))) > since]
         below_s = rescale.seconds_below(jobs.merged(folder), since, ended, full)
     return HotServerRun(full=full, below_s=below_s, took_s=ended - since, noticed_s=min(noticed, default=0.0))
@@ -89,8 +85,7 @@ def stop_restart(sizes: HotServerSizes, *, notice_s: float, more_s: float) -> Ho
 
     `more_s` is the extra time of a restart on a cluster, in seconds.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         with started(folder, sizes, CheckpointRules(every_s=jobs.EVERY_S), guarded=False) as job:
             full = full_rate(job, folder, sizes)
             since = throttle(job)
@@ -98,8 +93,6 @@ def stop_restart(sizes: HotServerSizes, *, notice_s: float, more_s: float) -> Ho
             again = jobs.stop_job(job)
         with started(folder, sizes, again, guarded=False) as job:
             ended = until_done(job, folder, since, round(full * sizes.work_s))
-            job.stop("measured")
-            job.wait()
         below_s = rescale.seconds_below(jobs.merged(folder), since, ended, full)
     return HotServerRun(full=full, below_s=below_s + more_s, took_s=ended - since + more_s, noticed_s=notice_s)
 

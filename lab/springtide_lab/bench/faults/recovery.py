@@ -7,7 +7,6 @@ two heartbeat periods. It can be negative, because the agent notices the end of 
 import itertools
 import pathlib
 import statistics
-import tempfile
 import time
 
 from springtide.data import shards
@@ -24,13 +23,12 @@ WORKERS, ROWS, DIM, IDS = 4, 1000, 4, 1
 def bench(options: Options) -> report.Result:
     kills, pause_s = (1, 0.005) if options.quick else (7, 0.02)
     spec = JobSpec(name="recovery", workers=WORKERS, relaunches=1000, backoff_s=0.0)
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        with jobs.prepared(folder, jobs.SCRIPT, [folder, ROWS, DIM, IDS, pause_s], spec) as job:
-            victims = [f"worker-{1 + kill % (WORKERS - 1)}" for kill in range(kills)]
-            seconds = [one(job, folder, victim) for victim in harness.track("kill -9 of a worker", victims)]
-            job.stop("measured")
-            job.wait()
+    with (
+        harness.scratch() as folder,
+        jobs.prepared(folder, jobs.SCRIPT, [folder, ROWS, DIM, IDS, pause_s], spec) as job,
+    ):
+        victims = [f"worker-{1 + kill % (WORKERS - 1)}" for kill in range(kills)]
+        seconds = [one(job, folder, victim) for victim in harness.track("kill -9 of a worker", victims)]
     return judge(seconds, spec)
 
 

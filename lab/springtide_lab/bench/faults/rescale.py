@@ -7,7 +7,6 @@ against a real stop, start and restore.
 import functools
 import itertools
 import pathlib
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,8 +64,7 @@ class Span:
 
 def bench(options: Options) -> report.Result:
     sizes = RescaleSizes(5_000, 2.0) if options.quick else RescaleSizes(400_000, 15.0)
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         arguments = [folder, sizes.rows, DIM]
         rules = CheckpointRules(every_s=jobs.EVERY_S)
         with jobs.warmed_up() as warm, jobs.prepared(folder, jobs.SCRIPT, arguments, spec(2, rules), warm=warm) as job:

@@ -7,7 +7,6 @@ checkpoints' URL is dropped from the page cache. Out: `memory_vs_storage`, from 
 import os
 import pathlib
 import statistics
-import tempfile
 import time
 
 from springtide.domain.model.checkpoints import CheckpointRules
@@ -25,18 +24,15 @@ PATIENCE_S = 300.0  # on a busy machine the table alone takes a minute
 def bench(options: Options) -> report.Result:
     rows, kills = (20_000, 2) if options.quick else (400_000, 6)
     seconds: dict[str, list[float]] = {"memory": [], "storage": []}
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         rules = CheckpointRules(every_s=2.0, url=f"file://{folder / 'storage'}", upload_every_s=1.0)
         spec = JobSpec(
             name="restore", servers=2, workers=1, relaunches=1000, backoff_s=0.0, heartbeat_s=0.5, checkpoints=rules
         )
-        with jobs.prepared(folder, jobs.SCRIPT, [name, rows, DIM], spec) as job:
+        with jobs.prepared(folder, jobs.SCRIPT, [folder, rows, DIM], spec) as job:
             for source in harness.track("kill -9 of a server", ["memory", "storage"] * (kills // 2)):
                 seconds[source].append(one(job, folder, source))
             saved = largest(job)
-            job.stop("measured")
-            job.wait()
     return judge(seconds, rows, saved)
 
 

@@ -8,7 +8,6 @@ whose workers have equal parts of the data.
 import contextlib
 import pathlib
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -166,12 +165,10 @@ def healthy_pace(times: Sequence[Sequence[float]], since: float, until: float) -
 
 def tried_pace(kind: str) -> float:
     """Measure the batches per second of one worker alone at its full quota; a model's cost depends on the machine."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name) / "job"
-        with under_way(folder, kind, 1_000_000, workers=1) as job:
-            since = time.monotonic() + WARM_S
-            job.until(lambda _: time.monotonic() > since + TRY_S)
-            return measured_pace(trained(folder, workers=1)[0], since, since + TRY_S)
+    with harness.scratch() as scratch, under_way(scratch / "job", kind, 1_000_000, workers=1) as job:
+        since = time.monotonic() + WARM_S
+        job.until(lambda _: time.monotonic() > since + TRY_S)
+        return measured_pace(trained(scratch / "job", workers=1)[0], since, since + TRY_S)
 
 
 TARGET = 1.15
@@ -221,8 +218,8 @@ def equal_parts(case: StragglerCase, batches: int) -> StragglerRun:
     """Run four jobs of one worker each, so that every worker trains a fixed part of the data."""
     harness.say(f"{case}: equal parts")
     part = batches // WORKERS
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as entered:
-        folders = [pathlib.Path(name) / f"part-{rank}" for rank in range(WORKERS)]
+    with harness.scratch() as scratch, contextlib.ExitStack() as entered:
+        folders = [scratch / f"part-{rank}" for rank in range(WORKERS)]
         parts = [entered.enter_context(started(folder, case.kind, part, workers=1)) for folder in folders]
         for rank, (job, folder) in enumerate(zip(parts, folders, strict=True)):
             until_ready(job, folder, workers=1)
@@ -290,8 +287,8 @@ def model_case(case: StragglerCase, sizes: StragglerSizes) -> StragglerOutcome:
 
 def one(case: StragglerCase, batches: int, *, even_s: float) -> StragglerRun:
     harness.say(f"{case}: ours")
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name) / "job"
+    with harness.scratch() as scratch:
+        folder = scratch / "job"
         with under_way(folder, case.kind, batches) as job:
             began = time.monotonic()
             time.sleep(even_s)

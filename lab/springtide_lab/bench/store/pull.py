@@ -9,9 +9,7 @@ import concurrent.futures
 import contextlib
 import datetime
 import functools
-import pathlib
 import socket
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +59,7 @@ def tls(options: Options) -> report.Result:
     """
     sizes, seconds, rounds = sizes_of(options)
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(harness.scratch())
         credentials.lay_out(credentials.make("bench", at=datetime.datetime.now(datetime.UTC)), folder)
         ways = {}
         for name, kind, secured in (

@@ -8,8 +8,6 @@ import contextlib
 import functools
 import itertools
 import os
-import pathlib
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -43,8 +41,8 @@ def measure(*, quick: bool, notes: list[str]) -> dict[int, harness.Rounds]:
     rows = 5_000 if quick else 100_000
     drawn = id_streams.zipf_batches(7, batches=8 if quick else 256, tables=TABLES, rows=rows, batch=BATCH)
     before = torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as folder:
-        file = pathlib.Path(folder) / "ids"
+    with harness.scratch() as folder:
+        file = folder / "ids"
         drawn.tofile(file)
         batches = [torch.from_numpy(batch.T.copy()) for batch in drawn]
         seconds = 0.05 if quick else 0.5

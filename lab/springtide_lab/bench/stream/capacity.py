@@ -10,7 +10,6 @@ import itertools
 import pathlib
 import random
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from statistics import median, quantiles
@@ -55,8 +54,7 @@ NAMES = {
 def bench(options: Options) -> report.Result:
     wanted = QUICK if options.quick else FULL
     taken: dict[SyncMode, list[Round]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         quota_job.clicks(folder)
         for sync, numbers in wanted.items():
             # in bsp every shape gets its own job, because a new group resumes from a checkpoint, which takes long here

@@ -1,11 +1,10 @@
 """Replay a day of traffic in five minutes to a real online job, which scales its workers by forecast and measurement.
 
 In: a generated day, and the seven days before it as history; workers with a quota of part of a core. Out: the figures
-of Kale's section 4.1, a picture, and whether every record was trained exactly once.
+of Kale's section 4.1, points of the day, and whether every record was trained exactly once.
 """
 
 import pathlib
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,10 +24,8 @@ from springtide.platforms.local import process_group
 from springtide.rpc.messages.types import JobStatus
 from springtide.telemetry.events import read_points
 from springtide.testing.cluster import LocalCluster
-from springtide_lab import charts
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report
-from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, RED, Curve, Panel
 from springtide_lab.reproduce.kale import world
 
 
@@ -38,33 +35,6 @@ def day_shares(seed: int) -> Callable[[float], float]:
     values = np.concatenate([day.past, day.steps]) / day.rates.max()
     midnight = len(values) - world.DAY
     return lambda at: float(np.interp(midnight + at * world.DAY, np.arange(len(values)) + 0.5, values))
-
-
-def draw(points: Sequence[OnlinePoint], path: pathlib.Path, *, lasts_s: float, slo_s: float) -> None:
-    began = points[0].at if points else 0.0
-
-    def curve(value: Callable[[OnlinePoint], float | None], label: str, colour: str, style: str = "-") -> Curve:
-        known = [((point.at - began) * 24 / lasts_s, y) for point in points if (y := value(point)) is not None]
-        return Curve([hour for hour, _ in known], [y for _, y in known], label, colour, style)
-
-    traffic = (
-        curve(lambda point: point.arriving, "came", BLUE),
-        curve(lambda point: point.trained, "trained", GREEN),
-        curve(lambda point: point.forecast, "forecast", ORANGE, "--"),
-        curve(lambda point: point.high, "at most", ORANGE, ":"),
-        curve(lambda point: point.capacity, "workers could train", GREY, "steps"),
-    )
-    workers = (
-        curve(lambda point: point.wanted, "wanted", ORANGE, "steps"),
-        curve(lambda point: point.workers, "there", GREEN, "steps"),
-    )
-    lag = curve(lambda point: point.lag_s / 60, "", RED)
-    panels = (
-        Panel(y="records a second", curves=traffic),
-        Panel(y="workers", curves=workers),
-        Panel(x="hours of the day", y="lag, minutes", curves=[lag], line=slo_s / 60),
-    )
-    charts.draw(path, panels, size=(8, 7))
 
 
 PARTITIONS, BATCH, KEYS = 8, 64, 997
@@ -240,20 +210,15 @@ def bench(options: Options) -> report.Result:
     if why := process_group.why_not():
         raise errors.BadInput(f"this benchmark needs CPU quotas: {why}")
     lasts_s = QUICK_S if options.quick else DAY_LASTS_S
-    with tempfile.TemporaryDirectory(prefix="springtide-online-") as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         pace = one_worker(folder / "one")
         harness.say(f"one worker of {CPU:g} cores trains {pace:,.0f} records a second; the day begins")
         status, points, wrong = play(folder / "day", peak=PEAK * pace, lasts_s=lasts_s)
     assert status.online is not None
-    drawn = options.folder / "online.png"
-    draw(points, drawn, lasts_s=lasts_s, slo_s=status.online.slo_lag_s)
-    return told(status.online, points, wrong, pace, str(drawn), lasts_s)
+    return told(status.online, points, wrong, pace, lasts_s)
 
 
-def told(
-    state: OnlineState, points: Sequence[OnlinePoint], wrong: int, pace: float, drawn: str, lasts_s: float
-) -> report.Result:
+def told(state: OnlineState, points: Sequence[OnlinePoint], wrong: int, pace: float, lasts_s: float) -> report.Result:
     adequate = MOST * state.totals.hours
     off = [abs(point.forecast - point.arriving) for point in points if point.forecast is not None]
     came = [point.arriving for point in points if point.forecast is not None]
@@ -288,7 +253,6 @@ def told(
             f"one worker of {CPU:g} cores trains {pace:,.0f}/s; {state.stream.records:,} records came, peak "
             f"{max((point.arriving for point in points), default=0.0):,.0f}/s; the forecast for now was "
             f"{sum(off) / max(sum(came), 1e-9):.1%} off",
-            f"picture: {drawn}",
         ),
         details={"points": points},
     )

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -177,8 +176,7 @@ class ShuffleProcesses:
         self._open.close()
 
     def run(self, scene: Scene, strategy: str) -> ShuffleReport:
-        with tempfile.TemporaryDirectory(prefix="springtide-shuffle-") as place:
-            folder = pathlib.Path(place)
+        with harness.scratch() as folder:
             create(folder / "log", LogSettings(partitions=scene.partitions)).close()
             self._prepare(scene, strategy, folder)
             began, log = time.time() + START_S, str(folder / "log")

@@ -7,7 +7,6 @@ In: a real Kafka broker and a log on disk with the same records, against a bare 
 import contextlib
 import functools
 import pathlib
-import tempfile
 from collections.abc import Mapping
 
 from springtide.data.stream.log.layout import LogSettings
@@ -29,7 +28,7 @@ def bench(options: Options) -> report.Result:
     lack = kafka_broker.missing()
     measured: dict[str, harness.Rounds] = {}
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="springtide-stream-")))
+        folder = stack.enter_context(harness.scratch())
         broker = None
         if not lack:
             harness.say("starting a Kafka broker")

@@ -7,7 +7,6 @@ In: WideDeep, or xDeepFM, on a generated click log, with several seeds. Out: `au
 import math
 import pathlib
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -93,8 +92,7 @@ def xdeepfm(options: Options) -> report.Result:
 def compare(options: Options, model: str) -> report.Result:
     seeds, samples = (range(2), 60_000) if options.quick else (range(5), demo.SAMPLES)
     found: dict[str, list[Trained]] = {"undisturbed": [], "disturbed": []}
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         demo.log(samples, folder=folder / "clicks")
         for seed in harness.track("seeds", seeds):
             for kind in list(found) if seed % 2 == 0 else reversed(list(found)):

@@ -6,8 +6,6 @@ goal is that two workers and three workers train the same model to the bit. Desi
 
 import functools
 import json
-import pathlib
-import tempfile
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -110,8 +108,7 @@ def judge(measured: harness.Rounds, models: Mapping[str, Collection[str]]) -> re
 def trained(way: str, *, workers: int, steps: int) -> list[dict[str, Any]]:
     """Run one job to its end; return each worker's report."""
     spec = JobSpec(name="reduction", workers=workers, servers=1, sync="bsp", checkpoints=CheckpointRules(every_s=600.0))
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
+    with harness.scratch() as folder:
         with jobs.prepared(folder, SCRIPT, [folder, way, BATCH, steps, WARM], spec) as job:
             jobs.finished(job)
         return [json.loads((folder / f"told-{rank}").read_text()) for rank in range(workers)]

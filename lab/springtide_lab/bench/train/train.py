@@ -7,8 +7,6 @@ train_torchrec.py.
 
 import contextlib
 import functools
-import pathlib
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,7 +90,7 @@ def torchrec(
     notes: list[str],
 ) -> dict[str, harness.Measure]:
     drawn = id_streams.zipf_batches(7, batches=sizes["batches"], tables=TABLES, rows=sizes["rows"], batch=BATCH)
-    file = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "ids"
+    file = stack.enter_context(harness.scratch()) / "ids"
     drawn.tofile(file)
     loop = {**sizes, **LAYERS, "file": str(file), "shape": drawn.shape}
     sides: dict[str, harness.Measure] = {}

@@ -1,5 +1,3 @@
-import pathlib
-
 import numpy as np
 import torch
 
@@ -62,9 +60,3 @@ def test_a_batch_of_clicks_is_the_same_whoever_makes_it() -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert first["places"].shape == (LogLines.BATCH, LogLines.WORDS + len(LogLines.CROSSES))
     assert torch.equal(first["ids"][first["places"]].flatten().unique(), first["ids"])
-
-
-def test_the_walk_can_be_drawn(tmp_path: pathlib.Path) -> None:
-    taken = dataworkers_walk.walk(Paper(), 1e-3, most=4)
-    dataworkers_walk.draw(taken, tmp_path / "walk.png")
-    assert (tmp_path / "walk.png").stat().st_size > 1000

@@ -37,7 +37,7 @@ def test_the_figures_are_those_of_the_job_beside_as_many_workers_all_day():
     point = OnlinePoint(
         at=0.0, arriving=100.0, trained=90.0, lag_s=0.0, backlog=0.0, workers=1, wanted=1, forecast=110.0, high=120.0
     )
-    result = online_day.told(state, [point], 0, 500.0, "x.png", 300.0)
+    result = online_day.told(state, [point], 0, 500.0, 300.0)
     goals = {goal.id: goal for goal in result.goals}
     assert goals["online_violation"].met and goals["online_lost_or_repeated"].met
     assert goals["online_worker_hours_vs_adequate"].value == pytest.approx(48 / (4 * 24))
