@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 // Statistics are declared as a list of names. Macros turn the list into struct fields and Python dicts.
 #define SPRINGTIDE_FIGURE(name) uint64_t name = 0;
@@ -87,30 +88,53 @@ struct BatchRange {
   uint64_t count = 0;
 };
 
-// Invalid argument. springtide.errors.BadInput.
-struct BadInput : std::runtime_error {
-  using std::runtime_error::runtime_error;
+// A text of strings and numbers.
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::string text;
+  const auto add = [&](const auto& part) {
+    if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(part)>>) {
+      text += std::to_string(part);
+    } else {
+      text += part;
+    }
+  };
+  (add(parts), ...);
+  return text;
+}
+
+// An error that Python gets as this class of springtide.errors. The parts of its message are strings and numbers,
+// passed by value: otherwise the counter of a loop that may throw could not stay in a register.
+struct Error : std::runtime_error {
+  template <class... Parts>
+  explicit Error(Parts... parts) : std::runtime_error(concat(parts...)) {}
+  virtual const char* python_class() const = 0;
 };
-// A push with NaN or infinity; nothing was applied. springtide.errors.NonFiniteGradient.
-struct NonFinite : BadInput {
-  using BadInput::BadInput;
-};
-// A slot had already applied a part of the push's batches, so nothing was applied to it.
-// springtide.errors.PartlyApplied.
-struct PartlyApplied : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-// A peer that cannot be reached, disconnected or broke the protocol. springtide.errors.ServerUnreachable.
-struct PeerLost : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-// The bsp group was re-formed, and the sender of this frame does not know it. springtide.errors.GroupChanged.
-struct GroupChanged : PeerLost {
-  using PeerLost::PeerLost;
-};
-// A slot that the addressed server does not own. springtide.errors.WrongOwner.
-struct WrongOwner : std::runtime_error {
-  using std::runtime_error::runtime_error;
+#define SPRINGTIDE_ERROR(Name, Base, python)                     \
+  struct Name : Base {                                           \
+    using Base::Base;                                            \
+    const char* python_class() const override { return python; } \
+  }
+SPRINGTIDE_ERROR(BadInput, Error, "BadInput");               // invalid argument
+SPRINGTIDE_ERROR(NonFinite, BadInput, "NonFiniteGradient");  // a push with NaN or infinity; nothing was applied
+SPRINGTIDE_ERROR(PartlyApplied, Error, "PartlyApplied");     // a slot has a part of the push's batches already
+SPRINGTIDE_ERROR(PeerLost, Error, "ServerUnreachable");      // unreachable, gone, or against the protocol
+SPRINGTIDE_ERROR(GroupChanged, PeerLost, "GroupChanged");    // the bsp group was re-formed, unknown to the sender
+SPRINGTIDE_ERROR(HandshakeRefused, PeerLost, "ServerUnreachable");  // by the peer, or by us: a retry would not help
+SPRINGTIDE_ERROR(WrongOwner, Error, "WrongOwner");                  // a slot that the addressed server does not own
+SPRINGTIDE_ERROR(PortTaken, Error, "PortTaken");                    // another process listens on this address
+
+template <class Thrown, class... Parts>
+[[gnu::always_inline]] inline void throw_if(bool wrong, const Parts&... parts) {
+  if (wrong) [[unlikely]]
+    throw Thrown(parts...);
+}
+
+// Base of classes that are neither copied nor moved.
+struct NoCopy {
+  NoCopy() = default;
+  NoCopy(const NoCopy&) = delete;
+  NoCopy& operator=(const NoCopy&) = delete;
 };
 
 }  // namespace springtide

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstring>
-#include <string>
 
 #include "base/types.h"
 
@@ -69,10 +68,8 @@ std::span<const uint8_t> run(std::span<const uint8_t> payload, std::span<const i
                              std::span<const int64_t> ends, size_t i) {
   const int64_t start = starts[i];
   const int64_t end = ends[i];
-  if (start < 0 || end < start || static_cast<uint64_t>(end) > payload.size()) {
-    throw BadInput("record " + std::to_string(i) + " is at bytes " + std::to_string(start) + " to " +
-                   std::to_string(end) + " of " + std::to_string(payload.size()));
-  }
+  throw_if<BadInput>(start < 0 || end < start || static_cast<uint64_t>(end) > payload.size(), "record ", i,
+                     " is at bytes ", start, " to ", end, " of ", payload.size());
   return payload.subspan(static_cast<size_t>(start), static_cast<size_t>(end - start));
 }
 

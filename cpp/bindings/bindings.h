@@ -1,4 +1,4 @@
-// Shared by the binding files: array types that are never converted silently, and one bind function per file.
+// Shared by the binding files: arrays as arguments and results, and one bind function per file.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,20 +13,21 @@
 #include "base/types.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
-// Every array argument is bound with .noconvert(). Otherwise nanobind could pass a converted copy of an output array,
-// and the caller's array would stay empty.
-template <class T>
-using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using KeyArray = Array<const int64_t>;
-using TableArray = Array<const uint16_t>;
-using ByteArray = Array<const uint8_t>;
-using FloatArray = Array<float>;
-using ConstFloatArray = Array<const float>;
+using NoGil = nb::call_guard<nb::gil_scoped_release>;  // for calls that touch no Python object
 
-template <class T>
-std::span<const T> span_of(const Array<const T>& values) {
-  return {values.data(), values.size()};
+// Arguments that are arrays; see the caster below.
+using KeyArray = std::span<const int64_t>;
+using TableArray = std::span<const uint16_t>;
+using ByteArray = std::span<const uint8_t>;
+using FloatArray = std::span<const float>;
+
+// Calls `work` without the GIL.
+template <class Work>
+auto released(const Work& work) {
+  nb::gil_scoped_release release;
+  return work();
 }
 
 // Hands a vector's memory to NumPy without a copy, in rows of `width` if that is not 0.
@@ -75,3 +76,22 @@ void bind_schedule(nb::module_& m);  // Scheduler, Scheduled, CachePlan
 void bind_cache(nb::module_& m);     // CachedBackend, VersionedBackend
 void bind_payload(nb::module_& m);   // payloads of data workers
 void bind_records(nb::module_& m);   // distinct integers, envelopes, Kafka messages
+
+namespace nanobind::detail {
+
+// A NumPy array as a span. The array is used in place and never converted: a converted copy of an output array would
+// leave the caller's array empty.
+template <class T>
+  requires std::is_arithmetic_v<T>
+struct type_caster<std::span<T>> {
+  using Array = type_caster<ndarray<T, ndim<1>, c_contig, device::cpu>>;
+  NB_TYPE_CASTER(std::span<T>, Array::Name)
+  bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
+    Array array;
+    if (!array.from_python(source, flags & ~cast_flags::convert, cleanup)) return false;
+    value = {array.value.data(), array.value.size()};
+    return true;
+  }
+};
+
+}  // namespace nanobind::detail

@@ -7,24 +7,24 @@
 #include "cache/cached_backend.h"
 #include "cache/versioned_backend.h"
 
-namespace st = springtide;
+using namespace springtide;
 
 namespace {
 
-nb::dict stats_of(const st::CachedBackend& cache) {
+nb::dict stats_of(const CachedBackend& cache) {
   const auto stats = cache.stats();
   nb::dict out;
   SPRINGTIDE_CACHE_STATS(SPRINGTIDE_ENTRY)
   return out;
 }
 
-nb::list arrays_of(std::vector<st::CachedBackend::RankBuffer> parcels) {
+nb::list arrays_of(std::vector<CachedBackend::RankBuffer> parcels) {
   nb::list out;
   for (auto& parcel : parcels) out.append(nb::make_tuple(parcel.peer, to_numpy(std::move(parcel.floats))));
   return out;
 }
 
-nb::dict versioned_stats(const st::VersionedBackend& cache) {
+nb::dict versioned_stats(const VersionedBackend& cache) {
   const auto stats = cache.stats();
   nb::dict out;
   SPRINGTIDE_VERSIONED_STATS(SPRINGTIDE_ENTRY)
@@ -32,69 +32,54 @@ nb::dict versioned_stats(const st::VersionedBackend& cache) {
 }
 
 void bind_versioned(nb::module_& m) {
-  nb::class_<st::VersionedBackend, st::CachingBackend>(m, "VersionedBackend")
+  nb::class_<VersionedBackend, CachingBackend>(m, "VersionedBackend")
       .def(
           "__init__",
-          [](st::VersionedBackend* self, std::shared_ptr<st::Backend> inner, uint64_t capacity_bytes,
-             const std::string& order, uint32_t staleness) {
-            new (self) st::VersionedBackend(
+          [](VersionedBackend* self, std::shared_ptr<Backend> inner, uint64_t capacity_bytes, const std::string& order,
+             uint32_t staleness) {
+            new (self) VersionedBackend(
                 std::move(inner),
-                {capacity_bytes, parse<st::EvictOrder>("order of eviction", order, kEvictOrders), staleness});
+                {capacity_bytes, parse<EvictOrder>("order of eviction", order, kEvictOrders), staleness});
           },
-          nb::arg("inner"), nb::kw_only(), nb::arg("capacity_bytes"), nb::arg("order") = "lru",
-          nb::arg("staleness") = 0)
-      .def("resize", &st::VersionedBackend::resize, nb::arg("capacity_bytes"))
-      .def("clear", &st::VersionedBackend::clear)
+          "inner"_a, nb::kw_only(), "capacity_bytes"_a, "order"_a = "lru", "staleness"_a = 0)
+      .def("resize", &VersionedBackend::resize, "capacity_bytes"_a)
+      .def("clear", &VersionedBackend::clear)
       .def("stats", &versioned_stats);
 }
 
 }  // namespace
 
 void bind_cache(nb::module_& m) {
-  nb::class_<st::CachingBackend, st::Backend>(m, "CachingBackend")
-      .def_prop_ro("inner", &st::CachingBackend::inner)
+  nb::class_<CachingBackend, Backend>(m, "CachingBackend")
+      .def_prop_ro("inner", &CachingBackend::inner)
       .def(
-          "cache_tables",
-          [](st::CachingBackend& cache, const std::vector<st::TableId>& tables) { cache.cache_tables(tables); },
-          nb::arg("tables"))
-      .def("image_bytes", &st::CachingBackend::image_bytes, nb::arg("table"));
+          "cache_tables", [](CachingBackend& cache, const std::vector<TableId>& tables) { cache.cache_tables(tables); },
+          "tables"_a)
+      .def("image_bytes", &CachingBackend::image_bytes, "table"_a);
   bind_versioned(m);
-  nb::class_<st::CachedBackend, st::CachingBackend>(m, "CachedBackend")
-      .def(nb::init<std::shared_ptr<st::Backend>>(), nb::arg("inner"))
+  nb::class_<CachedBackend, CachingBackend>(m, "CachedBackend")
+      .def(nb::init<std::shared_ptr<Backend>>(), "inner"_a)
       .def_static(
-          "cacheable", [](const st::TableSpec& spec) { return st::CachedTables::refusal_of(spec).empty(); },
-          nb::arg("spec"))
+          "cacheable", [](const TableSpec& spec) { return CachedTables::refusal_of(spec).empty(); }, "spec"_a)
       .def(
-          "set_plan",
-          [](st::CachedBackend& cache, uint64_t step, const st::CachePlan& plan) { cache.set_plan(step, plan); },
-          nb::arg("step"), nb::arg("plan"))
-      .def("move_plan", &st::CachedBackend::move_plan, nb::arg("step"), nb::arg("to"))
-      .def("flush_next", &st::CachedBackend::flush_next)
-      .def("clear", &st::CachedBackend::clear)
+          "set_plan", [](CachedBackend& cache, uint64_t step, const CachePlan& plan) { cache.set_plan(step, plan); },
+          "step"_a, "plan"_a)
+      .def("move_plan", &CachedBackend::move_plan, "step"_a, "to"_a)
+      .def("flush_next", &CachedBackend::flush_next)
+      .def("clear", &CachedBackend::clear)
       .def(
-          "sends", [](st::CachedBackend& cache, uint64_t step) { return arrays_of(cache.sends(step)); },
-          nb::arg("step"))
-      .def("receives", &st::CachedBackend::receives, nb::arg("step"))
-      .def(
-          "received",
-          [](st::CachedBackend& cache, uint64_t step, uint32_t peer, ConstFloatArray floats) {
-            cache.received(step, peer, {floats.data(), floats.size()});
-          },
-          nb::arg("step"), nb::arg("peer"), nb::arg("floats").noconvert())
+          "sends", [](CachedBackend& cache, uint64_t step) { return arrays_of(cache.sends(step)); }, "step"_a)
+      .def("receives", &CachedBackend::receives, "step"_a)
+      .def("received", &CachedBackend::received, "step"_a, "peer"_a, "floats"_a)
       .def(
           "gradient_sends",
-          [](const st::CachedBackend& cache, uint64_t step, const std::vector<PyPart>& parts) {
-            std::vector<st::Part> native;
+          [](const CachedBackend& cache, uint64_t step, const std::vector<PyPart>& parts) {
+            std::vector<Part> native;
             for (const PyPart& part : parts) native.push_back(part.push_part());
             return arrays_of(cache.gradient_sends(step, native));
           },
-          nb::arg("step"), nb::arg("parts"))
-      .def("gradient_receives", &st::CachedBackend::gradient_receives, nb::arg("step"))
-      .def(
-          "gradients_received",
-          [](st::CachedBackend& cache, uint64_t step, uint32_t peer, ConstFloatArray floats) {
-            cache.gradients_received(step, peer, {floats.data(), floats.size()});
-          },
-          nb::arg("step"), nb::arg("peer"), nb::arg("floats").noconvert())
+          "step"_a, "parts"_a)
+      .def("gradient_receives", &CachedBackend::gradient_receives, "step"_a)
+      .def("gradients_received", &CachedBackend::gradients_received, "step"_a, "peer"_a, "floats"_a)
       .def("stats", &stats_of);
 }

@@ -9,7 +9,6 @@
 #include "bindings/bindings.h"
 #include "net/tls_session.h"
 
-using namespace nb::literals;
 using namespace springtide;
 
 namespace {
@@ -43,9 +42,8 @@ nb::list told(const Pieces& pieces) {
 std::vector<Piece> read_pieces(nb::handle told, uint64_t capacity) {
   std::vector<Piece> pieces =
       nb::isinstance<Pieces>(told) ? nb::cast<const Pieces&>(told).all : listed(nb::cast<nb::list>(told));
-  if (!pieces_fit(pieces, capacity)) {
-    throw BadInput("pieces that overlap, or end after the " + std::to_string(capacity) + " bytes that there are");
-  }
+  throw_if<BadInput>(!pieces_fit(pieces, capacity), "pieces that overlap, or end after the ", capacity,
+                     " bytes that there are");
   return pieces;
 }
 
@@ -59,11 +57,7 @@ nb::tuple receive(int socket, nb::bytes begins, uint32_t most_fields, uint32_t m
                   uintptr_t into, uint64_t size) {
   const Expected expected{
       span_of(begins), most_fields, most_header, span_of(header), {reinterpret_cast<std::byte*>(into), size}};
-  ReceivedMessage taken;
-  {
-    nb::gil_scoped_release release;
-    taken = receive_message(socket, expected);
-  }
+  const ReceivedMessage taken = released([&] { return receive_message(socket, expected); });
   const std::span<const std::byte> text = taken.text;
   const bool read = taken.came != ReceivedMessage::Progress::head && taken.error == 0;
   const size_t fields = read ? taken.head.fields : 0;
@@ -98,8 +92,6 @@ void bind_pieces(nb::module_& m) {
         "payload is at `into`: if header and size are as told. Nothing after the head: it is not one of ours.");
 }
 
-using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 // TLS on a socket that Python owns (dataworker/transport/channel.py) and keeps open meanwhile.
 struct SecureSocket {
   SecureSocket(int socket, const std::string& folder, bool listens, const std::string& role, double within_s)
@@ -112,20 +104,19 @@ struct SecureSocket {
 void bind_secure(nb::module_& m) {
   nb::class_<SecureSocket>(m, "SecureSocket")
       .def(nb::init<int, const std::string&, bool, const std::string&, double>(), "socket"_a, "folder"_a, "listens"_a,
-           "role"_a, "within_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "role"_a, "within_s"_a, NoGil(),
            "The handshake. ServerUnreachable says why the other side is not one to speak to.")
       .def(
           "set_timeout", [](SecureSocket& self, double s) { self.session.set_timeouts(s, s); }, "seconds"_a,
           "0: forever.")
       .def(
           "receive",
-          [](SecureSocket& self, Bytes into) {
-            nb::gil_scoped_release release;
+          [](SecureSocket& self, std::span<uint8_t> into) {
             const Io io = self.session.receive(into.data(), into.size());
             if (io == Io::ok) return 0;
             return io == Io::closed || io == Io::torn ? -1 : io == Io::failed ? errno : ETIMEDOUT;
           },
-          "into"_a.noconvert(), "Fill all of it; 0, -1 when the other side has closed, or an errno.")
+          "into"_a, NoGil(), "Fill all of it; 0, -1 when the other side has closed, or an errno.")
       .def(
           "send_pieces",
           [](SecureSocket& self, nb::bytes prefix, nb::handle told, uint64_t payload) {
@@ -164,7 +155,7 @@ const Table& table_of(nb::handle capsule) {
   auto* table = static_cast<const Table*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   if (table == nullptr) throw nb::python_error();
   if (table->major != kMajor || table->tensor_of == nullptr || table->view_of == nullptr) {
-    throw BadInput("a table of DLPack " + std::to_string(table->major) + "; wanted " + std::to_string(kMajor));
+    throw BadInput("a table of DLPack ", table->major, "; wanted ", kMajor);
   }
   return *table;
 }
@@ -280,9 +271,8 @@ class TensorPlan {
         elements *= static_cast<uint64_t>(part.shape[axis]);
       }
       const uint64_t bytes = elements * (view.dtype.bits * view.dtype.lanes / 8);
-      if (part.offset > size || bytes > size - part.offset) {
-        throw BadInput("a tensor that ends after the " + std::to_string(size) + " bytes that there are");
-      }
+      throw_if<BadInput>(part.offset > size || bytes > size - part.offset, "a tensor that ends after the ", size,
+                         " bytes that there are");
       parts_->push_back(std::move(part));
     }
   }
@@ -293,8 +283,7 @@ class TensorPlan {
     auto* begin = static_cast<std::byte*>(buffer.buf);
     const auto there = static_cast<uint64_t>(buffer.len);
     PyBuffer_Release(&buffer);
-    if (there < size_)
-      throw BadInput("a payload of " + std::to_string(there) + " bytes; wanted " + std::to_string(size_));
+    if (there < size_) throw BadInput("a payload of ", there, " bytes; wanted ", size_);
     nb::list made;
     if (parts_->empty()) return made;
     auto* shelf = new Shelf{parts_, payload.inc_ref().ptr(), std::vector<Managed>(parts_->size()), parts_->size()};

@@ -1,7 +1,6 @@
 // Upper bound for any hashed table, for `springtide bench store`: reads (and updates) rows through random index cells
 // with the bytes, prefetches, huge pages and kernels of the store, but without hashing, comparing, locks or growth.
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/cpu.h"
@@ -11,7 +10,6 @@
 #include "store/index/arena.h"
 #include "store/keys/table.h"
 
-using namespace nb::literals;
 using namespace springtide;
 
 namespace {
@@ -37,9 +35,9 @@ class ProbeLoop {
         rows_arena_("probe rows", rows * row_bytes_ + kLine),
         cells_(reinterpret_cast<ProbeCell*>(cells_arena_.base())),
         base_(rows_arena_.base()) {
-    if (rows == 0 || cells_arena_.capacity() < rows * sizeof(ProbeCell) || rows_arena_.capacity() < rows * row_bytes_) {
-      throw BadInput("probe loop: cannot have " + std::to_string(rows) + " rows here");
-    }
+    throw_if<BadInput>(
+        rows == 0 || cells_arena_.capacity() < rows * sizeof(ProbeCell) || rows_arena_.capacity() < rows * row_bytes_,
+        "probe loop: cannot have ", rows, " rows here");
     for (uint64_t i = 0; i < rows; ++i) cells_[i] = {i, i};
     for (uint64_t i = rows - 1; i > 0; --i) std::swap(cells_[i].row, cells_[mix64(seed + i) % (i + 1)].row);
     RowInit init({InitKind::uniform, -0.1f, 0.1f}, spec.dim, seed);
@@ -80,7 +78,7 @@ class ProbeLoop {
   void walk(std::span<const int64_t> places, size_t bytes, Use use) const {
     for (const int64_t place : places) {
       if (static_cast<uint64_t>(place) < rows_) continue;
-      throw BadInput("probe loop: place " + std::to_string(place) + " is not one of " + std::to_string(rows_));
+      throw BadInput("probe loop: place ", place, " is not one of ", rows_);
     }
     uint8_t* ring[kRing];
     const size_t n = places.size();
@@ -106,16 +104,15 @@ class ProbeLoop {
 template <class Rows>
 void check_shape(const ProbeLoop& probe, size_t places, const Rows& rows) {
   if (rows.shape(0) == places && rows.shape(1) == probe.dim()) return;
-  throw BadInput("probe loop: rows must have shape (" + std::to_string(places) + ", " + std::to_string(probe.dim()) +
-                 "), got (" + std::to_string(rows.shape(0)) + ", " + std::to_string(rows.shape(1)) + ")");
+  throw BadInput("probe loop: rows must have shape (", places, ", ", probe.dim(), "), got (", rows.shape(0), ", ",
+                 rows.shape(1), ")");
 }
 
 }  // namespace
 
 void bind_probe_loop(nb::module_& m) {
   nb::class_<ProbeLoop>(m, "ProbeLoop")
-      .def(nb::init<const TableSpec&, uint64_t, uint64_t>(), "spec"_a, "rows"_a, "seed"_a = 0,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def(nb::init<const TableSpec&, uint64_t, uint64_t>(), "spec"_a, "rows"_a, "seed"_a = 0, NoGil())
       .def_prop_ro("rows", &ProbeLoop::rows)
       .def_prop_ro("dim", &ProbeLoop::dim);
   m.def(
@@ -123,15 +120,15 @@ void bind_probe_loop(nb::module_& m) {
       [](const ProbeLoop& probe, KeyArray places, Matrix out) {
         check_shape(probe, places.size(), out);
         nb::gil_scoped_release release;
-        probe.gather(span_of(places), out.data());
+        probe.gather(places, out.data());
       },
-      "probe"_a, "places"_a.noconvert(), "out"_a.noconvert());
+      "probe"_a, "places"_a, "out"_a.noconvert());
   m.def(
       "probe_scatter",
       [](ProbeLoop& probe, KeyArray places, ConstMatrix grads, const TableHyper& hyper) {
         check_shape(probe, places.size(), grads);
         nb::gil_scoped_release release;
-        probe.scatter(span_of(places), grads.data(), hyper);
+        probe.scatter(places, grads.data(), hyper);
       },
-      "probe"_a, "places"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a);
+      "probe"_a, "places"_a, "grads"_a.noconvert(), "hyper"_a);
 }

@@ -6,15 +6,13 @@
 #include "batch/message_columns.h"
 #include "bindings/bindings.h"
 
-using namespace nb::literals;
 using namespace springtide;
 
 namespace {
 
 void check_room(size_t records, size_t ends, size_t room) {
-  if (ends != records || room != records) {
-    throw BadInput("envelopes: wanted as many ends, and as much room, as there are records");
-  }
+  throw_if<BadInput>(ends != records || room != records,
+                     "envelopes: wanted as many ends, and as much room, as there are records");
 }
 
 KafkaCalls calls_at(const std::vector<uintptr_t>& places) {
@@ -28,11 +26,7 @@ KafkaCalls calls_at(const std::vector<uintptr_t>& places) {
 
 nb::tuple consume_messages(const std::vector<uintptr_t>& places, uintptr_t queue, size_t most, int timeout_ms) {
   const KafkaCalls calls = calls_at(places);
-  Consumed found;
-  {
-    nb::gil_scoped_release release;
-    found = consume(calls, reinterpret_cast<void*>(queue), most, timeout_ms);
-  }
+  Consumed found = released([&] { return consume(calls, reinterpret_cast<void*>(queue), most, timeout_ms); });
   nb::list runs, news;
   for (const auto& run : found.runs) {
     runs.append(nb::make_tuple(run->partition, to_numpy(std::move(run->payload)), to_numpy(std::move(run->ends)),
@@ -47,43 +41,36 @@ nb::tuple consume_messages(const std::vector<uintptr_t>& places, uintptr_t queue
 void bind_records(nb::module_& m) {
   m.def(
       "distinct",
-      [](KeyArray given, Array<int64_t> values, Array<int64_t> inverse, Array<int64_t> counts) {
+      [](KeyArray given, std::span<int64_t> values, std::span<int64_t> inverse, std::span<int64_t> counts) {
         const size_t all = given.size();
-        const auto fits = [all](const Array<int64_t>& one) { return one.size() == 0 || one.size() == all; };
-        if (values.size() != all || !fits(inverse) || !fits(counts) || all >> 32 != 0) {
-          throw BadInput("room for distinct integers: wanted as much as are given, or none; fewer than 2^32");
-        }
+        const auto fits = [all](std::span<int64_t> one) { return one.size() == 0 || one.size() == all; };
+        throw_if<BadInput>(values.size() != all || !fits(inverse) || !fits(counts) || all >> 32 != 0,
+                           "room for distinct integers: wanted as much as are given, or none; fewer than 2^32");
         const DistinctOut out{values.data(), inverse.size() > 0 ? inverse.data() : nullptr,
                               counts.size() > 0 ? counts.data() : nullptr};
-        nb::gil_scoped_release release;
-        return distinct({given.data(), all}, out);
+        return distinct(given, out);
       },
-      "given"_a.noconvert(), "values"_a.noconvert(), "inverse"_a.noconvert(), "counts"_a.noconvert(),
+      "given"_a, "values"_a, "inverse"_a, "counts"_a, NoGil(),
       "How many distinct integers are given. They come rising at the begin of `values`, how often each was given in\n"
       "`counts`, and in `inverse` the place among them of each given; an empty array: not wanted.");
   m.def(
       "open_envelopes",
-      [](ByteArray payload, KeyArray starts, KeyArray ends, Array<uint8_t> states, Array<int64_t> event_us) {
+      [](ByteArray payload, KeyArray starts, KeyArray ends, std::span<uint8_t> states, std::span<int64_t> event_us) {
         check_room(starts.size(), ends.size(), states.size());
         check_room(starts.size(), ends.size(), event_us.size());
-        nb::gil_scoped_release release;
-        const auto found =
-            open_envelopes(span_of(payload), span_of(starts), span_of(ends), states.data(), event_us.data());
+        const auto found = open_envelopes(payload, starts, ends, states.data(), event_us.data());
         return std::pair{found.bare, found.damaged};
       },
-      "payload"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "states"_a.noconvert(),
-      "event_us"_a.noconvert(),
+      "payload"_a, "starts"_a, "ends"_a, "states"_a, "event_us"_a, NoGil(),
       "How many records have no envelope, and of how many it is damaged. Of each: 0 none, 1 whole, 2 damaged; and the\n"
       "event time.");
   m.def(
       "crc32_each",
-      [](ByteArray payload, KeyArray starts, KeyArray ends, Array<uint32_t> out) {
+      [](ByteArray payload, KeyArray starts, KeyArray ends, std::span<uint32_t> out) {
         check_room(starts.size(), ends.size(), out.size());
-        nb::gil_scoped_release release;
-        crc32_each(span_of(payload), span_of(starts), span_of(ends), out.data());
+        crc32_each(payload, starts, ends, out.data());
       },
-      "payload"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(),
-      "CRC-32, as zlib has it, of each run of bytes.");
+      "payload"_a, "starts"_a, "ends"_a, "out"_a, NoGil(), "CRC-32, as zlib has it, of each run of bytes.");
   m.def(
       "consume_messages", &consume_messages, "places"_a, "queue"_a, "most"_a, "timeout_ms"_a,
       "What a queue of librdkafka has: (partition, payload, ends, offsets, times) a partition, and (partition, error,\n"

@@ -6,13 +6,13 @@
 
 #include "bindings/bindings.h"
 
-using namespace nb::literals;
 using namespace springtide;
 
 namespace {
 
 constexpr std::array<const char*, 3> kP2P{"off", "rows", "gradients"};
-using Feature = std::tuple<TableId, KeyArray, std::optional<KeyArray>>;
+using Ids = nb::ndarray<const Key, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Feature = std::tuple<TableId, Ids, std::optional<Ids>>;
 
 nb::tuple pairs(const PlanKeys& keys) { return nb::make_tuple(to_numpy(keys.tables), to_numpy(keys.keys)); }
 
@@ -48,8 +48,7 @@ Considered consider(Scheduler& scheduler, const std::vector<Feature>& features, 
 
 // Rows of one worker's cache, next victim first: tables, keys, and whether only the worker has the latest row.
 nb::tuple cached(const Scheduler& scheduler, uint32_t worker) {
-  if (worker >= scheduler.options().workers)
-    throw BadInput("worker " + std::to_string(worker) + " of " + std::to_string(scheduler.options().workers));
+  if (worker >= scheduler.options().workers) throw BadInput("worker ", worker, " of ", scheduler.options().workers);
   PlanKeys keys;
   std::vector<uint8_t> dirty;
   for (RowAt at : scheduler.directory().order_of(worker)) {

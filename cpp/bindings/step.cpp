@@ -6,7 +6,7 @@
 
 #include <optional>
 
-namespace st = springtide;
+using namespace springtide;
 
 namespace {
 
@@ -21,95 +21,83 @@ T* at(Address address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
-st::Bag bag_of(const BagTuple& tuple) {
+Bag bag_of(const BagTuple& tuple) {
   const auto& [feature, pooling, bags, per_bag, offsets, closed, weights] = tuple;
-  if (pooling > static_cast<uint8_t>(st::Pooling::max))
-    throw st::BadInput("pooling " + std::to_string(pooling) + "; wanted 0 (none), 1 (sum), 2 (mean) or 3 (max)");
-  return {static_cast<st::Pooling>(pooling), bags,   per_bag,
-          at<const int64_t>(offsets),        closed, at<const float>(weights)};
+  if (pooling > static_cast<uint8_t>(Pooling::max))
+    throw BadInput("pooling ", pooling, "; wanted 0 (none), 1 (sum), 2 (mean) or 3 (max)");
+  return {static_cast<Pooling>(pooling), bags, per_bag, at<const int64_t>(offsets), closed, at<const float>(weights)};
 }
 
 // Its end may wait for pulls that nobody waited for, so it comes without the GIL.
-std::shared_ptr<st::RowSource> make_source(std::shared_ptr<st::Backend> backend, uint32_t threads) {
-  const auto end = [](st::RowSource* source) {
+std::shared_ptr<RowSource> make_source(std::shared_ptr<Backend> backend, uint32_t threads) {
+  const auto end = [](RowSource* source) {
     std::optional<nb::gil_scoped_release> release;
     if (PyGILState_Check() != 0) release.emplace();
     delete source;
   };
-  return {new st::RowSource(std::move(backend), threads), end};
+  return {new RowSource(std::move(backend), threads), end};
 }
 
-void make_step(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::StepPlan> plan,
-               const std::vector<IdsTuple>& ids) {
-  std::vector<st::FeatureIds> features;
+void make_step(StepRows* self, RowSource& source, std::shared_ptr<StepPlan> plan, const std::vector<IdsTuple>& ids) {
+  std::vector<FeatureIds> features;
   features.reserve(ids.size());
   for (const auto& [address, count, stride] : ids) features.push_back({at<const int64_t>(address), count, stride});
-  nb::gil_scoped_release release;
-  new (self) st::StepRows(source, std::move(plan), features);
+  new (self) StepRows(source, std::move(plan), features);
 }
 
-void make_columns(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::StepPlan> plan, Address address,
-                  int64_t batch, int64_t row_stride, int64_t column_stride) {
-  std::vector<st::FeatureIds> features;
+void make_columns(StepRows* self, RowSource& source, std::shared_ptr<StepPlan> plan, Address address, int64_t batch,
+                  int64_t row_stride, int64_t column_stride) {
+  std::vector<FeatureIds> features;
   for (size_t f = 0; f < plan->features.size(); ++f)
     features.push_back({at<const int64_t>(address) + static_cast<int64_t>(f) * column_stride, batch, row_stride});
-  nb::gil_scoped_release release;
-  new (self) st::StepRows(source, std::move(plan), features);
+  new (self) StepRows(source, std::move(plan), features);
 }
 
-void make_merged(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::StepPlan> plan,
-                 const std::vector<st::StepRows*>& parts, const std::vector<std::vector<int>>& groups) {
-  if (parts.size() != groups.size()) throw st::BadInput("as many group lists as parts are needed");
-  nb::gil_scoped_release release;
-  new (self) st::StepRows(source, std::move(plan), parts, groups);
+void make_merged(StepRows* self, RowSource& source, std::shared_ptr<StepPlan> plan, const std::vector<StepRows*>& parts,
+                 const std::vector<std::vector<int>>& groups) {
+  if (parts.size() != groups.size()) throw BadInput("as many group lists as parts are needed");
+  new (self) StepRows(source, std::move(plan), parts, groups);
 }
 
-void pool(st::StepRows& step, const std::vector<BagTuple>& bags, const std::vector<RowsTuple>& outs) {
-  if (bags.size() != outs.size()) throw st::BadInput("as many outputs as bags are needed");
-  std::vector<st::PoolItem> items;
+void pool_bags(StepRows& step, const std::vector<BagTuple>& bags, const std::vector<RowsTuple>& outs) {
+  if (bags.size() != outs.size()) throw BadInput("as many outputs as bags are needed");
+  std::vector<PoolItem> items;
   items.reserve(bags.size());
   for (size_t i = 0; i < bags.size(); ++i)
     items.push_back({std::get<0>(bags[i]), bag_of(bags[i]), at<float>(std::get<0>(outs[i])), std::get<1>(outs[i])});
-  nb::gil_scoped_release release;
   step.pool(items);
 }
 
-void accumulate(st::StepRows& step, const std::vector<BagTuple>& bags, const std::vector<RowsTuple>& grads,
-                const std::vector<Address>& grad_weights) {
+void accumulate_bags(StepRows& step, const std::vector<BagTuple>& bags, const std::vector<RowsTuple>& grads,
+                     const std::vector<Address>& grad_weights) {
   if (bags.size() != grads.size() || bags.size() != grad_weights.size())
-    throw st::BadInput("as many gradients as bags are needed");
-  std::vector<st::GradItem> items;
+    throw BadInput("as many gradients as bags are needed");
+  std::vector<GradItem> items;
   items.reserve(bags.size());
   for (size_t i = 0; i < bags.size(); ++i)
     if (std::get<0>(grads[i]))
       items.push_back({std::get<0>(bags[i]), bag_of(bags[i]), at<const float>(std::get<0>(grads[i])),
                        std::get<1>(grads[i]), at<float>(grad_weights[i])});
-  nb::gil_scoped_release release;
   step.accumulate(items);
 }
 
-void pool_columns(st::StepRows& step, int64_t bags, Address out, int64_t stride) {
-  nb::gil_scoped_release release;
+void pool_columns(StepRows& step, int64_t bags, Address out, int64_t stride) {
   step.pool_columns(bags, at<float>(out), stride);
 }
 
-void accumulate_columns(st::StepRows& step, int64_t bags, Address grad, int64_t stride) {
-  nb::gil_scoped_release release;
+void accumulate_columns(StepRows& step, int64_t bags, Address grad, int64_t stride) {
   step.accumulate_columns(bags, at<const float>(grad), stride);
 }
 
-nb::ndarray<nb::numpy, float, nb::ndim<1>> view(const std::shared_ptr<st::RowSet>& set, std::span<float> floats) {
-  nb::capsule owner(new std::shared_ptr<st::RowSet>(set),
-                    [](void* p) noexcept { delete static_cast<std::shared_ptr<st::RowSet>*>(p); });
+nb::ndarray<nb::numpy, float, nb::ndim<1>> view(const std::shared_ptr<RowSet>& set, std::span<float> floats) {
+  nb::capsule owner(new std::shared_ptr<RowSet>(set),
+                    [](void* p) noexcept { delete static_cast<std::shared_ptr<RowSet>*>(p); });
   return nb::ndarray<nb::numpy, float, nb::ndim<1>>(floats.data(), {floats.size()}, owner);
 }
 
 template <typename Rows>
 nb::ndarray<nb::numpy, float, nb::ndim<1>> rows_of(Rows& self) {
-  {
-    nb::gil_scoped_release release;
-    self.set()->wait();
-  }
+  released([&] { self.set()->wait(); });
   return view(self.set(), self.set()->rows());
 }
 
@@ -119,15 +107,15 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> grads_of(Rows& self) {
 }
 
 // Copies of what a push would send, row by row: tables, keys, floats of each row, gradients.
-nb::tuple pushed(st::StepRows& self) {
-  std::vector<st::TableId> tables;
-  std::vector<st::Key> keys;
+nb::tuple pushed(StepRows& self) {
+  std::vector<TableId> tables;
+  std::vector<Key> keys;
   std::vector<uint32_t> dims;
   std::vector<float> grads;
   {
     nb::gil_scoped_release release;
-    const st::Part part = self.push_part();
-    const st::Routed& routed = *part.routed;
+    const Part part = self.push_part();
+    const Routed& routed = *part.routed;
     tables = routed.tables;
     keys = routed.keys;
     dims.reserve(keys.size());
@@ -138,34 +126,20 @@ nb::tuple pushed(st::StepRows& self) {
                         to_numpy(std::move(grads)));
 }
 
-template <typename Rows>
-void wait(Rows& self) {
-  nb::gil_scoped_release release;
-  self.set()->wait();
-}
-
 void pull(const std::vector<PyPart>& parts, uint64_t after_step) {
-  std::vector<std::shared_ptr<st::RowSet>> sets;
+  std::vector<std::shared_ptr<RowSet>> sets;
   for (const PyPart& part : parts) sets.push_back(part.set());
-  nb::gil_scoped_release release;
-  st::RowSet::pull(sets, {after_step});
+  RowSet::pull(sets, {after_step});
 }
 
-std::vector<uint32_t> group_begin(const st::StepRows& step) {
+std::vector<uint32_t> group_begin(const StepRows& step) {
   const auto begin = step.set()->group_begin();
   return {begin.begin(), begin.end()};
 }
 
-void make_feature(st::FeatureSpec* self, std::string name, uint16_t table, uint32_t dim, uint16_t group, uint64_t rows,
+void make_feature(FeatureSpec* self, std::string name, uint16_t table, uint32_t dim, uint16_t group, uint64_t rows,
                   bool has_padding, int64_t padding, bool pull_padding) {
-  new (self) st::FeatureSpec{std::move(name), table, dim, group, rows, has_padding, padding, pull_padding};
-}
-
-void make_dense(st::DenseRows* self, st::RowSource& source, TableArray tables, KeyArray keys,
-                nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> dims) {
-  nb::gil_scoped_release release;
-  new (self)
-      st::DenseRows(source, {tables.data(), tables.size()}, {keys.data(), keys.size()}, {dims.data(), dims.size()});
+  new (self) FeatureSpec{std::move(name), table, dim, group, rows, has_padding, padding, pull_padding};
 }
 
 }  // namespace
@@ -185,37 +159,39 @@ void PyPending::wait() {
 }
 
 void bind_step(nb::module_& m) {
-  nb::class_<st::RowSource>(m, "RowSource").def(nb::new_(&make_source), nb::arg("backend"), nb::arg("threads") = 1);
-  nb::class_<st::FeatureSpec>(m, "FeatureSpec")
-      .def("__init__", &make_feature, nb::arg("name"), nb::arg("table"), nb::arg("dim"), nb::arg("group"),
-           nb::arg("rows"), nb::arg("has_padding"), nb::arg("padding"), nb::arg("pull_padding"));
-  nb::class_<st::StepPlan>(m, "StepPlan").def(nb::init<std::vector<st::FeatureSpec>>(), nb::arg("features"));
-  nb::class_<st::StepRows>(m, "StepRows")
-      .def("__init__", &make_step, nb::arg("source"), nb::arg("plan"), nb::arg("ids"))
-      .def("__init__", &make_columns, nb::arg("source"), nb::arg("plan"), nb::arg("address"), nb::arg("batch"),
-           nb::arg("row_stride"), nb::arg("column_stride"))
-      .def("__init__", &make_merged, nb::arg("source"), nb::arg("plan"), nb::arg("parts"), nb::arg("groups"))
-      .def("wait", &wait<st::StepRows>)
-      .def("pool", &pool, nb::arg("bags"), nb::arg("outs"))
-      .def("accumulate", &accumulate, nb::arg("bags"), nb::arg("grads"), nb::arg("grad_weights"))
-      .def("pool_columns", &pool_columns, nb::arg("bags"), nb::arg("out"), nb::arg("stride"))
-      .def("accumulate_columns", &accumulate_columns, nb::arg("bags"), nb::arg("grad"), nb::arg("stride"))
-      .def("rows", &rows_of<st::StepRows>)
-      .def("grads", &grads_of<st::StepRows>)
-      .def("finite", &st::StepRows::finite)
+  nb::class_<RowSource>(m, "RowSource").def(nb::new_(&make_source), "backend"_a, "threads"_a = 1);
+  nb::class_<FeatureSpec>(m, "FeatureSpec")
+      .def("__init__", &make_feature, "name"_a, "table"_a, "dim"_a, "group"_a, "rows"_a, "has_padding"_a, "padding"_a,
+           "pull_padding"_a);
+  nb::class_<StepPlan>(m, "StepPlan").def(nb::init<std::vector<FeatureSpec>>(), "features"_a);
+  nb::class_<StepRows>(m, "StepRows")
+      .def("__init__", &make_step, "source"_a, "plan"_a, "ids"_a, NoGil())
+      .def("__init__", &make_columns, "source"_a, "plan"_a, "address"_a, "batch"_a, "row_stride"_a, "column_stride"_a,
+           NoGil())
+      .def("__init__", &make_merged, "source"_a, "plan"_a, "parts"_a, "groups"_a, NoGil())
+      .def(
+          "wait", [](StepRows& self) { self.set()->wait(); }, NoGil())
+      .def("pool", &pool_bags, "bags"_a, "outs"_a, NoGil())
+      .def("accumulate", &accumulate_bags, "bags"_a, "grads"_a, "grad_weights"_a, NoGil())
+      .def("pool_columns", &pool_columns, "bags"_a, "out"_a, "stride"_a, NoGil())
+      .def("accumulate_columns", &accumulate_columns, "bags"_a, "grad"_a, "stride"_a, NoGil())
+      .def("rows", &rows_of<StepRows>)
+      .def("grads", &grads_of<StepRows>)
+      .def("finite", &StepRows::finite)
       .def("pushed", &pushed)
       .def(
-          "untouch", [](st::StepRows& self, size_t group) { self.set()->untouch(group); }, nb::arg("group"))
+          "untouch", [](StepRows& self, size_t group) { self.set()->untouch(group); }, "group"_a)
       .def(
-          "touched", [](st::StepRows& self, size_t group) { return self.set()->touched(group); }, nb::arg("group"))
-      .def_prop_ro("unique", &st::StepRows::unique)
+          "touched", [](StepRows& self, size_t group) { return self.set()->touched(group); }, "group"_a)
+      .def_prop_ro("unique", &StepRows::unique)
       .def_prop_ro("group_begin", &group_begin);
-  nb::class_<st::DenseRows>(m, "DenseRows")
-      .def("__init__", &make_dense, nb::arg("source"), nb::arg("tables").noconvert(), nb::arg("keys").noconvert(),
-           nb::arg("dims").noconvert())
-      .def("wait", &wait<st::DenseRows>)
-      .def("rows", &rows_of<st::DenseRows>)
-      .def("hold_basis", [](st::DenseRows& self) { self.set()->hold_basis(); })
-      .def("grads", &grads_of<st::DenseRows>);
-  m.def("pull", &pull, nb::arg("parts"), nb::arg("after_step"));
+  nb::class_<DenseRows>(m, "DenseRows")
+      .def(nb::init<RowSource&, TableArray, KeyArray, std::span<const uint32_t>>(), "source"_a, "tables"_a, "keys"_a,
+           "dims"_a, NoGil())
+      .def(
+          "wait", [](DenseRows& self) { self.set()->wait(); }, NoGil())
+      .def("rows", &rows_of<DenseRows>)
+      .def("hold_basis", [](DenseRows& self) { self.set()->hold_basis(); })
+      .def("grads", &grads_of<DenseRows>);
+  m.def("pull", &pull, "parts"_a, "after_step"_a, NoGil());
 }

@@ -13,7 +13,6 @@
 #include "slots/slot_copy.h"
 #include "slots/slot_image.h"
 
-using namespace nb::literals;
 using namespace springtide;
 
 namespace {
@@ -21,15 +20,11 @@ namespace {
 using HyperList = std::vector<std::pair<TableId, TableHyper>>;
 
 void check_flat(const char* call, const Store& store, std::span<const TableId> tables, size_t keys, size_t floats) {
-  if (tables.size() != keys) {
-    throw BadInput(std::string(call) + ": one table a key is needed, got " + std::to_string(tables.size()) +
-                   " tables and " + std::to_string(keys) + " keys");
-  }
+  throw_if<BadInput>(tables.size() != keys, call, ": one table a key is needed, got ", tables.size(), " tables and ",
+                     keys, " keys");
   uint64_t wanted = store.row_floats(tables);
-  if (wanted != floats) {
-    throw BadInput(std::string(call) + ": the rows of these keys have " + std::to_string(wanted) +
-                   " floats together, got an array of " + std::to_string(floats));
-  }
+  throw_if<BadInput>(wanted != floats, call, ": the rows of these keys have ", wanted,
+                     " floats together, got an array of ", floats);
 }
 
 std::vector<TableHyper> named(const HyperList& hyper) {
@@ -52,18 +47,8 @@ nb::tuple scan(Store& store, TableId table, uint32_t slot) {
 }
 
 nb::bytes export_slot(Store& store, uint32_t slot, uint64_t since_cut) {
-  std::vector<uint8_t> image;
-  {
-    nb::gil_scoped_release release;
-    image = store.export_slot(slot, since_cut);
-  }
+  const auto image = released([&] { return store.export_slot(slot, since_cut); });
   return nb::bytes(image.data(), image.size());
-}
-
-void import_slot(Store& store, const nb::bytes& image) {
-  std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(image.c_str()), image.size()};
-  nb::gil_scoped_release release;
-  store.import_slot(bytes);
 }
 
 // Writes all bytes and returns 0, or returns an errno.
@@ -105,25 +90,18 @@ bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
 }
 
 void write_identities(const SlotCopy& copy, int file, uint64_t offset) {
-  int failed = 0;
-  {
-    nb::gil_scoped_release release;
-    failed = write_at(file, offset, copy.identities());
-  }
-  check_written(failed);
+  check_written(released([&] { return write_at(file, offset, copy.identities()); }));
 }
 
-OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper,
+OnceStats push_once(Store& store, TableArray tables, KeyArray keys, FloatArray grads, const HyperList& hyper,
                     const std::vector<BatchTuple>& ranges, std::optional<ByteArray> covers, uint64_t clock,
                     bool unique) {
-  check_flat("push_once", store, span_of(tables), keys.size(), grads.size());
+  check_flat("push_once", store, tables, keys.size(), grads.size());
   const std::vector<TableHyper> values = named(hyper);
   const std::vector<BatchRange> batches = batches_of(ranges);
-  std::span<const uint8_t> mask;
-  if (covers) mask = span_of(*covers);
   const RowRun run{keys.size(), const_cast<float*>(grads.data())};
   nb::gil_scoped_release release;
-  return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, values, clock, unique, {batches, mask});
+  return store.push_once({tables, keys, {&run, 1}}, values, clock, unique, {batches, covers.value_or(ByteArray())});
 }
 
 // Ranges of samples: first shard, its first sample, last shard, end in the last shard (None: its end).
@@ -137,10 +115,10 @@ nb::list applied(const Store& store, uint32_t slot) {
   return runs;
 }
 
-nb::object slots_of(const Store& store, TableId table, const KeyArray& keys) {
+nb::object slots_of(const Store& store, TableId table, KeyArray keys) {
   std::vector<uint32_t> slots(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
-    slots[i] = slot_of(hash_key(table, keys.data()[i]), store.slots());
+    slots[i] = slot_of(hash_key(table, keys[i]), store.slots());
   }
   return to_numpy(std::move(slots));
 }
@@ -169,8 +147,8 @@ void bind_identities(nb::module_& m, nb::class_<Store>& store) {
       .def_ro("runs", &IdentityStats::runs)
       .def_ro("bytes", &IdentityStats::bytes);
   store
-      .def("push_once", push_once, "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a,
-           "batches"_a, "speaks_for"_a.none() = nb::none(), "clock"_a = 0, "unique"_a = false)
+      .def("push_once", push_once, "tables"_a, "keys"_a, "grads"_a, "hyper"_a, "batches"_a,
+           "speaks_for"_a.none() = nb::none(), "clock"_a = 0, "unique"_a = false)
       .def("applied", applied, "slot"_a)
       .def("identity_stats", &Store::identity_stats);
 }
@@ -179,34 +157,32 @@ void bind_rows(nb::class_<Store>& store) {
   store
       .def(
           "pull",
-          [](Store& s, TableArray tables, KeyArray keys, FloatArray out) {
-            check_flat("pull", s, span_of(tables), keys.size(), out.size());
+          [](Store& s, TableArray tables, KeyArray keys, std::span<float> out) {
+            check_flat("pull", s, tables, keys.size(), out.size());
             nb::gil_scoped_release release;
-            s.pull(span_of(tables), span_of(keys), out.data());
+            s.pull(tables, keys, out.data());
           },
-          "tables"_a.noconvert(), "keys"_a.noconvert(), "out"_a.noconvert())
+          "tables"_a, "keys"_a, "out"_a)
       .def(
-          "row_floats", [](const Store& s, TableArray tables) { return s.row_floats(span_of(tables)); },
-          "tables"_a.noconvert())
+          "row_floats", [](const Store& s, TableArray tables) { return s.row_floats(tables); }, "tables"_a)
       .def(
           "push",
-          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper, uint64_t clock,
+          [](Store& s, TableArray tables, KeyArray keys, FloatArray grads, const HyperList& hyper, uint64_t clock,
              bool unique) {
-            check_flat("push", s, span_of(tables), keys.size(), grads.size());
+            check_flat("push", s, tables, keys.size(), grads.size());
             const std::vector<TableHyper> values = named(hyper);
             nb::gil_scoped_release release;
-            return s.push(span_of(tables), span_of(keys), grads.data(), values, clock, unique);
+            return s.push(tables, keys, grads.data(), values, clock, unique);
           },
-          "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0,
-          "unique"_a = false)
+          "tables"_a, "keys"_a, "grads"_a, "hyper"_a, "clock"_a = 0, "unique"_a = false)
       .def(
           "assign",
-          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray rows, bool keep) {
-            check_flat("assign", s, span_of(tables), keys.size(), rows.size());
+          [](Store& s, TableArray tables, KeyArray keys, FloatArray rows, bool keep) {
+            check_flat("assign", s, tables, keys.size(), rows.size());
             nb::gil_scoped_release release;
-            s.assign(span_of(tables), span_of(keys), rows.data(), nullptr, keep);
+            s.assign(tables, keys, rows.data(), nullptr, keep);
           },
-          "tables"_a.noconvert(), "keys"_a.noconvert(), "rows"_a.noconvert(), "keep"_a = false);
+          "tables"_a, "keys"_a, "rows"_a, "keep"_a = false);
 }
 
 void bind_images(nb::module_& m) {
@@ -221,17 +197,11 @@ void bind_images(nb::module_& m) {
           "identities",
           [](const SlotCopy& copy) { return nb::make_tuple(copy.identities().size(), checksum(copy.identities())); })
       .def("write_identities", write_identities, "file"_a, "offset"_a);
-  m.def(
-      "is_whole_image",
-      [](const ByteArray& bytes) {
-        nb::gil_scoped_release release;
-        return is_whole(span_of(bytes));
-      },
-      "bytes"_a);
+  m.def("is_whole_image", &is_whole, "bytes"_a, NoGil());
   m.def(
       "image_facts",
-      [](const ByteArray& bytes) {
-        ImageInfo facts = image_info(span_of(bytes));
+      [](ByteArray bytes) {
+        ImageInfo facts = image_info(bytes);
         return nb::make_tuple(facts.slot, facts.full, facts.checksum);
       },
       "bytes"_a);
@@ -255,24 +225,21 @@ void bind_store(nb::module_& m) {
   store.def("declare", &Store::declare, "spec"_a)
       .def("table", &Store::spec, "table"_a, nb::rv_policy::copy)
       .def_prop_ro("slots", &Store::slots)
-      .def("evict", &Store::evict, "clock"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("evict", &Store::evict, "clock"_a, NoGil())
       .def("scan", scan, "table"_a, "slot"_a)
       .def("export_slot", export_slot, "slot"_a, "since_cut"_a = 0)
-      .def("import_slot", import_slot, "image"_a)
-      .def(
-          "import_slot", [](Store& s, const ByteArray& image) { s.import_slot(span_of(image)); }, "image"_a,
-          nb::call_guard<nb::gil_scoped_release>())
-      .def("copy_slot", &Store::copy_slot, "slot"_a, "since_cut"_a, "into"_a, "part_bytes"_a = SIZE_MAX,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("import_slot", &Store::import_slot, "image"_a, NoGil(),
+           nb::sig("def import_slot(self, image: bytes | NDArray[numpy.uint8]) -> None"))
+      .def("copy_slot", &Store::copy_slot, "slot"_a, "since_cut"_a, "into"_a, "part_bytes"_a = SIZE_MAX, NoGil())
       .def("tables", &Store::tables)
-      .def("is_open", &Store::is_open, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
-      .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("is_open", &Store::is_open, "slot"_a, NoGil())
+      .def("clear_slot", &Store::clear_slot, "slot"_a, NoGil())
       .def("cut", &Store::cut)
-      .def("dirty_rows", &Store::dirty_rows, "slot"_a, "since_cut"_a = 0, nb::call_guard<nb::gil_scoped_release>())
+      .def("dirty_rows", &Store::dirty_rows, "slot"_a, "since_cut"_a = 0, NoGil())
       .def("load", &Store::load, "slot"_a)
       .def("rows", nb::overload_cast<>(&Store::rows, nb::const_))
       .def("rows", nb::overload_cast<TableId>(&Store::rows, nb::const_), "table"_a)
       .def("resident_bytes", &Store::resident_bytes)
-      .def("slot_of", slots_of, "table"_a, "keys"_a.noconvert());
+      .def("slot_of", slots_of, "table"_a, "keys"_a);
   bind_probe_loop(m);
 }

@@ -2,7 +2,6 @@
 
 #include "bindings/bindings.h"
 
-using namespace nb::literals;
 using namespace springtide;
 
 namespace {
@@ -17,10 +16,10 @@ InitSpec parse_init(const nb::object& init) {
   if (nb::isinstance<nb::str>(init)) {
     spec.kind = parse<InitKind>("init", nb::cast<std::string>(init), kInits);
     if (spec.kind == InitKind::zeros) return spec;
-    throw BadInput("init '" + nb::cast<std::string>(init) + "' needs two numbers: give (name, a, b)");
+    throw BadInput("init '", nb::cast<std::string>(init), "' needs two numbers: give (name, a, b)");
   }
   if (!nb::isinstance<nb::sequence>(init) || nb::len(init) != 3) {
-    throw BadInput("init must be 'zeros' or (name, a, b), got " + nb::cast<std::string>(nb::repr(init)));
+    throw BadInput("init must be 'zeros' or (name, a, b), got ", nb::cast<std::string>(nb::repr(init)));
   }
   spec.kind = parse<InitKind>("init", nb::cast<std::string>(init[0]), kInits);
   spec.a = nb::cast<float>(init[1]);
@@ -31,6 +30,14 @@ InitSpec parse_init(const nb::object& init) {
 nb::tuple init_tuple(const TableSpec& t) {
   return nb::make_tuple(kInits[static_cast<size_t>(t.init.kind)], t.init.a, t.init.b);
 }
+
+// clang-format off
+#define SPRINGTIDE_OPTIMIZER_NUMBERS(F) \
+  F(momentum) F(dampening) F(nesterov) F(beta1) F(beta2) F(eps_outside) F(decoupled_decay) F(eps) F(alpha) F(ftrl_beta) \
+  F(l1) F(l2) F(initial_accumulator)
+// clang-format on
+#define SPRINGTIDE_SET(name) spec.optim.name = name;
+#define SPRINGTIDE_READ(name) .def_prop_ro(#name, [](const TableSpec& t) { return t.optim.name; })
 
 void bind_hyper(nb::module_& m) {
   nb::class_<TableHyper>(m, "Hyper")
@@ -59,20 +66,8 @@ void bind_table_spec(nb::module_& m) {
             TableSpec spec{
                 id,  std::move(name), dim, parse<DType>("dtype", dtype, kDTypes), parse_init(init), {}, min_count,
                 ttl, capacity_rows};
-            spec.optim = {parse<OptimKind>("optimizer", optimizer, kOptimizers),
-                          momentum,
-                          dampening,
-                          nesterov,
-                          beta1,
-                          beta2,
-                          eps_outside,
-                          decoupled_decay,
-                          eps,
-                          alpha,
-                          ftrl_beta,
-                          l1,
-                          l2,
-                          initial_accumulator};
+            spec.optim.kind = parse<OptimKind>("optimizer", optimizer, kOptimizers);
+            SPRINGTIDE_OPTIMIZER_NUMBERS(SPRINGTIDE_SET)
             new (self) TableSpec(std::move(spec));
           },
           nb::kw_only(), "id"_a, "name"_a, "dim"_a, "dtype"_a = "float32", "init"_a = "zeros", "optimizer"_a = "sgd",
@@ -86,19 +81,7 @@ void bind_table_spec(nb::module_& m) {
       .def_prop_ro("dtype", [](const TableSpec& t) { return kDTypes[static_cast<size_t>(t.dtype)]; })
       .def_prop_ro("init", init_tuple)
       .def_prop_ro("optimizer", [](const TableSpec& t) { return kOptimizers[static_cast<size_t>(t.optim.kind)]; })
-      .def_prop_ro("momentum", [](const TableSpec& t) { return t.optim.momentum; })
-      .def_prop_ro("dampening", [](const TableSpec& t) { return t.optim.dampening; })
-      .def_prop_ro("nesterov", [](const TableSpec& t) { return t.optim.nesterov; })
-      .def_prop_ro("beta1", [](const TableSpec& t) { return t.optim.beta1; })
-      .def_prop_ro("beta2", [](const TableSpec& t) { return t.optim.beta2; })
-      .def_prop_ro("eps_outside", [](const TableSpec& t) { return t.optim.eps_outside; })
-      .def_prop_ro("decoupled_decay", [](const TableSpec& t) { return t.optim.decoupled_decay; })
-      .def_prop_ro("eps", [](const TableSpec& t) { return t.optim.eps; })
-      .def_prop_ro("alpha", [](const TableSpec& t) { return t.optim.alpha; })
-      .def_prop_ro("ftrl_beta", [](const TableSpec& t) { return t.optim.ftrl_beta; })
-      .def_prop_ro("l1", [](const TableSpec& t) { return t.optim.l1; })
-      .def_prop_ro("l2", [](const TableSpec& t) { return t.optim.l2; })
-      .def_prop_ro("initial_accumulator", [](const TableSpec& t) { return t.optim.initial_accumulator; })
+          SPRINGTIDE_OPTIMIZER_NUMBERS(SPRINGTIDE_READ)
       .def_ro("min_count", &TableSpec::min_count)
       .def_ro("ttl", &TableSpec::ttl)
       .def_ro("capacity_rows", &TableSpec::capacity_rows)

@@ -19,8 +19,7 @@ void check_size(const CachedBackend::Sizes& wanted, uint64_t step, uint32_t peer
   const auto of_peer = std::find_if(wanted.begin(), wanted.end(), [&](auto& one) { return one.first == peer; });
   const size_t planned = of_peer == wanted.end() ? 0 : of_peer->second;
   if (of_peer != wanted.end() && planned == floats) return;
-  throw BadInput("rank " + std::to_string(peer) + " sent " + std::to_string(floats) + " floats for step " +
-                 std::to_string(step) + "; the plan has " + std::to_string(planned));
+  throw BadInput("rank ", peer, " sent ", floats, " floats for step ", step, "; the plan has ", planned);
 }
 
 }  // namespace
@@ -34,7 +33,7 @@ void CachedBackend::set_plan(uint64_t step, CachePlan plan) {
 void CachedBackend::move_plan(uint64_t step, uint64_t to) {
   const std::lock_guard lock(mutex_);
   const auto known = plans_.find(step);
-  if (known == plans_.end()) throw BadInput("step " + std::to_string(step) + " has no plan that could be moved");
+  if (known == plans_.end()) throw BadInput("step ", step, " has no plan that could be moved");
   auto planned = std::move(known->second);
   plans_.erase(known);
   plans_[to] = std::move(planned);
@@ -63,7 +62,7 @@ CachedBackend::Planned* CachedBackend::plan_of(uint64_t step) const {
 }
 
 void CachedBackend::refuse(const std::string& what, TableId table, Key key) const {
-  throw BadInput("key " + std::to_string(key) + " of table " + tables_.name_of(table) + " " + what);
+  throw BadInput("key ", key, " of table ", tables_.name_of(table), " ", what);
 }
 
 CachedRow& CachedBackend::row_of(const char* list, TableId table, Key key) const {
@@ -110,7 +109,7 @@ CacheStats CachedBackend::stats() const {
 // Exchange of rows and gradients between the caches of two ranks. A part of CachedBackend.
 CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
   if (Planned* planned = plan_of(step)) return *planned;
-  throw BadInput("step " + std::to_string(step) + " has no plan, so nothing comes from other ranks for it");
+  throw BadInput("step ", step, " has no plan, so nothing comes from other ranks for it");
 }
 
 // Floats to exchange, by rank. An image counts one more float for its dirty flag. `others` are values, or gradients, to
@@ -244,9 +243,8 @@ void CachedBackend::add_received(const Planned& planned, bool before_own, RowTra
     if ((from.peer < planned.plan.rank) == before_own) by_rank[from.peer] = &from.rows;
   for (const auto& [peer, keys] : by_rank) {
     const auto parcel = planned.gradients.find(peer);
-    if (parcel == planned.gradients.end())
-      throw BadInput("gradients of rank " + std::to_string(peer) + " have not come for step " +
-                     std::to_string(planned.plan.step) + "; take them before the push");
+    throw_if<BadInput>(parcel == planned.gradients.end(), "gradients of rank ", peer, " have not come for step ",
+                       planned.plan.step, "; take them before the push");
     const float* at = parcel->second.data();
     for (size_t i = 0; i < keys->size(); ++i) {
       const CachedTable& table = tables_.known(keys->tables[i]);

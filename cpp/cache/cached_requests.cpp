@@ -72,8 +72,8 @@ std::unique_ptr<Pending> CachedBackend::pull(std::span<const Part> parts, const 
     Planned* planned = plan_of(meta.after_step + 1);
     if (planned != nullptr) {
       if (plans_.begin()->first <= meta.after_step)
-        throw BadInput("rows of step " + std::to_string(meta.after_step + 1) + " are asked for before step " +
-                       std::to_string(plans_.begin()->first) + " is pushed");
+        throw BadInput("rows of step ", meta.after_step + 1, " are asked for before step ", plans_.begin()->first,
+                       " is pushed");
       begin(*planned);
     }
     for (const Part& part : parts) {
@@ -159,7 +159,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
     const std::lock_guard lock(mutex_);
     Planned* planned = meta.bsp ? plan_of(meta.step) : nullptr;
     if (planned != nullptr && meta.step <= pushed_)
-      throw BadInput("step " + std::to_string(meta.step) + " was trained in the cache already; clear it to go back");
+      throw BadInput("step ", meta.step, " was trained in the cache already; clear it to go back");
     RowTraining training;
     const bool exchanged = planned != nullptr && !planned->plan.gradient_receives.empty();
     if (exchanged) add_received(*planned, true, training);
@@ -277,7 +277,7 @@ void CachedBackend::scan(TableId table, std::vector<Key>& keys, std::vector<floa
   {
     const std::lock_guard lock(mutex_);
     if (tables_.of(table) != nullptr && !on_servers_)
-      throw BadInput("table '" + tables_.of(table)->spec.name +
+      throw BadInput("table '", tables_.of(table)->spec.name,
                      "' is read while rows may be in workers' caches only; flush first");
   }
   inner_->scan(table, keys, rows);

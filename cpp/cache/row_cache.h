@@ -7,7 +7,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/hash.h"
@@ -28,11 +27,9 @@ struct CachedRow {
   Key key() const { return key_of(table, hash); }
 };
 
-class RowCache {
+class RowCache : public NoCopy {
  public:
   explicit RowCache(EvictOrder order = EvictOrder::lru) : order_(order) {}
-  RowCache(const RowCache&) = delete;
-  RowCache& operator=(const RowCache&) = delete;
 
   // nullptr: not cached
   CachedRow* find(TableId table, Key key) const {
@@ -45,7 +42,7 @@ class RowCache {
     if (2 * (count_ + 1) > index_.size()) grow();
     const uint64_t hash = hash_key(table, key);
     const size_t at = place_of(hash, table);
-    if (index_[at] != kFree) throw BadInput("key " + std::to_string(key) + " is cached already");
+    if (index_[at] != kFree) throw BadInput("key ", key, " is cached already");
     if (free_rows_.empty()) {
       free_rows_.push_back(static_cast<uint32_t>(rows_.size()));
       rows_.emplace_back();

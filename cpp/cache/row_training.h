@@ -50,10 +50,9 @@ class CachedTables {
   void keep(std::span<const TableId> tables) {
     for (const TableId id : tables) {
       const auto spec = declared_.find(id);
-      if (spec == declared_.end())
-        throw BadInput("table " + std::to_string(id) + " is to be cached but was never declared");
+      if (spec == declared_.end()) throw BadInput("table ", id, " is to be cached but was never declared");
       if (const std::string why = refusal_of(spec->second); !why.empty())
-        throw BadInput("table '" + spec->second.name + "' cannot be cached: " + why);
+        throw BadInput("table '", spec->second.name, "' cannot be cached: ", why);
       if (kept_.size() <= id) kept_.resize(id + size_t{1});
       if (!kept_[id]) kept_[id] = std::make_unique<CachedTable>(spec->second);
     }
@@ -71,7 +70,7 @@ class CachedTables {
   // BadInput for a table that is not cached.
   const CachedTable& known(TableId id) const {
     if (const CachedTable* table = of(id)) return *table;
-    throw BadInput("table " + std::to_string(id) + " is not cached");
+    throw BadInput("table ", id, " is not cached");
   }
   // True if a request has keys of a cached table.
   bool any_of(const Routed& routed) const {
@@ -90,7 +89,7 @@ class CachedTables {
 };
 
 [[noreturn]] inline void throw_non_finite(Key key, const CachedTable& table) {
-  throw NonFinite("the gradient of key " + std::to_string(key) + " of table '" + table.spec.name +
+  throw NonFinite("the gradient of key ", key, " of table '", table.spec.name,
                   "' holds NaN or infinity; nothing of this push was applied");
 }
 
@@ -147,7 +146,7 @@ class RowTraining {
     }
     for (const Row& one : rows_)
       if (named[one.row->table] == 0)
-        throw BadInput("the push holds keys of table '" + one.table->spec.name + "' but no learning rate for it");
+        throw BadInput("the push holds keys of table '", one.table->spec.name, "' but no learning rate for it");
     return args;
   }
 

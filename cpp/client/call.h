@@ -22,11 +22,8 @@ struct SharedWindow {
   WindowHeap heap;
 };
 
-struct Call {
-  Call() = default;
+struct Call : NoCopy {
   ~Call();
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
 
   struct Copy {
     float* to;

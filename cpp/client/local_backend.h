@@ -1,7 +1,6 @@
 // Backend of tables in this process: for a job of one process, and for tests of several servers without sockets.
 #pragma once
 
-#include <bit>
 #include <memory>
 #include <vector>
 
@@ -21,8 +20,7 @@ class LocalBackend : public Backend {
   // Divides the slots among the stores in contiguous ranges; each store acts as one server.
   LocalBackend(const StoreOptions& options, uint16_t servers) {
     if (servers == 0 || servers > options.slots)
-      throw BadInput(std::to_string(servers) + " servers for " + std::to_string(options.slots) +
-                     " slots; wanted 1 to " + std::to_string(options.slots));
+      throw BadInput(servers, " servers for ", options.slots, " slots; wanted 1 to ", options.slots);
     placement_.servers = servers;
     placement_.server_of_slot.resize(options.slots);
     for (size_t slot = 0; slot < options.slots; ++slot)
@@ -34,8 +32,6 @@ class LocalBackend : public Backend {
       own_slots_.push_back(servers == 1 ? std::vector<uint8_t>() : std::move(own));
     }
   }
-  LocalBackend(const LocalBackend&) = delete;
-  LocalBackend& operator=(const LocalBackend&) = delete;
 
   std::shared_ptr<const Placement> placement() const override { return std::make_shared<const Placement>(placement_); }
   void declare(std::span<const TableSpec> tables) override {

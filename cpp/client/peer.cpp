@@ -38,7 +38,7 @@ Peer::Peer(const RemoteOptions& options, uint16_t index, std::string host, uint1
   std::string last = "no answer";
   link_ = connect_until(start + seconds_of(connect_s.value_or(options.connect_timeout_s)), terms_, last);
   if (!link_) {
-    throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " + advice());
+    throw PeerLost(name(), " did not come up within ", seconds(since(start)), " (", last, "); ", advice());
   }
   check_terms(terms_);
   if (shared && shared->window.valid()) {
@@ -84,10 +84,10 @@ Link Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string
         terms = offer_handshake(link.line(), options_.secret, header(Kind::hello));
         return link;
       } catch (const HandshakeRefused& e) {
-        throw PeerLost(name() + " refused the connection: " + e.what());
+        throw PeerLost(name(), " refused the connection: ", e.what());
       } catch (const PeerLost& e) {
         if (link.tls() != nullptr && link.tls()->refused()) {
-          throw PeerLost(name() + " refused the connection: " + e.what());
+          throw PeerLost(name(), " refused the connection: ", e.what());
         }
         last = e.what();
       }
@@ -101,12 +101,11 @@ Link Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string
 
 void Peer::check_terms(const Welcome& terms) const {
   if (terms.server_index != index_) {
-    throw PeerLost(name() + " says it is server " + std::to_string(terms.server_index) +
-                   "; the list of addresses is old");
+    throw PeerLost(name(), " says it is server ", terms.server_index, "; the list of addresses is old");
   }
   if (terms.slots != options_.placement.server_of_slot.size()) {
-    throw BadInput(name() + " cuts its tables into " + std::to_string(terms.slots) + " slots, this client into " +
-                   std::to_string(options_.placement.server_of_slot.size()) + "; both come from the job's settings");
+    throw BadInput(name(), " cuts its tables into ", terms.slots, " slots, this client into ",
+                   options_.placement.server_of_slot.size(), "; both come from the job's settings");
   }
 }
 
@@ -132,9 +131,8 @@ bool Peer::has_credit(const Call& call) const {
 
 void Peer::submit(const std::shared_ptr<Call>& call) {
   if (call->header.body_bytes > terms_.max_frame_bytes) {
-    throw BadInput("a " + std::string(name_of(static_cast<Kind>(call->header.kind))) + " of " +
-                   std::to_string(call->header.body_bytes) + " bytes to " + name() + " is over its limit of " +
-                   std::to_string(terms_.max_frame_bytes) + "; use smaller batches or more servers");
+    throw BadInput("a ", name_of(static_cast<Kind>(call->header.kind)), " of ", call->header.body_bytes, " bytes to ",
+                   name(), " is over its limit of ", terms_.max_frame_bytes, "; use smaller batches or more servers");
   }
   std::unique_lock lock(mutex_);
   const auto may_go = [&] { return !failed_.empty() || has_credit(*call); };
@@ -226,7 +224,7 @@ void Peer::finish(Call& call) {
       call.error = std::current_exception();  // a malformed refusal
     }
   }
-  if (call.slots_left) call.error = std::make_exception_ptr(WrongOwner(name() + " gave slots away meanwhile"));
+  if (call.slots_left) call.error = std::make_exception_ptr(WrongOwner(name(), " gave slots away meanwhile"));
   call.answered = true;
   call.done = true;
   moved_.notify_all();
@@ -238,25 +236,24 @@ std::exception_ptr Peer::failure_of(const Call& call) const {
     case Status::non_finite:
       return std::make_exception_ptr(NonFinite(said));
     case Status::partly_applied:
-      return std::make_exception_ptr(PartlyApplied(name() + ": " + said));
+      return std::make_exception_ptr(PartlyApplied(name(), ": ", said));
     case Status::stale_generation:
-      return std::make_exception_ptr(GroupChanged(name() + ": " + said));
+      return std::make_exception_ptr(GroupChanged(name(), ": ", said));
     case Status::bad_input:
-      return std::make_exception_ptr(BadInput(name() + ": " + said));
+      return std::make_exception_ptr(BadInput(name(), ": ", said));
     case Status::wrong_owner: {
       const Refusal refusal = decode_refusal(call.reply);
       std::string slots;
       for (size_t i = 0; i < refusal.slots.size() && i < 8; ++i) {
         slots += (i == 0 ? "" : ", ") + std::to_string(refusal.slots[i]);
       }
-      const std::string why = name() + " does not own " + std::to_string(refusal.slots.size()) +
-                              " of the slots asked for (" + slots + (refusal.slots.size() > 8 ? ", ..." : "") +
-                              "); its placement is of epoch " + std::to_string(call.answer.epoch) + ", ours of " +
-                              std::to_string(call.header.epoch);
+      const std::string why = concat(name(), " does not own ", refusal.slots.size(), " of the slots asked for (", slots,
+                                     refusal.slots.size() > 8 ? ", ..." : "", "); its placement is of epoch ",
+                                     call.answer.epoch, ", ours of ", call.header.epoch);
       return std::make_exception_ptr(Refused(why, refusal));
     }
     default:
-      return std::make_exception_ptr(PeerLost(name() + ": " + said));
+      return std::make_exception_ptr(PeerLost(name(), ": ", said));
   }
 }
 
@@ -337,11 +334,11 @@ void Peer::add_to(RemoteStats& stats) const {
 
 std::string Peer::name() const {
   const std::lock_guard lock(where_mutex_);
-  return "server " + std::to_string(index_) + " (" + host_ + ":" + std::to_string(port_) + ")";
+  return concat("server ", index_, " (", host_, ":", port_, ")");
 }
 
 std::string Peer::advice() const {
-  return "is it running? see logs/server-" + std::to_string(index_) + ".log, and check host, port and firewall";
+  return concat("is it running? see logs/server-", index_, ".log, and check host, port and firewall");
 }
 
 // A receiver thread reads replies while the caller computes. A caller that sends and then waits immediately, several
@@ -396,7 +393,7 @@ bool Peer::receive_reply(Line line, Call& call, const FrameHeader& answer, std::
     for (const Call::Copy& copy : call.copies) std::memcpy(copy.to, copy.from, copy.bytes);
   } else if (rows) {
     if (answer.body_bytes != call.in_bytes + sizeof call.answer.server_ns || (answer.flags & kTimed) == 0) {
-      why = std::to_string(answer.body_bytes) + " bytes for " + std::to_string(call.in_bytes) + " bytes of rows";
+      why = concat(answer.body_bytes, " bytes for ", call.in_bytes, " bytes of rows");
       return false;
     }
     std::vector<iovec> in = call.in;

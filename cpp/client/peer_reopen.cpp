@@ -48,7 +48,7 @@ void Peer::drop_unrepeatable() {
   for (const auto& call : awaiting_) {
     if (may_repeat(*call)) continue;
     call->error = std::make_exception_ptr(
-        PeerLost(broken_ + "; the push named no batches, so it was not sent again: it may be applied or not"));
+        PeerLost(broken_, "; the push named no batches, so it was not sent again: it may be applied or not"));
     call->done = true;
     bytes_under_way_ -= call->out_bytes;
   }

@@ -51,13 +51,11 @@ inline std::shared_ptr<const Routes> routes_by(Placement placement) {
 struct RemoteLinks {
   explicit RemoteLinks(const RemoteOptions& o) : options(o), owner(getpid()), generation_(o.generation) {
     const size_t servers = o.hosts.size();
-    if (servers == 0 || servers != o.ports.size() || servers != o.placement.servers) {
-      throw BadInput("a client of " + std::to_string(o.placement.servers) + " servers got " + std::to_string(servers) +
-                     " hosts and " + std::to_string(o.ports.size()) + " ports");
-    }
+    throw_if<BadInput>(servers == 0 || servers != o.ports.size() || servers != o.placement.servers, "a client of ",
+                       o.placement.servers, " servers got ", servers, " hosts and ", o.ports.size(), " ports");
     for (const uint16_t server : o.placement.server_of_slot) {
       if (server >= servers || o.hosts[server].empty())
-        throw BadInput("the placement names server " + std::to_string(server) + " of " + std::to_string(servers));
+        throw BadInput("the placement names server ", server, " of ", servers);
     }
     if (options.shared_memory) shared = std::make_shared<SharedWindow>(kWindowBytes);
     routes_ = routes_by(options.placement);
@@ -71,10 +69,8 @@ struct RemoteLinks {
 
   // BadInput in a forked child
   void check_process() const {
-    if (getpid() != owner) {
-      throw BadInput("connections to servers belong to process " + std::to_string(owner) +
-                     "; a forked process (a data loader's worker) cannot use them");
-    }
+    throw_if<BadInput>(getpid() != owner, "connections to servers belong to process ", owner,
+                       "; a forked process (a data loader's worker) cannot use them");
   }
   std::shared_ptr<Call> call_for(const Peer& peer, Kind kind) const {
     auto call = std::make_shared<Call>();
@@ -95,7 +91,7 @@ struct RemoteLinks {
   // The reference stays valid: an index means the same server for the whole job.
   Peer& peer(size_t server) const {
     if (Peer* found = find(server)) return *found;
-    throw PeerLost("server " + std::to_string(server) + " is not known here");
+    throw PeerLost("server ", server, " is not known here");
   }
   // Null if this client never needed the server.
   Peer* find(size_t server) const {
@@ -132,24 +128,22 @@ struct RemoteLinks {
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses) {
     const auto now = routes();
     if (placement.epoch < now->placement.epoch) {
-      throw BadInput("placement epoch " + std::to_string(placement.epoch) + " is older than " +
-                     std::to_string(now->placement.epoch));
+      throw BadInput("placement epoch ", placement.epoch, " is older than ", now->placement.epoch);
     }
     if (placement.server_of_slot.size() != now->placement.server_of_slot.size()) {
-      throw BadInput("a placement of " + std::to_string(placement.server_of_slot.size()) + " slots for a job of " +
-                     std::to_string(now->placement.server_of_slot.size()));
+      throw BadInput("a placement of ", placement.server_of_slot.size(), " slots for a job of ",
+                     now->placement.server_of_slot.size());
     }
     std::vector<uint8_t> used(UINT16_MAX + 1, 0);
     for (const uint16_t server : placement.server_of_slot) used[server] = 1;
     for (const auto& [server, address] : addresses) {
-      if (used[server] != 0 && !reach(server, address)) {
-        throw PeerLost("server " + std::to_string(server) + " at " + address + " cannot be reached");
-      }
+      throw_if<PeerLost>(used[server] != 0 && !reach(server, address), "server ", server, " at ", address,
+                         " cannot be reached");
     }
     const std::lock_guard lock(mutex_);
     for (const uint16_t server : placement.server_of_slot) {
       if (server >= peers_.size() || !peers_[server])
-        throw BadInput("the placement names server " + std::to_string(server) + " of " + std::to_string(peers_.size()));
+        throw BadInput("the placement names server ", server, " of ", peers_.size());
     }
     put(std::move(placement));
   }

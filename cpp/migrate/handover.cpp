@@ -25,7 +25,7 @@ constexpr size_t kSlotsABatch = 1024;
 constexpr uint64_t kBytesABatch = 32 << 20;
 
 // Permits other processes, such as the target, to read the memory of this process (needed under Yama).
-class PermitReading {
+class PermitReading : public NoCopy {
  public:
   explicit PermitReading(const SlotTarget& target) : reader_(target.local() ? peer_process(target.fd()) : 0) {
     if (given()) prctl(PR_SET_PTRACER, reader_, 0, 0, 0);
@@ -33,8 +33,6 @@ class PermitReading {
   ~PermitReading() {
     if (given()) prctl(PR_SET_PTRACER, 0, 0, 0, 0);
   }
-  PermitReading(const PermitReading&) = delete;
-  PermitReading& operator=(const PermitReading&) = delete;
   bool given() const { return reader_ != 0; }
 
  private:

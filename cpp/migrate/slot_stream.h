@@ -38,7 +38,7 @@ class SlotTarget {
   // PeerLost
   SlotTarget(const ServerState& state, const HandoverOptions& to) {
     Fd fd = connect_tcp(to.host, to.port, Clock::now() + seconds_of(to.timeout_s));
-    if (!fd) throw PeerLost(std::string("cannot be reached: ") + std::strerror(errno));
+    if (!fd) throw PeerLost("cannot be reached: ", std::strerror(errno));
     tune_tcp(fd.get());
     // `exact` is true because handover.cpp polls for replies.
     link_ = Link(std::move(fd), {state.options.tls, TlsSide::caller, "server", to.timeout_s, true});
@@ -47,9 +47,7 @@ class SlotTarget {
     who.rank = state.options.index;
     who.generation = state.generation;
     const Welcome terms = offer_handshake(link_.line(), state.options.secret, who);
-    if (terms.server_index != to.server) {
-      throw PeerLost("says it is server " + std::to_string(terms.server_index));
-    }
+    throw_if<PeerLost>(terms.server_index != to.server, "says it is server ", terms.server_index);
     if (terms.slots != state.store.slots()) throw PeerLost("has another number of slots");
     generation_ = terms.generation;
     if (!state.options.shared_memory) return;
@@ -158,7 +156,7 @@ constexpr uint64_t kBytesAhead = 64 << 20;  // bytes of images that may be in fl
 constexpr size_t kSlotsACut = 16;
 constexpr uint64_t kRoom = 4 << 20;  // in shared memory for one image; a larger one goes through the socket
 
-class SlotStream {
+class SlotStream : public NoCopy {
  public:
   struct Sent {
     uint16_t slot = 0;
@@ -181,8 +179,6 @@ class SlotStream {
     room_.notify_all();
     thread_.join();
   }
-  SlotStream(const SlotStream&) = delete;
-  SlotStream& operator=(const SlotStream&) = delete;
 
   // Returns the image whose reply has arrived; call it once per reply.
   Sent arrived() {

@@ -35,8 +35,8 @@ std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& hea
   if (header.status != static_cast<uint16_t>(Status::ok)) {
     why = text_of(body);
   } else if (header.kind != static_cast<uint8_t>(kind) || body.size() != bytes) {
-    why = std::string("a ") + name_of(static_cast<Kind>(header.kind)) + " of " + std::to_string(body.size()) +
-          " bytes came where a " + name_of(kind) + " of " + std::to_string(bytes) + " was due";
+    why = concat("a ", name_of(static_cast<Kind>(header.kind)), " of ", body.size(), " bytes came where a ",
+                 name_of(kind), " of ", bytes, " was due");
   }
   return body;
 }
@@ -108,10 +108,9 @@ Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who) {
   const std::vector<uint8_t> challenge = expect(line, Kind::challenge, kNonce + sizeof(Digest), header, why, io);
   raise(header, why);
   const std::span<const uint8_t> theirs = std::span(challenge).first(kNonce);
-  if (!same_digest(digest_at(std::span(challenge).subspan(kNonce)),
-                   prove(secret, "springtide server", bytes_of(ours), theirs))) {
-    throw HandshakeRefused("it does not know this job's secret: a server of another job, or a stale address");
-  }
+  throw_if<HandshakeRefused>(!same_digest(digest_at(std::span(challenge).subspan(kNonce)),
+                                          prove(secret, "springtide server", bytes_of(ours), theirs)),
+                             "it does not know this job's secret: a server of another job, or a stale address");
   const Digest proof = prove(secret, "springtide client", theirs, bytes_of(ours));
   who.kind = static_cast<uint8_t>(Kind::proof);
   if (const Io io = send_frame(line, who, proof); io != Io::ok) throw PeerLost(describe(io, line));

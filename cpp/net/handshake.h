@@ -36,11 +36,6 @@ struct Welcome {
 };
 static_assert(sizeof(Welcome) == 152);
 
-// The peer answered and refused us, or is not the expected peer. A retry would not help.
-struct HandshakeRefused : PeerLost {
-  using PeerLost::PeerLost;
-};
-
 // Server's side. Returns an empty string if the client is accepted; `who` then has its hello. Otherwise returns why it
 // was refused; the client gets the same text. After the client has proved the secret, `busy` is called: it returns why
 // there is no room for the client, or an empty string.

@@ -37,9 +37,7 @@ void look_up(const Libraries& from, Function*& into, const std::string& name) {
   if (found == nullptr) found = dlsym(from.crypto, name.c_str());
   // The function's name in OpenSSL 1.1.1.
   if (found == nullptr && name == "SSL_get1_peer_certificate") found = dlsym(from.ssl, "SSL_get_peer_certificate");
-  if (found == nullptr) {
-    throw BadInput("the OpenSSL of this machine has no " + name + "; wanted version 1.1.1 or later");
-  }
+  throw_if<BadInput>(found == nullptr, "the OpenSSL of this machine has no ", name, "; wanted version 1.1.1 or later");
   into = reinterpret_cast<Function*>(found);
 }
 

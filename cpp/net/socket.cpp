@@ -53,7 +53,7 @@ Addresses resolve(const std::string& host, uint16_t port, bool passive) {
   hints.ai_flags = passive ? AI_PASSIVE : 0;
   addrinfo* list = nullptr;
   const int code = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (code != 0) throw BadInput("the host '" + host + "' cannot be looked up: " + gai_strerror(code));
+  if (code != 0) throw BadInput("the host '", host, "' cannot be looked up: ", gai_strerror(code));
   return Addresses(list);
 }
 
@@ -158,11 +158,9 @@ Fd listen_tcp(const std::string& host, uint16_t port, uint16_t& bound) {
     return fd;
   }
   const std::string address = host + ":" + std::to_string(port);
-  if (error == EADDRINUSE) {
-    throw PortTaken("cannot listen on " + address +
-                    ": another process does; stop it, choose another port, or use port 0 for a free one");
-  }
-  throw BadInput("cannot listen on " + address + ": " + std::strerror(error));
+  throw_if<PortTaken>(error == EADDRINUSE, "cannot listen on ", address,
+                      ": another process does; stop it, choose another port, or use port 0 for a free one");
+  throw BadInput("cannot listen on ", address, ": ", std::strerror(error));
 }
 
 Fd listen_local(const std::string& name) {

@@ -7,17 +7,11 @@
 #include <chrono>
 #include <cstdint>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace springtide {
-
-// Another process listens on this address. springtide.errors.PortTaken.
-struct PortTaken : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 using Clock = std::chrono::steady_clock;
 inline uint64_t now_ns() {

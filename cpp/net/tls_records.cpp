@@ -6,8 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/types.h"
-
 namespace springtide {
 namespace {
 
@@ -66,10 +64,9 @@ RecordCipher::~RecordCipher() { o_.EVP_CIPHER_CTX_free(ctx_); }
 
 void RecordCipher::use(const Digest& secret) {
   const RecordKey made = record_key(secret);
-  if (o_.EVP_CipherInit_ex(ctx_, o_.EVP_aes_128_gcm(), nullptr, made.key.data(), nullptr, static_cast<int>(way_)) !=
-      1) {
-    throw BadInput("the OpenSSL of this machine has no AES-128-GCM");
-  }
+  throw_if<BadInput>(
+      o_.EVP_CipherInit_ex(ctx_, o_.EVP_aes_128_gcm(), nullptr, made.key.data(), nullptr, static_cast<int>(way_)) != 1,
+      "the OpenSSL of this machine has no AES-128-GCM");
   secret_ = secret;
   nonce_ = made.nonce;
   number_ = bytes_ = 0;

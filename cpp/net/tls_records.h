@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/sha256.h"
+#include "base/types.h"
 #include "net/openssl.h"
 
 namespace springtide {
@@ -32,13 +33,11 @@ RecordKey record_key(const Digest& secret);
 Digest next_secret(const Digest& secret);  // after a KeyUpdate
 
 // Cipher of one direction. Not thread-safe.
-class RecordCipher {
+class RecordCipher : public NoCopy {
  public:
   enum class Way : uint8_t { opens = 0, seals = 1 };
   RecordCipher(const Digest& secret, Way way);
   ~RecordCipher();
-  RecordCipher(const RecordCipher&) = delete;
-  RecordCipher& operator=(const RecordCipher&) = delete;
 
   // Encrypts one record. `out` has room for kSealed bytes. Returns the size of the record.
   size_t seal(RecordKind kind, const uint8_t* from, size_t bytes, uint8_t* out);

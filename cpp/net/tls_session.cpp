@@ -23,13 +23,11 @@ struct TlsName {     // springtide:JOB/ROLE in a certificate
   std::string role;  // worker, server, ...
 };
 
-struct TlsContext {
+struct TlsContext : NoCopy {
   explicit TlsContext(SslCtx* made) : ctx(made) {}
   ~TlsContext() {
     if (ctx != nullptr) openssl().SSL_CTX_free(ctx);
   }
-  TlsContext(const TlsContext&) = delete;
-  TlsContext& operator=(const TlsContext&) = delete;
 
   SslCtx* ctx;
   TlsName own;
@@ -60,7 +58,7 @@ Stamp stamp_of(const std::string& folder) {
   for (const char* name : {"/ca.crt", "/tls.crt", "/tls.key"}) {
     struct stat found{};
     if (stat((folder + name).c_str(), &found) != 0) {
-      throw BadInput("the certificates in " + folder + " cannot be used: " + (name + 1) + ": " + std::strerror(errno));
+      throw BadInput("the certificates in ", folder, " cannot be used: ", (name + 1), ": ", std::strerror(errno));
     }
     stamp[at++] = static_cast<int64_t>(found.st_ino);
     stamp[at++] = found.st_mtim.tv_sec;
@@ -192,7 +190,7 @@ std::shared_ptr<const TlsContext> tls_context(const std::string& folder) {
       return made;
     }
   }
-  throw BadInput("the certificates in " + folder + " cannot be used: " + (why.empty() ? "they keep changing" : why) +
+  throw BadInput("the certificates in ", folder, " cannot be used: ", (why.empty() ? "they keep changing" : why),
                  "; wanted ca.crt, tls.crt and tls.key of this job");
 }
 
@@ -218,9 +216,8 @@ TlsSession::TlsSession(int fd, const TlsOptions& options)
   calls ? o_.SSL_set_connect_state(ssl.get()) : o_.SSL_set_accept_state(ssl.get());
   shake_hands(ssl.get(), options.within_s);
   check_peer(ssl.get(), options.role);
-  if (!secrets.has_caller || !secrets.has_listener) {
-    throw BadInput("the OpenSSL of this machine does not report the keys of a connection");
-  }
+  throw_if<BadInput>(!secrets.has_caller || !secrets.has_listener,
+                     "the OpenSSL of this machine does not report the keys of a connection");
   sealer_.emplace(calls ? secrets.caller : secrets.listener, RecordCipher::Way::seals);
   opener_.emplace(calls ? secrets.listener : secrets.caller, RecordCipher::Way::opens);
 }
@@ -281,17 +278,15 @@ void TlsSession::shake_hands(Ssl* ssl, double within_s) {
     if (code == kErrorSsl && !ended_) {
       const long verdict = o_.SSL_get_verify_result(ssl);
       if (verdict != 0 && reason == "certificate verify failed") {
-        throw HandshakeRefused(std::string("its certificate is not good: ") +
-                               o_.X509_verify_cert_error_string(verdict));
+        throw HandshakeRefused("its certificate is not good: ", o_.X509_verify_cert_error_string(verdict));
       }
       throw HandshakeRefused(explain_tls_error(reason));
     }
     if (io != Io::ok) throw PeerLost(describe(io));
     if (done == 1) break;
     if (code != kWantRead) throw PeerLost("the connection was closed during the TLS handshake");
-    if (left <= 0 || wait_for(fd_, POLLIN, milliseconds(left)) == 0) {
-      throw PeerLost("the other side stopped during the TLS handshake");
-    }
+    throw_if<PeerLost>(left <= 0 || wait_for(fd_, POLLIN, milliseconds(left)) == 0,
+                       "the other side stopped during the TLS handshake");
   }
   send_ms_ = -1;
 }
@@ -301,11 +296,10 @@ void TlsSession::check_peer(Ssl* ssl, const std::string& role) {
   const TlsName other = name_in(certificate);
   if (certificate != nullptr) o_.X509_free(certificate);
   if (other.job != context_->own.job) {
-    throw HandshakeRefused("its certificate is for the job '" + other.job + "', this is '" + context_->own.job + "'");
+    throw HandshakeRefused("its certificate is for the job '", other.job, "', this is '", context_->own.job, "'");
   }
-  if (!role.empty() && other.role != role) {
-    throw HandshakeRefused("its certificate is for a " + other.role + "; a " + role + " was called");
-  }
+  throw_if<HandshakeRefused>(!role.empty() && other.role != role, "its certificate is for a ", other.role, "; a ", role,
+                             " was called");
 }
 
 std::string TlsSession::why() const {

@@ -40,14 +40,12 @@ struct TlsOptions {
   uint64_t rekey_bytes = 32ULL << 30;
 };
 
-class TlsSession {
+class TlsSession : public NoCopy {
  public:
   // Does the handshake. HandshakeRefused if one side rejects the other, PeerLost if the connection broke or took too
   // long, BadInput if our own certificates are invalid.
   TlsSession(int fd, const TlsOptions& options);
   ~TlsSession();
-  TlsSession(const TlsSession&) = delete;
-  TlsSession& operator=(const TlsSession&) = delete;
 
   void set_timeouts(double receive_s, double send_s);  // 0: forever
   // Buffers left in the list, because the socket would have blocked, must be the first buffers of the next call.

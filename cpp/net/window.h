@@ -33,15 +33,12 @@ class Window {
   static Window adopt(Fd fd, uint64_t limit) {
     const int seals = fd ? fcntl(fd.get(), F_GET_SEALS) : -1;
     struct stat about{};
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd.get(), &about) != 0) {
-      throw BadInput("a shared window must be a memfd that is sealed against shrinking");
-    }
+    throw_if<BadInput>(seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd.get(), &about) != 0,
+                       "a shared window must be a memfd that is sealed against shrinking");
     const auto bytes = static_cast<uint64_t>(about.st_size);
-    if (bytes == 0 || bytes > limit) {
-      throw BadInput("a shared window of " + std::to_string(bytes) + " bytes; at most " + std::to_string(limit));
-    }
+    throw_if<BadInput>(bytes == 0 || bytes > limit, "a shared window of ", bytes, " bytes; at most ", limit);
     Window window = map(std::move(fd), bytes);
-    if (!window.valid()) throw BadInput("a shared window of " + std::to_string(bytes) + " bytes cannot be mapped");
+    if (!window.valid()) throw BadInput("a shared window of ", bytes, " bytes cannot be mapped");
     return window;
   }
   Window() = default;

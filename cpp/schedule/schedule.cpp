@@ -11,10 +11,9 @@ namespace {
 
 const SchedulerOptions& checked(const SchedulerOptions& options) {
   if (options.workers == 0 || options.workers > kMostWorkers)
-    throw BadInput("a scheduler needs 1 to " + std::to_string(kMostWorkers) + " workers, got " +
-                   std::to_string(options.workers));
+    throw BadInput("a scheduler needs 1 to ", kMostWorkers, " workers, got ", options.workers);
   if (options.threads == 0 || options.threads > 256)
-    throw BadInput("a scheduler needs 1 to 256 threads, got " + std::to_string(options.threads));
+    throw BadInput("a scheduler needs 1 to 256 threads, got ", options.threads);
   return options;
 }
 
@@ -31,7 +30,7 @@ AllocationPolicy policy_called(const std::string& name) {
   if (found != policies.end()) return found->second;
   std::string names;
   for (const auto& [each, _] : policies) names += (names.empty() ? "" : ", ") + each;
-  throw BadInput("no allocation policy is called '" + name + "'; there are: " + names);
+  throw BadInput("no allocation policy is called '", name, "'; there are: ", names);
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
@@ -78,9 +77,7 @@ Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t s
 }
 
 void Scheduler::flushed(uint64_t step) {
-  if (step > step_)
-    throw BadInput("flushed(" + std::to_string(step) + "): only " + std::to_string(step_) +
-                   " steps have been scheduled");
+  if (step > step_) throw BadInput("flushed(", step, "): only ", step_, " steps have been scheduled");
   flushed_ = std::max(flushed_, step);
 }
 

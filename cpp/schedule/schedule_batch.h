@@ -59,17 +59,17 @@ class ScheduleBatch {
     for (size_t f = 0; f < features.size(); ++f) {
       const auto& [table, ids, offsets] = features[f];
       const std::string which = "feature " + std::to_string(f) + " (table " + std::to_string(table) + ")";
-      if (ids.size() > UINT32_MAX / 2) throw BadInput(which + " has too many ids for one batch");
+      if (ids.size() > UINT32_MAX / 2) throw BadInput(which, " has too many ids for one batch");
       if (offsets.empty()) {
-        if (ids.size() != samples_)
-          throw BadInput(which + " has " + std::to_string(ids.size()) + " ids for " + std::to_string(samples_) +
-                         " samples; give offsets when a sample has not exactly one id");
+        throw_if<BadInput>(ids.size() != samples_, which, " has ", ids.size(), " ids for ", samples_,
+                           " samples; give offsets when a sample has not exactly one id");
         continue;
       }
-      if (offsets.size() != size_t{samples_} + 1 || offsets.front() != 0 ||
-          offsets.back() != static_cast<int64_t>(ids.size()) || !std::is_sorted(offsets.begin(), offsets.end()))
-        throw BadInput(which + ": offsets must rise from 0 to the number of ids (" + std::to_string(ids.size()) +
-                       ") with one more than there are samples (" + std::to_string(samples_) + ")");
+      throw_if<BadInput>(offsets.size() != size_t{samples_} + 1 || offsets.front() != 0 ||
+                             offsets.back() != static_cast<int64_t>(ids.size()) ||
+                             !std::is_sorted(offsets.begin(), offsets.end()),
+                         which, ": offsets must rise from 0 to the number of ids (", ids.size(),
+                         ") with one more than there are samples (", samples_, ")");
     }
   }
   // Groups the features by table; features of one table share one set of keys.

@@ -268,7 +268,7 @@ void Server::start() {
   if (!state_.options.tls.empty()) tls_context(state_.options.tls);  // reports errors in the certificates now
   if (tcp_ || stopped_) throw BadInput("this server was started before; make a new one");
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) throw BadInput(std::string("this server cannot be started: ") + std::strerror(errno));
+  if (!wake) throw BadInput("this server cannot be started: ", std::strerror(errno));
   tcp_ = listen_tcp(state_.options.host, state_.options.port, port_);
   const std::string token = random_bytes(16);
   std::memcpy(&instance_, token.data(), sizeof instance_);
@@ -281,17 +281,14 @@ void Server::start() {
   accepting_ = std::thread([this] { accept_loop(); });
 }
 
-void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) {
+void Server::set_placement(uint32_t epoch, std::span<const uint16_t> owners) {
   if (owners.size() != state_.store.slots()) {
-    throw BadInput("a placement of " + std::to_string(owners.size()) + " slots for tables of " +
-                   std::to_string(state_.store.slots()));
+    throw BadInput("a placement of ", owners.size(), " slots for tables of ", state_.store.slots());
   }
   state_.change_ownership([&](SlotOwnership& now) {
-    if (epoch < now.epoch) {
-      throw BadInput("placement epoch " + std::to_string(epoch) + " is older than " + std::to_string(now.epoch));
-    }
+    throw_if<BadInput>(epoch < now.epoch, "placement epoch ", epoch, " is older than ", now.epoch);
     now.epoch = epoch;
-    now.owner = owners;
+    now.owner.assign(owners.begin(), owners.end());
     now.newest = 0;
     now.mine.resize(owners.size());
     now.since.resize(owners.size());
@@ -304,7 +301,7 @@ void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) 
   });
 }
 
-void Server::learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
+void Server::learn_placement(uint32_t epoch, std::span<const uint16_t> owners,
                              const std::map<uint16_t, std::string>& addresses) {
   if (owners.size() != state_.store.slots())
     throw BadInput("the placement has another number of slots than the tables");
@@ -358,9 +355,8 @@ std::vector<uint16_t> Server::owned() const {
 }
 
 void Server::set_generation(uint32_t generation, uint32_t workers) {
-  if (generation < state_.generation) {
-    throw BadInput("generation " + std::to_string(generation) + " is older than " + std::to_string(state_.generation));
-  }
+  throw_if<BadInput>(generation < state_.generation, "generation ", generation, " is older than ",
+                     state_.generation.load());
   if (workers == 0) throw BadInput("workers is 0; a group needs at least 1");
   state_.generation = generation;
   state_.steps.reset(workers, generation);

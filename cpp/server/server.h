@@ -20,21 +20,19 @@ namespace springtide {
 
 class Connection;
 
-class Server {
+class Server : public NoCopy {
  public:
   Server(Store& store, const ServerOptions& options);  // the store must outlive the server
   ~Server();                                           // stops immediately
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
 
   void start();  // PortTaken, BadInput
   const std::string& host() const { return state_.options.host; }
   uint16_t port() const { return port_; }
   // owners[slot] is the index of the slot's server. Before the first call this server owns every slot.
   // BadInput for a wrong number of slots or an epoch lower than the last.
-  void set_placement(uint32_t epoch, const std::vector<uint16_t>& owners);
+  void set_placement(uint32_t epoch, std::span<const uint16_t> owners);
   // Updates the owners of other servers' slots, which refusals name. This server's own slots do not change.
-  void learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
+  void learn_placement(uint32_t epoch, std::span<const uint16_t> owners,
                        const std::map<uint16_t, std::string>& addresses);
   HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
   bool let_go(uint16_t slot);     // ends an unconfirmed hand-over: the target has the slot

@@ -93,7 +93,7 @@ class Pending {
   virtual void lower_seen(std::span<uint64_t> by_server) const { static_cast<void>(by_server); }
 };
 
-class Backend {
+class Backend : public NoCopy {
  public:
   virtual ~Backend() = default;
   virtual std::shared_ptr<const Placement> placement() const = 0;  // as it is now

@@ -280,31 +280,25 @@ bool accumulate_side_by_side(float* grads, std::span<const Occurrences> features
 }
 
 void check_bag(const Bag& bag, int64_t occurrences, const std::string& feature) {
-  const auto refuse = [&](const std::string& why) { throw BadInput("feature '" + feature + "': " + why); };
+  const auto refuse = [&](auto... why) { throw BadInput("feature '", feature, "': ", why...); };
   if (bag.pooling == Pooling::none) {
     if (bag.bags != occurrences || bag.offsets)
-      refuse("without pooling there is one output row an id; got " + std::to_string(bag.bags) + " rows for " +
-             std::to_string(occurrences) + " ids");
+      refuse("without pooling there is one output row an id; got ", bag.bags, " rows for ", occurrences, " ids");
     return;
   }
   if (bag.weights && bag.pooling != Pooling::sum) refuse("per-sample weights need mode 'sum'");
   if (!bag.offsets) {
     if (bag.bags * bag.per_bag != occurrences)
-      refuse(std::to_string(bag.bags) + " bags of " + std::to_string(bag.per_bag) + " ids do not make " +
-             std::to_string(occurrences) + " ids");
+      refuse(bag.bags, " bags of ", bag.per_bag, " ids do not make ", occurrences, " ids");
     return;
   }
   const int64_t entries = bag.bags + (bag.closed ? 1 : 0);
   int64_t last = 0;
   for (int64_t b = 0; b < entries; ++b) {
     const int64_t at = bag.offsets[b];
-    if (b == 0 && at != 0) refuse("offsets[0] is " + std::to_string(at) + "; it must be 0");
-    if (at < last)
-      refuse("offsets[" + std::to_string(b) + "] is " + std::to_string(at) + ", less than " + std::to_string(last) +
-             " before it; offsets must not decrease");
-    if (at > occurrences)
-      refuse("offsets[" + std::to_string(b) + "] is " + std::to_string(at) + " but there are " +
-             std::to_string(occurrences) + " ids");
+    if (b == 0 && at != 0) refuse("offsets[0] is ", at, "; it must be 0");
+    if (at < last) refuse("offsets[", b, "] is ", at, ", less than ", last, " before it; offsets must not decrease");
+    if (at > occurrences) refuse("offsets[", b, "] is ", at, " but there are ", occurrences, " ids");
     last = at;
   }
 }

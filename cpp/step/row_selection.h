@@ -36,15 +36,13 @@ class StagingPool {
   std::vector<std::unique_ptr<FloatBuffer>> free_;
 };
 
-class RowSelection {
+class RowSelection : public NoCopy {
  public:
   RowSelection(std::shared_ptr<StagingPool> pool, uint64_t version) : pool_(std::move(pool)) {
     routed_.version = version;
     routed_.row_offset = {0};
     routed_.server_begin = {0};
   }
-  RowSelection(const RowSelection&) = delete;
-  RowSelection& operator=(const RowSelection&) = delete;
   ~RowSelection() { pool_->give_back(std::move(memory_)); }
 
   // In (server, slot) order. `home`: the row in the caller's memory.

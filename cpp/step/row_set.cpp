@@ -164,8 +164,7 @@ void RowSet::route(const RowSource& source, size_t groups) {
     }
   }
   if (floats > std::numeric_limits<uint32_t>::max() - 1)
-    throw BadInput("a batch needs " + std::to_string(floats) +
-                   " floats of rows, more than 2^32 - 2: use smaller batches");
+    throw BadInput("a batch needs ", floats, " floats of rows, more than 2^32 - 2: use smaller batches");
   for (size_t r = 0; r < n; ++r) routed_.row_offset[r + 1] += routed_.row_offset[r];
   lay_out(groups);
   touched_.assign(groups, 0);
@@ -244,8 +243,8 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
       for (const auto& [table, known] : names)
         if (table == run.table) name = "'" + known + "'";
       const float* bad = std::find_if_not(row, row + run.dim, [](float x) { return std::isfinite(x); });
-      throw NonFinite("the gradient of table " + name + ", key " + std::to_string(unique_.keys[i]) + ", holds " +
-                      (std::isnan(*bad) ? "NaN" : "infinity") +
+      throw NonFinite("the gradient of table ", name, ", key ", unique_.keys[i], ", holds ",
+                      (std::isnan(*bad) ? "NaN" : "infinity"),
                       "; nothing of this step was pushed. Look at the loss, lower the learning rate or clip");
     }
   }

@@ -107,12 +107,10 @@ struct UniqueKeys {
   }
 };
 
-class RowSet {
+class RowSet : public NoCopy {
  public:
   explicit RowSet(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
   ~RowSet();
-  RowSet(const RowSet&) = delete;
-  RowSet& operator=(const RowSet&) = delete;
 
   // Orders unique() by (server, slot) and computes the layout of the rows. `groups`: number of groups.
   void route(const RowSource& source, size_t groups);

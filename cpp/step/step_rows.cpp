@@ -17,9 +17,8 @@ constexpr int64_t kRowsAShare = 64;    // rows per share if several threads pool
 constexpr size_t kWorthWaking = 4096;  // below this many ids, one thread alone is faster
 
 [[noreturn]] void out_of_range(const FeatureSpec& feature, int64_t position, Key id) {
-  throw BadInput("feature '" + feature.name + "': id " + std::to_string(id) + " at position " +
-                 std::to_string(position) + " is out of range; wanted [0, " + std::to_string(feature.rows) +
-                 "). A table without a row count (st.EmbeddingBag) takes any 64-bit id");
+  throw BadInput("feature '", feature.name, "': id ", id, " at position ", position, " is out of range; wanted [0, ",
+                 feature.rows, "). A table without a row count (st.EmbeddingBag) takes any 64-bit id");
 }
 
 }  // namespace
@@ -27,7 +26,7 @@ constexpr size_t kWorthWaking = 4096;  // below this many ids, one thread alone 
 StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) {
   for (uint32_t f = 0; f < features.size(); ++f) {
     const FeatureSpec& feature = features[f];
-    if (feature.dim == 0) throw BadInput("feature '" + feature.name + "': dim is 0; it must be at least 1");
+    if (feature.dim == 0) throw BadInput("feature '", feature.name, "': dim is 0; it must be at least 1");
     groups = std::max<size_t>(groups, feature.group + 1u);
     const auto same =
         std::find_if(names.begin(), names.end(), [&](const auto& known) { return known.first == feature.table; });
@@ -38,9 +37,8 @@ StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) 
       continue;
     }
     const FeatureSpec& first = features[tables[table_of[f]].front()];
-    if (first.dim != feature.dim || first.group != feature.group)
-      throw BadInput("features '" + first.name + "' and '" + feature.name +
-                     "' share a table but not its dim and parameter");
+    throw_if<BadInput>(first.dim != feature.dim || first.group != feature.group, "features '", first.name, "' and '",
+                       feature.name, "' share a table but not its dim and parameter");
     tables[table_of[f]].push_back(f);
   }
 }
@@ -48,8 +46,7 @@ StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) 
 StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids)
     : plan_(std::move(plan)), pool_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
   if (ids.size() != plan_->features.size())
-    throw BadInput("ids of " + std::to_string(ids.size()) + " features for a plan of " +
-                   std::to_string(plan_->features.size()));
+    throw BadInput("ids of ", ids.size(), " features for a plan of ", plan_->features.size());
   dedup(ids);
   set_->route(source, plan_->groups);
   const auto user_offset = set_->user_offset();
@@ -125,7 +122,7 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Fi
 
 Occurrences StepRows::occurrences(size_t feature) const {
   if (feature >= plan_->features.size())
-    throw BadInput("feature " + std::to_string(feature) + " of a step with " + std::to_string(plan_->features.size()));
+    throw BadInput("feature ", feature, " of a step with ", plan_->features.size());
   return {at_.data() + begin_[feature], static_cast<int64_t>(begin_[feature + 1] - begin_[feature]),
           plan_->features[feature].dim, padding_at_[feature]};
 }
@@ -265,9 +262,8 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
 DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::span<const Key> keys,
                      std::span<const uint32_t> dims)
     : set_(source.take()) {
-  if (tables.size() != keys.size() || dims.size() != keys.size())
-    throw BadInput(std::to_string(tables.size()) + " tables, " + std::to_string(keys.size()) + " keys and " +
-                   std::to_string(dims.size()) + " dims; there must be as many of each");
+  throw_if<BadInput>(tables.size() != keys.size() || dims.size() != keys.size(), tables.size(), " tables, ",
+                     keys.size(), " keys and ", dims.size(), " dims; there must be as many of each");
   UniqueKeys& unique = set_->unique();
   for (size_t begin = 0, end = 0; begin < keys.size(); begin = end) {
     while (end < keys.size() && tables[end] == tables[begin] && dims[end] == dims[begin]) ++end;

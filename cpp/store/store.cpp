@@ -21,12 +21,9 @@ uint64_t this_process() {
 }
 
 const StoreOptions& checked(const StoreOptions& options) {
-  if (options.slots < kStripes || options.slots > 65536 || !std::has_single_bit(options.slots)) {
-    throw BadInput("slots must be a power of two from 64 to 65536, got " + std::to_string(options.slots));
-  }
-  if (options.threads < 1 || options.threads > 256) {
-    throw BadInput("threads must be 1 to 256, got " + std::to_string(options.threads));
-  }
+  throw_if<BadInput>(options.slots < kStripes || options.slots > 65536 || !std::has_single_bit(options.slots),
+                     "slots must be a power of two from 64 to 65536, got ", options.slots);
+  throw_if<BadInput>(options.threads < 1 || options.threads > 256, "threads must be 1 to 256, got ", options.threads);
   return options;
 }
 
@@ -35,7 +32,7 @@ size_t reserve(const StoreOptions& options) {
 }
 
 [[noreturn]] void refuse(const TableSpec& spec, const std::string& why) {
-  throw BadInput("table " + std::to_string(spec.id) + " ('" + spec.name + "'): " + why);
+  throw BadInput("table ", spec.id, " ('", spec.name, "'): ", why);
 }
 
 void check_numbers(const TableSpec& spec) {
@@ -117,13 +114,13 @@ void Store::declare(const TableSpec& spec) {
 
 Table& Store::table(TableId id) const {
   if (Table* known = find_table(id)) return *known;
-  throw BadInput("table " + std::to_string(id) + " was never declared to this store");
+  throw BadInput("table ", id, " was never declared to this store");
 }
 
 void Store::check_slot(uint32_t slot) const {
   check_process();
   if (slot < options.slots) return;
-  throw BadInput("slot " + std::to_string(slot) + " is not one of 0 to " + std::to_string(options.slots - 1));
+  throw BadInput("slot ", slot, " is not one of 0 to ", options.slots - 1);
 }
 
 void Store::check_process() const {

@@ -106,11 +106,9 @@ struct alignas(64) Stripe {
   SlotIdentities identities;
 };
 
-class Store {
+class Store : public NoCopy {
  public:
   explicit Store(const StoreOptions& options);
-  Store(const Store&) = delete;
-  Store& operator=(const Store&) = delete;
 
   // Idempotent. BadInput names the field that differs from an earlier spec.
   void declare(const TableSpec& spec);
@@ -310,7 +308,7 @@ class Store {
 
 // Reserves the memory that new keys need (index cells, rows, evictions) before anything changes, so that a push is
 // recorded and applied by code that cannot fail. Used under the stripe's lock.
-class Reservation {
+class Reservation : public NoCopy {
  public:
   enum class Admission : uint8_t { counted, at_once };
 
@@ -318,8 +316,6 @@ class Reservation {
   Reservation(Store& store, std::span<const Item> keys, Admission admission);
   // Returns unused memory, and removes the cells of keys that were not applied.
   ~Reservation() { settle(); }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
 
   void use() { used_ = true; }  // all keys are applied now
 

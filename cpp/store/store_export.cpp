@@ -238,7 +238,7 @@ void Store::refer(uint32_t number, SlotReference& to) {
   check_slot(number);
   SlotExport& slot = SlotExport::of_this_thread();
   std::lock_guard hold(stripe_of_slot(number).lock);
-  if (closed_[number] == 0) throw BadInput("slot " + std::to_string(number) + " is open: its rows may change");
+  if (closed_[number] == 0) throw BadInput("slot ", number, " is open: its rows may change");
   slot.pick(*this, number, 0);
   to.about = {number, options.slots, options.seed, clock.now(), true, {}, identities_of(number)};
   slot.refer(*this, to);

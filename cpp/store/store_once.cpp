@@ -14,14 +14,10 @@ namespace {
 void check_rows(const PushRows& rows, const PushIdentity& identity, uint32_t slots) {
   size_t keys = 0;
   for (const RowRun& run : rows.runs) keys += run.keys;
-  if (keys != rows.keys.size()) {
-    throw BadInput("push: gradients of " + std::to_string(keys) + " keys came with " +
-                   std::to_string(rows.keys.size()) + " keys");
-  }
-  if (!identity.covers.empty() && identity.covers.size() != slots) {
-    throw BadInput("push: its slot mask has " + std::to_string(identity.covers.size()) + " slots, but there are " +
-                   std::to_string(slots));
-  }
+  throw_if<BadInput>(keys != rows.keys.size(), "push: gradients of ", keys, " keys came with ", rows.keys.size(),
+                     " keys");
+  throw_if<BadInput>(!identity.covers.empty() && identity.covers.size() != slots, "push: its slot mask has ",
+                     identity.covers.size(), " slots, but there are ", slots);
 }
 
 void add_to(OnceStats& sum, const OnceStats& part) {

@@ -85,7 +85,7 @@ CallPlan& Store::plan_push(std::span<const TableId> tables, std::span<const Key>
     plan.use(values.table, TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(values)));
   }
   plan.name_tables(tables, keys, [this](TableId id) -> TableUse {
-    throw BadInput("push to table '" + table(id).spec.name + "' without a learning rate: name the table in hyper");
+    throw BadInput("push to table '", table(id).spec.name, "' without a learning rate: name the table in hyper");
   });
   return plan;
 }

@@ -34,14 +34,13 @@ class Ticks {
 
 void check_table(const TableImage& image, const Table& table) {
   if (image.dim != table.dim) {
-    throw BadInput(of(table.spec) + " has dim " + std::to_string(image.dim) + " there and " +
-                   std::to_string(table.dim) + " here");
+    throw BadInput(of(table.spec), " has dim ", image.dim, " there and ", table.dim, " here");
   }
-  if (image.dtype != table.spec.dtype) throw BadInput(of(table.spec) + " has another dtype there than here");
+  if (image.dtype != table.spec.dtype) throw BadInput(of(table.spec), " has another dtype there than here");
   if (image.optimizer != table.spec.optim.kind || image.state_floats != table.optimizer.state_floats()) {
-    throw BadInput(of(table.spec) + " was trained by " + name_of(image.optimizer) + " with " +
-                   std::to_string(image.state_floats) + " floats of state a row; here it is " +
-                   name_of(table.spec.optim.kind) + " with " + std::to_string(table.optimizer.state_floats()));
+    throw BadInput(of(table.spec), " was trained by ", name_of(image.optimizer), " with ", image.state_floats,
+                   " floats of state a row; here it is ", name_of(table.spec.optim.kind), " with ",
+                   table.optimizer.state_floats());
   }
 }
 
@@ -126,31 +125,23 @@ bool Store::is_open(uint32_t slot) const {
 
 void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool open) {
   const SlotImage decoded = decode(image);
-  if (decoded.slot != slot) {
-    throw BadInput("an image of slot " + std::to_string(decoded.slot) + " came as that of slot " +
-                   std::to_string(slot));
-  }
+  throw_if<BadInput>(decoded.slot != slot, "an image of slot ", decoded.slot, " came as that of slot ", slot);
   import_image(decoded, open ? Into::closed_then_open : Into::closed);
 }
 
 // Everything is checked before the slot is touched.
 void Store::import_image(const SlotImage& image, Into into) {
   check_process();
-  if (image.slots != options.slots) {
-    throw BadInput("slot image: made with " + std::to_string(image.slots) + " slots, this store has " +
-                   std::to_string(options.slots));
-  }
-  if (image.seed != options.seed) {
-    throw BadInput("slot image: made with seed " + std::to_string(image.seed) + ", this store has " +
-                   std::to_string(options.seed) + ": rows that do not exist yet would change");
-  }
+  throw_if<BadInput>(image.slots != options.slots, "slot image: made with ", image.slots, " slots, this store has ",
+                     options.slots);
+  throw_if<BadInput>(image.seed != options.seed, "slot image: made with seed ", image.seed, ", this store has ",
+                     options.seed, ": rows that do not exist yet would change");
   for (const TableImage& part : image.tables) check_table(part, table(part.id));
   if (clock.nearly_full()) renumber_ticks();  // every age in the image may need a new tick
   clock.advance(image.clock);
   std::lock_guard hold(stripe_of_slot(image.slot).lock);
-  if (into != Into::any && closed_[image.slot] == 0) {
-    throw BadInput("slot " + std::to_string(image.slot) + " is open here already: it has one owner");
-  }
+  throw_if<BadInput>(into != Into::any && closed_[image.slot] == 0, "slot ", image.slot,
+                     " is open here already: it has one owner");
   counts.renew(image.slot);
   if (image.full) {
     reserve_erase(image.slot);

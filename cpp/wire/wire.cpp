@@ -24,9 +24,8 @@ void walk(Walker& w, Spec& spec) {
 
 void check(const TableSpec& spec) {
   if (spec.name.size() > kMaxTableName) throw BadInput("a table's name is longer than 4096 bytes");
-  if (spec.dtype > DType::bf16 || spec.init.kind > InitKind::xavier || spec.optim.kind > OptimKind::ftrl) {
-    throw BadInput("table '" + spec.name + "' is declared with a dtype, init or optimizer that does not exist");
-  }
+  throw_if<BadInput>(spec.dtype > DType::bf16 || spec.init.kind > InitKind::xavier || spec.optim.kind > OptimKind::ftrl,
+                     "table '", spec.name, "' is declared with a dtype, init or optimizer that does not exist");
 }
 
 constexpr uint64_t round_up(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
@@ -70,8 +69,8 @@ void seal(FrameHeader& header) { header.check = check_of(header); }
 std::string header_error(const FrameHeader& header, uint64_t limit) {
   if (header.magic != kMagic) return "this is not a frame of Springtide's wire protocol";
   if (header.version != kVersion) {
-    return "protocol version " + std::to_string(header.version) + " here, " + std::to_string(kVersion) +
-           " there; install the same version of springtide on every host";
+    return concat("protocol version ", header.version, " here, ", kVersion,
+                  " there; install the same version of springtide on every host");
   }
   if (header.check != check_of(header)) return "the frame's header is damaged: its check does not match";
   if (header.kind < static_cast<uint8_t>(Kind::hello) || header.kind > static_cast<uint8_t>(Kind::last)) {
@@ -86,8 +85,8 @@ std::string header_error(const FrameHeader& header, uint64_t limit) {
 std::string parse_body(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view) {
   const BodyLayout at = layout_of(header);
   if (at.floats > body.size() || (body.size() - at.floats) % sizeof(float) != 0) {
-    return "a body of " + std::to_string(body.size()) + " bytes does not fit " + std::to_string(header.keys) +
-           " keys, " + std::to_string(header.batches) + " batches and " + std::to_string(header.hypers) + " tables";
+    return concat("a body of ", body.size(), " bytes does not fit ", header.keys, " keys, ", header.batches,
+                  " batches and ", header.hypers, " tables");
   }
   view.batches = section<BatchRange>(body, at.batches, header.batches);
   view.hypers = section<TableHyper>(body, at.hypers, header.hypers);
@@ -103,9 +102,8 @@ std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRan
                                    std::span<const TableHyper> hypers, std::span<const FloatSpan> spans,
                                    std::span<const uint16_t> slots) {
   constexpr size_t most = UINT16_MAX;
-  if (hypers.size() > most || spans.size() > most || slots.size() > most || batches.size() > UINT32_MAX) {
-    throw BadInput("one request holds at most 65535 tables and slots; split it");
-  }
+  throw_if<BadInput>(hypers.size() > most || spans.size() > most || slots.size() > most || batches.size() > UINT32_MAX,
+                     "one request holds at most 65535 tables and slots; split it");
   header.batches = static_cast<uint32_t>(batches.size());
   header.hypers = static_cast<uint16_t>(hypers.size());
   header.spans = static_cast<uint16_t>(spans.size());

@@ -17,9 +17,7 @@
 namespace springtide {
 
 // The step is not available: parts are missing, the group returned to a checkpoint, or the server stops.
-struct StepMissing : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+SPRINGTIDE_ERROR(StepMissing, Error, "ServerUnreachable");
 
 struct StepRowsIn {
   std::vector<TableId> tables;
@@ -70,14 +68,12 @@ class BspSteps {
     if (generation < generation_) return false;
     if (step <= applied_) return true;
     if (step > applied_ + kAhead) {
-      throw BadInput("rank " + std::to_string(rank) + " pushed step " + std::to_string(step) + " while step " +
-                     std::to_string(applied_ + 1) + " is not applied yet" + missing(applied_ + 1));
+      throw BadInput("rank ", rank, " pushed step ", step, " while step ", applied_ + 1, " is not applied yet",
+                     missing(applied_ + 1));
     }
     auto& parts = parts_[step];
-    if (parts.size() == workers_ && !parts.contains(rank)) {
-      throw BadInput("rank " + std::to_string(rank) + " pushed a part of step " + std::to_string(step) + ", but all " +
-                     std::to_string(workers_) + " workers of the group have done so");
-    }
+    throw_if<BadInput>(parts.size() == workers_ && !parts.contains(rank), "rank ", rank, " pushed a part of step ",
+                       step, ", but all ", workers_, " workers of the group have done so");
     parts.try_emplace(rank, std::move(part));
     if (is_complete(step)) moved_.notify_all();
     return true;
@@ -112,8 +108,7 @@ class BspSteps {
     const std::lock_guard lock(mutex_);
     if (!stopped_.empty()) throw StepMissing(stopped_);
     if (at_rest && applied_ > step) {  // otherwise, new parts of the steps in between would be dropped as applied
-      throw StepMissing("a group cannot go on after step " + std::to_string(step) + " here, where step " +
-                        std::to_string(applied_) + " is applied");
+      throw StepMissing("a group cannot go on after step ", step, " here, where step ", applied_, " is applied");
     }
     if (at_rest && parts_.empty()) applied_ = step;
     const uint64_t spent = apply_up_to(step);
@@ -134,9 +129,8 @@ class BspSteps {
     if (resets_ != resets) throw StepMissing("the group was formed anew while this pull waited");
     if (!stopped_.empty()) throw StepMissing(stopped_);
     if (!came) {
-      throw StepMissing("step " + std::to_string(applied_ + 1) + " was not complete after " +
-                        std::to_string(static_cast<int64_t>(timeout_s)) + " s" + missing(applied_ + 1) +
-                        "; are these workers running? see their logs");
+      throw StepMissing("step ", applied_ + 1, " was not complete after ", static_cast<int64_t>(timeout_s), " s",
+                        missing(applied_ + 1), "; are these workers running? see their logs");
     }
     apply_up_to(step);  // a client that asks for rows after this step knows that it is complete everywhere
   }
@@ -180,7 +174,7 @@ class BspSteps {
     bool any = false;
     while (applied_ < step) {
       if (!is_complete(applied_ + 1)) {
-        throw StepMissing("step " + std::to_string(applied_ + 1) + " is to be applied" + missing(applied_ + 1));
+        throw StepMissing("step ", applied_ + 1, " is to be applied", missing(applied_ + 1));
       }
       const auto next = parts_.find(applied_ + 1);
       const StepPart all = joined(next->second);

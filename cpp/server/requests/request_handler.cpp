@@ -18,20 +18,16 @@ constexpr size_t kPieceBytes = 2 << 20, kSendBytes = 128 << 10;
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan ends with the slot that exceeds this size
 
 // Counts the request as being served during its lifetime.
-struct Serving {
+struct Serving : NoCopy {
   explicit Serving(std::atomic<uint32_t>& n) : count(n) { ++count; }
   ~Serving() { --count; }
-  Serving(const Serving&) = delete;
-  Serving& operator=(const Serving&) = delete;
   std::atomic<uint32_t>& count;
 };
 
 // The frame belongs to a group that has been re-formed since.
-struct GroupOver : std::runtime_error {
-  GroupOver(uint32_t generation, uint32_t now)
-      : std::runtime_error("generation " + std::to_string(generation) + " is over, the group is at " +
-                           std::to_string(now) + "; join again") {}
-};
+GroupChanged group_over(uint32_t generation, uint32_t now) {
+  return GroupChanged("generation ", generation, " is over, the group is at ", now, "; join again");
+}
 
 }  // namespace
 
@@ -48,7 +44,7 @@ bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> 
     return fail(header, Status::bad_input, e.what());
   } catch (const StepMissing& e) {
     return fail(header, Status::step_missing, e.what());
-  } catch (const GroupOver& e) {
+  } catch (const GroupChanged& e) {
     return fail(header, Status::stale_generation, e.what());
   } catch (const std::exception& e) {
     return fail(header, Status::internal, std::string(name_of(static_cast<Kind>(header.kind))) + ": " + e.what());
@@ -56,7 +52,7 @@ bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> 
 }
 
 bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t> body) {
-  if (header.generation < state_.generation) throw GroupOver(header.generation, state_.generation);
+  if (header.generation < state_.generation) throw group_over(header.generation, state_.generation);
   BodyView view;
   const auto kind = static_cast<Kind>(header.kind);
   if (kind == Kind::pull || kind == Kind::push || kind == Kind::assign) {
@@ -99,20 +95,19 @@ void RequestHandler::check_push(const FrameHeader& header, const BodyView& body)
     if (is_image(table)) {
       if ((header.flags & kBsp) == 0) throw BadInput("images of rows are pushed with a step of a bsp group");
     } else if (named[table] == 0) {
-      throw BadInput("the push holds keys of table '" + state_.store.spec(table).name +
-                     "' but no learning rate for it");
+      throw BadInput("the push holds keys of table '", state_.store.spec(table).name, "' but no learning rate for it");
     }
   }
   const uint32_t slots = state_.store.slots();
   std::vector<uint8_t> covered(slots, (header.flags & kNamesSlots) != 0 ? 0 : 1);
   for (const uint16_t slot : body.slots) {
-    if (slot >= slots) throw BadInput("slot " + std::to_string(slot) + " of " + std::to_string(slots));
+    if (slot >= slots) throw BadInput("slot ", slot, " of ", slots);
     covered[slot] = 1;
   }
   if ((header.flags & kNamesSlots) == 0) return;
   for (size_t i = 0; i < body.keys.size(); ++i) {
     if (covered[slot_of(hash_key(body.tables[i], body.keys[i]), slots)] == 0) {
-      throw BadInput("the push holds key " + std::to_string(body.keys[i]) + " of a slot that it does not cover");
+      throw BadInput("the push holds key ", body.keys[i], " of a slot that it does not cover");
     }
   }
 }
@@ -173,7 +168,7 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
     part.clock = header.clock;
     part.unique = unique;
     if (!state_.steps.add(header.step, header.rank, header.generation, std::move(part))) {
-      throw GroupOver(header.generation, state_.generation);
+      throw group_over(header.generation, state_.generation);
     }
     return 0;
   }
@@ -284,10 +279,8 @@ bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16
 }
 
 // The reply to a pull, sent piece by piece.
-struct RowReply {
+struct RowReply : NoCopy {
   explicit RowReply(const FrameHeader& header) : head(header), out{{&head, sizeof head}} {}
-  RowReply(const RowReply&) = delete;
-  RowReply& operator=(const RowReply&) = delete;
   void add(const float* rows, size_t from, size_t to) {  // `from`, `to`: bytes
     if (from != to) out.push_back({const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(rows)) + from, to - from});
   }

@@ -1,7 +1,6 @@
 #include "server/requests/row_runs.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/hash.h"
 #include "store/kernels/finite.h"
@@ -23,7 +22,7 @@ std::vector<Run> window_runs(const BodyView& body, const Window& window, Dims& d
     runs.push_back({first, key - first, floats});
   }
   if (key != body.tables.size()) {
-    throw BadInput("rows of " + std::to_string(body.tables.size() - key) + " keys are missing");
+    throw BadInput("rows of ", body.tables.size() - key, " keys are missing");
   }
   return runs;
 }
@@ -64,10 +63,8 @@ uint64_t Dims::floats(std::span<const TableId> tables, uint32_t& common) {
 std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims) {
   if ((header.flags & kInWindow) != 0) return window_runs(body, window, dims);
   const uint64_t wanted = dims.floats(body.tables);
-  if (body.floats.size() != wanted) {
-    throw BadInput(std::to_string(body.floats.size()) + " floats came for " + std::to_string(body.keys.size()) +
-                   " keys whose tables ask for " + std::to_string(wanted));
-  }
+  throw_if<BadInput>(body.floats.size() != wanted, body.floats.size(), " floats came for ", body.keys.size(),
+                     " keys whose tables ask for ", wanted);
   return {{0, body.keys.size(), const_cast<float*>(body.floats.data())}};
 }
 
@@ -120,8 +117,8 @@ void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, c
     for (size_t i = 0; i < run.keys; ++i) {
       const uint32_t dim = dims.of(tables[i]);
       if (!is_image(tables[i]) && !all_finite(row, dim)) {
-        throw NonFinite("the gradient of key " + std::to_string(body.keys[run.first + i]) + " of table '" +
-                        store.spec(tables[i]).name + "' holds NaN or infinity; nothing of this push was applied");
+        throw NonFinite("the gradient of key ", body.keys[run.first + i], " of table '", store.spec(tables[i]).name,
+                        "' holds NaN or infinity; nothing of this push was applied");
       }
       row += dim;
     }

@@ -112,12 +112,10 @@ class TransferLog {
 class RequestPause {
  public:
   // Requests wait while a Scope exists. Only one Scope may exist at a time.
-  class Scope {
+  class Scope : public NoCopy {
    public:
     explicit Scope(RequestPause& pause) : pause_(pause) { pause_.set_active(true); }
     ~Scope() { pause_.set_active(false); }
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
     // Call it when slots have a new owner: requests that wait now continue and learn the new owner.
     void release_waiting() { pause_.set_active(true); }
 

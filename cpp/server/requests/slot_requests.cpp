@@ -7,10 +7,8 @@
 namespace springtide {
 
 uint32_t RequestHandler::checked_slot(uint64_t named) const {
-  if (state_.ownership()->mine.empty()) {
-    throw BadInput("this server does not know its own slots yet; try again");
-  }
-  if (named >= state_.store.slots()) throw BadInput("slot " + std::to_string(named) + " there is not");
+  throw_if<BadInput>(state_.ownership()->mine.empty(), "this server does not know its own slots yet; try again");
+  if (named >= state_.store.slots()) throw BadInput("slot ", named, " there is not");
   return static_cast<uint32_t>(named);
 }
 
@@ -27,9 +25,8 @@ void RequestHandler::check_importable(uint32_t slot) const {
   if (state_.draining) throw BadInput("is draining and accepts no slots");
   if (import_epoch_ != state_.import_epoch)
     throw BadInput("a server was lost since this connection was made; try again");
-  if (state_.slots_in_doubt().contains(static_cast<uint16_t>(slot))) {
-    throw BadInput("has handed this slot over itself and has no reply yet; try again");
-  }
+  throw_if<BadInput>(state_.slots_in_doubt().contains(static_cast<uint16_t>(slot)),
+                     "has handed this slot over itself and has no reply yet; try again");
 }
 
 // Imports an image into a slot that stays closed. If the slot is open here, an earlier frame of the source transferred
@@ -115,7 +112,7 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
 void RequestHandler::check_row(const TableReference& table) const {
   const TableSpec& here = state_.store.spec(table.shape.id);
   if (table.shape.dim == here.dim && table.shape.state_floats <= 4 * here.dim + 4) return;  // no optimizer keeps more
-  throw BadInput("table '" + here.name + "' has rows of another length there");
+  throw BadInput("table '", here.name, "' has rows of another length there");
 }
 
 }  // namespace springtide

@@ -15,7 +15,7 @@
 
 namespace springtide {
 
-class Arena {
+class Arena : public NoCopy {
  public:
   // Reserves less, down to 1/64, if the system refuses this much address space. BadInput if it refuses that too.
   Arena(std::string name, size_t bytes) : name_(std::move(name)) {
@@ -32,19 +32,17 @@ class Arena {
       madvise(base_, capacity_, MADV_DONTFORK);
       return;
     }
-    throw BadInput("cannot reserve " + std::to_string(bytes >> 20) + " MiB of address space for the " + name_ +
+    throw BadInput("cannot reserve ", bytes >> 20, " MiB of address space for the ", name_,
                    "; check `ulimit -v` and vm.overcommit_memory, or give a smaller reserve_bytes");
   }
   ~Arena() { munmap(map_, map_bytes_); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
 
   // Returns the offset of zeroed memory. BadInput if the arena is full.
   size_t take(size_t bytes, size_t align) {
     std::lock_guard hold(lock_);
     size_t at = round_up(used_, align);
     if (pieces_left_ == 0 || at + bytes > capacity_) {
-      throw BadInput("the " + name_ + " of this store are full: " + std::to_string(capacity_ >> 20) +
+      throw BadInput("the ", name_, " of this store are full: ", capacity_ >> 20,
                      " MiB were reserved; raise reserve_bytes, add servers, or give tables a ttl or a capacity");
     }
     if (pieces_left_ != UINT64_MAX) --pieces_left_;

@@ -1,6 +1,7 @@
 #include "store/kernels/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace springtide {
@@ -9,6 +10,19 @@ namespace {
 
 constexpr double kNoMoreBias = 1e-9;  // below the precision of float32: the correction is 1
 constexpr uint32_t kMostBiasSteps = 65536;
+
+// Kernel of an optimizer, and its state of a row.
+struct State {
+  Kernel Kernels::* kernel;
+  uint32_t vectors;
+  bool number;
+};
+constexpr std::array<State, 6> kState = {{{&Kernels::sgd, 0, false},
+                                          {&Kernels::adagrad, 1, false},
+                                          {&Kernels::rowwise_adagrad, 0, true},
+                                          {&Kernels::adam, 2, true},
+                                          {&Kernels::rmsprop, 1, false},
+                                          {&Kernels::ftrl, 2, false}}};  // by OptimKind
 
 Bias compute_bias(double beta1, double beta2, uint64_t step) {
   auto t = static_cast<double>(step);
@@ -32,36 +46,15 @@ Bias bias_at(const StepArgs& args, uint64_t step) { return compute_bias(args.bet
 
 Optimizer::Optimizer(const OptimSpec& spec, uint32_t dim, const std::string& table)
     : spec_(spec), dim_(dim), table_(table) {
-  const Kernels set = best_kernels(dim);
-  const auto use = [this](Kernel kernel, uint32_t vectors, bool number) {
-    kernel_ = kernel;
-    vector_floats_ = vectors * dim_;
-    has_number_ = number;
-  };
-  switch (spec.kind) {
-    case OptimKind::sgd:
-      spec.momentum == 0    ? use(set.sgd, 0, false)
-      : spec.dampening == 0 ? use(set.sgd_momentum, 1, false)
-                            : use(set.sgd_dampened, 1, true);
-      break;
-    case OptimKind::adagrad:
-      use(set.adagrad, 1, false);
-      break;
-    case OptimKind::rowwise_adagrad:
-      use(set.rowwise_adagrad, 0, true);
-      break;
-    case OptimKind::adam:
-      use(set.adam, 2, true);
-      break;
-    case OptimKind::rmsprop:
-      use(set.rmsprop, 1, false);
-      break;
-    case OptimKind::ftrl:
-      use(set.ftrl, 2, false);
-      break;
-    default:
-      throw BadInput("unknown optimizer kind " + std::to_string(static_cast<int>(spec.kind)));
+  throw_if<BadInput>(static_cast<size_t>(spec.kind) >= kState.size(), "unknown optimizer kind ",
+                     static_cast<int>(spec.kind));
+  State state = kState[static_cast<size_t>(spec.kind)];
+  if (spec.kind == OptimKind::sgd && spec.momentum != 0) {
+    state = spec.dampening == 0 ? State{&Kernels::sgd_momentum, 1, false} : State{&Kernels::sgd_dampened, 1, true};
   }
+  kernel_ = best_kernels(dim).*state.kernel;
+  vector_floats_ = state.vectors * dim;
+  has_number_ = state.number;
   if (spec.kind != OptimKind::adam) return;
   double slowest = std::max(spec.beta1, spec.beta2);
   double steps = slowest > 0 ? std::log(kNoMoreBias) / std::log(slowest) : 1;
@@ -77,14 +70,10 @@ void Optimizer::reset(float* vectors, float* number) const {
 }
 
 StepArgs Optimizer::prepare(const TableHyper& hyper) const {
-  if (!std::isfinite(hyper.lr) || !std::isfinite(hyper.weight_decay)) {
-    throw BadInput("push to table '" + table_ + "': lr and weight_decay must be finite, got " +
-                   std::to_string(hyper.lr) + " and " + std::to_string(hyper.weight_decay));
-  }
-  if (spec_.kind == OptimKind::ftrl && hyper.lr <= 0) {
-    throw BadInput("push to table '" + table_ + "': ftrl divides by lr, which must be above 0, got " +
-                   std::to_string(hyper.lr));
-  }
+  throw_if<BadInput>(!std::isfinite(hyper.lr) || !std::isfinite(hyper.weight_decay), "push to table '", table_,
+                     "': lr and weight_decay must be finite, got ", hyper.lr, " and ", hyper.weight_decay);
+  throw_if<BadInput>(spec_.kind == OptimKind::ftrl && hyper.lr <= 0, "push to table '", table_,
+                     "': ftrl divides by lr, which must be above 0, got ", hyper.lr);
   StepArgs args{spec_};
   args.lr = hyper.lr;
   args.decay = hyper.weight_decay;

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -65,10 +64,8 @@ class AgeClock {
   // Rows with a later stamp than the result changed after the cut. BadInput if there is no such cut.
   uint32_t boundary(uint64_t cut) {
     std::lock_guard hold(lock_);
-    if (cut == 0 || cut > boundaries_.size()) {
-      throw BadInput("no cut numbered " + std::to_string(cut) + ": this store has made " +
-                     std::to_string(boundaries_.size()));
-    }
+    throw_if<BadInput>(cut == 0 || cut > boundaries_.size(), "no cut numbered ", cut, ": this store has made ",
+                       boundaries_.size());
     return boundaries_[cut - 1];
   }
   // A temporary cut: its boundary is valid until ticks are renumbered. Call mark() under the stripe's lock.

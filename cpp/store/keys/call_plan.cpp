@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <string>
 
 #include "base/hash.h"
 
@@ -30,13 +29,9 @@ void CallPlan::use(TableId id, const TableUse& use) {
 
 void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key> keys,
                            const std::function<TableUse(TableId)>& missing_use) {
-  if (tables.size() != keys.size()) {
-    throw BadInput("as many tables as keys are needed, got " + std::to_string(tables.size()) + " and " +
-                   std::to_string(keys.size()));
-  }
-  if (keys.size() > UINT32_MAX) {
-    throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(keys.size()));
-  }
+  throw_if<BadInput>(tables.size() != keys.size(), "as many tables as keys are needed, got ", tables.size(), " and ",
+                     keys.size());
+  throw_if<BadInput>(keys.size() > UINT32_MAX, "one call takes at most 2^32 keys, got ", keys.size());
   const uint32_t* const dims = dims_.data();
   uint32_t differ = 0, last = tables.empty() ? 0 : dims[tables.front()];
   for (TableId id : tables) {
