@@ -26,6 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LEAK_GRACE_S = 30.0  # how long threads and children that are on their way out may take, on a busy machine
 
+gc.disable()  # until all is imported: what imports leave stays, and collectors would visit it again and again
+
 hypothesis.settings.register_profile("ci", max_examples=40, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=30, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
@@ -97,6 +99,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     _extra_skipped.add(item.nodeid)
                 how = " and ".join(sorted({PACKAGES.get(name, EXTRA) for name in missing}))
                 item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: {how}"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
