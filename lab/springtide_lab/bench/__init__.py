@@ -35,6 +35,7 @@ BENCHES = {  # module of each benchmark; its function `bench` is called, or the 
     "capacity": "springtide_lab.bench.stream.capacity",
     "autotune": "springtide_lab.bench.control.autotune",
     "cache": "springtide_lab.bench.cache.cache",
+    "gpu": "springtide_lab.bench.train.gpu",
     "reduction": "springtide_lab.bench.train.reduction",
     "auc": "springtide_lab.bench.train.auc",
     "auc-xdeepfm": "springtide_lab.bench.train.auc:xdeepfm",

@@ -29,6 +29,7 @@ PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     nn.Embedding: served.ServedEmbedding,
 }
 OPEN = (modules.EmbeddingBag, modules.Embedding, modules.EmbeddingBags)
+POOLS_MAX = "lookups of the table pool by max"
 COLLECTIONS = ("EmbeddingBagCollection", "EmbeddingCollection")
 
 
@@ -112,6 +113,7 @@ def _bind_open(module: Any, path: str, lookups: Lookups, book: TableBook) -> Non
         keys, rows = module.loaded.pop(own, (None, None))
         added.append(book.add(request, name=name, path=path, weight=module.weight, initial=rows, initial_keys=keys))
         added[-1].follow_device(module.weight.device)
+        added[-1].on_cpu = POOLS_MAX if getattr(module, "mode", None) == "max" else ""
     module.springtide_binding = served.Binding(lookups, tuple(added), module.features(added))
     table_weight.serve_weight(module.weight, lookups, added[0])
 
@@ -152,7 +154,7 @@ def _bind_plain(
         request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype, init=init)
         known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
         known.follow_device(weight.device)
-        known.on_cpu = "it pools by max" if getattr(module, "mode", None) == "max" else ""
+        known.on_cpu = POOLS_MAX if getattr(module, "mode", None) == "max" else ""
         by_weight[id(weight)] = known
         table_weight.serve_weight(weight, lookups, known)
     else:

@@ -145,6 +145,7 @@ def _request(
     dim: int,
     name: str,
     *,
+    rows: int = 0,
     optimizer: str | tables.OptimSpec | None = None,
     lr: float | None = None,
     init: Init = "normal",
@@ -159,6 +160,7 @@ def _request(
     wanted = "a whole number, 0 (none) or more"
     return TableRequest(
         dim=int(dim),
+        rows=validation.number(rows, f"{name}: rows", wanted),
         optimizer=_kernel(optimizer, name),
         lr=_rate(lr, name),
         init=tables.parse_init(init, table=name),
@@ -180,13 +182,14 @@ class EmbeddingBag(_OpenTable):
         name: str | None = None,
         mode: Literal["sum", "mean", "max"] = "sum",
         padding_idx: int | None = None,
+        rows: int = 0,
         **options: Unpack[TableOptions],
     ) -> None:
-        """Create the module. `TableOptions` explains the options."""
+        """Create the module. Ids are in [0, rows), or any 64-bit ids for 0. `TableOptions` explains the options."""
         super().__init__(torch.empty(0, _checked(dim, _name(name, "EmbeddingBag") or "EmbeddingBag")))
         validation.choice(mode, "mode", ("sum", "mean", "max"))
         self.name, self.mode, self.padding_idx = name, mode, _padding(padding_idx, name or "EmbeddingBag")
-        self.request = _request(dim, name or "EmbeddingBag", **options)
+        self.request = _request(dim, name or "EmbeddingBag", rows=rows, **options)
 
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         return (calls.LookupFeature(served[0].name, served[0], self.padding_idx),)
@@ -217,12 +220,14 @@ class Embedding(_OpenTable):
         *,
         name: str | None = None,
         padding_idx: int | None = None,
+        rows: int = 0,
         **options: Unpack[TableOptions],
     ) -> None:
-        """Create the module. Lookups read the row of `padding_idx` but never train it."""
+        """Create the module. Lookups read the row of `padding_idx` but never train it. Ids are in [0, rows), or any
+        64-bit ids for 0."""
         super().__init__(torch.empty(0, _checked(dim, _name(name, "Embedding") or "Embedding")))
         self.name, self.padding_idx = name, _padding(padding_idx, name or "Embedding")
-        self.request = _request(dim, name or "Embedding", **options)
+        self.request = _request(dim, name or "Embedding", rows=rows, **options)
 
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
         return (calls.LookupFeature(served[0].name, served[0], self.padding_idx, pull_padding=True),)

@@ -274,3 +274,36 @@ def test_a_model_that_moves_after_training_keeps_its_rows_in_cpu_memory(near, ca
     assert all(table.place is None for table in tables)
     assert "moved to the GPU after its first step" in caplog.text
     assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
+
+
+class OpenModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = st.EmbeddingBag(8, rows=50, optimizer="rowwise_adagrad", lr=0.1)
+        self.rows = st.Embedding(8, rows=50, optimizer="ftrl", init=("normal", 0.0, 0.1))
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.top(self.bag(x[:, :2]) + self.rows(x[:, 2])).squeeze(1)
+
+
+def test_tables_with_a_row_count_and_their_own_optimizer_train_as_in_the_store(near):
+    def train_open():
+        torch.manual_seed(0)
+        _, data = clicks.make()
+        model, optimizer, batches = prepared(OpenModel(), OPTIMIZERS["sgd"], data)
+        for x, y in batches:
+            optimizer.zero_grad()
+            nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
+            optimizer.step()
+        return model
+
+    ours = train_open()
+    assert all(table.place is not None for table in tables_of(ours))
+    near(False)
+    ids = np.arange(50)
+    native = train_open()
+    for name in ("bag", "rows"):
+        rows = [model.bag.binding.client.read(name, ids) for model in (ours, native)]
+        assert np.array_equal(*rows)
+    assert torch.equal(ours.state_dict()["bag.rows"], torch.from_numpy(ours.bag.binding.client.read("bag", ids)))

@@ -1,0 +1,137 @@
+"""Train a DLRM with all rows in GPU memory, against nn.EmbeddingBag, a fused loop by hand, and random rows.
+
+Needs a CUDA GPU. In: gpu_loops.py. Out: ratios of samples/s by batch size, lookup speed against a device copy, and
+device synchronizations per step. Rows of jobs with servers are not in GPU memory yet, so their figures are left out.
+"""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from springtide import errors
+from springtide.embedding.device import kernel_registry
+from springtide.embedding.device.kernels import IdBatch
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import harness, report
+from springtide_lab.bench.train import gpu_loops
+from springtide_lab.bench.train.gpu_loops import GpuClicks, GpuWorkload, Train
+
+BATCHES = (4096, 16384, 65536)
+NOT_BUILT = (
+    "uncached_vs_embeddingbag",
+    "small_cache_vs_all",
+    "gpu_cache_vs_cpu_cache",
+    "tables_4x_cache_vs_all",
+)
+COUNTED_STEPS = 20
+
+
+def bench(options: Options) -> report.Result:
+    if not torch.cuda.is_available():
+        raise errors.BadInput("bench gpu needs a CUDA GPU and a CUDA build of PyTorch, and there is none here")
+    rows, rounds, seconds = (2_000, 2, 0.2) if options.quick else (200_000, 7, 1.0)
+    measured: dict[int, harness.Rounds] = {}
+    syncs = 0.0
+    for batch in BATCHES[:2] if options.quick else BATCHES:
+        work = GpuWorkload(rows=rows, dim=64, batch=batch)
+        data = GpuClicks(work)
+        loops = {name: make(work, data) for name, make in gpu_loops.CONTESTANTS.items()}
+        timed = {name: _timed(train, batch, seconds) for name, train in loops.items()}
+        measured[batch] = harness.alternate(timed, rounds=rounds, label=f"batch {batch}")
+        syncs = max(syncs, sync_calls(loops["springtide"]))
+        del loops, timed
+        torch.cuda.empty_cache()
+    copies = {dim: gather_vs_copy(dim, rounds=rounds) for dim in (64, 16)}
+    return report.Result(
+        goals=_goals(measured, copies, syncs),
+        rounds=rounds,
+        columns=("samples/s", *(f"batch {batch}" for batch in measured)),
+        rows=tuple((name, *(found.median(name) for found in measured.values())) for name in gpu_loops.CONTESTANTS),
+        notes=(
+            f"{torch.cuda.get_device_name()}, {torch.version.cuda}; a job without servers, all rows in GPU memory",
+            f"not built yet, so not measured: {', '.join(NOT_BUILT)}",
+        ),
+        details={"gpu": torch.cuda.get_device_name()},
+    )
+
+
+def _goals(
+    measured: dict[int, harness.Rounds], copies: dict[int, harness.Ratio], syncs: float
+) -> tuple[report.Goal, ...]:
+    def ratio(batch: int, peer: str) -> harness.Ratio:
+        return measured[batch].ratio("springtide", peer)
+
+    return (
+        report.goal("cached_vs_embeddingbag", ratio(4096, "EmbeddingBag"), target=1.5),
+        report.goal("cached_vs_fused", ratio(16384, "fused"), target=0.95),
+        report.goal("cached_vs_fake_rows", ratio(16384, "random rows"), target=0.75),
+        report.goal("hit_gather_vs_copy", copies[64], target=0.75),
+        report.goal("hit_gather_vs_copy_dim_16", copies[16], target=0.5),
+        report.goal("sync_calls", syncs, target=0, better="lower"),
+    )
+
+
+def _timed(train: Train, batch: int, seconds: float) -> harness.Measure:
+    """Return a function that measures samples/s over about this many seconds."""
+
+    def measure() -> float:
+        train(3)
+        torch.cuda.synchronize()
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            train(10)
+            steps += 10
+            if steps % 50 == 0:  # bounds the work that waits for the GPU
+                torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        return steps * batch / (time.perf_counter() - began)
+
+    return measure
+
+
+def sync_calls(train: Train) -> float:
+    """Count the device synchronizations of a step that torch knows of."""
+    train(5)
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            train(COUNTED_STEPS)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in caught) / COUNTED_STEPS
+
+
+def gather_vs_copy(dim: int, *, rounds: int, rows: int = 4_000_000, count: int = 1_000_000) -> harness.Ratio:
+    """Compare the bytes/s of a lookup of random rows with those of a device copy."""
+    weights = torch.randn(rows, dim, device="cuda")
+    ids = torch.randint(0, rows, (count,), device="cuda")
+    feature = torch.tensor([[0, count, 1, 1, 1, 0, rows, -1, 0, 0]], device="cuda")
+    batch, status = IdBatch(ids, feature, (count,), count, 1), torch.zeros(1, device="cuda")
+    kernels = kernel_registry.of_device("cuda")
+    source, target = torch.randn(count, dim, device="cuda"), torch.empty(count, dim, device="cuda")
+
+    def look_up() -> None:
+        kernels.pool(kernels.keys(batch, status), batch, weights, None, mean=False, read_skipped=False)
+
+    pairs = [(_device_seconds(lambda: target.copy_(source)), _device_seconds(look_up)) for _ in range(rounds)]
+    return harness.spread([copy / own for copy, own in pairs])
+
+
+def _device_seconds(run: Callable[[], object], *, times: int = 20) -> float:
+    run()
+    spans = []
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(times):  # so many that launches do not count
+            run()
+        end.record()
+        torch.cuda.synchronize()
+        spans.append(begin.elapsed_time(end) / times)
+    return float(statistics.median(spans)) / 1e3

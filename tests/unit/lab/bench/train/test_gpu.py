@@ -1,0 +1,14 @@
+"""`springtide bench gpu` measures nothing without a GPU, and says so."""
+
+import pytest
+import torch
+
+from springtide import errors
+from springtide_lab.bench import Options
+from springtide_lab.bench.train import gpu
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has a GPU")
+def test_without_a_gpu_the_benchmark_says_what_it_needs():
+    with pytest.raises(errors.BadInput, match="needs a CUDA GPU"):
+        gpu.bench(Options(quick=True))
