@@ -19,11 +19,8 @@ KINDS = {"sgd": 0, "adagrad": 1, "rmsprop": 2, "rowwise_adagrad": 3, "adam": 4, 
 
 
 @triton.jit
-def _sgd(w, g, first, number, spot, place, shown, head, numbers, MOMENTUM: tl.constexpr, FLAGS: tl.constexpr):
+def _momentum(w, g, first, number, spot, place, shown, head, numbers, FLAGS: tl.constexpr):
     """FLAGS: 1 if the first gradient is not dampened, plus 2 for Nesterov's momentum."""
-    lr = tl.load(numbers)
-    if not MOMENTUM:
-        return w - lr * g
     momentum, undamped = tl.load(numbers + 2), tl.load(numbers + 3)
     buffer = tl.load(first + spot, mask=shown, other=0.0)
     if FLAGS % 2 == 1:
@@ -34,8 +31,8 @@ def _sgd(w, g, first, number, spot, place, shown, head, numbers, MOMENTUM: tl.co
         buffer = momentum * buffer + g
     tl.store(first + spot, buffer, mask=shown)
     if FLAGS >= 2:
-        return w - lr * (g + momentum * buffer)
-    return w - lr * buffer
+        buffer = g + momentum * buffer
+    return w - tl.load(numbers) * buffer
 
 
 @triton.jit
@@ -157,7 +154,10 @@ def _update(
     else:
         g = grad + tl.load(numbers + 1) * w
         if KIND == 0:
-            w = _sgd(w, g, first, number, spot, place, shown, head, numbers, VECTORS > 0, FLAGS)
+            if VECTORS == 0:
+                w = w - tl.load(numbers) * g
+            else:
+                w = _momentum(w, g, first, number, spot, place, shown, head, numbers, FLAGS)
         elif KIND == 1:
             w = _adagrad(w, g, first, spot, shown, numbers)
         elif KIND == 2:

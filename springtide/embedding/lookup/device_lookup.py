@@ -5,47 +5,82 @@ embedding/device/kernels.py.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from springtide.embedding.device import kernel_registry
+from springtide.embedding.device.arena import Arena
 from springtide.embedding.device.kernels import BagGradients, IdBatch
 from springtide.embedding.lookup.calls import DeviceCall
 from springtide.embedding.lookup.device_tables import MOST_LAYOUTS, DeviceTables
 from springtide.embedding.lookup.row_batch import as_rows, differentiable_once
-from springtide.embedding.lookup.row_gradients import DeviceGradients, reduced, segments_of
+from springtide.embedding.lookup.row_gradients import DeviceGradients, Segment, reduced, segments_of
 from springtide.embedding.lookup.tables import ServedTable, TablePlace
 
 Outputs = tuple[torch.Tensor, ...]
+Kind = tuple[Arena, bool, bool]
+"""Arena, and whether a kernel takes the mean and reads the rows of skipped ids."""
 After = Callable[[DeviceGradients], None]
+
+
+@dataclass(slots=True, eq=False)
+class LookupLayout:
+    """What stays the same in all batches of one layout, for calls that share their kernels."""
+
+    members: tuple[int, ...]
+    """Positions of the calls among all calls."""
+    arena: Arena
+    counts: tuple[int, ...]
+    bags: tuple[int, ...]
+    per_bag: int
+    """Ids of each bag; 0 if bags differ."""
+    first: int
+    """Offset of the first id that is read, from the first id of the first call."""
+    span: int
+    """Number of ids that are read at once; 0 if the ids are not views of one tensor."""
+    features: torch.Tensor
+    segments: tuple[Segment, ...]
+    mean: bool
+    read_skipped: bool
+    plain: bool
+    """Whether all outputs have one row for each bag."""
 
 
 def look_up(tables: DeviceTables, calls: Sequence[DeviceCall], anchor: torch.Tensor, after: After) -> Outputs:
     """Return the outputs of each call. Calls of one kind share their kernels."""
     if not torch.is_grad_enabled():  # no push will check the ids
         tables.poll()
-    groups: dict[Any, list[int]] = {}
-    for number, call in enumerate(calls):
-        groups.setdefault(_kind(call), []).append(number)
+    start, ids = calls[0].offset, calls[0].ids
+    together = all(call.ids is ids for call in calls) or _one_storage(calls)
+    key = (
+        together,
+        *((id(c.features[0]), c.offset - start, c.bags, c.per_bag, c.strides, c.offsets is None) for c in calls),
+    )
+    groups = tables.layouts.get(key)
+    if groups is None:
+        if len(tables.layouts) >= MOST_LAYOUTS:
+            tables.layouts.clear()
+        groups = tables.layouts[key] = _layouts(calls, together=together)
     outs: list[torch.Tensor] = [anchor] * len(calls)
-    for members in groups.values():
-        group = [calls[number] for number in members]
+    weighted = any(call.weights is not None for call in calls)
+    for layout in groups:
+        members = [calls[number] for number in layout.members]
         with torch._C.DisableTorchFunctionSubclass():
-            trained = any(call.features[0].table.weight.requires_grad for call in group)
+            trained = any(segment.table.weight.requires_grad for segment in layout.segments)
         made = PooledOnDevice.apply(  # type: ignore[no-untyped-call]
-            anchor if trained else anchor.detach(), tables, group, after, *(call.weights for call in group)
+            anchor if trained else anchor.detach(),
+            tables,
+            layout,
+            members,
+            after,
+            *((call.weights for call in members) if weighted else ()),
         )
-        for number, out in zip(members, made, strict=True):
-            gpu = calls[number].features[0].table.gpu
-            home = torch.device("cpu") if gpu is None else gpu
-            outs[number] = out if out.device == home else out.to(home)
+        for number, call, out in zip(layout.members, members, made, strict=True):
+            gpu = call.features[0].table.gpu
+            outs[number] = out if gpu == layout.arena.device else out.to("cpu" if gpu is None else gpu)
     return tuple(outs)
-
-
-def _kind(call: DeviceCall) -> tuple[Any, ...]:
-    feature = call.features[0]
-    return id(place_of(feature.table).arena), call.mean, feature.pull_padding and feature.padding is not None
 
 
 def place_of(table: ServedTable) -> TablePlace:
@@ -53,40 +88,92 @@ def place_of(table: ServedTable) -> TablePlace:
     return table.place
 
 
-def id_batch(tables: DeviceTables, calls: Sequence[DeviceCall], device: torch.device) -> IdBatch:
-    """Bring the ids of all calls to the device, as one tensor if they are views of one."""
+def _one_storage(calls: Sequence[DeviceCall]) -> bool:
+    kinds = {(call.ids.untyped_storage().data_ptr(), call.ids.dtype) for call in calls}
+    return len(kinds) == 1
+
+
+def _layouts(calls: Sequence[DeviceCall], *, together: bool) -> list[LookupLayout]:
+    """Group calls by arena and by what their kernel does, and describe each group."""
+    groups: dict[Kind, list[int]] = {}
+    for number, call in enumerate(calls):
+        feature = call.features[0]
+        skipped = feature.pull_padding and feature.padding is not None
+        groups.setdefault((place_of(feature.table).arena, call.mean, skipped), []).append(number)
+    start = calls[0].offset
+    return [
+        _layout([calls[i] for i in members], tuple(members), kind, start if together else None)
+        for kind, members in groups.items()
+    ]
+
+
+def _layout(
+    calls: Sequence[DeviceCall],
+    members: tuple[int, ...],
+    kind: Kind,
+    start: int | None,
+) -> LookupLayout:
+    arena, mean, read_skipped = kind
     counts = tuple(call.count for call in calls)
-    first, total = calls[0].ids, sum(counts)
-    lo = min(call.offset for call in calls)
-    reaches = [call.offset + _reach(call) for call in calls]
-    together = all(call.ids is first for call in calls)
-    if not together:
-        together = len({call.ids.untyped_storage().data_ptr() for call in calls}) == 1
-        together = together and len({call.ids.dtype for call in calls}) == 1
-    if together and max(reaches) - lo <= 2 * total:
-        ids = first.as_strided((max(reaches) - lo,), (1,), lo)
-        places = [(call.offset - lo, *_steps(call)) for call in calls]
+    lowest, total = min(call.offset for call in calls), sum(counts)
+    span = max(call.offset + _reach(call) for call in calls) - lowest
+    if start is None or span > 2 * total:
+        span = 0
+    rows, begin, by_table = [], 0, dict[ServedTable, int]()
+    for call, count in zip(calls, counts, strict=True):
+        feature, table = call.features[0], call.features[0].table
+        offset, steps = (call.offset - lowest, _steps(call)) if span else (begin, _packed(call))
+        padding = -1 if feature.padding is None else feature.padding
+        known = (place_of(table).first, table.request.rows, padding, begin, table.spec.id)
+        rows.append([offset, count, *steps, *known])
+        by_table[table] = by_table.get(table, 0) + count
+        begin += count
+    features = torch.tensor(rows, dtype=torch.int64, device="cpu")
+    if arena.device.type == "cuda":
+        features = features.pin_memory().to(arena.device, non_blocking=True)
+    per_bag = {call.per_bag for call in calls}
+    jagged = len(per_bag) > 1 or any(call.offsets is not None for call in calls)
+    return LookupLayout(
+        members=members,
+        arena=arena,
+        counts=counts,
+        bags=tuple(call.bags for call in calls),
+        per_bag=0 if jagged else per_bag.pop(),
+        first=lowest - (start or 0),
+        span=span,
+        features=features,
+        segments=tuple(segments_of(by_table)),
+        mean=mean,
+        read_skipped=read_skipped,
+        plain=all(call.shapes[0] == (call.bags, arena.dim) for call in calls),
+    )
+
+
+def id_batch(layout: LookupLayout, calls: Sequence[DeviceCall], start: int) -> IdBatch:
+    """Bring the ids of all calls to the device, as one tensor."""
+    device = layout.arena.device
+    if layout.span:
+        ids = calls[0].ids.as_strided((layout.span,), (1,), start)
     else:
         parts = [_strided(call).reshape(-1).to(device, torch.int64, non_blocking=True) for call in calls]
-        ids, places, begin = torch.cat(parts), [], 0
-        for call, count in zip(calls, counts, strict=True):
-            places.append((begin, call.per_bag if call.offsets is None else 1, call.per_bag, 1))
-            begin += count
+        ids = torch.cat(parts)
     if ids.device != device:
         pinned = ids if device.type == "cpu" or ids.is_pinned() else ids.pin_memory()
         ids = pinned.to(device, non_blocking=True)
-    per_bag = {call.per_bag for call in calls}
-    jagged = len(per_bag) > 1 or any(call.offsets is not None for call in calls)
-    batch = IdBatch(ids, _described(tables, calls, counts, places, device), counts, 0, 0)
-    batch.bags, batch.per_bag = sum(call.bags for call in calls), 1 if jagged else per_bag.pop()
-    if jagged:
-        batch.bag_of, batch.begin = _bags(calls, counts, device)
+    batch = IdBatch(ids, layout.features, layout.counts, sum(layout.bags), layout.per_bag or 1)
+    if not layout.per_bag:
+        batch.bag_of, batch.begin = _bags(calls, layout.counts, device)
     return batch
+
+
+def _packed(call: DeviceCall) -> tuple[int, int, int]:
+    """Return the same as `_steps` for ids that were copied one after another."""
+    return (1 if call.offsets is not None else max(call.per_bag, 1), call.per_bag, 1)
 
 
 def _steps(call: DeviceCall) -> tuple[int, int, int]:
     """Return the ids per bag, and the distances between bags and between ids, as the keys kernel counts them."""
-    return (1, call.strides[1], 1) if call.offsets is not None else (call.per_bag, *call.strides)
+    return (1, call.strides[1], 1) if call.offsets is not None else (max(call.per_bag, 1), *call.strides)
 
 
 def _strided(call: DeviceCall) -> torch.Tensor:
@@ -97,32 +184,6 @@ def _strided(call: DeviceCall) -> torch.Tensor:
 def _reach(call: DeviceCall) -> int:
     bags = 1 if call.offsets is not None else call.bags
     return max(0, (bags - 1) * call.strides[0] + (call.per_bag - 1) * call.strides[1] + 1) if call.count else 0
-
-
-def _described(
-    tables: DeviceTables,
-    calls: Sequence[DeviceCall],
-    counts: Sequence[int],
-    places: Sequence[tuple[int, int, int, int]],
-    device: torch.device,
-) -> torch.Tensor:
-    key = (device, *places, *counts, *(id(call.features[0]) for call in calls))
-    made = tables.layouts.get(key)
-    if made is None:
-        rows, begin = [], 0
-        for call, count, (offset, per_bag, bag_stride, id_stride) in zip(calls, counts, places, strict=True):
-            feature = call.features[0]
-            first, padding = place_of(feature.table).first, -1 if feature.padding is None else feature.padding
-            size = feature.table.request.rows
-            number = feature.table.spec.id
-            rows.append([offset, count, max(per_bag, 1), bag_stride, id_stride, first, size, padding, begin, number])
-            begin += count
-        made = torch.tensor(rows, dtype=torch.int64, device="cpu")
-        made = made if device.type == "cpu" else made.pin_memory().to(device, non_blocking=True)
-        if len(tables.layouts) >= MOST_LAYOUTS:
-            tables.layouts.clear()
-        tables.layouts[key] = made
-    return made
 
 
 def _bags(
@@ -155,52 +216,54 @@ class PooledOnDevice(torch.autograd.Function):
         ctx: Any,
         anchor: torch.Tensor,
         tables: DeviceTables,
+        layout: LookupLayout,
         calls: Sequence[DeviceCall],
         after: After,
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        feature = calls[0].features[0]
-        arena = place_of(feature.table).arena
+        arena = layout.arena
         chosen, flags = kernel_registry.of_device(arena.device.type), tables.flags(arena.device)
-        batch = id_batch(tables, calls, arena.device)
+        batch = id_batch(layout, calls, min(call.offset for call in calls))
         keys = chosen.keys(batch, flags.invalid)
-        scale = _scale(calls, arena.device)
-        skipped = feature.pull_padding and feature.padding is not None
-        out = chosen.pool(keys, batch, arena.weights, scale, mean=calls[0].mean, read_skipped=skipped)
+        scale = _scale(calls, arena.device) if weights else None
+        out = chosen.pool(keys, batch, arena.weights, scale, mean=layout.mean, read_skipped=layout.read_skipped)
         ctx.set_materialize_grads(False)
-        ctx.arena, ctx.calls, ctx.after, ctx.batch, ctx.keys, ctx.scale = arena, calls, after, batch, keys, scale
-        outs = [out] if len(calls) == 1 else torch.unsafe_split_with_sizes(out, [call.bags for call in calls])
-        return tuple(
-            rows if call.shapes[0] == rows.shape else torch.ops.aten._unsafe_view(rows, call.shapes[0])
-            for call, rows in zip(calls, outs, strict=True)
-        )
+        ctx.layout, ctx.calls, ctx.after, ctx.batch, ctx.keys, ctx.scale = layout, calls, after, batch, keys, scale
+        outs = [out] if len(calls) == 1 else torch.unsafe_split_with_sizes(out, list(layout.bags))
+        if layout.plain:
+            return tuple(outs)
+        return tuple(torch.ops.aten._unsafe_view(rows, call.shapes[0]) for call, rows in zip(calls, outs, strict=True))
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
-        arena, calls, batch, keys, scale = ctx.arena, ctx.calls, ctx.batch, ctx.keys, ctx.scale
+        layout, batch, keys, scale = ctx.layout, ctx.batch, ctx.keys, ctx.scale
+        arena, segments = layout.arena, layout.segments
         if any(grad is None for grad in grads):
-            keys = keys.clone()
-        counts: dict[ServedTable, int] = {}
-        begin, touched = 0, set()
-        for call, grad in zip(calls, grads, strict=True):
-            table = call.features[0].table
-            counts[table] = counts.get(table, 0) + call.count
-            if grad is None:
-                keys[begin : begin + call.count] |= 1
-            else:
-                touched.add(id(table))
-            begin += call.count
-        rows = _bag_gradients(grads, calls, arena.dim)
-        if calls[0].mean:
+            keys, segments = _without(layout, ctx.calls, grads, keys)
+        rows = _bag_gradients(grads, layout.bags, arena.dim)
+        if layout.mean:
             rows = _averaged(rows, batch, keys, arena.dim)
-        to_weights = _weight_gradients(ctx, rows, keys) if any(ctx.needs_input_grad[4:]) else [None] * len(calls)
+        to_weights = _weight_gradients(ctx, rows, keys) if any(ctx.needs_input_grad[5:]) else ()
         with torch._C.DisableTorchFunctionSubclass():
-            touched -= {id(table) for table in counts if not table.weight.requires_grad}
-        if touched:
-            chosen = [segment for segment in segments_of(counts) if id(segment.table) in touched]
-            ctx.after(reduced(arena, chosen, keys, batch, rows, scale))
-        return (None, None, None, None, *to_weights)
+            segments = [segment for segment in segments if segment.table.weight.requires_grad]
+        if segments:
+            ctx.after(reduced(arena, segments, keys, batch, rows, scale))
+        return (None, None, None, None, None, *(to_weights or [None] * (len(ctx.needs_input_grad) - 5)))
+
+
+def _without(
+    layout: LookupLayout, calls: Sequence[DeviceCall], grads: Sequence[torch.Tensor | None], keys: torch.Tensor
+) -> tuple[torch.Tensor, list[Segment]]:
+    """Mark the ids of outputs without a gradient, so that their rows are not trained."""
+    keys, begin, touched = keys.clone(), 0, set()
+    for call, grad, count in zip(calls, grads, layout.counts, strict=True):
+        if grad is None:
+            keys[begin : begin + count] |= 1
+        else:
+            touched.add(id(call.features[0].table))
+        begin += count
+    return keys, [segment for segment in layout.segments if id(segment.table) in touched]
 
 
 def _scale(calls: Sequence[DeviceCall], device: torch.device) -> torch.Tensor | None:
@@ -210,32 +273,27 @@ def _scale(calls: Sequence[DeviceCall], device: torch.device) -> torch.Tensor | 
     return torch.cat([part.detach().reshape(-1).to(device, torch.float32, non_blocking=True) for part in parts])
 
 
-def _bag_gradients(grads: Sequence[torch.Tensor | None], calls: Sequence[DeviceCall], dim: int) -> BagGradients:
+def _bag_gradients(grads: Sequence[torch.Tensor | None], bags: Sequence[int], dim: int) -> BagGradients:
     """Return the gradients of all bags, without a copy if they are evenly spaced in one storage."""
     given = [None if grad is None else as_rows(grad) for grad in grads]
-    first = given[0]
-    if first is not None and len(given) == 1:
+    present = [grad for grad in given if grad is not None]
+    first, last = present[0], present[-1]
+    if len(given) == 1:
         return BagGradients(first, max(len(first), 1), 0, first.stride(0))
-    if first is not None and all(_like(first, grad) for grad in given):
-        at = [grad.storage_offset() for grad in given if grad is not None]
-        if all(offset - at[0] == i * (at[1] - at[0]) for i, offset in enumerate(at)):
-            return BagGradients(first, max(len(first), 1), int(at[1] - at[0]), first.stride(0))
-    device = next(grad.device for grad in given if grad is not None)
+    if len(present) == len(given) and first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr():
+        step, begin = present[1].data_ptr() - first.data_ptr(), first.data_ptr()
+        shape, stride = first.shape, first.stride()
+        if all(
+            grad.data_ptr() - begin == i * step and grad.shape == shape and grad.stride() == stride
+            for i, grad in enumerate(present)
+        ):
+            return BagGradients(first, max(len(first), 1), step // first.itemsize, first.stride(0))
     parts = [
-        torch.zeros(call.bags, dim, device=device) if grad is None else grad
-        for call, grad in zip(calls, given, strict=True)
+        torch.zeros(count, dim, device=first.device) if grad is None else grad
+        for count, grad in zip(bags, given, strict=True)
     ]
     together = torch.cat(parts)
     return BagGradients(together, max(len(together), 1), 0, dim)
-
-
-def _like(first: torch.Tensor, grad: torch.Tensor | None) -> bool:
-    return (
-        grad is not None
-        and grad.shape == first.shape
-        and grad.stride() == first.stride()
-        and grad.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-    )
 
 
 def _rows(grads: BagGradients, bags: int, dim: int) -> torch.Tensor:
@@ -258,9 +316,10 @@ def _weight_gradients(ctx: Any, grads: BagGradients, keys: torch.Tensor) -> list
     """Return the gradients of the per-sample weights of each call."""
     batch: IdBatch = ctx.batch
     at = torch.arange(batch.total, device=keys.device) // batch.per_bag if batch.bag_of is None else batch.bag_of
-    rows = ctx.arena.weights[keys.long() >> 1].float() * _rows(grads, batch.bags, ctx.arena.dim)[at.clamp(min=0)]
+    arena = ctx.layout.arena
+    rows = arena.weights[keys.long() >> 1].float() * _rows(grads, batch.bags, arena.dim)[at.clamp(min=0)]
     sums = torch.where(keys & 1 == 0, rows.sum(1), 0.0).split(batch.counts)
     return [
         own.view(call.weights.shape).to(call.weights.device, call.weights.dtype) if needed else None
-        for call, own, needed in zip(ctx.calls, sums, ctx.needs_input_grad[4:], strict=True)
+        for call, own, needed in zip(ctx.calls, sums, ctx.needs_input_grad[5:], strict=True)
     ]

@@ -28,8 +28,8 @@ class DeviceTables:
     def __init__(self, tables: Sequence[ServedTable]) -> None:
         self.tables = list(tables)
         self.by_name: dict[str, ServedTable] = {}
-        self.layouts: dict[Any, torch.Tensor] = {}
-        """Descriptions of features on the device, by layout. device_lookup.py fills it."""
+        self.layouts: dict[Any, Any] = {}
+        """Layouts of lookups. device_lookup.py fills it."""
         self._waiting = list(tables)
         self._arenas: dict[Any, Arena] = {}
         self._flags: dict[torch.device, DeviceFlags] = {}

@@ -32,6 +32,21 @@ def segments_of(counts: dict[ServedTable, int]) -> list[Segment]:
     return [Segment(table, end - counts[table], end) for table, end in zip(ordered, ends, strict=True)]
 
 
+class ShownRows:
+    """Gradient of one table, as a slice that is made when the script reads `weight.grad`."""
+
+    __slots__ = ("_begin", "_end", "_grads", "made")
+
+    def __init__(self, grads: torch.Tensor, begin: int, end: int) -> None:
+        self._grads, self._begin, self._end = grads, begin, end
+        self.made: torch.Tensor | None = None
+
+    def springtide_rows(self) -> torch.Tensor:
+        if self.made is None:
+            self.made = self._grads[self._begin : self._end]
+        return self.made
+
+
 class DeviceGradients:
     """Gradients of rows of one arena."""
 
@@ -42,7 +57,7 @@ class DeviceGradients:
         self.arena, self.keys, self.grads = arena, keys, grads
         self.segments = list(segments)
         self._bad, self._version = bad, grads._version
-        self._shown: dict[int, torch.Tensor] = {}
+        self._shown: dict[int, ShownRows] = {}
 
     @property
     def step(self) -> "DeviceGradients":
@@ -61,18 +76,19 @@ class DeviceGradients:
         return True
 
     def show(self) -> None:
-        for table, begin, end in self.segments:
-            table.weight.grad = self._shown[id(table)] = self.grads[begin:end]
+        for segment in self.segments:
+            shown = self._shown[id(segment.table)] = ShownRows(self.grads, segment.begin, segment.end)
+            segment.table.weight.grad = shown  # type: ignore[assignment]
 
     def settle(self) -> bool:
         """Apply changes that the script made to `weight.grad` since `show`. Return False if nothing is left to push."""
         for segment in list(self.segments):
-            now, shown = segment.table.weight.grad, self._shown[id(segment.table)]
+            now, shown = segment.table.weight.__dict__["springtide_grad"], self._shown[id(segment.table)]
             if now is None:
                 self.keys[segment.begin : segment.end] |= 1
                 self.segments.remove(segment)
-            elif now is not shown:
-                shown.copy_(now)
+            elif now is not shown and now is not shown.made:
+                self.grads[segment.begin : segment.end] = now
         return bool(self.segments)
 
     def merged(self, others: "Sequence[DeviceGradients]") -> "DeviceGradients":

@@ -115,7 +115,9 @@ class TableWeight(nn.Parameter):
     @property
     def grad(self) -> torch.Tensor | None:
         """Gradient of this step's rows, with one row per id. The next push sends it."""
-        return self.__dict__.get("springtide_grad")
+        grad: Any = self.__dict__.get("springtide_grad")
+        rows: torch.Tensor | None = grad.springtide_rows() if hasattr(grad, "springtide_rows") else grad
+        return rows
 
     @grad.setter
     def grad(self, grad: torch.Tensor | None) -> None:

@@ -324,7 +324,7 @@ class LocalDense:
         working = [optimizer for optimizer in stepped if has_work(optimizer.own, self._served)]
         if not working:
             return
-        kept = [(weight, weight.grad) for weight in tables]
+        kept = [(weight, weight.__dict__.get("springtide_grad")) for weight in tables]
         for weight in tables:
             weight.grad = None
         for optimizer in working:
@@ -333,7 +333,9 @@ class LocalDense:
             weight.grad = grad
 
     def settle(self) -> None:
-        """Do nothing, because values are always in this process."""
+        """Wait for the GPU at the end of a pass, so that no bad id or gradient goes unnoticed."""
+        if self._on_device is not None:
+            self._on_device.poll(wait=True)
 
 
 def has_work(own: torch.optim.Optimizer, served: Set[int]) -> bool:
