@@ -25,7 +25,7 @@ def test_an_example_prints_what_it_says(path):
         text=True,
         timeout=240,
         cwd=path.parents[1],
-        env={"PYTHONPATH": str(path.parents[1]), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(path.parents[1]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == expected(text)
