@@ -73,6 +73,7 @@ class LocalCluster:
         self._thread = threading.Thread(target=self._run, name=f"springtide-{spec.name}")
         self._agent: Agent | None = None
         self._platform: Platform | None = None
+        self._told: tuple[int, list[dict[str, object]]] = (0, [])
         self._seen = JobStatus(name=spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
         self._ended: JobStatus | BaseException | None = None
 
@@ -97,7 +98,11 @@ class LocalCluster:
 
     @property
     def story(self) -> list[dict[str, object]]:
-        return events.read(self.files.events) if self.files.events.exists() else []
+        """All events so far. The file only grows, and tests that wait for an event look at it often."""
+        size = self.files.events.stat().st_size if self.files.events.exists() else 0
+        if size != self._told[0]:
+            self._told = (size, events.read(self.files.events))
+        return self._told[1]
 
     def pids(self) -> dict[str, int]:
         found: dict[str, int] = {}

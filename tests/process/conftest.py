@@ -1,7 +1,7 @@
 """Fork the workers and servers of all jobs in this folder from one interpreter that has imported torch.
 
-A job that runs for a while starts its roles the same way (`platforms.local.fork_server`). Roles that start before the
-interpreter is ready start cold.
+A job that runs for a while starts its roles the same way (`platforms.local.fork_server`). Tests of commands start
+roles cold.
 """
 
 import pytest
@@ -13,12 +13,15 @@ from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local import fork_server
 from springtide.testing.cluster import LocalCluster
+from tests import waiting
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _warm_starts():
     LocalCluster.warm = fork_server.ForkServerClient(besides=["PYTEST_CURRENT_TEST"])
     plan = RunPlan(spec=JobSpec(name="any"), script="train.py")
-    LocalCluster.warm.begin(config.child_environment({}, run_plan.environment_of(plan, ProcessLimits())))
+    environment = config.child_environment({}, run_plan.environment_of(plan, ProcessLimits()))
+    LocalCluster.warm.begin(environment)
+    waiting.until(lambda: LocalCluster.warm.suits(environment), "an interpreter that has imported torch")
     yield
     LocalCluster.warm.close()

@@ -155,7 +155,7 @@ def wait_for_event(job, kind, **fields):
         ]
         return found
 
-    waiting.until(told, f"{kind} {fields}")
+    waiting.until(told, f"{kind} {fields}", every_s=0.02)  # each look reads the whole story
     return found[0]
 
 

@@ -62,7 +62,7 @@ def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_onc
         job.scale(2)
         until_formed(job, 2)
 
-    status, wrong = count(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.05)
+    status, wrong = count(tmp_path, 1, batches=750, hurt=hurt, pause_s=0.1)
     assert not wrong, wrong
     assert status.roles.relaunches == 1
 

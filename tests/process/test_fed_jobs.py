@@ -68,7 +68,7 @@ def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_onc
         fed(job, 10)
         return job
 
-    status, job, wrong = run(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.1)
+    status, job, wrong = run(tmp_path, 1, batches=750, hurt=hurt, pause_s=0.2)
     assert not wrong, wrong
     assert status.roles.relaunches >= 4
     left = [each for each in job.story if each["event"] == "exited" and each["role"].startswith("data-worker")]
