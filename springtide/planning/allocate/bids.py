@@ -128,7 +128,9 @@ def _bid(bidder: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView)
     if not len(speed):
         return "no shape within its bounds is worth having"
     job, now = bidder.ready.job, bidder.ready.measured.shape
-    here = min(float(bidder.fitted.predict(now)), measurements.ceiling_of(bidder.pace, now))
+    # a gain must hold against the measured speed too, because the model may be too low for the present shape
+    predicted = min(float(bidder.fitted.predict(now)), measurements.ceiling_of(bidder.pace, now))
+    here = max(predicted, bidder.ready.measured.throughput)
     left = job.progress.remaining
     left = left if math.isfinite(left) else here * UNENDING_S
     return Bid(
@@ -141,6 +143,7 @@ def _bid(bidder: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView)
         waited_s=max(0.0, view.now - job.progress.submitted_at),
         given=job.identity.priority,
         launches=view.launches or job.launches,
+        settled=not bidder.ready.first,
     )
 
 
