@@ -66,6 +66,14 @@ constexpr std::array<const char*, 2> kEvictOrders{"lru", "lfu"};
 
 // Copies one field of `stats` to the dict `out`.
 #define SPRINGTIDE_ENTRY(name) out[#name] = stats.name;
+// A function that returns these fields of `stats()` as a dict.
+#define SPRINGTIDE_STATS(Class, FIELDS) \
+  [](const Class& self) {               \
+    const auto stats = self.stats();    \
+    nb::dict out;                       \
+    FIELDS(SPRINGTIDE_ENTRY)            \
+    return out;                         \
+  }
 
 void bind_table_spec(nb::module_& m);  // TableSpec, Hyper
 void bind_store(nb::module_& m);       // Store and, first, the specs

@@ -11,23 +11,9 @@ using namespace springtide;
 
 namespace {
 
-nb::dict stats_of(const CachedBackend& cache) {
-  const auto stats = cache.stats();
-  nb::dict out;
-  SPRINGTIDE_CACHE_STATS(SPRINGTIDE_ENTRY)
-  return out;
-}
-
 nb::list arrays_of(std::vector<CachedBackend::RankBuffer> parcels) {
   nb::list out;
   for (auto& parcel : parcels) out.append(nb::make_tuple(parcel.peer, to_numpy(std::move(parcel.floats))));
-  return out;
-}
-
-nb::dict versioned_stats(const VersionedBackend& cache) {
-  const auto stats = cache.stats();
-  nb::dict out;
-  SPRINGTIDE_VERSIONED_STATS(SPRINGTIDE_ENTRY)
   return out;
 }
 
@@ -44,7 +30,7 @@ void bind_versioned(nb::module_& m) {
           "inner"_a, nb::kw_only(), "capacity_bytes"_a, "order"_a = "lru", "staleness"_a = 0)
       .def("resize", &VersionedBackend::resize, "capacity_bytes"_a)
       .def("clear", &VersionedBackend::clear)
-      .def("stats", &versioned_stats);
+      .def("stats", SPRINGTIDE_STATS(VersionedBackend, SPRINGTIDE_VERSIONED_STATS));
 }
 
 }  // namespace
@@ -81,5 +67,5 @@ void bind_cache(nb::module_& m) {
           "step"_a, "parts"_a)
       .def("gradient_receives", &CachedBackend::gradient_receives, "step"_a)
       .def("gradients_received", &CachedBackend::gradients_received, "step"_a, "peer"_a, "floats"_a)
-      .def("stats", &stats_of);
+      .def("stats", SPRINGTIDE_STATS(CachedBackend, SPRINGTIDE_CACHE_STATS));
 }

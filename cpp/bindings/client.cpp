@@ -31,7 +31,6 @@ PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock, const s
 PyPending push(Backend& backend, const std::vector<PyPart>& parts, uint64_t step, bool bsp, bool unique, uint64_t clock,
                const std::vector<BatchTuple>& batches, const std::vector<HyperTuple>& hyper) {
   PushMeta meta = push_meta(step, bsp, unique, clock, batches, hyper);
-  nb::gil_scoped_release release;
   PyPending pending;
   std::vector<Part> native;
   for (const PyPart& part : parts) {
@@ -46,7 +45,6 @@ PyPending push(Backend& backend, const std::vector<PyPart>& parts, uint64_t step
 }
 
 void assign(Backend& backend, const std::vector<PyPart>& parts, bool keep) {
-  nb::gil_scoped_release release;
   std::vector<Part> native;
   for (const PyPart& part : parts) native.push_back(part.set()->assign_part());
   backend.assign(native, keep);
@@ -55,24 +53,17 @@ void assign(Backend& backend, const std::vector<PyPart>& parts, bool keep) {
 nb::tuple scan(Backend& backend, uint16_t table) {
   std::vector<Key> keys;
   std::vector<float> rows;
-  {
-    nb::gil_scoped_release release;
-    backend.scan(table, keys, rows);
-  }
+  released([&] { return backend.scan(table, keys, rows); });
   return nb::make_tuple(to_numpy(std::move(keys)), to_numpy(std::move(rows)));
 }
 
 void bind_backend(nb::module_& m) {
   nb::class_<Backend>(m, "Backend")
       .def(
-          "declare",
-          [](Backend& backend, const std::vector<TableSpec>& tables) {
-            nb::gil_scoped_release release;
-            backend.declare(tables);
-          },
-          "tables"_a)
-      .def("push", &push, "parts"_a, "step"_a, "bsp"_a, "unique"_a, "clock"_a, "batches"_a, "hyper"_a)
-      .def("assign", &assign, "parts"_a, "keep"_a = false)
+          "declare", [](Backend& backend, const std::vector<TableSpec>& tables) { backend.declare(tables); },
+          "tables"_a, NoGil())
+      .def("push", &push, "parts"_a, "step"_a, "bsp"_a, "unique"_a, "clock"_a, "batches"_a, "hyper"_a, NoGil())
+      .def("assign", &assign, "parts"_a, "keep"_a = false, NoGil())
       .def("scan", &scan, "table"_a)
       .def_prop_ro("servers", [](const Backend& backend) { return backend.placement()->servers; })
       .def_prop_ro("slots", [](const Backend& backend) { return backend.placement()->server_of_slot.size(); });
@@ -110,7 +101,6 @@ nb::dict remote_stats(const RemoteBackend& backend) {
 }
 
 PyPending apply_step(RemoteBackend& backend, uint64_t step) {
-  nb::gil_scoped_release release;
   PyPending pending;
   pending.pending = backend.apply_step(step);
   return pending;
@@ -122,25 +112,18 @@ void bind_remote(nb::module_& m) {
            "rank"_a, "incarnation"_a, "generation"_a, "connect_timeout_s"_a, "request_timeout_s"_a,
            "reconnect_s"_a = 5.0, "shared_memory"_a, "recovery_s"_a = 0.0, "lives"_a = std::vector<uint32_t>(),
            "tls"_a = "")
-      .def(
-          "readdress",
-          [](RemoteBackend& backend, size_t server, uint32_t life, const std::string& host, uint16_t port) {
-            nb::gil_scoped_release release;
-            backend.readdress(server, life, host, port);
-          },
-          "server"_a, "life"_a, "host"_a, "port"_a)
+      .def("readdress", &RemoteBackend::readdress, "server"_a, "life"_a, "host"_a, "port"_a, NoGil())
       .def(
           "reroute",
           [](RemoteBackend& backend, uint32_t epoch, std::vector<uint16_t> server_of_slot,
              const std::map<uint16_t, std::string>& addresses) {
-            nb::gil_scoped_release release;
             backend.reroute({epoch, std::move(server_of_slot), 0}, addresses);
           },
-          "epoch"_a, "server_of_slot"_a, "addresses"_a = std::map<uint16_t, std::string>())
+          "epoch"_a, "server_of_slot"_a, "addresses"_a = std::map<uint16_t, std::string>(), NoGil())
       .def_prop_ro("epoch", [](const RemoteBackend& backend) { return backend.placement()->epoch; })
       .def("owners", [](const RemoteBackend& backend) { return backend.placement()->server_of_slot; })
       .def("step_complete", &RemoteBackend::step_complete, "step"_a, "wait_s"_a, NoGil())
-      .def("apply_step", &apply_step, "step"_a)
+      .def("apply_step", &apply_step, "step"_a, NoGil())
       .def("set_generation", &RemoteBackend::set_generation, "generation"_a)
       .def("regroup", &RemoteBackend::regroup, NoGil())
       .def("settle_group", &RemoteBackend::settle_group, "step"_a, "workers"_a, "at_rest"_a = false, NoGil())

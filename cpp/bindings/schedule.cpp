@@ -35,8 +35,7 @@ std::vector<BatchFeature> spans_of(const std::vector<Feature>& features) {
 Scheduled schedule(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,
                    const std::vector<TableId>& scored, uint32_t best_tables, uint32_t effort) {
   const std::vector<BatchFeature> spans = spans_of(features);
-  nb::gil_scoped_release release;
-  return scheduler.schedule(spans, samples, {scored, best_tables, effort});
+  return released([&] { return scheduler.schedule(spans, samples, {scored, best_tables, effort}); });
 }
 
 Considered consider(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,

@@ -39,10 +39,7 @@ std::vector<TableHyper> named(const HyperList& hyper) {
 nb::tuple scan(Store& store, TableId table, uint32_t slot) {
   std::vector<Key> keys;
   std::vector<float> rows;
-  {
-    nb::gil_scoped_release release;
-    store.scan(table, slot, keys, rows);
-  }
+  released([&] { return store.scan(table, slot, keys, rows); });
   return nb::make_tuple(to_numpy(std::move(keys)), to_numpy(std::move(rows), store.spec(table).dim));
 }
 
