@@ -13,30 +13,9 @@ namespace springtide {
 
 namespace {
 
-float f16_to_float(uint16_t h) {
-  uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
-  if (exponent == 31) {
-    const uint32_t quiet = mantissa != 0 ? 0x400000u : 0;  // NaN stays NaN, made quiet as processors do
-    return std::bit_cast<float>(sign | 0x7f800000u | quiet | mantissa << 13);
-  }
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  float small = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign != 0 ? -small : small;
-}
-
-uint16_t float_to_f16(float f) {
-  auto bits = std::bit_cast<uint32_t>(f);
-  auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
-  uint32_t rest = bits & 0x7fffffffu;
-  if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (rest >> 13 & 0x3ffu));  // NaN
-  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);                         // rounds to infinity
-  if (rest < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded mantissa in the last bits
-    float aligned = std::bit_cast<float>(rest) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3f000000u));
-  }
-  rest += 0xc8000fffu + (rest >> 13 & 1u);  // exponent bias 127 -> 15, half a unit, ties to even
-  return static_cast<uint16_t>(sign | rest >> 13);
-}
+// The compiler's conversion rounds to nearest even and keeps NaN, made quiet, as processors do.
+float f16_to_float(uint16_t h) { return static_cast<float>(std::bit_cast<_Float16>(h)); }
+uint16_t float_to_f16(float f) { return std::bit_cast<uint16_t>(static_cast<_Float16>(f)); }
 
 uint16_t float_to_bf16(float f) {
   auto bits = std::bit_cast<uint32_t>(f);

@@ -40,12 +40,10 @@ uint64_t print_of(const SampleRun& run) {
 SampleSpan span_of(const BatchRange& batch) {
   const SampleSpan span{batch.shard, batch.first, batch.first + batch.count,
                         batch.shard_samples != 0 && batch.first + batch.count == batch.shard_samples};
-  if (batch.count >= kShardEnd || batch.first >= kShardEnd - batch.count) {
-    throw BadInput("a batch of " + std::to_string(batch.count) + " samples from sample " + std::to_string(batch.first) +
-                   " of shard " + std::to_string(batch.shard) + " ends nowhere");
-  }
+  throw_if<BadInput>(batch.count >= kShardEnd || batch.first >= kShardEnd - batch.count, "a batch of ", batch.count,
+                     " samples from sample ", batch.first, " of shard ", batch.shard, " ends nowhere");
   if (batch.shard_samples != 0 && span.end > batch.shard_samples) {
-    throw BadInput("a push names " + name_of(span) + ", which has " + std::to_string(batch.shard_samples));
+    throw BadInput("a push names ", name_of(span), ", which has ", batch.shard_samples);
   }
   return span;
 }
@@ -67,7 +65,7 @@ std::vector<SampleSpan> spans_of(std::span<const BatchRange> batches) {
   size_t kept = 0;
   for (const SampleSpan& span : spans) {
     if (kept != 0 && begin_of(span) < end_of(spans[kept - 1])) {
-      throw BadInput("a push names " + name_of(spans[kept - 1]) + " and " + name_of(span) +
+      throw BadInput("a push names ", name_of(spans[kept - 1]), " and ", name_of(span),
                      ": batches of one push must not overlap");
     }
     if (kept != 0 && begin_of(span) == end_of(spans[kept - 1])) {
@@ -86,9 +84,7 @@ IdentitySet::IdentitySet(std::vector<SampleRun> runs) : runs_(std::move(runs)) {
     const SampleRun& run = runs_[i];
     const bool after =
         i == 0 || (end_of(runs_[i - 1]) < begin_of(run) && !side_by_side(end_of(runs_[i - 1]), begin_of(run)));
-    if (!after || end_of(run) <= begin_of(run) || run.end == 0) {
-      throw BadInput("applied batches: not in order");
-    }
+    throw_if<BadInput>(!after || end_of(run) <= begin_of(run) || run.end == 0, "applied batches: not in order");
     fingerprint_ += print_of(run);
   }
 }

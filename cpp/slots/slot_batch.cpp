@@ -31,13 +31,12 @@ void walk(Walker& w, Table& t) {
 void check(TableReference& t) {
   const size_t rows = t.rows.size();
   const size_t vectors = t.vector_bytes != 0 ? rows : 0, numbers = t.number_bytes != 0 ? rows : 0;
-  if (t.row_ages.size() != rows || t.weights_at.size() != rows || t.vectors_at.size() != vectors ||
-      t.numbers_at.size() != numbers || t.waiting_ages.size() != t.waiting.size() ||
-      t.waiting_counts.size() != t.waiting.size() || t.shape.dtype > DType::bf16 ||
-      t.shape.optimizer > OptimKind::ftrl ||
-      uint64_t{t.shape.state_floats} * 4 != uint64_t{t.vector_bytes} + t.number_bytes) {
-    throw BadInput(kTornReference);
-  }
+  throw_if<BadInput>(t.row_ages.size() != rows || t.weights_at.size() != rows || t.vectors_at.size() != vectors ||
+                         t.numbers_at.size() != numbers || t.waiting_ages.size() != t.waiting.size() ||
+                         t.waiting_counts.size() != t.waiting.size() || t.shape.dtype > DType::bf16 ||
+                         t.shape.optimizer > OptimKind::ftrl ||
+                         uint64_t{t.shape.state_floats} * 4 != uint64_t{t.vector_bytes} + t.number_bytes,
+                     kTornReference);
   t.shape.rows = rows, t.shape.waiting = t.waiting.size(), t.shape.gone = t.gone.size();
 }
 
@@ -53,7 +52,7 @@ void read_memory(int process, std::span<iovec> from, uint8_t* to) {
     for (const iovec& each : some) bytes += each.iov_len;
     iovec here{to, bytes};
     const ssize_t got = process_vm_readv(process, &here, 1, some.data(), some.size(), 0);
-    if (got < 0) throw BadInput(std::string("its memory cannot be read from here: ") + std::strerror(errno));
+    if (got < 0) throw BadInput("its memory cannot be read from here: ", std::strerror(errno));
     if (static_cast<size_t>(got) != bytes) throw BadInput("a part of its memory cannot be read");
     to += bytes;
   }

@@ -212,10 +212,8 @@ void ImageWriter::finish() {
 static Head head_of(Reader& r) {
   auto head = r.get<Head>();
   if (head.magic != kMagic) throw BadInput("slot image: unknown format");
-  if (head.version != kVersion) {
-    throw BadInput("slot image: version " + std::to_string(head.version) + ", this build reads version " +
-                   std::to_string(kVersion));
-  }
+  throw_if<BadInput>(head.version != kVersion, "slot image: version ", head.version, ", this build reads version ",
+                     kVersion);
   return head;
 }
 
