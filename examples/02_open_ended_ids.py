@@ -1,7 +1,7 @@
 """Ids without a row count: any 64-bit integer has a row, which exists once it was trained.
 
-Rows of ids seen fewer than three times are never made, and at most ten thousand are kept: the table does not grow for
-ever on ids that never come back.
+The table makes no row for an id seen fewer than three times, and keeps at most ten thousand rows. So ids that never
+come back do not make it grow for ever.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A DataLoader whose workers come and go, without a job or tables: python examples/06_elastic_loader.py
 
-The first loop is left in the middle of an epoch, as if its machine had been taken away; the second goes on after the
-last batch that the first one had, with another number of data workers. No sample is lost, none comes twice.
+The first loop stops in the middle of an epoch, as if its machine had been lost. The second loop continues after the
+last batch of the first, with another number of data workers. No sample is lost, none comes twice.
 """
 
 import zlib
@@ -19,7 +19,7 @@ class Clicks(Dataset):
         return 5_000
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor | int]:
-        """One line as features; sample 1234 is broken."""
+        """One line of the file as features; sample 1234 is broken."""
         if index == 1234:
             raise ValueError("no such user")
         words = [f"user-{index % 977}", f"item-{index % 3001}", f"hour-{index % 24}"]
@@ -33,7 +33,7 @@ with ElasticLoader(Clicks(), batch_size=32, shuffle=True, seed=7, num_workers=1,
     for step, batch in enumerate(loader, start=1):
         lines += batch["line"].tolist()
         if step == 20:
-            loader.resize(2)  # more of them, while it runs
+            loader.resize(2)  # add data workers while the loader runs
         if step == 60:
             state = loader.state_dict()  # plain values: save them with the model
             break

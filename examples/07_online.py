@@ -1,7 +1,7 @@
 """A stream in place of a data set: records come one after the other, ids are ever new, and one record is damaged.
 
-The log is in a folder, so no broker is needed; "kafka://host:9092/topic" would do as well. It is sealed, so the loop
-ends when all is trained; else it would wait for more.
+The log is in a folder, so no broker is needed; "kafka://host:9092/topic" would do as well. The stream is sealed, so the
+loop ends when all records are trained; otherwise it would wait for more.
 """
 
 import json

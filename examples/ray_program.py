@@ -1,7 +1,7 @@
 """Springtide inside a Ray program: python examples/ray_program.py (needs springtide[ray])
 
-Ray starts on this machine unless a cluster runs; the script beside this file trains on it, on one worker and one
-server, and the program goes on with what came of it.
+Ray starts on this machine unless a cluster runs. The script beside this file trains on Ray with one worker and one
+server, and the program continues with the result.
 """
 
 import pathlib
