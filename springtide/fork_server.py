@@ -52,7 +52,7 @@ class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fork(NamedTuple):
-    """What a fork gets from the server."""
+    """Data that a fork gets from the server."""
 
     request: ForkRequest
     reports: int
@@ -123,7 +123,7 @@ class ForkServer:
         return True
 
     def _leave(self, log: list[int], parent: int) -> None:
-        """Close what belongs to the server, in a child."""
+        """Close the server's descriptors in a child."""
         child_guard.die_with(parent)
         for pidfd, (_, reports) in self._children.items():
             os.close(pidfd)
@@ -219,7 +219,7 @@ class ForkedProcess:
 
 
 def ask(server: socket.socket, birth: ForkRequest, *log: int) -> ForkedProcess | None:
-    """Ask a fork server for a process; None if there can be none. Raise OSError if the server does not answer."""
+    """Ask a fork server for a process; None if a pidfd is impossible. Raise OSError if the server does not answer."""
     reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     waits, gate = os.pipe()
     try:

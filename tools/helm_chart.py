@@ -54,12 +54,12 @@ def plan(*, brain: bool, only: str = ONLY) -> install_manifests.InstallPlan:
 
 
 def template(*objects: dict[str, Any]) -> str:
-    """YAML with templates in it."""
+    """YAML with Helm templates."""
     return as_yaml(list(objects)).replace(str(REPLICAS), "{{ .Values.brain.replicas }}")
 
 
 def brain() -> str:
-    """Its secret is drawn once and kept over upgrades."""
+    """The database's secret is drawn once and kept over upgrades."""
     given = plan(brain=True)
     secret = install_manifests.brain_secret(given)
     secret["data"] = {"secret": SECRET, "database": "{{ .Values.brain.database | b64enc }}"}
@@ -80,7 +80,7 @@ def operator() -> str:
 
 
 def rights() -> str:
-    """Of one namespace, or of the cluster."""
+    """Objects of one namespace, or of the cluster."""
     held, free = (template(*install_manifests.operator_rights(plan(brain=False, only=only))) for only in (ONLY, ""))
     first = template(*install_manifests.user_roles(), install_manifests.account(plan(brain=False)))
     return first + branches("only", held, free)

@@ -40,8 +40,9 @@ def page(run: dict[str, Any]) -> str:
     if name == "dlrover-rm":
         parts += [
             "## What is assumed\n",
-            "Of the world's parameters these have no source in the papers' texts; all others are listed with theirs\n"
-            "on the page of the [simulator](../design/simulator.md). None was chosen by what ours makes of it.\n",
+            "These parameters of the world have no source in the papers. The page of the\n"
+            "[simulator](../design/simulator.md) lists all others with their sources.\n"
+            "No parameter was chosen to favour our results.\n",
             "| parameter | value | unit | why |\n|---|---|---|---|\n" + "".join(_assumed()),
         ]
     return "\n".join(parts)

@@ -71,7 +71,7 @@ def words(kind: typing.Any) -> str:
 
 
 def default(field: schema.Field) -> str:
-    """What holds where nothing is said."""
+    """Text for fields without a value."""
     if field.required:
         return "must be given"
     value = field.default

@@ -34,7 +34,7 @@ class Stop(NamedTuple):
     module: str
     what: str
     after: str = ""
-    """The module before it on the walk."""
+    """The previous module on the walk."""
     by: str = ""
     """A class that both modules name; empty: one of them imports the other."""
 

@@ -42,9 +42,9 @@ Exit codes:
 VERBS = {
     "run": ("job.run", "Run a training script on this machine."),
     "submit": ("job.submit", "Submit a job to a platform."),
-    "status": ("show.status", "Show a job's progress, or how it ended."),
+    "status": ("show.status", "Show a job's progress or outcome."),
     "events": ("show.events", "List all events of a job."),
-    "explain": ("show.events", "Explain what was decided about a job."),
+    "explain": ("show.events", "Explain the decisions about a job."),
     "scale": ("job.control", "Scale workers, servers or data workers."),
     "stop": ("job.control", "Drain a running job."),
     "logs": ("job.control", "Print the logs of a job."),
@@ -59,8 +59,8 @@ VERBS = {
     "k8s": ("cluster.k8s", "Install Springtide in Kubernetes, check it or remove it."),
     "bench": ("lab.bench", "Run a benchmark against a peer."),
     "forecast": ("stream.forecast", "Backtest traffic forecasts."),
-    "plan": ("lab.plan", "Show what a policy would do now."),
-    "explain-split": ("lab.explain_split", "Explain what data workers could do."),
+    "plan": ("lab.plan", "Show the decision of a policy now."),
+    "explain-split": ("lab.explain_split", "Explain the work that data workers could do."),
     "simulate": ("lab.simulate", "Compare policies on a virtual cluster."),
     "reproduce": ("lab.bench", "Reproduce a paper's figures."),
     "produce": ("stream.streams", "Append records to a stream."),
@@ -130,14 +130,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(output.redact(f"error: {error}"), file=sys.stderr)
         return BAD_USAGE if isinstance(error, errors.UserError) else INFRASTRUCTURE
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone, so print nothing more, not even at exit
+        sys.stderr.close()  # the reader of the output is gone, so print nothing more, not even at exit
         return 0
     finally:
         output.finish()
 
 
 def _usage_error(error: BaseException, given: list[str]) -> int:
-    """Print Typer's message; hint at `--` when an option of the user's script caused it."""
+    """Print Typer's message; mention `--` if an option of the user's script caused the error."""
     show = getattr(error, "show")  # noqa: B009 - the class is known at run time only
     show()
     if type(error).__name__ == "NoSuchOption" and given[:1] == ["run"] and "--" not in given:

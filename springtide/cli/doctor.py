@@ -30,7 +30,7 @@ class HostCheck:
 
 @verb("springtide doctor --json")
 def doctor(as_json: Json = False) -> int:
-    """Check that this machine has all that training needs; suggest fixes and print versions for bug reports."""
+    """Check that this machine has everything that training needs; suggest fixes and print versions for bug reports."""
     findings = [check() for check in CHECKS]
     marks = {"ok": "ok     ", "slow": "slow   ", "missing": "MISSING"}
     for finding in findings:
@@ -123,7 +123,7 @@ def check_limits() -> HostCheck:
     from springtide.telemetry.host import control_groups
 
     if why := process_group.why_not(ProcessLimits(cpu=1.0, memory=1 << 30)):
-        return HostCheck("limits", "slow", f"--cpu and --memory do nothing: {why}", process_group.HINT)
+        return HostCheck("limits", "slow", f"--cpu and --memory have no effect: {why}", process_group.HINT)
     return HostCheck("limits", "ok", f"control groups, version {control_groups.find_hierarchy().version}")
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class PartitionAssignment(NamedTuple):
-    """The rank of each partition."""
+    """Return the rank of each partition."""
 
     owners: dict[int, int]
     why: str
@@ -19,7 +19,7 @@ class PartitionAssignment(NamedTuple):
 def assign(
     partitions: Collection[int], owners: Mapping[int, int], ranks: Collection[int], slow: Collection[int] = ()
 ) -> PartitionAssignment:
-    """Assign all partitions, and keep owners where that is fair. Without ranks, assign nothing.
+    """Assign all partitions, and keep owners where the result is fair. Without ranks, assign nothing.
 
     Numbers of partitions differ by at most one. A `slow` rank keeps only one partition, whose progress shows when the
     rank has recovered.
@@ -48,8 +48,9 @@ def assign(
 
 
 def _ease(mine: dict[int, list[int]], slow: Collection[int]) -> tuple[dict[int, list[int]], list[int]]:
-    """Exclude slow ranks, if others are left. Return the partition that each slow rank keeps, and the partitions that
-    it gives up."""
+    """Exclude slow ranks, unless all ranks are slow. Return the partition that each slow rank keeps, and the partitions
+    that it gives up.
+    """
     kept: dict[int, list[int]] = {}
     eased: list[int] = []
     if any(rank not in slow for rank in mine):

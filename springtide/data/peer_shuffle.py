@@ -40,7 +40,7 @@ class QueueBounds:
 
 
 def bounds_for(step_s: float) -> QueueBounds:
-    """Return default bounds for this training time of a batch; 0 if it is unknown."""
+    """Return default bounds for this training time of a batch; 0 if the number is unknown."""
     upper = min(MOST, max(FEWEST, math.ceil(QUEUE_S / step_s))) if step_s > 0 else FEWEST
     return QueueBounds(lower=upper // 2, upper=upper)
 
@@ -100,7 +100,7 @@ class PeerShuffle(Generic[K]):
         self.queue: deque[K] = deque()
         """Batches for the training loop, in order."""
         self.owners: dict[K, set[str]] = {}
-        """Peers to notify when a batch is trained, by queued or training batch; "" is this worker."""
+        """Peers to notify when a batch is trained, by queued or training batch; "" means this worker."""
         self.peers: dict[str, PeerState[K]] = {}
         self.ready = True
         """Last state announced to peers."""
@@ -108,7 +108,7 @@ class PeerShuffle(Generic[K]):
         self.came_home = 0
         """Number of this worker's batches that peers did not train."""
         self._staying: set[K] = set()
-        """Queued batches that must not be sent."""
+        """Queued batches that must not be sent to peers."""
         self._took_at, self._idled = -math.inf, True
         """Time when the loop last took a batch, or when a batch began to wait in an empty queue; and whether the queue
         has run empty since."""
@@ -125,8 +125,9 @@ class PeerShuffle(Generic[K]):
         return room + sum(self.bounds.upper - len(self.peers[name].away) for name in self._open())
 
     def wait_s(self, at: float) -> float:
-        """Return the expected wait of a batch offered now, in seconds; 0 if the loop has stalled, because peers then
-        take its batches."""
+        """Return the expected wait of a batch offered now, in seconds; 0 if the loop has stalled, because then peers
+        take its batches.
+        """
         return 0.0 if self._stalled(at) else len(self.queue) * self._step_s
 
     @property
@@ -136,7 +137,7 @@ class PeerShuffle(Generic[K]):
 
     def offer(self, key: K, at: float, *, stays: bool = False) -> list[Action[K]]:
         """Queue or send a batch of this worker. With `stays`, the batch must be trained here."""
-        if key in self.owners:  # a peer sent this batch earlier, and this worker has since been granted its lease
+        if key in self.owners:  # a peer sent this batch before this worker got its lease
             self.owners[key].add("")
             return []
         if stays:
@@ -160,17 +161,17 @@ class PeerShuffle(Generic[K]):
         return key, self._balance(at)
 
     def trained(self, key: K, at: float) -> list[Action[K]]:
-        """Note that every server has the gradients of this batch."""
+        """Record that every server has the gradients of this batch."""
         owners = self.owners.pop(key, set())
         return [*(ReportTrained(owner, key) for owner in sorted(owners) if owner), *self._balance(at)]
 
     def drop(self, key: K, at: float) -> list[Action[K]]:
-        """Note that the loop will not train this batch: return a peer's batch, forget an own batch."""
+        """Record that the loop will not train this batch: return a peer's batch, or forget this worker's own batch."""
         owners = self.owners.pop(key, set())
         return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._balance(at)]
 
     def forget(self, keys: Iterable[K]) -> None:
-        """Forget own batches that another worker has taken over."""
+        """Forget this worker's own batches that another worker has taken over."""
         gone = set(keys)
         for key in gone & self.owners.keys():
             self._disown(key, "")
@@ -197,7 +198,7 @@ class PeerShuffle(Generic[K]):
         return self._balance(at)
 
     def on_batch(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Queue a batch from a peer, or return it. The batch never goes to a third worker."""
+        """Queue a batch from a peer, or return the batch. The batch never goes to a third worker."""
         if key in self.owners:
             self.owners[key].add(peer)
             return []
@@ -207,7 +208,7 @@ class PeerShuffle(Generic[K]):
         return self._balance(at)
 
     def done(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Note that a peer trained an own batch, perhaps after this worker took it back."""
+        """Record that a peer trained one of this worker's batches, perhaps after this worker took it back."""
         if (other := self.peers.get(peer)) is not None:
             sent_at = other.away.pop(key, None)
             other.slow = False
@@ -218,14 +219,14 @@ class PeerShuffle(Generic[K]):
         return self._balance(at)
 
     def given_back(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Take back an own batch that a peer will not train."""
+        """Take back a batch that a peer will not train."""
         if (other := self.peers.get(peer)) is not None and other.away.pop(key, None) is not None:
-            other.ready = False  # counts as not ready until its next announcement
+            other.ready = False  # the peer counts as not ready until its next announcement
             self._come_home([key], at)
         return self._balance(at)
 
     def silent(self, peer: str, at: float) -> list[Action[K]]:
-        """Take own batches back from a reachable peer that has been silent for a while."""
+        """Take this worker's batches back from a reachable peer that has been silent for a while."""
         if (other := self.peers.get(peer)) is not None:
             other.slow = True
             homeward, other.away = list(other.away), {}
@@ -233,7 +234,7 @@ class PeerShuffle(Generic[K]):
         return self._balance(at)
 
     def lost(self, peer: str, at: float) -> list[Action[K]]:
-        """Forget an unreachable peer, and take own batches back.
+        """Forget an unreachable peer, and take this worker's batches back.
 
         This worker still trains the batches of the lost peer. If another worker reads these batches again, slots skip
         them.
@@ -263,19 +264,19 @@ class PeerShuffle(Generic[K]):
     # ---- internals ----
 
     def _stalled(self, at: float) -> bool:
-        """Return True if the loop has ignored waiting batches so long that it may hang."""
+        """Return True if the loop has ignored waiting batches for so long that it may hang."""
         return bool(self.queue) and at - self._took_at > max(STALL_S, STALL_STEPS * self._step_s)
 
     def _queue(self, key: K, owner: str, at: float) -> None:
         if not self.queue:
-            # this batch starts to wait now, so the loop has not ignored it for long
+            # this batch starts to wait only now, so the loop has not ignored it
             self._took_at = max(self._took_at, at)
             self._idled = True
         self.queue.append(key)
         self.owners[key] = {owner}
 
     def _come_home(self, keys: list[K], at: float) -> None:
-        """Put these batches at the front of the queue, because they are the oldest."""
+        """Put these batches at the front of the queue, because these batches are the oldest."""
         self.came_home += len(keys)
         for key in reversed(keys):
             if key in self.owners:

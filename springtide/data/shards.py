@@ -32,7 +32,7 @@ def batches_a_shard(batches: int) -> int:
     """Return the batches per shard for a pass of this many batches, usually 256. A slow worker leases a half or a
     quarter of a shard.
 
-    The number is smaller if the pass would otherwise have fewer than 64 shards, so that small data sets are shared
+    The number is smaller if the pass would otherwise have fewer than 64 shards, so that workers share small data sets
     evenly.
     """
     return max(1, min(LARGEST, 1 << (batches // FEWEST).bit_length() >> 1))

@@ -44,7 +44,7 @@ class SampleSource:
 
     batch_size: int
     samples: int | None = None
-    """Number of samples of an epoch; None for a data set without indices."""
+    """Number of samples of an epoch; None for data sets without indices."""
     shuffle: bool = False
     drop_last: bool = False
     num_workers: int = 0
@@ -58,22 +58,22 @@ class SampleSource:
     """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any] = field(default_factory=dict)
     online: StreamDataset | None = None
-    """The stream, if the data set is one. Of the other fields, only the batch size is then used."""
+    """The stream, if the data set is a stream. In that case, only the batch size of the other fields is used."""
 
     @property
     def rowwise(self) -> bool:
-        """True without a user's `collate_fn`. A tensor as long as the batch then has a row for each sample."""
+        """True without a user's `collate_fn`. Then a tensor as long as the batch has one row for each sample."""
         return self.collate is None
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
         """Yield the mini-batches of these index arrays, in order, read by `num_workers` processes.
 
-        An empty array gives None. With `tolerant`, an `UnreadableBatch` replaces a batch for which the data set raised.
+        None for an empty array. With `tolerant`, an `UnreadableBatch` replaces a batch for which the data set raised.
         """
         fetch = _tolerant(self.fetch) if tolerant else self.fetch
         if self.num_workers == 0:
             return (fetch(batch_indices) if len(batch_indices) else None for batch_indices in indices)
-        # A forked reader uses only the data set, and no socket or table of this process.
+        # A forked reader uses only the data set, but no socket or table of this process.
         loader: Any = data.DataLoader(
             _Whole(fetch), batch_size=None, sampler=_Once(indices), num_workers=self.num_workers, **self.loader_options
         )
@@ -82,7 +82,7 @@ class SampleSource:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Placeholder for a mini-batch for which the data set raised. `error` gives error and position on one line."""
+    """Placeholder for a mini-batch for which the data set raised. `error`: the error and its position, on one line."""
 
     error: str
 
@@ -159,8 +159,8 @@ def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> SampleS
     for name, value in given.items():
         if value:
             raise errors.BadInput(
-                f"{name}= means nothing for a stream: its records come in the order of their offsets, and "
-                "springtide.stream(decode=...) makes batches of them"
+                f"{name}= has no meaning for a stream: its records come in the order of their offsets, and "
+                f"springtide.stream(decode=...) makes batches of them"
             )
     return SampleSource(batch_size=batch_size, online=dataset)
 
@@ -264,8 +264,9 @@ def _count(dataset: Any) -> int:
 def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
     if loader.batch_size is None:
         raise errors.BadInput(
-            "this DataLoader batches by its own batch_sampler, which Springtide cannot use:  Springtide cuts batches, "
-            "so that workers share them exactly once. Pass the data set and batch_size to job.prepare instead"
+            "this DataLoader batches by its own batch_sampler, which Springtide cannot use:  Springtide itself forms "
+            "batches, so that workers share samples exactly once. Pass the data set and batch_size to job.prepare "
+            "instead"
         )
     sampler = None if isinstance(loader.dataset, data.IterableDataset) else loader.sampler
     plain_random = (

@@ -54,7 +54,7 @@ class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
     """Number of the base export of a delta; None for a full export."""
     samples: int
-    """Number of samples trained by then."""
+    """Number of samples trained up to this export."""
     step: int = 0
     """Step of a bsp group; the whole export has the state after this step."""
     made_at: float
@@ -111,7 +111,7 @@ class ChecksummedFile:
         return self.size
 
     def flush(self) -> None:
-        """Part of the file interface; nothing is buffered here."""
+        """Part of the file interface; this class buffers nothing."""
 
     def close(self) -> None:
         self.closed = True

@@ -27,8 +27,8 @@ from springtide.export.export_folder import ChecksummedFile, ExportCard, TableFi
 from springtide.export.table_files import Format, Keys, Rows, Spool, TableSpool
 
 log = logging.getLogger(__name__)
-# number of exports between two full ones; more would be slow to read, because a delta needs all exports back to the
-# last full one
+# number of exports between two full exports; more would be slow to read, because a delta needs all exports back to the
+# last full export
 WHOLE_EVERY = 12
 # number of full exports to keep: a reader that has just found the previous one must still be able to read it
 KEPT_WHOLE = 2
@@ -127,7 +127,7 @@ def _tensor(part: DenseOutline, keys: Keys, rows: Rows) -> torch.Tensor:
 
 
 def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[TableSpec]) -> str:
-    """Return why no delta can be built on `base`; empty if one can."""
+    """Return why no delta can be built on `base`; empty if a delta is possible."""
     if base.index_crc is None or export_folder.place_for(url, base.number).size(table_files.NAME) is None:
         return "it has no index, because another export already continues it, or an earlier version made it"
     if base.slots != manifest.slots or [(table.outline.name, table.dim) for table in base.tables] != [
@@ -151,7 +151,7 @@ def make(
     if since is not None and since >= manifest.number:
         raise table_files.UnusableBase(
             f"--since {since}: the checkpoint is {manifest.number}, so nothing can have changed since. "
-            "Wait for a newer one, or leave out --since"
+            "Wait for a newer checkpoint, or leave out --since"
         )
     outline = outline_of(place, manifest)
     specs = specs_of(place, manifest, outline)
@@ -269,7 +269,7 @@ def parse_since(text: str) -> DeltaBase:
 
 
 def base_of(since: DeltaBase, cards: Sequence[ExportCard], *, before: int) -> int:
-    """Return the newest export up to that moment, older than checkpoint `before`; MissingFile if none."""
+    """Return the newest export up to that point, older than checkpoint `before`; MissingFile if none."""
     known = [card for card in cards if card.number < before]
     if since.unit == "step" and known and not any(card.step for card in known):
         raise errors.BadInput(
@@ -290,7 +290,9 @@ def _reached(card: ExportCard, unit: str) -> int:
 
 
 def builds_on(cards: Sequence[ExportCard]) -> int | None:
-    """Return the export on which the next export builds; None if the next one must be full. `cards`: oldest first."""
+    """Return the export on which the next export builds; None if the next export must be full. `cards`: oldest
+    first.
+    """
     for since, card in enumerate(reversed(cards), start=1):
         if card.since is None:
             return cards[-1].number if since < WHOLE_EVERY else None
@@ -321,7 +323,7 @@ class ContinuousExport:
         return min(every_s, max(0.0, export_folder.read_card(self._url, numbers[0]).made_at + every_s - now))
 
     def once(self, progress: Callable[[int], None] = lambda slot: None) -> ExportCard | None:
-        """Export the newest checkpoint; None if there is none or it is exported already."""
+        """Export the newest checkpoint; None if there is no checkpoint, or if it is already exported."""
         found = self._newest()
         if found.manifest is None:
             if found.troubles:

@@ -47,12 +47,12 @@ class ExportedModel:
     number: int
     """Number of the checkpoint."""
     samples: int
-    """Number of samples trained by then."""
+    """Number of samples trained up to this export."""
     tables: dict[str, ExportedTable] = field(default_factory=dict)
     dense: dict[str, Any] = field(default_factory=dict)
     """Torch tensors by their name in the model's state_dict()."""
     left_out: tuple[str, ...] = ()
-    """Names in the model's state that no server holds as trained."""
+    """Names in the model's state without trained values on a server."""
 
 
 def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> ExportedTable:
@@ -136,7 +136,7 @@ class IndexReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableDelta:
-    """A change of a table: apply `changed` to the older table, then delete `removed`."""
+    """Change of a table: apply `changed` to the older table, then delete `removed`."""
 
     changed: ExportedTable
     removed: Keys

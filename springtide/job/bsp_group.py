@@ -1,7 +1,7 @@
 """Pure. The bsp group of a job: conditions to form the group, its members and leader, and its rollback to a checkpoint.
 
-Rows on servers and dense parameters in workers must belong to the same step. If any of them is lost for good, every
-process is relaunched from the last checkpoint.
+Rows on servers and dense parameters in workers must belong to the same step. If a process of the group is lost for
+good, every process is relaunched from the last checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.recovery import GroupBreaks, Relaunch
 from springtide.job.scaling.roles import RoleChange
 
-ALL_LOST = "all ranks of the bsp group were lost, and with them its dense parameters"
+ALL_LOST = "all ranks of the bsp group were lost, so its dense parameters are lost too"
 
 
 def rows_lost(roles: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
@@ -33,7 +33,7 @@ def defer(change: RoleChange, group: Mapping[int, int]) -> RoleChange:
 
 
 def record_group(state: JobCore, members: tuple[LeaseHolder, ...], why: str, at: float) -> list[actions.JobAction]:
-    """Make `members` the group. Workers that waited for a group and are not among `members` drain."""
+    """Make `members` the group. Drain waiting workers that are not among `members`."""
     note_formed(state.safety.breaks, state, members, at=at)
     group = state.bsp
     group.in_step, group.generation = True, group.generation + 1
@@ -72,7 +72,7 @@ def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]
     if anew:
         what = "restart training from the first sample, because no checkpoint is complete yet"
     else:
-        what = f"roll the bsp group back to {state.safety.newest}: all processes restart from it"
+        what = f"roll the bsp group back to {state.safety.newest}: all processes restart from this checkpoint"
     return [*done, state.decide(what, why)]
 
 
@@ -80,7 +80,7 @@ class GroupArrival(NamedTuple):
     """A worker that waits for a group."""
 
     fresh: bool = True
-    """True if the worker has no share in the model yet: it is a new process."""
+    """True for a new process, which has no share in the model yet."""
     idle: bool = True
     resting: bool = False
     """True if the worker's script has ended, and it stays only to pass its model on."""
@@ -94,7 +94,7 @@ class GroupFormation:
     leader: LeaseHolder
     """Lowest rank whose model is trained."""
     known: bool
-    """True if some rank has a trained model. Otherwise all ranks begin with the leader's untrained model."""
+    """True if some rank has a trained model. Otherwise, all ranks start with the leader's untrained model."""
     resting: tuple[int, ...] = ()
     at_rest: bool = False
     """True if no rank has a step in progress. Slots may then move before the group continues."""

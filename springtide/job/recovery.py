@@ -1,8 +1,8 @@
 """Pure. Decides whether a lost role is relaunched or the job fails, and counts interruptions of a bsp group.
 
 A crash, a kill or a missed heartbeat counts as a failure: the relaunch waits longer each time, up to a limit. A role
-that was killed for lack of memory gets twice the memory. An evicted or unplaced role, and a worker that could not wait
-for a server, are relaunched at once. A lost server restores its slots from a checkpoint (`master.servers.recovery`).
+that was killed for lack of memory gets twice the memory. The job relaunches at once an evicted or unplaced role, and a
+worker that could not wait for a server. A lost server restores its slots from a checkpoint (`master.servers.recovery`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ class GroupBreaks:
     returns: int = 0
     returned_s: float = 0.0
     back_at: float | None = None
-    """When the rollback under way began; None without a rollback."""
+    """Time when the current rollback began; None without a rollback."""
 
     def went_back(self, since: Iterable[float], *, at: float) -> None:
         """Record a rollback. `since` is when the relaunch of each lost worker was requested."""
@@ -72,7 +72,7 @@ class GroupBreaks:
         """Return how many seconds longer a rollback takes than waiting for one relaunched worker.
 
         Before the first rollback, the rollback is assumed to take as long as the start of the job. Before the first
-        wait, a wait is assumed to take 0 seconds. Both assumptions tend to make the returned time too long.
+        wait, a wait is assumed to take 0 seconds. Both assumptions can only make the returned time too long.
         """
         whole = self.returned_s / self.returns if self.returns else self.start_s
         return max(0.0, whole - (self.waited_s / self.waits if self.waits else 0.0))
@@ -97,7 +97,7 @@ class Relaunch:
     memory: int | None
     after_s: float = 0.0
     starved: bool = False
-    """True if the role was killed for lack of memory. If it is a server, the job gets more servers."""
+    """True if the role was killed for lack of memory. If the process is a server, the job gets more servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +114,11 @@ class RestorePoint:
 
     saved: int | None = None
     origin: int = 0
-    """Checkpoint of another run from which this job resumed. The job rolls back to this checkpoint until it has its
-    own."""
+    """Checkpoint of another run from which this job resumed. The job rolls back to this checkpoint until it has written
+    its own.
+    """
     placed: bool = False
-    """True if servers have their slots. Before that, a server holds nothing."""
+    """True if servers have their slots. Before that, servers have no rows."""
     lost: dict[int, int] = field(default_factory=dict)
     """Number of losses of each server, by rank."""
     begun_anew: int = 0
@@ -177,7 +178,7 @@ def never_joined(node: RoleNode, silent_s: float) -> FailJob:
         return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
     return FailJob(
         error=f"{node.role}: the script has not called st.join() within {silent_s:.0f} s. "
-        "Call it before anything slow, or raise --timeout.",
+        "Call st.join() before anything slow, or raise --timeout.",
         blame=Blame.USER,
     )
 
@@ -197,7 +198,7 @@ def after_server_loss(
 
 
 def relaunch_text(node: RoleNode, after_s: float, restored: str = "") -> str:
-    """Describe a relaunch, after it began. `restored` names the checkpoint that a server reads."""
+    """Describe a relaunch that has begun. `restored` names the checkpoint that a server reads."""
     pause = f" after {after_s:g} s" if after_s else ""
     source = f"; its slots come from {restored}" if restored else ""
     return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"

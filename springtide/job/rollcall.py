@@ -1,7 +1,7 @@
 """Pure. Finds the owner of every slot after a server loss: all living servers stop handing slots over, then report.
 
 A slot that no living server has was lost with the dead server. The record may give such a slot to a living server, if
-the slot was in transfer. Next: `master.servers.migration`. Design: docs/design/migration.md.
+the slot was being transferred. Next: `master.servers.migration`. Design: docs/design/migration.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ class ServerAnswer:
 
     owned: frozenset[int]
     doubts: Mapping[int, int]
-    """Slots that the server closed for a transfer but whose receiver has not answered: slot and receiver."""
+    """Slots that the server closed for a transfer that the receiver has not confirmed: slot and receiver."""
 
 
 @dataclass(slots=True)
@@ -37,11 +37,11 @@ class RollCall:
         self._still, self._said = set(), {}
 
     def answer(self, rank: int, number: int, reply: ServerAnswer, living: Collection[int]) -> bool:
-        """Record a living server's answer to `number`. Return True if the other servers should be informed of this
-        answer.
+        """Record a living server's answer to `number`. Return True if this answer changes what the other servers must
+        know.
 
-        The server has stopped handing slots over since it received the number. Its report counts only once it knows
-        that all servers have stopped. Before that, a slot may be on its way to it.
+        The server has stopped handing slots over since it received the number. The server's report counts only once the
+        server knows that all servers have stopped. Before that, a slot may still be on its way to this server.
         """
         if not self.open or number < self.number:
             return False

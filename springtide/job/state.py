@@ -24,7 +24,7 @@ class JobState(JobCore):
     """A job's state machine."""
 
     def handle(self, event: events.JobEvent, *, at: float) -> list[actions.JobAction]:
-        """Apply an event, and return the actions to take. After the end of the job, nothing changes."""
+        """Apply an event, and return the actions to take. After the end of the job, events change nothing."""
         if self.phase.over:
             return []
         match event:
@@ -139,7 +139,7 @@ class JobState(JobCore):
         node = self.node(event.role)
         if self.fenced(event.role, event.incarnation):
             raise errors.Fenced(
-                f"{event.role} of incarnation {event.incarnation} was fenced: the job continues without it"
+                f"{event.role} of incarnation {event.incarnation} was fenced: the job continues without that process"
             )
         if event.incarnation > node.incarnation:
             raise errors.BadInput(f"{event.role} is incarnation {event.incarnation}; expected {node.incarnation}")
@@ -205,7 +205,7 @@ class JobState(JobCore):
         if ended.clean and node.state is NodeState.EXPECTED:
             return self.fail(
                 f"{ended.role}: the script ended without calling st.join(), so there was nothing to train. "
-                "Call st.join() and job.prepare(...) in it; `springtide demo` shows where.",
+                "Call both st.join() and job.prepare(...) in the script; `springtide demo` shows where.",
                 Blame.USER,
             )
         verdict = recovery.after_exit(node, ended, self.spec, at=at, healing=self.healing)
@@ -253,7 +253,7 @@ class JobState(JobCore):
     def _roll_back(self, why: str, at: float) -> list[actions.JobAction]:
         """Roll the job back to the last checkpoint, or restart it if there is none, unless it should fail or stop."""
         if not self.safety.known and not recovery.may_begin_anew(self.spec, self.phase):
-            return self.fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
+            return self.fail(f"{why}; there was no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is JobPhase.DRAINING:
             return self.end(JobPhase.STOPPED, f"{self.why}; {why}: the newest state is {self.safety.newest}")
         return bsp_group.roll_back(self, why, at=at)

@@ -163,11 +163,12 @@ class LeaseCut(NamedTuple):
 def level_leases(
     holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int]
 ) -> tuple[LeaseCut, ...]:
-    """Choose the leases to shorten. Call it when no data is left to lease: before that, fast workers just take more.
+    """Choose the leases to shorten. Must be called only when no data is left to lease: before that, fast workers just
+    take more leases.
 
     If workers shared the remaining samples in proportion to their pace, all would finish at the same time. A worker
-    that would finish later than that, by more than the margin, keeps only what it can train by then. Its last leases
-    are cut first.
+    that would finish later than this, by more than the margin, keeps only the samples that it can train by then. The
+    worker's last leases are cut first.
     """
     known = {rank: pace for rank, pace in paces.items() if rank in alive and pace > 0}
     if len(alive) < 2 or not holdings or not known:
@@ -231,8 +232,8 @@ def update_marks(
 ) -> dict[int, SlowMark]:
     """Return the marks of all workers after another window.
 
-    `paces` has the workers with enough work. `sure` has the ranks whose pace shows their full speed, or None for all
-    ranks. Other ranks may be faster, so the window says nothing about them.
+    `paces` has the workers with enough work. `sure`: the ranks whose pace shows their full speed, or None for all
+    ranks. Other ranks may be able to train faster, so the window says nothing about their speed.
     """
     marks = {}
     for rank in sorted(alive):

@@ -29,7 +29,7 @@ def follow(
     ended: threading.Event | None = None,
     copies: str = "",
 ) -> int:
-    """Export every `every_s` seconds until a signal or `ended`; then once more."""
+    """Export every `every_s` seconds until a signal or `ended`; then export once more."""
     from springtide.export import table_files
     from springtide.export.exporter import ContinuousExport
 

@@ -28,7 +28,9 @@ class JobLocation:
     platform: str = ""
     """Platform to search; empty for the platform on the job's card, or this machine."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Cluster options: `address`, or `namespace`, `context`, `kubeconfig`; others take the platform's defaults."""
+    """Cluster options: `address`, or `namespace`, `context`, `kubeconfig`; other options take the platform's
+    defaults.
+    """
     folder: str = ".springtide/runs"
 
     def __post_init__(self) -> None:
@@ -79,8 +81,8 @@ def pick(name: str | None, folder: str, *, only_here: bool = False) -> logs.JobR
     found = [run for run in logs.find_runs(pathlib.Path(folder)) if run.here or not only_here]
     if not found:
         raise errors.MissingFile(
-            f"no jobs in {folder}; start one with `springtide run train.py` or `springtide submit job.yaml`, or look "
-            "elsewhere with --logs DIR or --platform"
+            f"no jobs in {folder}; start one with `springtide run train.py` or `springtide submit job.yaml`, or "
+            f"search elsewhere with --logs DIR or --platform"
         )
     if name is None:
         return found[0]

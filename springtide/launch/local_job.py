@@ -72,7 +72,7 @@ def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) 
 
 
 async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], None], hang_up: bool = True) -> JobStatus:
-    """Run the job to its end. The first signal drains it, the second kills it; `hang_up=False` ignores SIGHUP."""
+    """Run the job to its end. The first signal drains the job, the second kills it; `hang_up=False` ignores SIGHUP."""
     warm = ForkServerClient(after_s=WARM_AFTER_S, besides=(gpus.VARIABLE,))
     platform = LocalPlatform(begun.files, say, warm=warm, gpus=gpus_of(begun.plan))
     agent = Agent(begun.plan, begun.files, platform, say)
@@ -107,7 +107,7 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
 
 
 def gpus_of(plan: RunPlan) -> GpuAssignments | None:
-    """Return the GPUs for the job's workers; None to leave the environment as it is, on a machine without GPUs."""
+    """Return the GPUs for the job's workers; None leaves the environment unchanged, on a machine without GPUs."""
     found = gpus.visible(plan.environment)
     if not found and plan.spec.worker_gpu is None:
         return None

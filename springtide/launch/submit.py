@@ -1,7 +1,7 @@
 """Submits a job to a platform and returns: to a cluster, or to a detached agent on this machine, run by `main`.
 
 The agent gets the job as JSON on standard input, replies with one line of JSON, and works in the folder of the job's
-code. Closing the terminal does not end the agent. Its output goes to the run's `agent.log`.
+code. Closing the terminal does not end the agent. The agent's output goes to the run's `agent.log`.
 """
 
 import asyncio
@@ -103,11 +103,11 @@ def say(line: str) -> None:
 
 
 def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = None, say: Say = lambda _: None) -> str:
-    """Submit a job and return its name. `code`: folder with the script; None if the image has it."""
+    """Submit a job and return its name. `code`: folder with the script; None if the image contains the code."""
     if code is not None and not code.is_dir():
-        raise errors.MissingFile(f"workingDir {code}: no such folder; expected the one with {job.script}")
+        raise errors.MissingFile(f"workingDir {code}: no such folder; expected the folder with {job.script}")
     if job.stopped and where.platform != "k8s":
-        raise errors.BadInput("stopped: true: there is nothing to run; leave it out")
+        raise errors.BadInput("stopped: true: the job would not run; leave this field out")
     if where.remote:
         return to_cluster(job, where, code=code, say=say)
     return here(job, where, code=code or pathlib.Path())

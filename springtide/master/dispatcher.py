@@ -26,7 +26,7 @@ from springtide.rpc.transport.listener import Peer
 
 log = logging.getLogger(__name__)
 
-# seconds in which a disconnected agent may reconnect; after that, the master treats the job's host as lost
+# seconds in which a disconnected agent may reconnect; then the master treats the job's host as lost
 AGENT_GRACE_S = 10.0
 # seconds; a longer gap between ticks means that the master was stopped or starved and received no heartbeats
 AWAY_S = 1.0
@@ -142,8 +142,9 @@ class MasterService:
         return await self._by_kind[peer.role.kind](peer.role, peer.incarnation, request)
 
     def lost(self, peer: Peer) -> None:
-        """Handle a closed connection. Nothing is decided here: the member reconnects, its agent reports its exit, or it
-        misses heartbeats."""
+        """Handle a closed connection. The master decides nothing at this moment: either the member reconnects, its
+        agent reports its exit, or it misses heartbeats.
+        """
         if peer in self._agents:
             self._agents.discard(peer)
             if not self._agents:
@@ -158,7 +159,7 @@ class MasterService:
         if self._stuck:
             context.log_event("disk_full", why=f"the job continues; the problem was: {self._stuck}")
             self._stuck = ""
-            book.renew(context.clock())  # lease holders could not report during that time
+            book.renew(context.clock())  # holders of leases could not report while the master was stopped
         now = context.clock()
         away_s, self._ticked_at = now - self._ticked_at - self._away_s, now
         if away_s > 0:

@@ -293,7 +293,7 @@ class Membership:
         )
         placed, servers = record.slots.placement, record.state.of_kind(RoleKind.SERVER)
         assert placed is not None
-        # the worker could send no heartbeat while it waited
+        # while the worker waited, it could not send heartbeats
         self._context.apply(events.RoleAlive(role, request.incarnation))
         return messages.WorkerWelcome(
             spec=record.state.spec.for_members(),

@@ -117,7 +117,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
 
 
 def give_up_places(saving: CheckpointStore) -> None:
-    """Release the run's claims. A store that hangs is not awaited, and its claim stays."""
+    """Release the run's claims. A store that hangs does not delay the end of the job, and its claim stays."""
     ending = threading.Thread(target=saving.end_run, daemon=True)
     ending.start()
     ending.join(ENDS_S)

@@ -90,7 +90,7 @@ def gpus(status: JobStatus) -> list[Family]:
 
 
 def tables(status: JobStatus) -> list[Family]:
-    """Return table sizes by server. Rows past their ttl count until they are swept."""
+    """Return table sizes by server. Expired rows (ttl) count until a server removes them."""
     figures: tuple[tuple[str, str, str, Literal["gauge", "counter"]], ...] = (
         ("rows", "springtide_table_rows", "Rows in all tables of a server.", "gauge"),
         ("table_bytes", "springtide_table_bytes", "Memory of all tables of a server.", "gauge"),

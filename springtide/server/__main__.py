@@ -71,7 +71,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             with saves(role, link, welcome, settings, over) as scattered:
                 serve_job(role, link, welcome, over, OwnUsage(settings), scattered)
         finally:
-            role.stop(drain_s=2.0)  # two seconds are enough, because workers have left by now
+            role.stop(drain_s=2.0)  # two seconds suffice, because workers have already left
     finally:
         link.close()
 
@@ -174,7 +174,7 @@ def serve_job(
         role.place(placed.placement)
     elif placed.placement.slots_of(role.index) != welcome.placement.slots_of(role.index):
         raise errors.JobFailed(
-            "its slots changed while it restored them, so its next incarnation must restore them again"
+            "the slots of this server changed during the restore, so its next incarnation must restore them again"
         )
     placed_at.set()
     log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))

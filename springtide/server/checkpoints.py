@@ -142,7 +142,7 @@ class SlotSaver:
                 self._folder.rmdir()  # fails harmlessly if another server still uses the folder
 
     def _write(self, order: SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
-        """Write all slots of this server, or full images of the ordered slots that it owns by now."""
+        """Write all slots of this server, or full images of the ordered slots that it owns now."""
         store, cut = self._role.store, self._role.store.cut()
         asked = order.slots if order.part else range(store.slots)
         done: set[int] = set() if order.part else set(self._pending)
@@ -154,7 +154,7 @@ class SlotSaver:
                 if self._role.owns(slot):
                     self._pending[slot] = grown(since, piece, order.number, cut, file.path.name)
                     done.add(slot)
-                else:  # the slot left during the copy, so the copy may be incomplete
+                else:  # the slot was handed over during the copy, so the copy may be incomplete
                     file.take_back(slot)
 
     def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "WritePace") -> SlotExtent:
@@ -203,7 +203,7 @@ def behind() -> Iterator[None]:
         yield
         return
     before = os.sched_getscheduler(0)
-    with contextlib.suppress(OSError):  # a sandbox may forbid this; saves then disturb training slightly more
+    with contextlib.suppress(OSError):  # a sandbox may forbid this; in that case, saves disturb training slightly more
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         yield

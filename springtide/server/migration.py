@@ -1,4 +1,4 @@
-"""Hand over slots to other servers as the master's goal says, and report the moves.
+"""Hand over slots to other servers according to the master's goal, and report the moves.
 
 In: goals, which arrive with heartbeat replies. Out: slots at their new owners, and `SlotsMoved` to the master. The
 native core moves slots while both servers serve (cpp/migrate/handover.h). Design: docs/design/migration.md.
@@ -35,14 +35,16 @@ class SlotHandover:
         self._role, self._tell, self._answer = role, tell, answer
         self._call = 0
         self.hurried = False
-        """Whether slots must leave with as little CPU as possible. Heartbeats then leave out the slot counts."""
+        """Whether slots must leave with as little CPU as possible. Then heartbeats leave out the slot counts."""
         self._goal: SlotGoal | None = None
         self._news, self._over = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
         self._thread.start()
 
     def follow(self, goal: SlotGoal) -> None:
-        """Take the newest goal without blocking. Replies arrive through two threads, so one may be overtaken."""
+        """Take the newest goal without blocking. Replies arrive through two threads, so they may arrive out of
+        order.
+        """
         with self._news:
             if self._goal is not None and overtaken(goal, self._goal):
                 return
@@ -120,7 +122,7 @@ class SlotHandover:
     def _settle_doubts(self, goal: SlotGoal) -> list[SlotParcel]:
         """Return the handovers to retry for slots that were closed for a server that never answered.
 
-        A slot that another server owns by now is dropped here. If the target has left for good, serve the slot again.
+        This server drops a slot that another server now owns. If the target has left for good, serve the slot again.
         """
         ask: list[SlotParcel] = []
         for slot, server in dict(self._role.in_doubt).items():
@@ -136,7 +138,7 @@ class SlotHandover:
 
 
 def overtaken(goal: SlotGoal, known: SlotGoal) -> bool:
-    """Pure. Return True if the goal is older than the known goal. Epochs and calls only grow; call 0 means none."""
+    """Pure. Return True if the goal is older than the known goal. Epochs and calls only grow; call 0 means no call."""
     return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 
 

@@ -1,7 +1,7 @@
 """Copy a server's checkpoint files: to another server (mirror), and from a local disk to storage (upload).
 
-A server receives copies in a thread. At the same port, it serves files to a relaunched server that does not find them
-on its own disk (`checkpoint.transfer.file_transfer`).
+A server receives copies in a thread. At the same port, the listener serves files to a relaunched server that does not
+find them on its own disk (`checkpoint.transfer.file_transfer`).
 """
 
 import asyncio
@@ -53,9 +53,9 @@ class Mirror:
     def copy(
         self, written: Written, buddy: Buddy | None, base: int, pace: AbstractContextManager[None]
     ) -> tuple[Written, str]:
-        """Ensure that the buddy has this file and the earlier files it depends on; return the reason if it does not."""
+        """Ensure that the buddy has this file and the earlier files that it needs; return the reason of a failure."""
         if buddy is None:
-            return written, "no other server can keep a copy"
+            return written, "no other server can store a copy"
         try:
             names = self._send(buddy, needed=(base, number_in(written.file)), pace=pace)
         except errors.MasterUnreachable:

@@ -1,7 +1,7 @@
 """Restore a lost server's slots from the newest complete checkpoint, before its next incarnation serves.
 
-If a checkpoint is damaged, an older one or a copy in storage is used. Next: `server.__main__` reports the checkpoint to
-the master, which rolls its ledger back to it.
+If a checkpoint is damaged, the restore uses an older checkpoint or a copy in storage. Next: `server.__main__` reports
+the checkpoint to the master, which rolls its ledger back to that checkpoint.
 """
 
 import logging
@@ -91,7 +91,8 @@ def _learn_tables(store: _native.Store, wanted: RestoreOrder, place: str | FileS
 def restore(
     store: _native.Store, where: str | FileStore, number: int, slots: Collection[int], lineage: Lineage | None = None
 ) -> dict[str, str]:
-    """Declare the tables of the checkpoint and import these slots; BadInput if it is torn or of another run.
+    """Declare the tables of the checkpoint and import these slots; BadInput if the checkpoint is torn or belongs to
+    another run.
 
     Return the errors of damaged files by name. The restore read the mirrors of these files.
     """

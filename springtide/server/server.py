@@ -1,4 +1,4 @@
-"""The parameter server: native threads serve the tables; Python starts, watches and stops them, and assigns slots.
+"""The parameter server: native threads serve the tables; Python starts, watches and stops servers, and assigns slots.
 
 Out: an address that `embedding.lookup.table_client` connects to, and counters. Next: cpp/server/server.h.
 server/__main__.py runs the process. docs/design/wire.md describes the protocol.
@@ -108,8 +108,9 @@ class ServerRole:
         return tuple(self._server.owned()) if self._placed else ()
 
     def owns(self, slot: int) -> bool:
-        """Return True if this server owns the slot. Before slots are placed, and in the last phase of a handover, it
-        does not own the slot."""
+        """Return True if this server owns the slot. Before slots are placed, and in the last phase of a handover, the
+        server does not own the slot.
+        """
         return self._placed and bool(self.store.is_open(slot))
 
     def slot_counts(self) -> list[SlotCount]:

@@ -1,8 +1,8 @@
 """Computes the statistics of a simulation: completion times, completion rates, utilization and OOM kills.
 
-In: a `Story`. Out: a `Summary`. Completion time includes pending time. The completion rate is finished jobs divided by
-submitted jobs; a re-run counts as another submission. Utilization is used divided by allocated resources, both
-integrated over time (001 §6).
+In: a `Story`. Out: a `Summary`. Completion time includes the pending time of pods. The completion rate is finished jobs
+divided by submitted jobs; a re-run counts as another submission. Utilization is used divided by allocated resources,
+both integrated over time (001 §6).
 """
 
 import pathlib

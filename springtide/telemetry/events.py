@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 BEGIN = b'{"at":'
 MOST_UNWRITTEN = 10_000
-"""Most events kept in memory while the disk is full; older ones are dropped. A job logs a few a second."""
+"""Most events kept in memory while the disk is full; older events are dropped. A job logs a few a second."""
 
 
 class EventLog:
@@ -35,10 +35,10 @@ class EventLog:
         self._torn = _ends_torn(path)
         """True if the file ends with a partial line, which the next event must not continue."""
         self.trouble: errors.UserError | None = None
-        """Why the newest events are not in the file; None if they are."""
+        """Why the newest events are not in the file; None if the newest events are in the file."""
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one event with the time of day. Credentials in it are redacted."""
+        """Append one event with the time of day. Credentials in the event are redacted."""
         redacted = output.redact_all(msgspec.to_builtins(fields))
         line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **redacted})
         self._unwritten.append(line + b"\n")
@@ -59,7 +59,7 @@ class EventLog:
             self.trouble = as_disk_error(error, self.path)
 
     def close(self) -> None:
-        """Close the file. Raise `trouble` if events are missing from it."""
+        """Close the file. Raise `trouble` if events are missing from the file."""
         self.write_rest()
         self._file.close()
         if self.trouble is not None:
@@ -67,7 +67,7 @@ class EventLog:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Return all events so far. An incomplete last line is left for the next call."""
+    """Return all events up to now. An incomplete last line is left for the next call."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line, even if a partial line precedes it; None if there is none."""
+    """Return the event of a line, even if a partial line precedes it; None without events."""
     for begin in (0, line.rfind(BEGIN)):
         if begin >= 0:
             with contextlib.suppress(msgspec.DecodeError):
@@ -102,9 +102,9 @@ def disk_errors(path: pathlib.Path) -> Iterator[None]:
 def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return errors.DiskFull(
-            f"no room left to write {path}; free some space, or choose another place with --logs DIR"
+            f"no room left to write {path}; free some space, or choose another folder with --logs DIR"
         )
-    return errors.BadInput(f"cannot write {path}: {error.strerror or error}; choose another place with --logs DIR")
+    return errors.BadInput(f"cannot write {path}: {error.strerror or error}; choose another folder with --logs DIR")
 
 
 class Series(Generic[T]):
@@ -119,7 +119,7 @@ class Series(Generic[T]):
             self._write(self.points)
 
     def add(self, *points: T) -> None:
-        """Append points. If the disk is full, they are written together with later points."""
+        """Append points. If the disk is full, these points are written together with later points."""
         self.points = [*self.points, *points][-self._most :]
         self._lines += len(points)
         if self._behind or self._lines > 2 * self._most:

@@ -16,7 +16,7 @@ from springtide.domain.core.roles import Role
 from springtide.telemetry import events, output
 
 SCRIPT_RAISED = "---- the script raised ----"
-"""Marker line in a worker's log. The traceback of the user's code follows it."""
+"""Marker line in a worker's log. The traceback of the user's code follows that line."""
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # matches a line in _FORMAT
 MOST_READ = 2**16  # bytes at the end of a log that are searched for its last error
@@ -53,7 +53,7 @@ class RunFiles:
     heeded = RunFile("heeded.json")
     """Spec that the master last received on Kubernetes (`launch.k8s.pod_requests`)."""
     view = RunFile("view.json")
-    """View that the planner was last shown (`telemetry.planner_views`)."""
+    """Last view of the planner (`telemetry.planner_views`)."""
     traffic = RunFile("traffic.jsonl")
     """Traffic history of the stream, for forecasts (`master.autoscale.forecast`)."""
     forecast = RunFile("forecast.json")
@@ -90,8 +90,9 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
 
 
 def open_log(path: pathlib.Path) -> BinaryIO:
-    """Open a log for appending. If that fails because the disk is full, the output is discarded, so that the process
-    can still run."""
+    """Open a log for appending. If the log cannot be opened because the disk is full, the output is discarded, so that
+    the process can still run.
+    """
     try:
         return private_files.opened(path, "ab")
     except OSError as error:
@@ -219,7 +220,7 @@ def write_card(files: RunFiles, card: RunCard) -> None:
 
 
 def read_card(files: RunFiles) -> RunCard | None:
-    """Return the card of a run; None if it is being written or deleted, or belongs to another user."""
+    """Return the card of a run; None if the card is being written or deleted, or belongs to another user."""
     try:
         return msgspec.json.decode(files.card.read_bytes(), type=RunCard)
     except (OSError, msgspec.DecodeError):
@@ -237,7 +238,7 @@ def find_runs(base: pathlib.Path) -> list[JobRun]:
 
 
 def start_of(pid: int) -> int | None:
-    """Return the start time of a process, in kernel ticks since boot; None if it does not run."""
+    """Return the start time of a process, in kernel ticks since boot; None if the process does not run."""
     try:
         after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

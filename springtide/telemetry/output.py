@@ -24,8 +24,9 @@ dropped."""
 PIPE_ROOM = 4096
 """Bytes that a pipe accepts without blocking whenever `poll` reports it writable (PIPE_BUF)."""
 READER_WAIT_S = 0.1
-"""Seconds to wait for a busy reader to catch up. After such a wait, writes do not wait again until the reader has
-read."""
+"""Seconds to wait for a busy reader to catch up. After such a wait, writes do not wait again until the reader has read
+some output.
+"""
 
 
 class SteadyOutput(io.RawIOBase):
@@ -102,7 +103,9 @@ class SteadyOutput(io.RawIOBase):
 
 
 def keep_going() -> None:
-    """Make standard output and error of this process steady. Streams that other code installed stay."""
+    """Make standard output and error of this process independent of slow readers. Streams that other code installed
+    stay.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -112,7 +115,7 @@ def keep_going() -> None:
 
 
 def finish() -> None:
-    """Wait until all output is written or lost. Call it once, at the end."""
+    """Wait until all output is written or lost. Must be called once, at the end."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(steady := getattr(stream, "buffer", None), SteadyOutput):
             steady.finish()

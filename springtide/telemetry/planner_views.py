@@ -41,7 +41,7 @@ class _File:
     """Layout of the file."""
 
     now: float | None = None
-    """Time of the view; None for the latest time in the file."""
+    """Time of the view; None means the latest time in the file."""
     planning: PlanningConfig = dataclasses.field(default_factory=PlanningConfig)
     capacity: ResourceBudget = UNBOUNDED
     jobs: tuple[JobView, ...]

@@ -145,7 +145,9 @@ class LocalCluster:
                 os.kill(pid, signal.SIGCONT)
 
     def throttle(self, role: str, cpu: float) -> bool:
-        """Limit a role to this many cores; the job must have started with a limit. False if that is impossible."""
+        """Limit a role to this many cores; the job must have started with a limit. False if a clean end is
+        impossible.
+        """
         wanted = parse_role(role)
 
         async def hold() -> bool:

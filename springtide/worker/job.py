@@ -126,7 +126,7 @@ class Job:
     @property
     def leaving(self) -> bool:
         """Whether this worker must leave before the end of the data, because of Ctrl-C or because the job scales down.
-        Its loop then ends early. Leave the code after the loop to other workers: ``if not job.leaving:``
+        The worker's loop then ends early. Leave the code after the loop to other workers: ``if not job.leaving:``
         """
         return self._link.draining
 

@@ -78,7 +78,7 @@ def cached_arrays(
 ) -> tuple[Columns, dict[str, Any]]:
     """Return all blocks as arrays of the folder `name`, memory-mapped read-only, and the notes beside them.
 
-    The folder is in the first of `homes` that has it for this content, else in the first that can be written. `notes`
+    The folder is in the first of `homes` that has this content, or else in the first writable one. `notes`
     may be filled while the blocks are made.
     """
     for home in homes:
@@ -100,7 +100,7 @@ def cached_arrays(
             shutil.rmtree(scratch, ignore_errors=True)
         if (found := _read(home / name, content)) is not None:
             return found
-    raise errors.DiskFull(f"cannot write to {' or '.join(map(str, homes))}; make one of them writable")
+    raise errors.DiskFull(f"cannot write to {' or '.join(map(str, homes))}; make one of these folders writable")
 
 
 def _write(scratch: Path, content: str, blocks: Iterable[Columns], notes: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def _publish(scratch: Path, there: Path, content: str) -> None:
     except OSError:
         if not there.exists():
             raise
-        if _read(there, content) is None:  # not what another process has meanwhile written, but other content
+        if _read(there, content) is None:  # other content, not the same content written by another process meanwhile
             shutil.rmtree(there)
             os.rename(scratch, there)
 

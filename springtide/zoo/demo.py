@@ -1,6 +1,6 @@
 """Data and model of `make demo`: a click log of known best AUC, and a model for two cores and about a minute.
 
-In: nothing, or a number of samples. Out: `log()` (train and test part) and `model(tables)`. Batch 512, Adagrad at 0.05
+In: optionally a number of samples. Out: `log()` (train and test part) and `model(tables)`. Batch 512, Adagrad at 0.05
 and one pass reach within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `CountedModel` checks that every
 sample was trained once despite faults.
 """
@@ -52,7 +52,7 @@ def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
 
 
 class CountedModel(nn.Module):
-    """A model with a table beside it that counts how often each first id was trained.
+    """A model with an additional table that counts the trainings of each first id.
 
     The rows start at zero. SGD at rate 1 trains these rows on a loss that falls by one per occurrence. Each row
     therefore counts the applied samples with its id, and reveals lost or repeated samples.

@@ -20,7 +20,9 @@ _TINY = 1e-7  # distance of probabilities from 0 and 1 in the log loss, about th
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Return the exact area under the ROC curve: the share of ordered (1, 0) pairs, ties half. NaN with one class."""
+    """Return the exact area under the ROC curve: the share of ordered (1, 0) pairs, ties half. NaN if only one class
+    occurs.
+    """
     y, s = _checked(labels, scores)
     _, which = np.unique(s, return_inverse=True)
     return _ordered_share(np.bincount(which, weights=y), np.bincount(which, weights=1 - y))
@@ -58,7 +60,7 @@ class StreamingAUC:
         return int(self._ones.sum() + self._zeros.sum())
 
     def value(self) -> float:
-        """Return the AUC so far; NaN while one class is missing."""
+        """Return the AUC so far; NaN as long as one class is missing."""
         return _ordered_share(self._ones.astype(np.float64), self._zeros.astype(np.float64))
 
     def error_bound(self) -> float:
@@ -108,7 +110,7 @@ class StreamingLogLoss:
         return self._total / self.samples if self.samples else float("nan")
 
     def normalised_entropy(self) -> float:
-        """Return the mean log loss over the entropy of the mean label; NaN while one class is missing."""
+        """Return the mean log loss over the entropy of the mean label; NaN as long as one class is missing."""
         if self._ones == 0 or self._ones == self.samples:
             return float("nan")
         rate = self._ones / self.samples

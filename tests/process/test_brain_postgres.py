@@ -53,7 +53,7 @@ def url(server, request):
     return server.get_uri(database=name)
 
 
-def test_it_is_made_once_and_what_is_remembered_is_read_back(url):
+def test_the_database_is_created_once_and_records_are_read_back(url):
     ready = threading.Barrier(2)
 
     def open_it():
@@ -226,5 +226,5 @@ def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url
 
 
 def test_a_server_that_goes_away_is_said():
-    with pytest.raises(errors.HistoryUnavailable, match="Check that it exists"):
+    with pytest.raises(errors.HistoryUnavailable, match="Check that the database exists"):
         store.open_store("postgresql://ada@127.0.0.1:1/brain")

@@ -189,7 +189,7 @@ def test_two_stages_whose_data_workers_are_killed_and_added(workers, feed, rng):
     assert all(torch.equal(mine["hashed"], theirs["hashed"]) for mine, theirs in zip(alone, got, strict=True))
 
 
-def test_whoever_makes_a_batch_of_two_stages_its_random_numbers_are_the_same(workers, feed):
+def test_random_numbers_of_a_two_stage_batch_do_not_depend_on_its_maker(workers, feed):
     first = workers.start(stage=0)
     feed.attach("both", workers.start(stage=1).address)
     until(lambda: feed.state.workers == 1)

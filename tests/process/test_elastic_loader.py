@@ -112,7 +112,7 @@ def test_resizing_and_killing_lose_nothing_and_repeat_nothing(seed):
     assert loader.pids == [] and loader.workers == 0
 
 
-def test_others_take_over_from_a_slow_one_and_poison_is_left_out_and_listed(tmp_path, seed):
+def test_other_data_workers_replace_a_slow_one_and_poison_is_skipped_and_listed(tmp_path, seed):
     order = [ids for ids, _ in epoch(0, seed)]
     poison, deadly = {order[9][3], order[30][0]}, order[20][5]
     dataset = Ids(stuck=tmp_path / "go-on", poison=poison, deadly={deadly})

@@ -51,7 +51,7 @@ def all_feed(job, count):
 
 
 @pytest.mark.timeout(400)
-def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_once(tmp_path):
+def test_each_sample_is_trained_once_for_any_kill_and_any_number_of_data_workers(tmp_path):
     def hurt(job):
         all_feed(job, 2)
         job.kill_each("data-worker-0")

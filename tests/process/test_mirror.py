@@ -58,7 +58,9 @@ def run(folder, seed, losses, *, batches):
     assert status.phase is JobPhase.FINISHED, status
     for role in set(losses):
         back = ready(job, role)[-1]
-        assert back["checkpoint"] and "was read from its mirror: it is missing here" in back["mirror"], back
+        assert back["checkpoint"] and "was read from its mirror: the file is missing on this disk" in back["mirror"], (
+            back
+        )
         assert back["where"] == str(job.files.checkpoints), "from memory, not from storage"
     return job, counting.differences(folder, ids, epochs=1, batch=BATCH)
 

@@ -147,7 +147,9 @@ def test_a_data_worker_moves_beside_its_trainer_when_there_is_room_and_nobody_is
         assert ended.phase == "finished" and ended.roles.relaunches == 0, ended
         assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
         told = [
-            event for event in world.do("story", "moving") if "room for it beside a trainer" in str(event.get("why"))
+            event
+            for event in world.do("story", "moving")
+            if "room for this data worker beside a trainer" in str(event.get("why"))
         ]
         assert "data-worker-1 in place of data-worker-0" in str(told)
 

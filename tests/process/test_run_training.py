@@ -84,7 +84,7 @@ def test_the_demo_adds_a_server_kills_three_processes_and_shows_that_nothing_was
     assert out[2].startswith("killed  worker-1: ") and out[3].startswith("killed  server-1: it served again ")
     assert out[4].startswith("killed  the master: the next one listened ")
     assert out[5] == "counted 270,000 clicks in a separate table: 0 lost, 0 repeated"
-    assert "the generator's own truth gets 0.8" in out[6]
+    assert "the generator's true model gets 0.8" in out[6]
     assert "What to try next:" in out
     result = json.loads(out[-1])
     assert (

@@ -167,7 +167,7 @@ def test_a_damaged_newest_checkpoint_costs_time_and_nothing_else(tmp_path, seed)
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(400, 406))
-def test_whoever_dies_while_another_is_brought_back_nothing_is_lost_or_repeated(tmp_path, seed):
+def test_a_death_during_another_recovery_loses_and_repeats_nothing(tmp_path, seed):
     """Another server, the same one again, a worker, the master: at any moment of the recovery."""
     chance = random.Random(seed)
 

@@ -47,7 +47,7 @@ def test_a_group_that_loses_a_member_trains_each_record_of_a_stream_once(tmp_pat
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("role", ["worker-0", "server-1", "master"])
-def test_whoever_is_lost_each_record_is_trained_once(tmp_path, role):
+def test_each_record_is_trained_once_for_any_lost_role(tmp_path, role):
     def hurt(job):
         job.until(lambda status: status.checkpoints.number)
         assert job.kill(role)

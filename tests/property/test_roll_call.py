@@ -9,14 +9,14 @@ BEGIN = {"call": 20, "stop": 2338, "turn": 60, "heir": 23, "let go": 512, "once"
 """Where the search for a history that goes wrong without a rule finds one soon: some are rare."""
 
 
-def test_whoever_dies_every_slot_has_one_owner_at_any_time_and_the_newest_copy():
+def test_every_slot_has_one_owner_with_the_newest_copy_for_any_death():
     for seed in SEEDS:
         found = World(seed).run()
         assert not found, f"seed {seed}: {'; '.join(found)}"
 
 
 @pytest.mark.soak
-def test_and_in_two_thousand_more_histories():
+def test_two_thousand_more_histories():
     for seed in range(len(SEEDS), 2000):
         found = World(seed).run()
         assert not found, f"seed {seed}: {'; '.join(found)}"

@@ -70,7 +70,7 @@ class Options:
     """Options of a benchmark run."""
 
     quick: bool = False
-    """Small sizes and few rounds, to show that the benchmark runs; the figures prove nothing."""
+    """Small sizes and few rounds, only to check that the benchmark works."""
     restart_s: float = 0.0
     """Seconds that a cluster adds to the stop and restart of a job, which is a baseline of some benchmarks."""
     ids: pathlib.Path | None = None

@@ -87,7 +87,9 @@ class Hpa:
         self._windows = Windows(settings.down_s, settings.up_s, every_s=every_s)
 
     def wants(self, workers: Counts, measured: Array, free: NDArray[np.bool_]) -> Counts:
-        """Return the wanted workers. Lanes that are not `free` are changing, so their workers are not measured."""
+        """Return the wanted workers. Lanes that are not `free` have a change in progress, so their workers are not
+        measured.
+        """
         asked = recommend(workers, self._ratio(workers, measured), most=self._most)
         return self._windows.settle(workers, np.where(free, asked, workers))
 
@@ -96,7 +98,7 @@ class Hpa:
 
 
 # KEDA on a Kafka topic, asked every 30 s: lag / threshold workers, under HPA's rules. Lag is capped at partitions x
-# threshold. It never scales to zero: an online job without workers would be late as soon as samples arrive.
+# threshold. The autoscaler never scales to zero: an online job without workers would be late as soon as samples arrive.
 PARTITIONS = 800  # partitions of a topic, as in section 4.1 of Kale
 
 
@@ -166,7 +168,7 @@ class MaduSettings(NamedTuple):
     upper: float
     """Position in the forecast's interval: 0 is the mean, 1 the high end."""
     period_s: float
-    """Seconds between two plans. Each plan covers the highest traffic of its period and of the change before it."""
+    """Seconds between two plans. Each plan covers the highest traffic of its period and of the preceding change."""
 
 
 def madu_slope(seen: Sequence[CapacitySample]) -> float:
@@ -238,11 +240,13 @@ class WorkerNeed(NamedTuple):
 
     workers: int
     enough: bool
-    """True if these workers keep up. Otherwise no number does, and these fall behind least."""
+    """True if the lane's workers keep up. Otherwise no number of workers keeps up, and these workers fall behind
+    least.
+    """
 
 
 def least(curve: CapacityCurve, traffic: float, *, most: int, fewest: int = 1) -> WorkerNeed:
-    """Return the fewest workers that train more than arrives (Eqn 10)."""
+    """Return the minimum number of workers that train faster than samples arrive (Eqn 10)."""
     peak = max(fewest, curve.peak(most))
     for workers in range(fewest, peak + 1):
         if curve(workers) > traffic:
@@ -254,7 +258,7 @@ def stabilize(workers: Sequence[int], *, step_s: float, change: int = 1, short_s
     """Remove short runs of one worker count, from the first run on.
 
     A run that begins with a change of at least `change` and lasts less than `short_s` takes the larger neighbouring
-    count. The first run has no predecessor, and the last may continue beyond the horizon, so both stay.
+    count. The first run has no predecessor, and the last run may continue beyond the horizon, so both runs stay.
     """
     runs = [(number, len(list(same))) for number, same in groupby(workers)]
     calm: list[tuple[int, int]] = runs[:1]

@@ -119,7 +119,7 @@ def published_goal(folder: pathlib.Path, bench: str, id: str, figure: str, what:
     run, command = published(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
     goal = next((goal for goal in (run or {}).get("goals", []) if goal["id"] == id), None)
     if run is None or goal is None or goal["value"] is None:
-        return missing(figure, what, paper, f"{command} measures it; nothing of it is published here")
+        return missing(figure, what, paper, f"run {command} to measure it; no result is published here")
     return goal_row(figure, what, paper, goal, f"{command} of {run['date']}")
 
 

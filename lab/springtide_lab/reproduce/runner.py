@@ -69,7 +69,7 @@ def run(name: str, options: ReproduceOptions, *, folder: pathlib.Path | None, as
     seeds = range(options.seeds or (1 if options.quick else paper.seeds))
     module = importlib.import_module(f"springtide_lab.reproduce.{paper.module}.reproduction")
     done: Reproduced = module.reproduce(seeds, options)
-    remark = " (quick: shows that it runs, proves nothing)" if options.quick else ""
+    remark = " (quick: only checks that the reproduction works)" if options.quick else ""
     sizes = ", ".join(f"{value} {word}" for word, value in done.facts.items())
     report.show(done.rows, title=f"{name}: {len(seeds)} seeds, {sizes}{remark}")
     if folder is not None:

@@ -1,8 +1,9 @@
-"""Pure. State of all live jobs of a brain: last views, promised plans and pending decisions. Time is an argument.
+"""Pure. State of all live jobs of a brain: last views, promised plans and pending decisions. Time is an argument of
+every function.
 
-Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` per job that asked. A plan for a
-job that did not ask is kept as an offer until the job asks. The brain never promises resources that another job still
-has to release.
+Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` per job that asked. The brain
+keeps a plan for a job that did not ask as an offer until the job asks. The brain never promises resources that another
+job still has to release.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ PLAN_FOR = "plan for "
 
 
 class DecisionByJob:
-    """A decision with its plans and notes grouped by job; grouping once is fast with thousands of jobs."""
+    """A decision with its plans and notes grouped by job. Grouping once is fast, even with thousands of jobs."""
 
     def __init__(self, decision: Decision) -> None:
         self.plans = {plan.job: plan for plan in decision.plans}
@@ -45,7 +46,7 @@ class DecisionByJob:
         own, plan = self._own.get(job, []), self.plans.get(job)
         if plan is not None:
             return Advice(epoch=epoch, plan=plan, why=plan.reason, notes=(*notes, *own, *self._common)[:MOST_NOTES])
-        why = own[0] if own else f"it stays as it is: {self._why}"
+        why = own[0] if own else f"the job does not change: {self._why}"
         return Advice(epoch=epoch, why=why, notes=(*notes, *own[1:], *self._common)[:MOST_NOTES])
 
 
@@ -96,8 +97,9 @@ class Pledge:
     epoch: int
     made_at: float
     until: float
-    """Deadline of the plan. If the job reports another shape after the deadline, it has refused the plan or never got
-    it."""
+    """Deadline of the plan. If the job reports a different shape after the deadline, it has refused the plan or never
+    received the plan.
+    """
 
     def open(self, view: JobView, epoch: int, *, at: float) -> bool:
         """Return True if the job may still carry out the plan.
@@ -145,7 +147,9 @@ class BrainRules:
     period_s: float = 10.0
     """Seconds until the brain reviews a job for which there was no event. A master may ask more often."""
     pledge_s: float = 180.0
-    """Seconds until a promise expires, if the job has reported since. If it has not, the promise stays open."""
+    """Seconds until a promise expires, if the job has reported since. If the job has not reported, the promise stays
+    open.
+    """
     forget_s: float = 600.0
     """Seconds without a report until the brain forgets a job and frees its resources and promises."""
 
@@ -204,7 +208,7 @@ class ClusterState:
         live = self._observe(shifted(view, ahead), epoch, at)
         event = live.administrator.observe(live.view, at=at)
         if live.pledge is not None:
-            why = f"it was advised to become {live.pledge.plan.shape}, and does not have that shape yet"
+            why = f"the job was advised to change to {live.pledge.plan.shape}, and does not have that shape yet"
             return Advice(epoch=live.epoch, why=why)
         if event is not None:
             rules = self.rules
@@ -288,12 +292,12 @@ class ClusterState:
         request = live.request
         notes = () if request is None else (f"{request.kind} ({request.cause}): {request.why}",)
         if plan is not None and not self._promise(live, plan, at):
-            why = f"{plan.reason}; it waits until other jobs have released these resources"
+            why = f"{plan.reason}; the plan waits until other jobs have released these resources"
             return Advice(epoch=live.epoch, why=why, notes=notes)
         return decision.advice(live.view.name, epoch=live.epoch, notes=notes)
 
     def _promise(self, live: LiveJobView, plan: ShapePlan, at: float) -> bool:
-        """Promise a plan if it fits. `_held` is the total of all jobs."""
+        """Promise a plan if the capacity suffices. `_held` is the total of all jobs."""
         has = holds(live.view, live.pledge)
         others = self._held - has
         if not has_room(plan, live.view, others, self.rules.capacity):

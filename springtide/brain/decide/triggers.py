@@ -17,8 +17,7 @@ from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import MEMORY, FindingKind, JobView
 
 SLOWED = 0.7
-"""If the speed of a window is below this share of the speed of earlier windows in the same shape, that is an event (as
-in DLRover)."""
+"""A window whose speed is below this share of earlier windows in the same shape is an event (as in DLRover)."""
 ENOUGH = 3  # number of windows needed for a comparison; the median of fewer windows says little
 
 
@@ -29,7 +28,7 @@ class EventKind(StrEnum):
     """Memory has run out or will run out."""
     CREATED = "created"
     SLOW = "slow"
-    """The job is slower than it should be."""
+    """The job is slower than expected."""
     ITERATING = "iterating"
     """The first steps of the job have been measured."""
     PERIODIC = "periodic"
@@ -78,14 +77,14 @@ class Administrator:
 
 
 def _problems(view: JobView, first: bool) -> Iterator[tuple[Event, object]]:
-    """Return the problems of a job, most urgent first, each with what identifies it."""
+    """Return the problems of a job with their identifiers, most urgent first."""
     troubles = sorted({(finding.trouble.value, str(finding.role), finding.why) for finding in view.findings})
     memory = [trouble for trouble in troubles if trouble[0] in MEMORY]
     others = [trouble for trouble in troubles if trouble[0] not in MEMORY]
     if memory:
         yield Event(EventKind.OOM, _joined(memory)), [entry[:2] for entry in memory]
     if view.shape is None:
-        yield Event(EventKind.CREATED, "it is new" if first else "it still waits for its first shape"), "no shape"
+        yield Event(EventKind.CREATED, "it is new" if first else "the job still waits for its first shape"), "no shape"
     if others:
         yield Event(EventKind.SLOW, _joined(others)), [entry[:2] for entry in others]
     if slowed := slower(view.profiles):
@@ -106,7 +105,7 @@ def slower(profiles: tuple[Profile, ...]) -> str:
     usual = statistics.median(before)
     if usual >= now.step_s * SLOWED:
         return ""
-    return f"a step takes {now.step_s:.3g} s, {usual:.3g} s before in the same shape"
+    return f"a step takes {now.step_s:.3g} s, but took {usual:.3g} s before in the same shape"
 
 
 def _joined(troubles: list[tuple[str, str, str]]) -> str:

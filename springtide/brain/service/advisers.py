@@ -72,7 +72,7 @@ class RemoteAdviser:
     async def conclude(self, past: PastJob) -> None:
         reply = await self.ask(messages.ConcludeJob(past=past, key=self._key))
         if not isinstance(reply, Ok):
-            raise self._away(f"it answered with {type(reply).__name__} to the end of a job")
+            raise self._away(f"the brain answered with {type(reply).__name__} to the end of a job")
 
     async def ask(self, request: messages.Request) -> messages.Reply:
         async with self._one_at_a_time:
@@ -140,8 +140,9 @@ class FailoverAdviser:
         return replace(own, notes=(f"{WITHOUT_BRAIN}: {self._trouble}", *own.notes))
 
     async def conclude(self, past: PastJob) -> None:
-        """Record the finished job in the brain. If the brain is unreachable, record it locally, if other jobs can learn
-        from it."""
+        """Record the finished job in the brain. If the brain is unreachable, record the job locally if other jobs can
+        learn from it.
+        """
         try:
             async with asyncio.timeout(REMEMBER_S):
                 await self._remote.conclude(past)
@@ -223,7 +224,9 @@ SECRET = ".springtide/brain/secret"
 
 
 def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
-    """Return the adviser that the rules name. A key distinguishes jobs with the same name, even across masters."""
+    """Return the adviser that the planning rules select. A key distinguishes jobs with the same name, even across
+    masters.
+    """
     assert rules.bounds is not None
     where = rules.adviser
     own = EmbeddedAdviser(where.history, rules.config, rules.bounds.quota)
@@ -235,7 +238,7 @@ def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
 
 
 class AdviserThread:
-    """A daemon thread with an event loop, in which an adviser cannot block the master. One call at a time.
+    """A daemon thread with an event loop, in which an adviser cannot block the master. At most one call runs at a time.
 
     A call that never returns keeps the thread until the process ends, and further calls fail.
     """

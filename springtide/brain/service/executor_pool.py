@@ -1,8 +1,8 @@
 """Executors: processes that run policies and keep no state, and the pool that gives them tasks from one queue.
 
-The pool replaces an executor that dies or hangs, and gives its task to another executor. After three lost executors it
-answers the task with an empty decision. An executor (`main`) exits at the end of its input, so it never outlives its
-brain.
+The pool replaces an executor that dies or hangs, and gives its task to another executor. After three lost executors,
+the pool answers the task with an empty decision. An executor (`main`) exits at the end of its input, so it never
+outlives its brain.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ ANSWER_S = 60.0
 AGAIN_S = 1.0  # seconds to wait after the system refused to start a process
 MOST = 256
 MAX_BYTES = 2**30
-"""Largest size of one task. A job's view takes about 10 KB, so this holds a hundred thousand jobs."""
+"""Largest size of one task. A job's view takes about 10 KB, so a task can hold a hundred thousand jobs."""
 
 
 class PolicyQuery(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class _Work:
 
 
 class ExecutorPool:
-    """Executors of one brain. Use it within one event loop."""
+    """Executors of one brain. For use within one event loop."""
 
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
         self.wanted = 0

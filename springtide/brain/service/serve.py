@@ -48,7 +48,7 @@ class ServeOptions:
     listen: str = "127.0.0.1:7790"
     """HOST:PORT to listen on; port 0 takes any free port."""
     database: str = ""
-    """Database URL; empty for the setting `brain_database`, else SQLite in the folder."""
+    """Database URL; empty for the setting `brain_database`, or without that setting for SQLite in the folder."""
     secret_file: str = ""
     """File with the secret; empty for the secret in the folder, which is created if missing."""
     executors: int = 1
@@ -57,7 +57,7 @@ class ServeOptions:
     tls: str = ""
     """Folder with certificates, created if missing; empty for no TLS."""
     health: str = ""
-    """HOST:PORT of /live and /ready, for the process supervisor; empty for none."""
+    """HOST:PORT of /live and /ready, for the process supervisor; empty for no health server."""
     gather_s: float = GATHER_S
     keep_s: float = KEEP_S
 

@@ -56,13 +56,15 @@ class RoundCounts:
 
 
 class BrainService:
-    """One brain. Use it within one event loop. Database calls run in threads, one at a time."""
+    """One brain. For use within one event loop. Database calls run in threads, one at a time."""
 
     def __init__(self, rules: BrainRules, store: BrainStore, pool: ExecutorPool, *, strict: bool = False) -> None:
         """With `strict`, standbys wait to take over, so a promise counts only once it is written."""
         self.address = ""
         self.deposed = asyncio.Event()
-        """Event that is set when another brain serves from the database, or could; this brain must then stop."""
+        """Event that is set when another brain serves or could serve from the database, so that this brain must
+        stop.
+        """
         self._strict = strict
         self.council, self._store, self.pool = ClusterState(rules), store, pool
         self._start, self._began = time.time(), time.monotonic()
@@ -75,7 +77,7 @@ class BrainService:
         self._trouble = ""
 
     def _now(self) -> float:
-        """Return the time of day, which never goes back; rows of earlier brains use the same clock."""
+        """Return the time of day, which never decreases; rows of earlier brains use the same clock."""
         return self._start + time.monotonic() - self._began
 
     async def restore(self) -> None:
@@ -124,7 +126,7 @@ class BrainService:
             try:
                 await self.write_down()
                 if not self._strict:
-                    # take the lock again: it may have been lost with the connection
+                    # take the lock again, because it may have been lost with the connection
                     await self._in_thread(self._store.claim)
             except errors.BadInput as error:
                 self._depose(str(error))
@@ -168,7 +170,7 @@ class BrainService:
             self._asked.set()
             advice = await future
         elif advice.plan is not None and not await self._keep([view.name]) and self._strict:
-            raise errors.TemporaryError(f"what job {own} was promised could not be stored")
+            raise errors.TemporaryError(f"the promise to job {own} could not be stored")
         return messages.Counsel(cluster_state.own_words(advice, own))
 
     async def _conclude(self, request: messages.ConcludeJob) -> Ok:
@@ -236,7 +238,7 @@ class BrainService:
         return True
 
     def _row(self, live: LiveJobView) -> dict[str, Any] | None:
-        """Return the row of a job; None if its view cannot be stored, so that other jobs are still written."""
+        """Return the row of a job; None for a view that cannot be stored, so that other jobs are still written."""
         try:
             return rows.live_row(live)
         except errors.BadInput as error:

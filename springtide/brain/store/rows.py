@@ -92,7 +92,7 @@ def restore_live(council: ClusterState, found: Iterable[Mapping[str, Any]], *, a
 def _live_of(row: Mapping[str, Any], period_s: float) -> LiveJobView:
     view = _views.decode(row["view"])
     if row["name"] != storable(view.name) or not math.isfinite(row["seen_at"]):
-        raise ValueError("a row that belongs to no job")
+        raise ValueError("a row without a job")
     return LiveJobView(
         view=view,
         epoch=int(row["epoch"]),

@@ -32,7 +32,7 @@ after the connection to the database is cut, and PostgreSQL would keep the lock 
 BRAIN = 0x5B7A13  # arbitrary but fixed: PostgreSQL's advisory lock of the serving brain
 NEWEST = 1000  # most past jobs in a decision, because a warm start compares past jobs pairwise
 VERSION = 1
-"""Version of these tables. Raise it when a table changes, and convert older databases in `create`."""
+"""Version of these tables. Increase this version when a table changes, and convert older databases in `create`."""
 LOCK = 0x5B7A12  # arbitrary but fixed: PostgreSQL's advisory lock for creating tables
 
 metadata = sa.MetaData()
@@ -59,7 +59,7 @@ live_jobs = sa.Table(
     sa.Column("pledge", sa.LargeBinary),
     sa.Column("view", sa.LargeBinary, nullable=False),
 )
-"""Running jobs, for a restarted brain: the resources that each job holds and the plan that it was promised."""
+"""Running jobs, for a restarted brain: the resources that each job holds, and the plan promised to the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,8 @@ class BrainStore:
         Two brains would both assign the same cores. PostgreSQL's lock ends with its connection. After a lost
         connection, `claim` takes the lock again. An SQLite file gets a lock file beside it.
 
-        With `strict`, standbys wait to take over. All writes then use the connection that holds the lock. A brain that
-        lost the lock cannot write, and its successor reads all earlier writes.
+        With `strict`, standbys wait to take over. From then on, all writes use the connection that holds the lock. A
+        brain that lost the lock cannot write, and its successor reads all earlier writes.
         """
         self._strict = strict and self._engine.dialect.name == "postgresql"
         with database_errors(self.where):
@@ -162,7 +162,7 @@ class BrainStore:
 
     def close(self) -> None:
         if self._lock is not None:
-            with contextlib.suppress(exc.SQLAlchemyError):  # PostgreSQL may notice a closed connection only later
+            with contextlib.suppress(exc.SQLAlchemyError):  # PostgreSQL may notice a closed connection late
                 self._lock.execute(sa.select(sa.func.pg_advisory_unlock(BRAIN)))
             with contextlib.suppress(exc.SQLAlchemyError):
                 self._lock.close()
@@ -179,7 +179,7 @@ class BrainStore:
             return
         if self._lock is None:
             raise errors.Fenced(
-                f"this brain has lost its lock on the database {self.where}: it must not write any more"
+                f"this brain has lost its lock on the database {self.where}: this brain must not write any more"
             )
         with database_errors(self.where):
             try:
@@ -190,7 +190,8 @@ class BrainStore:
                     raise
                 self._lock = None
                 raise errors.Fenced(
-                    f"the connection to {self.where} is lost, and this brain's lock with it: another may serve by now"
+                    f"the connection to {self.where} and the lock of this brain are lost: another brain may already "
+                    f"serve"
                 ) from error
 
     @contextlib.contextmanager
@@ -241,7 +242,7 @@ def database_errors(where: str) -> Iterator[None]:
     except exc.SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
         raise errors.HistoryUnavailable(
-            f"the brain's database {where}: {cause[0]}. Check that it exists and is intact."
+            f"the brain's database {where}: {cause[0]}. Check that the database exists and is intact."
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""Save any PyTorch state: the caller waits for one copy into memory, and a saver writes it to storage.
+"""Save any PyTorch state: the caller waits for one copy into memory, and a saver writes that copy to storage.
 
-In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome; `Loaded` states, from memory if the newest is
-there, else from storage. Needs neither tables nor a job. docs/checkpointer.md is for users.
+In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome; `Loaded` states, from memory if the newest
+state is there, and otherwise from storage. Needs neither tables nor a job. docs/checkpointer.md is for users.
 """
 
 import concurrent.futures
@@ -32,7 +32,7 @@ __all__ = ["Checkpointer", "Loaded", "Outcome", "Save"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded state. Its tensors belong to the caller, so no later save changes them."""
+    """A loaded state. The tensors of the returned state belong to the caller, so no later save changes them."""
 
     step: int
     state: Any
@@ -78,7 +78,8 @@ class Checkpointer:
 
     @takes_numbers("self", "state_dict")
     def save(self, step: int, state_dict: Any) -> Save:
-        """Copy the state into memory and return. The saver writes it to storage, and the `Save` gets the outcome.
+        """Copy the state into memory and return. The saver writes the state to storage, and the `Save` gets the
+        outcome.
 
         Raises BadInput if a part of the state cannot be saved, and DiskFull if the image does not fit into memory.
         Earlier saves stay intact.

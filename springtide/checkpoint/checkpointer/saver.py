@@ -1,7 +1,8 @@
 """The trainer's queue of saves, and the process that writes them to storage even if the trainer is killed. No torch.
 
 `python -m springtide.checkpoint.checkpointer.saver URL FOLDER KEEP` reads one JSON line for each image from stdin. A
-save exists only with its manifest, written last. If stdin ends without a goodbye, it still writes the last image.
+save exists only with its manifest, written last. If stdin ends without a goodbye, the saver still writes the last
+image.
 """
 
 import contextlib
@@ -90,7 +91,9 @@ def whole_images(folder: pathlib.Path) -> list[tuple[ImageHead, pathlib.Path]]:
 
 
 def lock(folder: pathlib.Path, *, within_s: float) -> int:
-    """Lock the folder for writing, and return the descriptor. A child process that inherits it holds the lock too."""
+    """Lock the folder for writing, and return the descriptor. A child process that inherits the descriptor also holds
+    the lock.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + within_s
@@ -115,7 +118,7 @@ NAME = re.compile(r"(?P<stem>(?P<sequence>\d{8,})-step(?P<step>-?\d+))\.(?P<endi
 
 
 class StateManifest(msgspec.Struct, frozen=True):
-    """Facts about one saved state."""
+    """Description of one saved state."""
 
     format: int
     sequence: int
@@ -183,7 +186,7 @@ class StateStore:
                 self.place.remove(f"{manifest.stem}.{ending}")
 
     def clear_leftovers(self) -> None:
-        """Remove partial files of a killed saver. Only the holder of the lock may call it."""
+        """Remove partial files of a killed saver. Only the holder of the lock may call this method."""
         names = set(self.place.names())
         for name in names:
             known = NAME.fullmatch(name)
@@ -223,7 +226,7 @@ class ImageSaver:
         path = self.folder / request.image
         head = read_head(path)
         if head is None or head.sequence != request.sequence:
-            return SaveReply(request.sequence, f"{path} does not hold this save any more")
+            return SaveReply(request.sequence, f"{path} no longer contains this save")
         try:
             self.storage.publish(path, head)
             self.last = head.sequence
@@ -256,7 +259,7 @@ class Outcome(StrEnum):
     """The save is complete in memory, but not in storage yet."""
     PERSISTED = "persisted"
     SUPERSEDED = "superseded"
-    """A later save replaced it in memory before it was written."""
+    """A later save replaced this save in memory before it was written."""
     FAILED = "failed"
 
 
@@ -285,7 +288,7 @@ class Save:
 
 
 class SaverFailed(errors.TemporaryError):
-    """A saver process died with work left."""
+    """A saver process died before it finished its work."""
 
 
 class SaverProcess:
@@ -369,7 +372,7 @@ class SaveQueue:
 
     def submit(self, save: Save) -> None:
         with self._lock:
-            assert self._waiting is None, "one image is filled at a time"
+            assert self._waiting is None, "another image is being filled"
             self._waiting = save
             self._change.notify_all()
 

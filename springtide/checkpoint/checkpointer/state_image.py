@@ -35,7 +35,7 @@ PLACE_BYTES = 64
 
 
 class TensorPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where and how one tensor is stored."""
+    """Location and layout of one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -151,13 +151,13 @@ def decode_state(content: bytes) -> Any:
 
 
 Skeleton = Any
-"""None, bool, int, float, str or bytes as they are; everything else as [tag, ...]."""
+"""None, bool, int, float, str or bytes unchanged; all other values as [tag, ...]."""
 
 LARGEST_INT = 2**63 - 1
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _Places = dict[int, list[int]]
-"""Positions of tensors that are already in the list, by the address of their first element."""
+"""Positions of the tensors in the list, by the address of their first element."""
 
 
 def split_state(state: Any) -> tuple[Skeleton, tuple[torch.Tensor, ...]]:
@@ -291,8 +291,9 @@ SMALL = 1 << 16
 
 
 class ImageFile:
-    """One image in memory. The file of an image grows and never shrinks. One process writes the image, any process may
-    read it."""
+    """One image in memory. The file of an image grows and never shrinks. One process writes the image, and any process
+    may read it.
+    """
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -322,7 +323,7 @@ class ImageFile:
         memory[: saver.BYTES] = saver.encode_head(plan.head)
 
     def _make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
-        """Return at least this many bytes, as a map and as a tensor. Raise DiskFull if there is no room."""
+        """Return at least this many bytes, as a map and as a tensor. Raise DiskFull if the disk has no room."""
         if self._map is None or len(self._map) < size:
             self.close()
             self._map = _mapped(self.path, size)
@@ -381,7 +382,7 @@ def _copied(
     try:
         yield
         work()
-    finally:  # also after a failure: no thread may write into an image that is being filled again
+    finally:  # also after a failure, because no thread may write into an image that is being refilled
         concurrent.futures.wait(others)
     for other in others:
         other.result()

@@ -39,7 +39,7 @@ class FoundCheckpoint(NamedTuple):
     """Result of `latest`."""
 
     manifest: Manifest | None
-    """Newest usable manifest; None if there is none."""
+    """Newest usable manifest; None if there is no checkpoint."""
     place: FileStore
     troubles: tuple[str, ...] = ()
     """Why each newer checkpoint was skipped, one sentence each."""
@@ -109,7 +109,7 @@ def known(where: str | FileStore, number: int, *, lineage: Lineage | None = None
 
 
 def whole_copy(place: FileStore, file: File) -> str:
-    """Return the name of a complete file or of its mirror. BadInput says what is missing."""
+    """Return the name of a complete file or of its mirror. BadInput describes the missing part."""
     troubles = []
     for name in filter(None, (file.name, file.mirror)):
         size = place.size(name)
@@ -129,7 +129,7 @@ def verify(place: FileStore, manifest: Manifest, slots: Iterable[int]) -> None:
 def images(place: FileStore, manifest: Manifest, slot: int, spared: dict[str, str] | None = None) -> Iterator[bytes]:
     """Yield a slot's images in the order of import: a full image, then increments. A damaged image raises BadInput.
 
-    Missing, torn or damaged images are read from their mirror, if there is one. `spared` collects the names and faults
+    Missing, torn or damaged images are read from their mirror, if they have one. `spared` collects the names and faults
     of such files.
     """
     for segment in manifest.chains[slot]:
@@ -158,7 +158,7 @@ def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> Non
     except errors.BadInput as error:  # the image has another version, or its version field is damaged
         raise DamagedImage(f"{where}: {error}") from error
     if facts != (slot, segment.full, segment.checksum):
-        raise DamagedImage(f"{where} is not the image that was written there")
+        raise DamagedImage(f"{where} is not the written image")
 
 
 def _image(place: FileStore, file: str, slot: int, segment: SlotSegment) -> bytes:

@@ -54,7 +54,7 @@ def rows_of(body: bytes) -> npt.NDArray[np.float32]:
 
 
 def rows_after(first: npt.NDArray[np.float32]) -> int | None:
-    """Return how many rows follow the row of key 0; None if it is not a header row."""
+    """Return how many rows follow the row of key 0; None if the row is not a header row."""
     magic, size, _ = _HEAD.unpack_from(first.tobytes())
     return -(-size // (4 * ROW)) if magic == _MAGIC else None
 

@@ -37,7 +37,7 @@ class FileStore(Protocol):
         """Return the file names; none if the location does not exist."""
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes; None if it does not exist."""
+        """Return the size of a file in bytes; None if the file does not exist."""
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a range of a file, up to its end by default. The result is shorter if the file ends."""
@@ -94,7 +94,7 @@ class FolderStore:
             raise
 
     def create_new(self, name: str, content: bytes) -> bool:
-        """Write a small file unless that name exists. Return True if it was written."""
+        """Write a small file unless the name already exists. Return True if the file was written."""
         self.path.mkdir(parents=True, exist_ok=True)
         return _create_new(self.path / name, content)
 
@@ -161,7 +161,7 @@ class UrlStore:
         for start in range(first, offset + length, BLOCK):
             block = self._block(name, start, BLOCK)
             content += block
-            if len(block) < BLOCK:  # the file ends here
+            if len(block) < BLOCK:  # end of the file
                 break
         return content[offset - first : offset - first + length]
 
@@ -186,7 +186,7 @@ class UrlStore:
             file.write(content)
 
     def create_new(self, name: str, content: bytes) -> bool:
-        """Write a small file unless that name exists. Return True if it was written.
+        """Write a small file unless the name already exists. Return True if the file was written.
 
         On stores without exclusive creation, two simultaneous calls may both succeed. A careful caller reads the file
         back.
@@ -202,7 +202,7 @@ class UrlStore:
                 self._files.pipe_file(self._path(name), content, mode="create")
             except TypeError:  # the store's library has no exclusive mode
                 self._files.pipe_file(self._path(name), content)
-            except Exception:  # each store has its own error for an existing name
+            except Exception:  # stores raise different errors for an existing name
                 if self.size(name) is None:
                     raise
                 return False
@@ -246,7 +246,7 @@ class UrlStore:
                 elif self._renames:
                     self._files.mv(unfinished, self._path(name))
         except BaseException:
-            with contextlib.suppress(Exception):  # a store that has just failed may fail again
+            with contextlib.suppress(Exception):  # a store that has just failed may fail again during cleanup
                 self._files.rm_file(unfinished)
             raise
 
@@ -329,7 +329,7 @@ LOOK_S = 10.0
 
 
 class StoreAnswers:
-    """When a store last answered this process. The size of files does not matter."""
+    """Time when a store last answered this process. The size of files does not matter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -37,12 +37,12 @@ class ProcessId(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run owns a place, and which processes run it."""
+    """Run that owns a place, and its processes."""
 
     run: str
     job: str
     resumed_run: str = ""
-    """The run that this one resumes, whose places it may take over; empty: none."""
+    """Run that this run resumes, and whose places it may take over; empty: none."""
     at: float = 0.0
     """When the run's master began, in seconds since 1970."""
     host: str = ""
@@ -61,7 +61,7 @@ class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_here() and _lives(self.master)
 
     def is_over(self) -> bool:
-        """Return True if neither the master nor the agent that would restart it runs."""
+        """Return True if neither the master nor its agent, which would restart it, runs."""
         return self._is_here() and not _lives(self.master) and not _lives(self.agent)
 
     def _is_here(self) -> bool:
@@ -87,7 +87,7 @@ def all_of(place: FileStore) -> dict[int, RunClaim | None]:
 
 
 def read(place: FileStore, name: str) -> RunClaim | None:
-    """Read a claim by file name; None if it is missing or unreadable."""
+    """Read a claim by file name; None if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(place.read(name), type=RunClaim)
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -97,8 +97,8 @@ def read(place: FileStore, name: str) -> RunClaim | None:
 def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--checkpoint-dir") -> str:
     """Claim a place, or confirm the claim, and return its file name. Raise BadInput if another run owns the place.
 
-    The places of the resumed run are taken over, unless that run still runs. `option` is the option that the user would
-    change.
+    The places of the resumed run are taken over, unless that run still runs. `option` is the option with which the user
+    chooses the place.
     """
     for _ in range(_RACES):
         known = _settled(place)
@@ -157,7 +157,9 @@ def _refuse_owner(place: FileStore, number: int, owner: RunClaim | None, option:
 def _refuse_checkpoints(
     place: FileStore, number: int, owner: RunClaim | None, own: tuple[str, str], option: str
 ) -> None:
-    """Raise if the newest checkpoint belongs to another run, or there is none and the owner may still run."""
+    """Raise if the newest checkpoint belongs to another run, or if there is no checkpoint and the owner may still
+    run.
+    """
     newest = _newest_run(place)
     if newest is None and owner is not None and not owner.is_over():
         raise errors.BadInput(
@@ -186,7 +188,9 @@ def _still_runs(claim: RunClaim) -> bool:
 
 
 def _newest_run(place: FileStore) -> str | None:
-    """Return the run of the newest readable checkpoint; empty if none is readable, None if there is none."""
+    """Return the run of the newest readable checkpoint; empty if no checkpoint is readable, None without
+    checkpoints.
+    """
     numbers = checkpoint_io.numbers(place)
     for number in numbers:
         try:
@@ -231,17 +235,17 @@ class CheckpointDisk(NamedTuple):
     """Folder in which a server writes checkpoint files."""
 
     folder: pathlib.Path
-    """The job's folder if shared; else a folder of this machine, with a subfolder of the server's name."""
+    """The job's folder if shared; otherwise a folder of this machine, with a subfolder of the server's name."""
     node: str = ""
-    """Machine of the server, if no other machine sees the folder; empty if all see it."""
+    """Machine of the server, if no other machine sees the folder; empty for a shared folder."""
 
 
 def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str = "") -> CheckpointDisk:
     """Return the job's folder if the run's claim is visible there and no scratch folder is given. Otherwise return a
     private folder of this machine.
 
-    An empty claim means that the folder was not writable. The job's folder is then returned, because saving reports the
-    error better.
+    An empty claim means that the folder was not writable. In this case, return the job's folder, because saving reports
+    the error better.
     """
     if not scratch and (not claim or _sees(folder, run, claim)):
         return CheckpointDisk(pathlib.Path(folder))
@@ -254,7 +258,7 @@ def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str
     except OSError as error:
         raise errors.BadInput(
             f"this server does not see the job's folder {folder}, and cannot write to {own} either: "
-            f"{error.strerror or error}. Set SPRINGTIDE_SCRATCH to a folder of this machine that it may write to."
+            f"{error.strerror or error}. Set SPRINGTIDE_SCRATCH to a writable folder of this machine."
         ) from error
     return CheckpointDisk(own, node or machine())
 

@@ -1,4 +1,4 @@
-"""Transfer of segment files between servers: `SegmentCopies` receives and serves them, `ScatteredStore` reads them.
+"""Transfer of segment files between servers: `SegmentCopies` receives and serves files, `ScatteredStore` reads them.
 
 A received file gets its name after its size and checksum match. `ScatteredStore` is a `FileStore` that reads a file
 from this disk if present, else from its server.
@@ -211,13 +211,15 @@ class ScatteredStore:
                 self._silent.add(server)
         link = self._links[server]
         if link is None and server in self._silent:
-            raise OSError(f"it is missing here, and {server} does not send files")
+            raise OSError(f"the file is missing on this disk, and {server} serves no files")
         if link is None:
             raise OSError(f"the files of {server} are on its own disk, and {server} cannot be reached")
         return link
 
     def _address(self, server: str) -> str:
-        """Return the address at which a server serves files. Waits, because a new master may not know it yet."""
+        """Return the address at which a server serves files. Waits for the address, because a new master may not know
+        it yet.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             holders = self._holders()

@@ -36,7 +36,8 @@ class _Record(msgspec.Struct):
 
 
 class SentFiles:
-    """Files that this run has sent from one folder to one URL, recorded in `uploads.json`. For one process at a time.
+    """Files that this run has sent from one folder to one URL, recorded in `uploads.json`. For use by one process at a
+    time.
 
     The record holds size and store version of each file. A file of the same name that another run wrote, or that
     changed since, has another version and is sent again.
@@ -79,7 +80,7 @@ class Shares(NamedTuple):
 
     of: dict[str, tuple[tuple[str, int], ...]]
     missing: tuple[str, ...]
-    """Files that no server has any more."""
+    """Files that are missing on all servers."""
 
 
 def is_of_server(manifest: Manifest, file: File) -> bool:
@@ -110,7 +111,7 @@ class Uploaded(msgspec.Struct, frozen=True):
     url: str = ""
     files: int = 0
     bytes: int = 0
-    """Number of bytes sent. Files that were already there do not count."""
+    """Number of bytes sent. Files that were already present do not count."""
     seconds: float = 0.0
     error: str = ""
     lacks: tuple[str, ...] = ()

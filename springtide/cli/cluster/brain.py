@@ -101,7 +101,9 @@ def serve(
     capacity: Capacity = "",
     executors: Annotated[int, typer.Option(min=1, help="Number of processes that compute plans.")] = 1,
     period: Annotated[float, typer.Option(help="Time between two decisions on a job.", metavar="SECONDS")] = 10.0,
-    forget: Annotated[float, typer.Option(help="Forget a job that is silent this long.", metavar="SECONDS")] = 600.0,
+    forget: Annotated[
+        float, typer.Option(help="Forget a job after this long without a request.", metavar="SECONDS")
+    ] = 600.0,
     folder: Folder = FOLDER,
     secret_file: SecretFile = "",
     tls: ServeTls = "",
@@ -111,11 +113,11 @@ def serve(
     health: Annotated[str, typer.Option(help="Serve the probes /live and /ready here.", metavar="HOST:PORT")] = "",
     debug: Debug = False,
 ) -> int:
-    """Serve a brain until Ctrl-C. It keeps jobs and promises in its database, so a restart loses nothing."""
+    """Serve a brain until Ctrl-C. A brain keeps jobs and promises in its database, so a restart loses nothing."""
     logs.log_to_stderr(debug=debug)
     algorithms = triggers.checked(pairs("--on", on, "oom=static or 'slow/straggler=static'"))
     for name in {policy, *algorithms.values()}:
-        registry.load(name)  # report a wrong name now
+        registry.load(name)  # report a wrong name immediately
     config = planning_config(pairs("--planning", planning, "rho=1"), policy)
     rules = BrainRules(
         capacity=parse_capacity(capacity), config=config, algorithms=algorithms, period_s=period, forget_s=forget
@@ -160,7 +162,9 @@ def history(
     ] = "",
     as_json: Json = False,
 ) -> int:
-    """List past jobs, oldest first. They are those of a brain, or of a database of jobs that planned by themselves."""
+    """List past jobs, oldest first. The jobs are those of a brain, or of a database of jobs that planned by
+    themselves.
+    """
     found = read_history(database, newest) if database else ask(counsel.Recall(newest), counsel.Recalled, at)
     print("\n".join(history_lines(found)))
     print_json(without_type(found), as_json)
@@ -172,7 +176,7 @@ def executors(
     at: BrainAddress,
     number: Annotated[int, typer.Argument(min=1, help="Number of processes that compute plans.", metavar="N")],
 ) -> int:
-    """Change the number of executors. Surplus ones finish their current plan."""
+    """Change the number of executors. Surplus executors finish their current plan."""
     ask(counsel.ResizeExecutors(number), messages.Ok, at)
     print(f"{number} executor{'s' if number > 1 else ''} from now on")
     return 0

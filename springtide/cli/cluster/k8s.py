@@ -103,7 +103,7 @@ def uninstall(
         bool, typer.Option("--definitions", help="Also delete all ElasticJobs and ScalePlans of the cluster.")
     ] = False,
 ) -> int:
-    """Remove Springtide: operator, rights and brain. Running jobs go on, but nothing creates pods for them."""
+    """Remove Springtide: operator, rights and brain. Running jobs continue, but no operator creates pods for them."""
     plan = install_manifests.InstallPlan(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )
@@ -126,27 +126,31 @@ def status(cluster: ClusterOptions, namespace: Space = "springtide", as_json: Js
 @command(group, "springtide k8s operator --image registry/springtide:0.1")
 def operator(
     cluster: ClusterOptions,
-    image: Annotated[str, typer.Option(help="Image of jobs that name none.  [default: springtide:VERSION]")] = "",
+    image: Annotated[str, typer.Option(help="Image of jobs without an image.  [default: springtide:VERSION]")] = "",
     namespace: Annotated[
         list[str] | None, typer.Option(help="Watch jobs of this namespace; repeatable.  [default: all]", metavar="NAME")
     ] = None,
-    brain: Annotated[str, typer.Option(help="Brain of jobs that name none.", metavar="HOST:PORT")] = "",
+    brain: Annotated[str, typer.Option(help="Brain of jobs without a brain.", metavar="HOST:PORT")] = "",
     brain_secret_file: Annotated[str, typer.Option(help="Secret that masters send to the brain.", metavar="FILE")] = "",
     brain_tls: Annotated[
         str, typer.Option(help="Certificates of masters for the brain: ca.crt, tls.crt, tls.key.", metavar="DIR")
     ] = "",
-    scheduler: Annotated[str, typer.Option(help="Scheduler of pods whose job names none.", metavar="NAME")] = "",
+    scheduler: Annotated[
+        str, typer.Option(help="Scheduler of pods whose job names no scheduler.", metavar="NAME")
+    ] = "",
     health: Annotated[str, typer.Option(help="Serve a liveness probe here.", metavar="URL")] = "",
     debug: Debug = False,
 ) -> int:
-    """Run the operator. It creates a master for every ElasticJob, and the pods that masters want, until stopped."""
+    """Run the operator. The operator creates a master for every ElasticJob, and the pods that masters want, until
+    stopped.
+    """
     logs.log_to_stderr(debug=debug)
     secret = (
         file_input.read(pathlib.Path(brain_secret_file), what="a brain's secret").strip() if brain_secret_file else ""
     )
     files: dict[str, bytes] = {}
     if brain_tls:
-        tls.identity(brain_tls)  # report a wrong folder now
+        tls.identity(brain_tls)  # report a wrong folder immediately
         parts = (tls.AUTHORITY, tls.CERTIFICATE, tls.KEY)
         files = {part: (pathlib.Path(brain_tls) / part).read_bytes() for part in parts}
     options = process.OperatorOptions(

@@ -1,1 +1,1 @@
-"""What commands share: options, job selection, exit codes, rendering."""
+"""Code shared by commands: options, job selection, exit codes, rendering."""

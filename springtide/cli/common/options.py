@@ -1,7 +1,7 @@
 """Options of commands, each declared once, and the decorators that declare commands.
 
-A command that takes a dataclass has an option for each of its fields. Imported for `--help`, so nothing heavy is
-imported here.
+A command that takes a dataclass has an option for each of its fields. Imported for `--help`, so this module imports
+nothing heavy.
 """
 
 import functools
@@ -36,7 +36,9 @@ verbs = typer.Typer(rich_markup_mode=None)
 def verb(
     *examples: str, name: str | None = None, parameters: Sequence[inspect.Parameter] = ()
 ) -> Callable[[Command], Command]:
-    """Declare a verb; its summary is in the table of `cli.app`. `parameters` declares what a command takes as `**`."""
+    """Declare a verb; its summary is in the table of `cli.app`. `parameters` declares the options that a command takes
+    as `**`.
+    """
 
     def declare(function: Command) -> Command:
         verbs.command(name, epilog=_epilog(examples))(_with_options(function, parameters))
@@ -70,7 +72,7 @@ def _epilog(examples: Sequence[str]) -> str:
 def _with_options(function: Command, parameters: Iterable[inspect.Parameter] = ()) -> Command:
     """Return a command as Typer reads it: with an option for each field of a dataclass that it takes, and `--debug`.
 
-    `cli.app` reads `--debug`, so only a command that logs takes it.
+    `cli.app` reads `--debug`, so only commands that log accept this option.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     own = {

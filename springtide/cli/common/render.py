@@ -1,4 +1,4 @@
-"""A job's status in 80 columns: one line, or lines of facts with a bar. How it ended: text, JSON and exit code."""
+"""A job's status in 80 columns: one line, or lines of facts with a bar. Outcome of a job: text, JSON and exit code."""
 
 import textwrap
 import time
@@ -64,7 +64,7 @@ def stream_lines(state: OnlineState) -> list[str]:
         )
     if lost := lost_words(state):
         unkept, why = state.stream.unkept, state.stream.unkept_why
-        only = f"; {unkept:,} of them left no dead letter: {why}" if unkept else ""
+        only = f"; {unkept:,} of these records left no dead letter: {why}" if unkept else ""
         lines.append(f"letters {lost}{only}")
     return lines
 
@@ -172,7 +172,7 @@ def facts(status: JobStatus) -> list[str]:
 
 
 def gpu_of(status: JobStatus) -> GpuUse | None:
-    """Return the mean load and the memory of the workers' GPUs; None if no worker uses one."""
+    """Return the mean load and the memory of the workers' GPUs; None if no worker uses a cache."""
     return sum_gpus(member.usage.gpu for member in status.members if member.usage and member.usage.gpu)
 
 
@@ -360,7 +360,7 @@ def left_out(status: JobStatus) -> list[str]:
     shown = sum(len(batch.indices) for batch in batches)
     lines = wrap(f"without {count:,} sample{'' if count == 1 else 's'} that could not be made (--poison skip):")
     lines += [line for batch in batches for line in wrap(f"  {batch}")]
-    return [*lines, f"  and {count - shown:,} more: springtide events has them all"] if count > shown else lines
+    return [*lines, f"  and {count - shown:,} more; `springtide events` lists all of them"] if count > shown else lines
 
 
 def measures(status: JobStatus) -> list[str]:

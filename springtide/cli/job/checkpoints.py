@@ -99,7 +99,7 @@ class CheckpointState(NamedTuple):
 
 
 def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState | None:
-    """Check a checkpoint by file sizes, or by checksums with `verify`; None if it is gone."""
+    """Check a checkpoint by file sizes, or by checksums with `verify`; None if the checkpoint is gone."""
     try:
         manifest = checkpoint_io.known(place, number)
         if verify and manifest.apart:

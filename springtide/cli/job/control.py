@@ -28,9 +28,9 @@ def scale(
     sure: Annotated[bool, typer.Option("--yes", help="Accept far more roles than there are cores.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Scale a running job. New roles join and surplus ones drain while the others train on.
+    """Scale a running job. New roles join and surplus roles drain, while the other roles continue to train.
 
-    After you set the number of data workers, the job no longer tunes it.
+    After you set the number of data workers, the job no longer tunes this number.
     """
     counts = {"workers": workers, "servers": servers, "data_workers": data_workers}
     given = {kind: count for kind, count in counts.items() if count is not None}
@@ -41,8 +41,8 @@ def scale(
     for kind, count in given.items():
         if count > most and not sure and reach.platform == "local":
             raise errors.BadInput(
-                f"{count_of(kind, count)}: this machine has {os.cpu_count()} cores, on which more than {most} would "
-                "mostly wait for each other. Nothing was changed; --yes scales anyway"
+                f"{count_of(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} processes "
+                f"would mostly wait for each other. Nothing was changed; --yes scales anyway"
             )
     reach.ask(messages.ScaleRequest(workers, servers, data_workers=data_workers))
     text = " and ".join(count_of(kind, count) for kind, count in given.items())

@@ -42,8 +42,9 @@ SCRIPT = pathlib.Path(__file__).with_name("demo_script.py")
 
 @dataclass(slots=True)
 class DemoFaults:
-    """Adds a server, and kills one worker, one server and one master during training. `cli.job.run.execute` calls it
-    with every status."""
+    """The demo adds a server, and kills one worker, one server and one master during training. `cli.job.run.execute`
+    calls this method with every status.
+    """
 
     samples: int
     servers: int
@@ -57,7 +58,7 @@ class DemoFaults:
         if not self.asked:
             if share >= ADD_SERVER_AT:
                 self.asked = True
-                say(f"now: one more server, {self._added}; slots move to it while all train")
+                say(f"now: one more server, {self._added}; slots move to it while all workers train")
                 threading.Thread(target=one_more, args=(files, self.servers + 1), daemon=True).start()
         elif self.worker not in self.pids:
             if share >= KILL_WORKER_AT:
@@ -89,18 +90,20 @@ class DemoFaults:
         if moved:
             asked = next(event["at"] for event in story if self._added in str(event.get("what")))
             slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
-            lines.append(f"added   {self._added}: {slots} slots were on it {until - asked:.1f} s later, all trained on")
+            lines.append(
+                f"added {self._added}: it had {slots} slots after {until - asked:.1f} s, and training continued"
+            )
         if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
             back = after(story, dead, "joined", self.worker)
             gap = (
-                "other workers did its work"
+                "other workers did the work of the killed worker"
                 if back is None
                 else f"its next life joined {back['at'] - dead:.1f} s later"
             )
             lines.append(f"killed  {self.worker}: {gap}")
         if (dead := end_of(story, self.server, self.pids.get(self.server))) is not None:
             back = after(story, dead, "ready", self.server)
-            gap = "it did not come back" if back is None else f"it served again {back['at'] - dead:.1f} s later"
+            gap = "the role did not return" if back is None else f"it served again {back['at'] - dead:.1f} s later"
             again = f", {back['samples_again']:,} clicks trained again" if back and "samples_again" in back else ""
             lines.append(f"killed  {self.server}: {gap}{again}")
         for event in story:
@@ -125,7 +128,7 @@ def demo(
     """Train WideDeep on a generated click log whose best possible AUC is known.
 
     On the way the demo adds a server and kills a worker, a server and the master (kill -9). A table beside the model
-    counts lost and repeated samples. Takes a minute or two.
+    counts lost and repeated samples. The demo takes a minute or two.
     """
     script = os.path.relpath(SCRIPT)
     options = run_options(
@@ -161,7 +164,7 @@ def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults |
         lines.append(f"counted {counted:,} clicks in a separate table: {lost:,} lost, {repeated:,} repeated")
     if auc is not None and best is not None:
         share = (auc - 0.5) / (best - 0.5)
-        lines.append(f"AUC {auc:.4f} on later events; the generator's own truth gets {best:.4f} ({share:.0%})")
+        lines.append(f"AUC {auc:.4f} on later events; the generator's true model gets {best:.4f} ({share:.0%})")
     lines += [
         f"script  {script}",
         f"logs    {files.logs}",

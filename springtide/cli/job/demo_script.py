@@ -1,4 +1,5 @@
-"""The script of `springtide demo`: WideDeep on a generated click log. Plain PyTorch; copy it and change what you like.
+"""The script of `springtide demo`: WideDeep on a generated click log. Plain PyTorch; copy and change the file as you
+like.
 
     python demo_script.py                                          alone, in one process
     springtide run demo_script.py --servers 2 --workers 2          the same on parameter servers
@@ -21,7 +22,7 @@ from springtide.zoo.metrics import StreamingAUC
 def main() -> None:
     """Train one epoch, then let rank 0 measure the AUC on events that come after those trained on."""
     options = parse()
-    job = st.join()  # <- who am I, where are the servers; alone when there are none
+    job = st.join()  # <- connect to the job; without a job, train alone
     train, test = demo.log(options.samples, folder=options.data)
 
     torch.manual_seed(0)
@@ -39,16 +40,16 @@ def main() -> None:
             optimizer.zero_grad()
         logits = model(x)
         loss = binary_cross_entropy_with_logits(logits, y)
-        (loss + model.count(x)).backward()  # count: minus one for each row it touches
+        (loss + model.count(x)).backward()  # for the count: minus one for each touched row
         for optimizer in optimizers:
             optimizer.step()
         progress.update(y, logits.detach())
         if step % 10 == 0:
-            job.report(loss=loss.item(), auc=progress.value())  # <- what the live view shows
+            job.report(loss=loss.item(), auc=progress.value())  # <- values for the live view
     if job.rank == 0 and not job.leaving:
         auc, best = measure(model, test), test.best_auc()
         job.report(test_auc=auc, best_auc=best)
-        if job.sync == "async":  # in step a gradient is the group's mean: nothing to count by
+        if job.sync == "async":  # in a bsp group, a gradient is a mean over the group, so it cannot count samples
             count = demo.compare(model.state_dict()["seen.weight"], train)  #
             job.report(counted=count.counted, lost=count.lost, repeated=count.repeated)  #
         print(f"AUC on {len(test):,} later events: {auc:.4f}; the best possible is {best:.4f}")

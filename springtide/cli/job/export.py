@@ -107,14 +107,14 @@ def chosen_manifest(place: FileStore, checkpoint: int | None, *, before: int | N
     if found.manifest is None and known:
         raise errors.MissingFile(f"none of the checkpoints in {place.where} can be used")
     if found.manifest is None:
-        raise errors.MissingFile(f"no checkpoint in {place.where}; a running job makes its first one soon")
+        raise errors.MissingFile(f"no checkpoint in {place.where}; a running job makes its first checkpoint soon")
     return found.manifest
 
 
 def show(card: "export_folder.ExportCard", url: str) -> None:
     from springtide.export.export_folder import folder_name
 
-    what = f"export {card.number}" if card.since is None else f"export {card.number}, what changed since {card.since}"
+    what = f"export {card.number}" if card.since is None else f"export {card.number}, changes since {card.since}"
     drawn = table.Table(title=f"{what}: {url.rstrip('/')}/{folder_name(card.number)}", box=box.SIMPLE_HEAD)
     for column in ("table", "rows", "removed", "dim", "file"):
         drawn.add_column(column, justify="right" if column in ("rows", "removed", "dim") else "left")

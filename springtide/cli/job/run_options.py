@@ -19,16 +19,18 @@ class RunOption(NamedTuple):
 
     name: str
     to: str | None = None
-    """Fields of `ElasticJob`, separated by spaces; None for the same name, empty if `cli.job.run` reads the option."""
+    """Fields of `ElasticJob`, separated by spaces; None if the option has the name of the field, empty if `cli.job.run`
+    reads the option.
+    """
     help: str = ""
-    """Help, where it is not the description of the field."""
+    """Help text, if it differs from the description of the field."""
     metavar: str | None = None
     min: float | None = None
     max: int | None = None
     example: str = ""
     """Example of a NAME=VALUE option, which may be given several times."""
     default: Any = None
-    """Value without the option; None for the default of the field."""
+    """Value without the option; None means the default of the field."""
 
     @property
     def fields(self) -> list[str]:
@@ -129,7 +131,7 @@ RUN_PARAMETERS = [
     *(option.parameter() for option in (*_SIZE, *_TRAINING)),
     parameter("name", Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")], None),
     parameter("logs", Runs, RUNS),
-    _o("port", "", "Port of the master; 0 takes a free one.", min=0, max=65535, default=0).parameter(),
+    _o("port", "", "Port of the master; 0 means any free port.", min=0, max=65535, default=0).parameter(),
     _o("tls", "", "Use mutual TLS between all roles, as on a cluster.", default=False).parameter(),
     *(option.parameter() for option in _PATIENCE),
     parameter("as_json", Json, False),

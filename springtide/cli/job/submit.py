@@ -42,7 +42,7 @@ def submit(
     spec: Annotated[str, typer.Argument(help="Spec of the job.", metavar="JOB.YAML")],
     name: Annotated[str, typer.Option(help="Name of the job.  [default: the spec's]")] = "",
     follow: Annotated[
-        bool, typer.Option("--follow", help="Show the job until it ends; Ctrl-C leaves it running.")
+        bool, typer.Option("--follow", help="Show the job until it ends; Ctrl-C leaves the job running.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the spec and show every value with its origin; start nothing.")
@@ -50,7 +50,7 @@ def submit(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Submit a job to this machine, a Ray cluster or a Kubernetes cluster. The spec is the same for all.
+    """Submit a job to this machine, a Ray cluster or a Kubernetes cluster. The spec is the same on all platforms.
 
     `script: train.py` is enough of a spec. Next: springtide status, logs -f, scale, stop, explain.
     """
@@ -76,7 +76,7 @@ def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> in
     try:
         shown_status.watch(reach, Console(file=sys.stderr, highlight=False))
     except KeyboardInterrupt:
-        print(f"\njob {name} continues: `springtide top {name}` watches it again, `springtide stop {name}` ends it")
+        print(f"\njob {name} continues: `springtide top {name}` shows the job again, `springtide stop {name}` ends it")
         return 0
     status = reach.status()
     print(render.outcome_text(status, reach.places, debug=debug))

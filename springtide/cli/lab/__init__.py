@@ -1,1 +1,1 @@
-"""Commands that try things out: `plan`, `simulate`, `explain-split`, `bench`, `reproduce`."""
+"""Commands for experiments: `plan`, `simulate`, `explain-split`, `bench`, `reproduce`."""

@@ -1,4 +1,4 @@
-"""`springtide bench` and `springtide reproduce`, which run what the lab (`springtide-lab`) has."""
+"""`springtide bench` and `springtide reproduce`, which run the programs of the lab (`springtide-lab`)."""
 
 import importlib.util
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from springtide.cli.common.options import Json, made_folder, verb
 def bench(
     name: Annotated[str | None, typer.Argument(help="Benchmark to run.  [default: list all]")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use small sizes: shows that it runs, proves nothing.")
+        bool, typer.Option("--quick", help="Use small sizes, only to check that the benchmark works.")
     ] = False,
     out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
     delay: Annotated[
@@ -62,9 +62,11 @@ def reproduce(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="goldminer: also share out data workers by this metric; may be repeated.", metavar="NAME"),
+        typer.Option(help="goldminer: also divide data workers by this metric; may be repeated.", metavar="NAME"),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Use few jobs: shows that it runs, proves nothing.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use few jobs, only to check that the reproduction works.")
+    ] = False,
     out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
     as_json: Json = False,
 ) -> int:

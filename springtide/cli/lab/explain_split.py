@@ -1,7 +1,8 @@
-"""`springtide explain-split train.py`: shows which work of a script data workers could do, what stays in the trainer,
-and why.
+"""`springtide explain-split train.py`: shows the work of a script that data workers could do, the work that stays in
+the trainer, and the reasons.
 
-The script runs alone for a few batches (worker/explain_split.py). Exit code 1 if it raised, 2 if it trains nothing.
+The script runs alone for a few batches (worker/explain_split.py). Exit code 1 if the script raised, 2 if it trains
+nothing.
 """
 
 import pathlib
@@ -35,9 +36,10 @@ def explain_split(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Explain which part of forward() data workers could compute: what moves, what stays and why, bytes and cost.
+    """Explain the part of forward() that data workers could compute: moved and remaining calls with reasons, bytes and
+    cost.
 
-    Runs the script alone in a process of its own, for a few batches, and keeps nothing that it trains.
+    Runs the script alone in a separate process, for a few batches, and keeps no trained state.
     """
     found = find_script(pathlib.Path(script))
     report = observe([str(found), *(arguments or ())], timeout_s=timeout)
@@ -84,8 +86,8 @@ def text_of(name: str, report: ScriptReport) -> str:
     if report.touched:
         lines += [
             "",
-            *wrap(f"Sent because the loop reads it, although the model does not: {', '.join(report.touched)}", "  "),
+            *wrap(f"Sent because the loop reads it, but the model does not: {', '.join(report.touched)}", "  "),
         ]
     if report.found_s:
-        lines += ["", f"Found in {report.found_s:.2f} s, from calls of the model that the loop makes anyway."]
+        lines += ["", f"Found in {report.found_s:.2f} s, from the loop's own calls of the model."]
     return "\n".join(lines)

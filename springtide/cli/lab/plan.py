@@ -1,6 +1,6 @@
-"""`springtide plan`: shows what a policy would do with a job now, from which candidates, and why. Changes nothing.
+"""`springtide plan`: shows a policy's decision on a job now, with candidates and reasons. Changes nothing.
 
-In: the view that a run's planner was shown (`view.json`), such a file written by hand, or the spec of a job.
+In: the view of a run's planner (`view.json`), such a file written by hand, or the spec of a job.
 """
 
 import math
@@ -48,9 +48,9 @@ def plan(
     folder: Runs = RUNS,
     as_json: Json = False,
 ) -> int:
-    """Show what a policy would do with a job now: its model, the candidates, the choice and the reason.
+    """Show a policy's decision on a job now: the model, the candidates, the choice and the reason.
 
-    Changes nothing. For a run, the policy sees what the planner saw last; a file has the same fields.
+    Changes nothing. For a run, the policy gets the planner's last view; a file has the same fields.
     """
     path = found(source, folder)
     if is_spec(path):
@@ -81,8 +81,8 @@ def found(source: str | None, folder: str) -> pathlib.Path:
     run = job_lookup.pick_local(source, folder)
     if not run.files.view.exists():
         raise errors.MissingFile(
-            f"job {run.job} has no {run.files.view.name}: its size is fixed, or nothing is measured yet. "
-            "Only jobs without --workers and --servers are planned; or give a file, such as "
+            f"job {run.job} has no {run.files.view.name}: its size is fixed, or the job has no measurements yet. "
+            "Only jobs without --workers and --servers are planned. To plan without a job, give a file, such as "
             "examples/plan_job.yaml"
         )
     return run.files.view
@@ -106,7 +106,7 @@ def show(screen: console.Console, outlook: JobOutlook) -> None:
     if outlook.options:
         screen.print(candidates(outlook.options))
     if outlook.plan is None:
-        print("plan    leave it as it is")
+        print("plan no change")
     else:
         gain = f"; {outlook.plan.throughput:,.0f} samples/s are expected" if outlook.plan.throughput else ""
         print("\n".join(wrap(f"plan    {outlook.plan.shape}{gain}")))

@@ -1,7 +1,7 @@
 """`springtide dashboard`: serves a page about a job, and its data, until Ctrl-C.
 
-The server answers only `GET`, only two paths, and only requests for this machine's names: otherwise, another web page
-could read the job's data by DNS rebinding.
+The server answers only `GET` requests for two paths and for this machine's names. Otherwise, another web page could
+read the job's data by DNS rebinding.
 """
 
 import errno
@@ -34,7 +34,7 @@ STATUS_S = 0.5  # seconds that a status is cached, so that several browsers caus
 @verb("springtide dashboard train --port 8080")
 def dashboard(
     job: Job = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve on; 0 takes a free one.")] = 8265,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve on; 0 means any free port.")] = 8265,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets everyone look.", metavar="ADDRESS")
     ] = "127.0.0.1",
@@ -135,7 +135,7 @@ def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServe
             if len(asked) != 1 or not is_ours(asked[0], host, names):
                 shown = ascii(asked[0] if asked else "")[:200]
                 refusal = (
-                    f"Host {shown}: this page is served for {host}, as `springtide dashboard --host {host}` asked\n"
+                    f"Host {shown}: this page is served for {host}, because of `springtide dashboard --host {host}`\n"
                 )
                 self._send(421, "text/plain; charset=utf-8", refusal.encode())
                 return
@@ -173,7 +173,8 @@ def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServe
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             raise errors.BadInput(
-                f"--host {host}: no address of this machine; give one of its own, such as 127.0.0.1, or 0.0.0.0 for all"
+                f"--host {host}: not an address of this machine; give an address of this machine such as 127.0.0.1, "
+                f"or 0.0.0.0 for all"
             ) from None
         raise errors.BadInput(
             f"--port {port}: cannot listen on {host}: {error.strerror or error}; give another, or 0"

@@ -1,4 +1,4 @@
-"""`springtide events` and `springtide explain`: what happened to a job, in full and as a story with reasons."""
+"""`springtide events` and `springtide explain`: the events of a job, in full and as a story with reasons."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def events(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
 
 @verb("springtide explain train")
 def explain(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
-    """Explain what was decided about a job, and why: phases, losses, relaunches, scaling."""
+    """Explain the decisions about a job, with reasons: phases, losses, relaunches, scaling."""
     reach = job_lookup.find(job, at.where())
     card = reach.card
     described = sentences(card.began_at, reach.story())

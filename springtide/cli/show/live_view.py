@@ -92,7 +92,7 @@ class PlainView:
         again = "" if status.checkpoints.trouble else " is complete, checkpoints work again"
         self._tell("saved", status.checkpoints.trouble, saving_of(status) + again, status)
         disk = status.master.disk_trouble
-        self._tell("disk", disk, disk or "there is room again, the job continues", status)
+        self._tell("disk", disk, disk or "the disk has room again, so the job continues", status)
         news = line_of(msgspec.structs.replace(status, elapsed_s=0.0))
         if time.monotonic() >= self._next_at and news != self._shown:
             self._next_at = time.monotonic() + LINE_EVERY_S
@@ -107,7 +107,9 @@ class PlainView:
             print(line, file=sys.stderr, flush=True)
 
     def _tell(self, what: str, trouble: str, text: str, status: JobStatus) -> None:
-        """Print when a problem starts and when it is over. If only the numbers in its text change, print nothing."""
+        """Print a line when a problem starts and when it ends. If only numbers in the text of a problem change, print
+        nothing.
+        """
         trouble = re.sub(r"\d+", "", trouble)
         # after the end of the job, its outcome reports the problem
         if trouble != self._troubles.get(what, "") and not status.phase.over:

@@ -78,7 +78,7 @@ def gpu_text(member: MemberView) -> str:
 
 
 def member_row(member: MemberView, gpu: int = 0) -> str:
-    """Return the line of a role. `gpu`: width of the GPU column; 0 leaves it out."""
+    """Return the line of a role. `gpu`: width of the GPU column; 0 shows no such lines."""
     usage = member.usage
     state = member.state or ("joined" if member.joined else "expected" if member.alive else "gone")
     cpu = f"{usage.cpu_s:.1f} s" if usage else "-"
@@ -148,7 +148,7 @@ def watch(reach: JobHandle, console: Console) -> None:
 
 
 def poll_status(reach: JobHandle) -> JobStatus | None:
-    """Return the status, waiting for a master that is being replaced; None when the job is over."""
+    """Return the status; wait for a master that is being replaced; None for a finished job."""
     while reach.running():
         try:
             return reach.status()

@@ -121,7 +121,7 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
             done = producer.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
         if into.seal and not done.interrupted:
             if not isinstance(stream, logs.LogStream):
-                raise errors.BadInput(f"--seal: only a log on disk can do that, not {stream.url}")
+                raise errors.BadInput(f"--seal: only a log on disk supports this, not {stream.url}")
             stream.seal()
     finally:
         stream.close()
@@ -283,7 +283,7 @@ def grow(
 
 @command(group, "springtide stream seal log:///tmp/clicks")
 def seal(url: Url, as_json: Json = False) -> int:
-    """Mark a log as complete. It refuses producers, and jobs end when they have trained all of it."""
+    """Mark a log as complete. A sealed log refuses producers, and jobs end when they have trained all records."""
     log = _log(url)
     log.seal()
     records = sum(seen.end - seen.start for seen in log.bounds())
@@ -363,7 +363,7 @@ def _log(url: str) -> LogStream:
     stream = open_stream(url)
     if not isinstance(stream, LogStream):
         stream.close()
-        raise errors.BadInput(f"{stream.url}: only a log on disk can do that; ask the broker")
+        raise errors.BadInput(f"{stream.url}: only a log on disk supports this; use the broker's tools")
     return stream
 
 

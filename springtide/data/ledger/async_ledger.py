@@ -50,7 +50,7 @@ class PendingQueue:
     """Samples of an epoch, if the card does not know the number."""
     samples: int = field(init=False)
     shards: int = field(init=False)
-    """Number of shards in the pass. This field and the next three are computed once from the card."""
+    """Number of shards in the pass. This field and the next three fields are computed once from the card."""
     an_epoch: int = field(init=False)
     whole: int = field(init=False)
     last: int = field(init=False)
@@ -116,7 +116,7 @@ class ShardLease:
     end: int
     deadline: float
     wish: int | None = None
-    """New end that the master asked the holder for."""
+    """New end of the lease that the master requested from the holder."""
     returned: bool = False
     """True if another worker held these samples before."""
     void: int = 0
@@ -127,7 +127,7 @@ class ReportEffect(NamedTuple):
     """Effect of a holder's report."""
 
     held: bool
-    """False if the reporting worker does not hold the lease. The report then changed nothing."""
+    """False if the reporting worker does not hold the lease. In this case, the report changed nothing."""
     samples: int = 0
     """Number of newly trained samples."""
     freed: bool = False
@@ -136,7 +136,7 @@ class ReportEffect(NamedTuple):
 
 NOT_HELD = ReportEffect(held=False)
 Failures = dict[int, dict[int, tuple[int, ...]]]
-"""Ranks that failed to read a range, once per try, by shard and first unreadable sample."""
+"""Ranks that failed to read a range, with one entry per try, by shard and first unreadable sample."""
 
 
 def copied(failures: Failures) -> Failures:
@@ -172,10 +172,10 @@ class SharedLedger(abc.ABC):
     base: int
     """Number of the first shard. Numbers of different passes do not overlap."""
     max_failures: int = 3
-    """Number of tries after which an unreadable range is given up."""
+    """Number of tries after which the ledger gives up an unreadable range."""
     leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
-    """The same leases by rank. A rank has a single incarnation at a time."""
+    """The same leases as above, by rank. A rank has a single incarnation at a time."""
     samples_done: int = 0
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
@@ -184,7 +184,7 @@ class SharedLedger(abc.ABC):
         self.closed = True
 
     def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
-        """Return leases that the holder does not know, because the reply that granted them was lost."""
+        """Return leases that the holder does not know, because the reply with these leases was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(self._grant(lease) for key, lease in mine.items() if key not in known)
 
@@ -194,7 +194,7 @@ class SharedLedger(abc.ABC):
         return lease if lease is not None and lease.holder == holder else None
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it earlier. Return False if that changes nothing."""
+        """Ask the holder of a lease to end it earlier. Return False if the request changes nothing."""
         lease = self.leases.get(LeaseKey(wish.shard, wish.first))
         if lease is None:
             return False
@@ -239,7 +239,9 @@ class AsyncLedger(SharedLedger):
     failures: Failures = field(default_factory=dict)
     """Read failures of unfinished shards."""
     asked_back: set[int] = field(default_factory=set)
-    """Ranks that were asked to shorten a lease. Such a rank gets no further lease until that lease ends."""
+    """Ranks that the master asked to shorten a lease. Such a rank gets no other lease until the shortened lease
+    ends.
+    """
 
     def __post_init__(self) -> None:
         self.todo = PendingQueue(self.card)
@@ -251,7 +253,7 @@ class AsyncLedger(SharedLedger):
         """Grant up to `most` leases of at most `size` samples each, about `budget` samples in total, and at least one
         lease.
 
-        A range that this rank failed to read waits until each of the `others` has tried it.
+        A range that this rank failed to read waits until each of the `others` has tried the range.
         """
         mine = self.held.setdefault(holder.rank, {})
 
@@ -323,7 +325,7 @@ class AsyncLedger(SharedLedger):
         return True
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Note that the holder cannot read from `failure.offset` on. The holder keeps the samples before it.
+        """Record that the holder cannot read from `failure.offset` on. The holder keeps the samples before that offset.
 
         Return False if the worker does not hold the lease.
         """
@@ -372,7 +374,7 @@ class AsyncLedger(SharedLedger):
 
     @property
     def tries(self) -> int:
-        """Number of read failures of ranges that are still to be read."""
+        """Number of read failures of ranges that are still unread."""
         return sum(len(tried) for of_shard in self.failures.values() for tried in of_shard.values())
 
     def totals(self) -> Totals:

@@ -1,9 +1,9 @@
-"""Pure. Lease the shards, or the offset ranges of a stream, to a bsp group: every rank gets the same leases in the same
+"""Pure. Lease the shards, or the offset ranges of a stream, to a bsp group: all ranks get the same leases in the same
 order.
 
 A rank cannot train another rank's part, so a lost rank returns no samples. The rank's next incarnation starts with the
 first unfinished shard, and learns its position in that shard from the other ranks. A checkpoint records the state of a
-pass after one step (`note`). The group rolls back to this step, or continues from it, as a whole.
+pass after one step (`note`). The whole group rolls back to this step, or continues from this step.
 """
 
 import copy
@@ -42,7 +42,7 @@ class BspStreamPlan:
     void: int = 0
     """Number of offsets without a record to train, in ranges that are no longer kept."""
     void_of: dict[int, int] = field(default_factory=dict)
-    """The same count by finished range. All ranks find the same number.
+    """Number of such offsets by finished range. All ranks report the same number.
 
     After a rollback to the middle of a range, offsets before that point are not counted again.
     """
@@ -66,7 +66,7 @@ class BspLedger:
     boundary: int | None = None
     """First shard that is not leased before the group is formed again."""
     first: int = 0
-    """Samples that were trained when the group resumed from a checkpoint, including a partial shard."""
+    """Samples that were trained when the group resumed from a checkpoint, including the samples of a partial shard."""
     stream: BspStreamPlan | None = None
 
     @property
@@ -75,11 +75,13 @@ class BspLedger:
 
     @property
     def over(self) -> bool:
-        """True if the pass ran to its end; False if the job was closed before the end."""
+        """True if the pass has reached its end; False if the job was closed before the end."""
         return self.total == self.numbers
 
     def close(self) -> None:
-        """Lease no new shard. Slower ranks still get begun shards, else the other ranks would wait forever."""
+        """Lease no new shard. Slower ranks still get shards that other ranks have begun; otherwise the other ranks
+        would wait forever.
+        """
         self.total = max(self.leased_to)
 
     def halt(self) -> None:
@@ -97,7 +99,7 @@ class BspLedger:
     def smallest(self) -> int:
         """Samples of the smallest batch, which limits the number of ranks.
 
-        The remainder of a shard joins the batch before it. Only a shard with less than a batch gives a smaller batch.
+        The remainder of a shard joins the previous batch. Only a shard with less than a batch gives a smaller batch.
         """
         card = self.card
         return min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
@@ -140,7 +142,7 @@ class BspLedger:
         if running != self.done_by[seat] or running >= self.leased_to[seat]:
             following = self.base + self.done_by[seat]
             raise errors.BadInput(
-                f"seat {seat} of the bsp group reports shard {report.shard} as done, but its next one is {following}"
+                f"seat {seat} of the bsp group reports shard {report.shard} as done, but its next shard is {following}"
             )
         self.done_by[seat] += 1
         return True
@@ -167,7 +169,7 @@ class BspLedger:
         return max(self.first, self._samples(min(self.done_by)))
 
     def note(self, shard: int, first: int) -> "BspLedger":
-        """Return the state of the pass after all samples before this sample of this shard are trained."""
+        """Return the state of the pass in which all samples before this sample of this shard are trained."""
         done = min(max(0, shard - self.base), self.numbers)
         trained = self._samples(done)
         if done < self.numbers and shard >= self.base:
@@ -198,7 +200,7 @@ class BspLedger:
 
 
 NUMBERS = 2**30  # shard numbers of a pass: ten ranges a second for three years
-KEPT = 4  # finished ranges that are kept behind the slowest rank, because a checkpoint may still refer to them
+KEPT = 4  # finished ranges that are kept behind the slowest rank, because a checkpoint may still refer to these ranges
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,14 +225,14 @@ class BspStreamLedger(BspLedger):
         """Plan no further range. Slower ranks still get ranges that another rank has begun."""
         self.total, self.stream.closed = max(self.leased_to), True
         for running in sorted(self.stream.stretches, reverse=True):
-            if running >= self.total:  # drop ranges that no rank has begun; another run plans them again
+            if running >= self.total:  # drop ranges that no rank has begun, because another run plans such ranges again
                 stretch = self.stream.stretches.pop(running)
                 self.stream.places[stretch.partition] = stretch.first
 
     # ---- the stream ----
 
     def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """Return the partitions that are not known yet, or whose end is new. Changes nothing."""
+        """Return the partitions that are new to the ledger, or that have a new end. Changes nothing."""
         if self.over:
             return ()
         starts, ends = self.stream.starts, self.stream.ends
@@ -255,7 +257,7 @@ class BspStreamLedger(BspLedger):
         return bool(news)
 
     def wants(self, seat: int | None) -> bool:
-        """Return True if the rank in this seat has leased all planned ranges, and more may follow."""
+        """Return True if the rank in this seat has leased all planned ranges, and the stream may continue."""
         there = seat is not None and seat < self.workers and self.leased_to[seat] == self.total
         return there and self.boundary is None and not self.stream.closed
 
@@ -281,7 +283,9 @@ class BspStreamLedger(BspLedger):
         return OffsetRange(partition, first, first + (full * batch or most)), False
 
     def plan(self, seat: int | None, stretch: OffsetRange) -> bool:
-        """Append a range. Return False if none is needed, or if it does not continue its partition."""
+        """Append a range. Return False if the ledger needs no such range, or if the range does not continue its
+        partition.
+        """
         place = self.stream.places.get(stretch.partition)
         if not self.wants(seat) or stretch.first != place or stretch.first >= stretch.end:
             return False
@@ -351,7 +355,7 @@ class BspStreamLedger(BspLedger):
         )
 
     def note(self, shard: int, first: int) -> BspLedger:
-        """Return the state of the pass after all offsets before this offset of this range are trained."""
+        """Return the state of the pass in which all offsets before this offset of this range are trained."""
         running, plan = (
             min(shard - self.base, self.total),
             replace(copy.deepcopy(self.stream), closed=False, void_of={}),
@@ -368,7 +372,7 @@ class BspStreamLedger(BspLedger):
         return replace(self._finished_part(running), first=plan.trained(plan.stretches.values()), stream=plan)
 
     def reopen(self) -> None:
-        """Forget the ends of partitions, because another run finds them again."""
+        """Forget the ends of partitions, because another run queries these ends again."""
         self.stream.ends.clear()
 
     def _void(self, running: int) -> int:

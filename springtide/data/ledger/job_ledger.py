@@ -1,8 +1,8 @@
 """Pure. Manage all passes of a job over its data: grant leases, apply reports, roll back to a checkpoint.
 
 Every changing method depends only on its arguments, and `changes` rises when a call changed more than a deadline. To
-rebuild the ledger, replay these calls on an empty ledger, or use `from_state`; then call `renew`. In a replay, a call
-that raised an error raises it again. A rollback (`restore`) begins a new *era*: reports on leases of an earlier era
+rebuild the ledger, replay these calls on an empty ledger, or use `from_state`; then call `renew`. A call that raised an
+error raises the same error in a replay. A rollback (`restore`) begins a new *era*: reports on leases of an earlier era
 change nothing.
 """
 
@@ -28,9 +28,9 @@ from springtide.domain.data.leases import (
 from springtide.domain.data.samples import DatasetCard, check_same
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
-MOST_GRANTS = 16  # most leases per call, so that replies stay small and no caller takes all data
-# a lease is revoked if its holder has not named it in a report or request for this many seconds: the reply that granted
-# it was lost
+MOST_GRANTS = 16  # most leases per call, so that replies stay small and no worker gets all data
+# a lease is revoked if no report or request of its holder names the lease for this many seconds, because the reply with
+# the lease was lost
 LEASE_S = 30.0
 HALVINGS = 2  # most halvings of a rank's lease size: full, half, quarter
 
@@ -61,9 +61,11 @@ class JobLedger(Passes):
     ) -> None:
         self.lease_s = lease_s
         self.saves = saves
-        """True if the job writes checkpoints. A pass then ends only after a complete checkpoint contains it."""
+        """True if the job writes checkpoints. A pass then ends only after a complete checkpoint contains the whole
+        pass.
+        """
         self.keeps = keeps
-        """Number of complete checkpoints that are kept. The job may roll back to the oldest."""
+        """Number of complete checkpoints that are kept. The job may roll back to the oldest of these checkpoints."""
         self.holders = HolderRegistry(workers, max_failures)
         self.group = GroupSeats()
         self.passes: list[PassLedger] = []
@@ -75,7 +77,7 @@ class JobLedger(Passes):
         self.era = 0
         """Number of rollbacks."""
         self.changes = 0
-        """Counter of changes beyond a deadline. A call that raises it belongs in the journal."""
+        """Counter of changes beyond a deadline. A call that raises this error must be journaled."""
 
     # ---- requests of workers ----
 
@@ -91,8 +93,8 @@ class JobLedger(Passes):
     ) -> tuple[Grant, ...] | NoLease:
         """Grant up to `most` leases of this card's pass, or return why there is none.
 
-        known: all leases that the holder knows. Other leases of this holder are granted again, so a worker can repeat a
-            request after a lost reply. Leases known from another era do not count.
+        `known`: all leases that the holder knows. Other leases of this holder are granted again, so that a worker can
+        repeat a request after a lost reply. Leases known from another era do not count.
         seen: the partitions of a stream.
         """
         if not self._speaks(holder):
@@ -186,7 +188,7 @@ class JobLedger(Passes):
         return planned
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Note that a holder cannot read part of its lease. Return False if it does not hold the lease."""
+        """Note that a holder cannot read part of its lease. Return False if the holder does not have the lease."""
         ledger = self.of_shard(failure.shard)
         if isinstance(ledger, BspLedger) or ledger is None or not ledger.fail(holder, failure):
             return False
@@ -211,7 +213,7 @@ class JobLedger(Passes):
         return tuple(key for ledger in self.shared() for key, lease in ledger.leases.items() if lease.deadline < at)
 
     def take_back(self, keys: Sequence[LeaseKey]) -> int:
-        """Revoke these leases, so that other workers get their untrained samples. Return how many were live."""
+        """Revoke these leases, so that other workers get their untrained samples. Return the number of live leases."""
         revoked = 0
         for key in keys:
             ledger = self.of_shard(key[0])
@@ -226,15 +228,17 @@ class JobLedger(Passes):
         self.changes += 1
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease, in the next reply, to end it earlier. Return False if that changes nothing."""
+        """Ask the holder of a lease, in the next reply, to end it earlier. Return False if the request changes
+        nothing.
+        """
         ledger = self.of_shard(wish.shard)
         wished = isinstance(ledger, AsyncLedger | StreamLedger) and ledger.wish(wish)
         self.changes += wished
         return wished
 
     def assign(self, owners: Sequence[tuple[int, int]]) -> int:
-        """Assign partitions, by shard, to ranks. Other ranks that hold these partitions give them back. Return how many
-        owners changed.
+        """Assign partitions, by shard, to ranks. Other ranks that hold these partitions give these partitions back.
+        Return the number of changed owners.
 
         A fenced rank that has not returned gets no partition, because it would never read it.
         """
@@ -271,7 +275,7 @@ class JobLedger(Passes):
 
     @property
     def largest_group(self) -> int | None:
-        """Largest number of ranks that can share every batch of every pass; None if no pass is bsp."""
+        """Maximum number of ranks that can share every batch of every pass; None if no pass is bsp."""
         return min((lockstep.smallest for lockstep in self.locksteps()), default=None)
 
     def close(self) -> None:
@@ -291,10 +295,10 @@ class JobLedger(Passes):
         return before - self.samples_done
 
     def keep(self, note: JobProgress, *, floors: bool = True) -> None:
-        """Record that the checkpoint with this progress is complete, so its samples never have to be trained again.
+        """Record that the checkpoint with this progress is complete, so no sample of this progress has to be trained
+        again.
 
-        floors: True if the job can no longer roll back to an older checkpoint of another kind, such as a copy in
-        storage.
+        floors: True if the job can no longer roll back to an older checkpoint elsewhere, such as a copy in storage.
         """
         done = {state.base for state in note.ledgers if AsyncLedger.from_state(state, self.holders.max_failures).over}
         done |= {state.base for state in note.flows if StreamLedger.from_state(state, self.holders.max_failures).over}
@@ -306,7 +310,8 @@ class JobLedger(Passes):
 
     def resume(self, note: JobProgress) -> None:
         """Continue another run from its checkpoint. Samples that are trained in the checkpoint stay trained, and all
-        others are pending."""
+        other samples become pending.
+        """
         self.passes = passes.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
         self.kept = {ledger.base for ledger in self.shared() if ledger.over}
         self.changes += 1
@@ -333,7 +338,7 @@ class JobLedger(Passes):
         return any(ledger.over and self._may_return(ledger) for ledger in self.shared())
 
     def is_cut_short(self, card: DatasetCard) -> bool:
-        """Return True if the job was closed before this whole pass was leased."""
+        """Return True if the job was closed before all of this pass was leased."""
         ledger = next((ledger for ledger in reversed(self.passes) if ledger.card == card), None)
         return self.closed and (ledger is None or not ledger.over)
 
@@ -351,7 +356,7 @@ class JobLedger(Passes):
         return not self.closed and any(ledger.wanted_by(rank) for ledger in self.flows())
 
     def news(self, card: DatasetCard, seen: Sequence[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """Return the partitions that are not known yet. Changes nothing."""
+        """Return the partitions that are new to the ledger. Changes nothing."""
         known = [
             ledger
             for ledger in self.passes
@@ -395,7 +400,9 @@ class JobLedger(Passes):
         return self.saves and not ledger.closed and ledger.base not in self.kept
 
     def _speaks(self, holder: LeaseHolder) -> bool:
-        """Return True unless the holder is fenced. The first call of a new incarnation fences the previous one."""
+        """Return True unless the holder is fenced. The first call of a new incarnation fences the previous
+        incarnation.
+        """
         rank, incarnation = holder
         living = self.holders.living.get(rank, -1)
         if incarnation <= self.holders.fenced.get(rank, -1) or incarnation < living:

@@ -32,7 +32,7 @@ class JobProgress:
 
     ledgers: tuple[AsyncLedgerState, ...] = ()
     locksteps: tuple[BspLedger, ...] = ()
-    """Passes of a bsp group, all at the same step."""
+    """Passes of a bsp group, all recorded at the same step."""
     flows: tuple[StreamLedgerState, ...] = ()
     """Passes over streams."""
 
@@ -125,7 +125,7 @@ class HolderRegistry:
     max_failures: int = 3
     """Number of read failures in a row after which a rank counts as unable to read."""
     living: dict[int, int] = field(default_factory=dict)
-    """Highest incarnation of each rank that has called."""
+    """Highest incarnation of each rank that has called the ledger."""
     fenced: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank whose calls are ignored."""
     halvings: dict[int, int] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class HolderRegistry:
 
     @property
     def here(self) -> set[int]:
-        """Ranks that can take work now."""
+        """Ranks that can currently take work."""
         return {rank for rank, incarnation in self.living.items() if incarnation > self.fenced.get(rank, -1)}
 
     def add_trained(self, rank: int, samples: int) -> None:
@@ -179,19 +179,19 @@ class GroupSeats:
     """True from the decision to change the group until the new group is formed."""
 
     def seat(self, rank: int) -> int | None:
-        """Return the seat of a rank; the rank itself before a group is formed; None if it is not in the group."""
+        """Return the seat of a rank; the rank itself before a group is formed; None if the rank is not in the group."""
         if not self.ranks:
             return rank
         return self.ranks.index(rank) if rank in self.ranks else None
 
 
 def passes_back_to(passes: Iterable[PassLedger], note: JobProgress) -> list[PassLedger]:
-    """Return all passes after a rollback, without leases. Passes that the checkpoint does not have start again.
+    """Return all passes after a rollback, without leases. Passes that are missing from the checkpoint start again.
 
     A sample stays trained only if it is trained in both the ledger and the checkpoint, so a rollback never moves a pass
-    forward. If two servers are restored from different checkpoints, the older one counts, in either order. A bsp group
-    returns exactly to the checkpoint's step, because all its slots come from that checkpoint. Partitions and cuts of a
-    stream stay known, because the same offsets must give the same batches again.
+    forward. If two servers are restored from different checkpoints, the older checkpoint counts, in either order. A bsp
+    group returns exactly to the checkpoint's step, because all its slots come from that checkpoint. Partitions and cuts
+    of a stream stay known, because the same offsets must give the same batches again.
     """
     noted, in_step = {state.base: state for state in note.ledgers}, {state.base: state for state in note.locksteps}
     flows = {state.base: state for state in note.flows}
@@ -225,14 +225,14 @@ def caught_up(note: JobProgress, passes: Iterable[PassLedger]) -> JobProgress:
         if isinstance(ledger, StreamLedger):
             flows[ledger.base] = stream_caught_up(flows.get(ledger.base), ledger)
         elif ledger.base not in noted:
-            break  # stop: another run opens passes in the same order, so no pass can be left out
+            break  # stop: another run opens passes in the same order, so it cannot leave out a pass
     return replace(note, flows=tuple(flows.values()))
 
 
 def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
     """Return the pass after a rollback. Without a record in the checkpoint, all samples are trained again.
 
-    Unreadable ranges stay given up only if the checkpoint has them too. A known end of the data stays known.
+    Unreadable ranges stay given up only if the checkpoint has given them up too. A known end of the data stays known.
     """
     then = (
         AsyncLedger(now.card, now.base, now.max_failures)
@@ -325,10 +325,11 @@ def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) 
 
 
 def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> StreamLedgerState:
-    """Return a checkpoint's record with all cuts and partitions that are known now.
+    """Return a checkpoint's record with all cuts and partitions that the ledger knows now.
 
-    Servers may copy slots after the record was taken. These slots may contain batches that were cut later, or batches
-    of new partitions. Another run must find the same batches. `note` is None if the pass was opened after the record.
+    Servers may copy slots after the record was taken. Slots of the checkpoint may contain batches that were cut later,
+    or batches of new partitions. Another run must find the same batches. `note` is None if the pass was opened after
+    the record.
     """
     if note is None:
         note = StreamLedgerState(
@@ -345,5 +346,5 @@ def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> Strea
 
 
 def _lost(poisoned: Sequence[Poisoned], back: StreamLedger) -> list[Poisoned]:
-    """Return the ranges that are no longer given up after a rollback."""
+    """Return the ranges that a rollback makes readable again, although the ledger had given them up."""
     return [given_up for given_up in poisoned if given_up not in back.poisoned]

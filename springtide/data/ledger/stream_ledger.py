@@ -1,9 +1,9 @@
 """Pure. Lease the partitions of a stream to workers: a partition is a shard without an end, leased as a whole.
 
-A lease ends when the master asks its holder to end it (`wish`): another rank gets what the holder has not begun. Every
-reader of the same offsets must find the same batches: full batches end at multiples of the batch size, and partial
-batches end at a `cut`, which the ledger records before the holder trains the batch. docs/design/stream-ledger.md has
-the reasons.
+A lease ends when the master asks its holder to end it (`wish`): another rank gets the offsets that the holder has not
+begun. Every reader of the same offsets must find the same batches: full batches end at multiples of the batch size, and
+partial batches end at a `cut`, which the ledger records before the holder trains the batch.
+docs/design/stream-ledger.md has the reasons.
 """
 
 import bisect
@@ -26,18 +26,20 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """A single partition. An offset is trained if it was leased before and is now neither leased nor pending."""
+    """A single partition. An offset is trained if the offset was leased before, and is now neither leased nor
+    pending.
+    """
 
     start: int
     """First offset of the job."""
     end: int = FAR
-    """Final end; None while it is unknown."""
+    """Final end; None while the end is unknown."""
     waiting: list[Span] = field(default_factory=list)
     """Spans that no worker holds: ascending, not adjacent."""
     cuts: list[int] = field(default_factory=list)
     """Ends of partial batches, ascending."""
     owner: int | None = None
-    """Rank that the partition is assigned to; None for any rank with room."""
+    """Rank to which the partition is assigned; None for any rank with room."""
     failed_at: int = -1
     """Last unreadable offset, and the number of tries."""
     tries: int = 0
@@ -67,7 +69,7 @@ class Partition:
         return self.cuts[bisect.bisect_right(self.cuts, first) : bisect.bisect_left(self.cuts, end)]
 
     def forget(self, below: int) -> bool:
-        """Drop cuts before an offset that no worker will read again. Return True if there were any."""
+        """Drop cuts before an offset that no worker will read again. Return True if cuts were dropped."""
         gone = bisect.bisect_right(self.cuts, below)
         del self.cuts[:gone]
         return gone > 0
@@ -116,7 +118,9 @@ class StreamLedgerState:
 
 @dataclass(slots=True)
 class StreamLedger(SharedLedger):
-    """Leases and progress of each partition. `samples_done` counts offsets, also those without a record to train."""
+    """Leases and progress of each partition. `samples_done` counts offsets, including offsets without a record to
+    train.
+    """
 
     partitions: dict[int, Partition] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
@@ -133,7 +137,7 @@ class StreamLedger(SharedLedger):
     # ---- requests of workers ----
 
     def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """Return the partitions that are not known yet. Changes nothing."""
+        """Return the partitions that are new to the ledger. Changes nothing."""
         if self.over:
             return ()
         return tuple(
@@ -195,7 +199,7 @@ class StreamLedger(SharedLedger):
         )
 
     def cut(self, holder: LeaseHolder, cut: BatchCut) -> bool | None:
-        """End a batch of the lease before `cut.at`. Return True if new; None if the worker lacks the lease."""
+        """End a batch of the lease before `cut.at`. Return True if new; None if the worker does not hold the lease."""
         lease = self.lease_of(holder, cut)
         if lease is None or not lease.offset < cut.at < lease.end:
             return None
@@ -226,7 +230,8 @@ class StreamLedger(SharedLedger):
         return ReportEffect(True, trained, freed)
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Note that the holder cannot read the batch at `failure.offset`. The holder keeps the offsets before it.
+        """Record that the holder cannot read the batch at `failure.offset`. The holder keeps the offsets before that
+        offset.
 
         After `max_failures` tries the ledger gives up only this batch, because later offsets may be readable. Return
         False if the worker does not hold the lease.
@@ -253,7 +258,7 @@ class StreamLedger(SharedLedger):
     # ---- decisions about workers ----
 
     def assign(self, number: int, rank: int | None) -> bool:
-        """Assign the partition, and ask other holders to end their lease soon. Return True if the owner is new."""
+        """Assign the partition, and ask its holder to end the lease soon. Return True if the owner is new."""
         partition = self.partitions.get(number)
         if partition is None or partition.owner == rank:
             return False
@@ -282,7 +287,9 @@ class StreamLedger(SharedLedger):
         return count
 
     def keep(self, note: StreamLedgerState, keeps: int) -> bool:
-        """Record a complete checkpoint, and drop cuts that the last `keeps` do not need. Return True on a change."""
+        """Record a complete checkpoint, and drop cuts that the last `keeps` checkpoints do not need. Return True on a
+        change.
+        """
         floors = floors_of(note)
         if self.floors and self.floors[-1] == floors:
             return False
@@ -300,14 +307,14 @@ class StreamLedger(SharedLedger):
 
     @property
     def over(self) -> bool:
-        """True if all partitions have ended, and nothing is left to train."""
+        """True if all partitions have ended, and every offset is trained."""
         if self.leases or self.waiting or not self.partitions:
             return False
         return all(partition.final for partition in self.partitions.values())
 
     @property
     def tries(self) -> int:
-        """Number of read failures of offsets that are still to be read."""
+        """Number of read failures of offsets that are still unread."""
         return sum(partition.tries for partition in self.partitions.values())
 
     def totals(self) -> Totals:
@@ -353,8 +360,9 @@ class StreamLedger(SharedLedger):
     # ---- internals ----
 
     def _end(self, number: int, partition: Partition, end: int) -> None:
-        """End a partition at `end`, or after its last trained offset if that is higher, and ask holders to stop
-        there."""
+        """End a partition at `end`, or after its last trained offset if that is higher, and ask the holder to stop
+        there.
+        """
         mine = [lease for lease in self.leases.values() if lease.running == number]
         tail = max([first for first, until in partition.waiting if until == FAR], default=partition.start)
         end = max(end, tail, *(lease.offset for lease in mine), partition.start)
@@ -368,7 +376,7 @@ class StreamLedger(SharedLedger):
                     self._drop(lease)
 
     def _forget(self, number: int) -> None:
-        """Drop cuts of a partition that lie before all untrained offsets."""
+        """Drop cuts of a partition before the first untrained offset."""
         spans = untrained_spans(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
         self.partitions[number].forget(min((first for first, _ in spans), default=0))
 

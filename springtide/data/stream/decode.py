@@ -1,8 +1,8 @@
 """Decode records into batches: fixed-width fields, JSON, or a user function of a list of bytes.
 
-In: bodies that data/stream/record_filter.py found intact. Out: tensors by name, or the result of the user function. An
-undecodable record becomes a dead letter, and the other records still form their batch. The decision depends on the
-records alone, so every reader of a batch leaves out the same records.
+In: record bodies that data/stream/record_filter.py found intact. Out: tensors by name, or the result of the user
+function. An undecodable record becomes a dead letter, and the other records still form their batch. The decision
+depends on the records alone, so every reader of a batch drops the same records.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 KINDS = ("i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "?")
 MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
-"""Errors that are mistakes in the code and not in a record. If a user function raises one of them, the job ends."""
+"""Errors that mean a mistake in the code, not in a record. If a user function raises such an error, the job ends."""
 
 
 class ParsedRecords(NamedTuple):
@@ -32,7 +32,7 @@ class ParsedRecords(NamedTuple):
     """Records that cannot be decoded."""
     event_at: Floats | None
     batch: Callable[[Mask], Any]
-    """Makes a batch of the selected good records. Raises `UndecodableRecords` if some of them are bad after all."""
+    """Makes a batch of the selected good records. Raises `UndecodableRecords` if some records are bad."""
 
 
 class Decoder(Protocol):
@@ -145,7 +145,7 @@ class Json:
 
 
 class FunctionDecoder:
-    """Decoder that wraps a user function of a list of bytes. If it raises, each record is tried alone."""
+    """Decoder that wraps a user function of a list of bytes. If the function raises, each record is tried alone."""
 
     def __init__(self, function: Callable[[list[bytes]], Any]) -> None:
         self.function = function

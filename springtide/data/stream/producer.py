@@ -59,8 +59,8 @@ class TrafficTrace:
 class TracePace:
     """The shape of a trace at `speedup` times its speed, scaled to `peak` records per second at its maximum.
 
-    Without `peak`, the rate stays as in the trace, so a day that is replayed in five minutes has only five minutes'
-    worth of records.
+    Without `peak`, the rate is that of the trace, so a day replayed in five minutes has only five minutes' worth of
+    records.
     """
 
     def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:
@@ -151,7 +151,9 @@ class RecordSource(Protocol):
 
 
 class CounterRecords:
-    """Records with their number, and the number modulo `keys`, so that a reader can count keys exactly."""
+    """Source of records that contain their number, and the number modulo `keys`, so that a reader can count keys
+    exactly.
+    """
 
     def __init__(self, keys: int = 1000) -> None:
         if keys < 0:
@@ -214,7 +216,7 @@ def check(skew: float) -> None:
 
 
 def shares(partitions: int, skew: float = 1.0) -> Floats:
-    """Return the share of each partition: the first has `skew` times the share of each other."""
+    """Return the share of each partition: the first has `skew` times the share of every other partition."""
     check(skew)
     weights = np.ones(partitions)
     weights[0] = skew
@@ -222,7 +224,9 @@ def shares(partitions: int, skew: float = 1.0) -> Floats:
 
 
 def deal(count: int, sent: Ints, share: Floats) -> Ints:
-    """Split `count` records over partitions that got `sent` so far. Partitions furthest behind their share get more."""
+    """Split `count` records over partitions that got `sent` so far. Partitions that lag furthest behind their share get
+    more records.
+    """
     lack = np.maximum((int(sent.sum()) + count) * share - sent, 0.0)
     total = float(lack.sum())
     whole = np.floor(lack * (count / total)) if total > 0 else np.zeros(len(share))
@@ -333,7 +337,7 @@ class _Production:
 
     def _send(self, count: int) -> int:
         """Make and append the next records; return their number."""
-        if len(self._sent) != self._stream.partitions():  # the stream has grown
+        if len(self._sent) != self._stream.partitions():  # the number of partitions has grown
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
             self._share = shares(len(self._sent), self._order.skew)
         made = self._maker.take(self._order.first + self._done.records, count)

@@ -2,7 +2,7 @@
 
 In: raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a letter for each removed
 record, in a folder or a stream. A record is late if it was appended long after its event time. Both times are in the
-record, and no clock is read, so every reader of a batch removes the same records.
+record, and no code reads a clock, so every reader of a batch removes the same records.
 """
 
 import os
@@ -37,7 +37,7 @@ class FilterRules:
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A record that is not trained. Its JSON object is a line of the dead letters."""
+    """A record that workers do not train. The JSON object of a record is a line of the dead letters."""
 
     partition: int
     offset: int
@@ -55,13 +55,13 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatch:
-    """The trainable records of a batch, and a dead letter for each other record."""
+    """The trainable records of a batch, and a dead letter for each untrainable record."""
 
     batch: Any
     """The batch; None if no record can be trained."""
     records: int
     event_at: Floats
-    """Event times of these records; the append time if a record has no event time."""
+    """Event times of these records, or append times of records without an event time."""
     letters: list[DeadLetter]
 
 
@@ -114,7 +114,7 @@ def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None,
 
 
 def _event_times(sealed: Floats, own: Floats, places: Ints | None) -> Floats:
-    """Return the event time from the envelope, else from the record."""
+    """Return the event time from the envelope, or from the record."""
     if places is None:
         return np.where(np.isnan(sealed), own, sealed)
     event_at = sealed.copy()
@@ -153,7 +153,7 @@ MOST_BYTES = 256 * 2**20
 
 
 class DeadLetters:
-    """Destination of dead letters. If it fails or is full, letters are lost, but the job continues."""
+    """Destination of dead letters. If the destination fails or is full, letters are lost, but the job continues."""
 
     def __init__(self, where: str | None, *, most_bytes: int = MOST_BYTES) -> None:
         """Open a folder or the URL of a stream; None only counts. Raise UserError for an invalid destination."""

@@ -54,7 +54,9 @@ class Records:
         return int(self.sizes.sum())
 
     def structs(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """Return the records as values of a structured type of this size, without a copy; None if the sizes differ."""
+        """Return the records as values of a structured type of this size, without a copy; None if a record has a
+        different size.
+        """
         grid = self._grid()
         if grid is None or grid[2] != dtype.itemsize:
             return None
@@ -70,7 +72,7 @@ class Records:
         return [bytes(whole[a:b]) for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
 
     def joined(self) -> Bytes:
-        """Return the bytes of all records, joined; a view if they are stored that way."""
+        """Return the bytes of all records, joined; a view if they are stored contiguously."""
         if not len(self):
             return np.empty(0, np.uint8)
         if bool((self.starts[1:] == self.ends[:-1]).all()):
@@ -116,13 +118,13 @@ def concat(pieces: Sequence[Records]) -> Records:
 
 
 def from_bytes(data: Buffer) -> Records:
-    """Decode the result of `to_bytes`, over the same memory. Raise BadInput for anything else."""
+    """Decode the result of `to_bytes`, over the same memory. Raise BadInput for invalid bytes."""
     view = view_of(data)
     if len(view) < HEADER.size:
         raise _bad(f"{len(view)} bytes are fewer than the {HEADER.size} bytes of a header")
     magic, version, count, payload_bytes = HEADER.unpack_from(view)
     if magic != MAGIC or version != VERSION:
-        raise _bad(f"they begin with {bytes(magic)!r} version {version}, not {MAGIC!r} version {VERSION}")
+        raise _bad(f"the bytes begin with {bytes(magic)!r} version {version}, not {MAGIC!r} version {VERSION}")
     if count < 0 or payload_bytes < 0 or len(view) != HEADER.size + 24 * count + payload_bytes:
         raise _bad(f"{count} records of {payload_bytes} bytes do not fit the {len(view)} received bytes")
     columns = np.frombuffer(view, "<i8", 3 * count, HEADER.size).reshape(3, count).astype(np.int64)

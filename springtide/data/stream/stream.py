@@ -1,7 +1,8 @@
 """Interface of every stream, `open_stream(url)`, and `springtide.stream(url, ...)`: a stream as a job's data set.
 
-Kinds: log/stream.py (a folder: log:///path) and kafka/stream.py (a broker). Each is imported when a URL needs it. The
-reader decides its position: no stream stores a consumer's position. Next: worker/online/ reads, producer.py appends.
+Kinds: log/stream.py (a folder: log:///path) and kafka/stream.py (a broker). Each module is imported when a URL needs
+it. The reader decides its position: no stream stores a consumer's position. Next: worker/online/ reads, producer.py
+appends.
 """
 
 import importlib
@@ -32,21 +33,23 @@ class Chunk:
     records: Records
     """Records of the chunk. Missing offsets are gaps, which never get a record."""
     expired: int = 0
-    """Number of gaps that retention deleted. Other gaps never were records: compaction, transactions."""
+    """Number of gaps that retention deleted. Other gaps never were records: they come from compaction and
+    transactions.
+    """
 
 
 class StreamReader(Protocol):
     """A reader of some partitions. For a single thread."""
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets. A partition that is already at its offset continues."""
+        """Read these partitions from these offsets. A partition that is already at its offset continues unchanged."""
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """Return the available records, about `most`, from partitions in turn; wait only while there are none.
+        """Return the available records, about `most`, from partitions in turn; wait only if there are none.
 
-        Payloads may lie in mapped files, and stay valid while they are referenced. An empty list after `timeout_s` does
-        not mean the end of the stream. An unavailable stream (a restarting broker) gives nothing. If a stream is
-        unavailable for long, `poll` raises TemporaryError.
+        Payloads may lie in mapped files, and stay valid as long as they are referenced. An empty list after `timeout_s`
+        does not mean the end of the stream. An unavailable stream (such as a restarting broker) returns no records. If
+        a stream is unavailable for long, `poll` raises TemporaryError.
         """
 
     def ends(self) -> Mapping[int, int]:
@@ -101,7 +104,7 @@ KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.s
 
 
 def open_stream(url: str) -> Stream:
-    """Open the stream at this URL. Raise UserError if there is none."""
+    """Open the stream at this URL. Raise UserError if the stream does not exist."""
     scheme = urlsplit(url).scheme
     if not scheme or "://" not in url:
         raise errors.BadInput(
@@ -159,12 +162,12 @@ def stream(
     decode: makes a batch of records: `Fixed` or `Json` of springtide.data.stream.decode, or a function of a list of
         bytes. None: the batch is the list of bytes.
     start: first record of a partition that the job has not begun: "earliest", "latest", or seconds since 1970.
-    until: "now" ends the job at the records that exist when it starts. None ends it at the stream's final end, if any.
+    until: "now": the job ends with the records that exist at its start. None: it ends at the stream's final end.
     linger_s: longest time in seconds that a record waits for its batch to fill.
     max_record_bytes: larger records become dead letters.
     max_lateness_s: records appended more than this many seconds after their event time become dead letters. Records
         that `decode` cannot read also become dead letters.
-    dead_letters: destination of dead letters: a folder, or the URL of a stream. None: they are only counted.
+    dead_letters: destination of dead letters: a folder, or the URL of a stream. None: dead letters are only counted.
     shuffle: how workers share the batches of busy partitions: "none", "basic" or "advanced".
     queue: lower and upper bound of a worker's queue, in batches, before it gives batches to peers. None: automatic.
     """

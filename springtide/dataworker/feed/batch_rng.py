@@ -1,7 +1,8 @@
 """Seed the global random generators by batch name, so that augmentations of a batch are always the same.
 
 In: a seed and a batch name. Out: inside a `with` block, the CPU generators of torch, NumPy and Python start from this
-seed, and are restored afterwards. A batch is the same, no matter which process makes it, or how often.
+seed, and are restored afterwards. The content of a batch does not depend on the process that makes it, or on the number
+of tries.
 """
 
 import ctypes
@@ -36,7 +37,7 @@ def seeded(seed: int, name: Sequence[int] | None) -> Iterator[None]:
 
 
 class Strand:
-    """A separate sequence of random numbers, which continues at each entry where it stopped."""
+    """A separate sequence of random numbers. Each entry into the context continues the sequence."""
 
     def __init__(self, seed: int, name: Sequence[int]) -> None:
         before = _states()
@@ -107,7 +108,7 @@ class _NumPy:
         memory = _memory()
         if memory is None or self._known is None or self._known[1] is not state or _raw() != seeded:
             np_random.set_state(state)
-        else:  # the memory shows that no number was drawn since seeding
+        else:  # unchanged memory means that no number was drawn since seeding
             ctypes.memmove(memory[0], self._known[0], memory[1])
 
 

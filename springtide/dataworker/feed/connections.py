@@ -111,7 +111,7 @@ class WantedBatch(NamedTuple):
 
 
 class StepAnswer(NamedTuple):
-    """The result of a step: a batch, or an error. With neither, the trainer must make the batch itself."""
+    """The result of a step: a batch, or an error. Without batch and error, the trainer must make the batch itself."""
 
     tree: Any = None
     made: bool = False
@@ -127,7 +127,7 @@ class _Link:
     wake: int
     outbox: deque[FeedMessage] = field(default_factory=deque)
     channel: BatchChannel | None = None
-    """The open channel; None if not connected."""
+    """The open channel; None if there is no connection."""
     stopped: bool = False
     """True if the trainer no longer needs this data worker."""
     thread: threading.Thread | None = None
@@ -164,7 +164,7 @@ class WorkerConnections:
         self._closed = False
 
     def attach(self, worker: str, address: str) -> None:
-        """Connect to this data worker as soon as it can be reached. Existing connections stay."""
+        """Connect to this data worker as soon as it is reachable. Existing connections stay."""
         with self._lock:
             known = self._links.get(worker)
             if self._closed or (known is not None and known.address == address):

@@ -1,7 +1,7 @@
 """Pure. Assign steps to data workers ahead of time; reassign late steps, and count each step once.
 
 In: connections.py reports workers, wanted steps and answers, each with the time. Out: orders for workers. A step is a
-numbered mini-batch of a trainer. Any number of workers may make it, and the first answer settles it. The step of a lost
+numbered mini-batch of a trainer. Any number of workers may make a step; the first answer counts. The step of a lost
 worker goes to another worker. An idle worker takes over a step that it can finish earlier than the current worker.
 """
 
@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-AHEAD = 3  # steps assigned to a worker: one that it makes, one to begin while the first is sent, and one in transit
+AHEAD = (
+    3  # steps assigned to a worker: the current step, a step to begin while the first is sent, and a step in transit
+)
 TRIES = 2  # most tries of a step that raises, by different workers if possible
 DEATHS = 5  # a step fails after this many workers have died while making it
 HOLDERS = 3  # most workers that make the same step at a time
 # an idle worker takes over a step only if it is this many times faster, because the repetition costs CPU time
 HASTE = 1.5
-# and if it finishes at least this many seconds earlier: a busy machine sometimes delays a process that long
+# and only if it finishes at least this many seconds earlier, because a busy machine may delay a process for that long
 GRACE_S = 0.05
 PATIENCE_S = 10.0  # a step is overdue after this many seconds plus five times its usual duration
 GUESS_S = 1.0  # assumed duration of a step before the first measurement
@@ -182,7 +184,7 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def remove_step(self, step: int, *, at: float) -> list[DispatchOrder]:
-        """Remove a step that the trainer has, or no longer wants."""
+        """Remove a step that the trainer has received or no longer wants."""
         orders = self._settle(step, StepFate.MADE)
         del self.steps[step]
         return [*orders, *self._hand_out(at)]
@@ -213,7 +215,7 @@ class Dispatch:
         return self._released(worker)
 
     def _settle(self, step: int, fate: StepFate) -> list[DispatchOrder]:
-        """Settle a step, and order its holders to drop it. Each holder still answers."""
+        """Settle a step, and order its holders to drop it. Each holder still sends an answer."""
         state = self.steps[step]
         if state.fate is not StepFate.WAITING:
             return []
@@ -261,7 +263,7 @@ class Dispatch:
         """Return the worker for the next step. A worker that failed this step is chosen only if no other worker is
         left.
 
-        A slow worker gets a second step only if it finishes that step before a fast, fully loaded worker would.
+        A slow worker gets a second step only if it would finish that step before a fully loaded fast worker.
         """
         workers = {name: worker for name, worker in self.workers.items() if not worker.leaving}
         if not tried.issuperset(workers):
@@ -318,7 +320,7 @@ class Dispatch:
 def fitting_room(asked: int, *, workers: int, most_bytes: int, batch_bytes: int | None) -> int:
     """Return how many batches a trainer may want ahead: enough to keep all workers busy, within the memory limit.
 
-    The result is at least 1. Before the size of a batch is known, it is at most 2.
+    The result is at least 1. Until the size of a batch is known, the number is at most 2.
     """
     if batch_bytes is None:
         return min(asked, 2)

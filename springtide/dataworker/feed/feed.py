@@ -44,8 +44,8 @@ class BatchFeed:
 
         certificates: a folder (`rpc.transport.tls`), if the job uses TLS.
         asks: leaf numbers to request for a batch. The first stage gets these numbers as `run.keeping(indices, asks)`.
-        draws: whether making a batch draws random numbers. If not, the feed leaves the global generators alone, because
-        the loop may draw from them in another thread.
+        draws: whether making a batch draws random numbers. If False, the feed does not touch the global generators,
+        because the loop may draw from them in another thread.
         """
         if room < 1 or most_bytes < 1:
             raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: expected 1 or more of each")
@@ -58,7 +58,7 @@ class BatchFeed:
         self._closing = weakref.finalize(self, self._pool.close)
 
     def attach(self, worker: str, address: str) -> None:
-        """Use this data worker too, as soon as it can be reached. After a lost connection the feed reconnects."""
+        """Also use this data worker, as soon as it is reachable. After a lost connection the feed reconnects."""
         self._pool.attach(worker, address)
 
     def detach(self, worker: str) -> None:

@@ -1,8 +1,9 @@
 """Data worker: makes the mini-batches that trainers request, one at a time, each trainer in turn.
 
 In: a `Pipeline`, and the stage that runs here. Out: batches, each under its requested name. A data worker keeps no
-state: a repeated request gives the same batch, on any data worker. A middle stage requests its input from the previous
-stage, like a trainer (connections.py). If no data worker runs the previous stage, it runs the earlier stages itself.
+state, so a repeated request gives the same batch on any data worker. A middle stage requests its input from the
+previous stage, like a trainer (connections.py). If no data worker runs the previous stage, this data worker also runs
+the earlier stages.
 """
 
 import logging
@@ -56,7 +57,7 @@ class PipelineStage:
 
     name: str
     run: Callable[[Any], Any]
-    """Function of this stage. The first stage takes an int64 array of sample indices; each later stage takes the
+    """Function that this stage runs. The first stage takes an int64 array of sample indices; each later stage takes the
     previous result.
 
     The result is a tree: tuples, lists, dicts, named tuples and dataclasses of tensors, arrays, numbers and strings.
@@ -95,7 +96,7 @@ class _Trainer:
     channel: BatchChannel
     requests: deque[_Request] = field(default_factory=deque)
     outbox: deque[tuple[FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
-    """Batches for a trainer on another host. A thread sends them while the next batch is made."""
+    """Batches for a trainer on another host. A thread sends these batches while the next batch is made."""
     making: _Request | None = None
     told_leaving: bool = False
     gone: bool = False
@@ -318,7 +319,7 @@ class DataWorker:
         self.done.set()
 
     def _next(self) -> tuple[_Trainer, _Request] | None:
-        """Wait for the next request, with trainers in turn. None: no more requests will come."""
+        """Wait for the next request, with trainers in turn. None means that no more requests will come."""
         with self._changed:
             while not self._closed:
                 for trainer in self._trainers:
@@ -340,7 +341,9 @@ class DataWorker:
             return None
 
     def _ready(self, trainer: _Trainer) -> _Request | None:
-        """Return the first request that can be answered. A trainer that does not fetch its batches gets no more."""
+        """Return the first request that can be answered. A trainer that does not fetch its batches gets no further
+        batches.
+        """
         if len(trainer.outbox) >= MOST_UNSENT:
             return None
         for request in trainer.requests:

@@ -55,7 +55,7 @@ class BatchMaker:
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin()
-        # the user's data set may raise anything; `_salvaged` tries again and reports
+        # the user's data set may raise anything; `_salvaged` repeats the call and reports the error
         with contextlib.suppress(Exception):
             return CollatedBatch(self._whole(indices), [], [], "")[:]
         return self._salvaged(indices)[:]  # after the `with`, so that its errors do not chain to the first error

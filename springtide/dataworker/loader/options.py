@@ -18,8 +18,8 @@ FORMAT = 1
 
 
 def kind_of(order: "BatchOrder | None") -> dict[str, Any]:
-    """Return the kind of a loader, which says what a position means: loaders of equal kind have the same order. `order`
-    is None for an IterableDataset.
+    """Return the kind of a loader. Loaders of the same kind have the same order, so a position of one is valid for the
+    other. `order` is None for an IterableDataset.
 
     `unit` is the unit of `LoaderPosition.done`: samples of an indexable data set, or batches of a user's sampler or a
     stream.

@@ -148,7 +148,7 @@ class WorkerPool:
     def _here(self, indices: Indices) -> Any:
         """Make a batch that no data worker can make now.
 
-        A batch that was pending when a data worker died may have killed it. Such a batch waits for the next data
+        A batch that was pending when a data worker died may be the cause. Such a batch waits for the next data
         worker, to protect this process.
         """
         assert self._running is not None
@@ -246,7 +246,7 @@ class Autosize:
         self._workers = 0
 
     def propose(self, at: float, state: FeedState) -> FeedTarget | None:
-        """Record the current queue. Return None if there is nothing to decide yet."""
+        """Record the current queue. Return None if no decision is due yet."""
         if self._cores < 2:
             return None
         if self._decided_at is None:

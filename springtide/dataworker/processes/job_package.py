@@ -91,7 +91,7 @@ def load(folder: Path, *, secret: bytes) -> Pipeline:
 def unsendable(held: Any) -> str:
     """Return why an object cannot be pickled; empty if it can.
 
-    The check does not unpickle the object, because cloudpickle would then redefine methods of the script's own classes.
+    The check does not unpickle the object: cloudpickle would then redefine methods of the script's own classes.
     """
     try:
         cloudpickle.dumps(held)

@@ -1,7 +1,7 @@
 """Start a loader's data workers as forks of a process that has loaded torch and the package once.
 
 In: a package (job_package.py) that a loader has written. Out: `WorkerForker.start` returns a `LocalWorker`. `main` is
-the fork server's side (`springtide.fork_server`). The server ends with the loader's process, also while it loads the
+the fork server's side (`springtide.fork_server`). The server ends with the loader's process, even while it loads the
 package, and then removes the package. Next: supervisor.py starts and watches data workers.
 """
 
@@ -133,7 +133,7 @@ class _ForkServerProcess:
                 env=config.child_environment({}, {"OMP_NUM_THREADS": "1"}),
                 start_new_session=True,  # in a new session, so that Ctrl-C reaches only the trainer
             )
-        with contextlib.suppress(OSError):  # the next request reports a server that is gone
+        with contextlib.suppress(OSError):  # the next request reports that the server is gone
             self._sock.sendall(msgspec.msgpack.encode(setup))
 
     def fork(self, number: int, timeout_s: float) -> ForkedProcess:

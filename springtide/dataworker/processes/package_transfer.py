@@ -51,7 +51,7 @@ def check_size(files: tuple[tuple[str, int], ...]) -> None:
 def send(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
     """Send the package to the master, unless the master has it.
 
-    A replaced master does not know that the transfer has begun, and refuses the files. `send` then starts again.
+    A new master does not know the transfer, and refuses the files. `send` then starts again.
     """
     files = tuple((name, (folder / name).stat().st_size) for name in IN_ORDER)
     for left in reversed(range(TRIES)):
@@ -124,4 +124,4 @@ def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
             copies.take(part)
             offset, last = offset + len(part.content), part.last
     if sealed_in(folder) != sealed:
-        raise errors.BadInput("the master sent another package than it announced")
+        raise errors.BadInput("the master sent a different package than it announced")

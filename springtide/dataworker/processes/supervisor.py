@@ -21,8 +21,7 @@ from springtide.dataworker.processes.local_processes import LocalWorker
 
 log = logging.getLogger(__name__)
 
-# most data workers that may be killed in a row, each the replacement of the previous one, without a batch made in
-# between.
+# most data workers in a row that may be killed without a batch in between, each the replacement of the previous one.
 HOPELESS = 12
 # The limit is higher than the deaths by a single poison batch: dispatch.DEATHS, then worker_pool.DEADLY further tries.
 UNFIT = 2  # the same limit for data workers that exit by themselves, because the next would fail in the same way
@@ -33,9 +32,9 @@ READY_WITHIN_S = 300.0
 class WorkerAction(NamedTuple):
     """An action on the process of a data worker.
 
-    start: start it. attach: take batches from its address. drain: send the data worker no more requests; the process
-    ends after its pending batches are fetched. kill: the data worker does not serve yet and is no longer needed.
-    detach: the data worker is lost, and its pending batches go to other data workers.
+    start: start the process. attach: take batches from its address. drain: send the data worker no more requests; the
+    process ends after its pending batches are fetched. kill: the data worker does not serve yet and is no longer
+    needed. detach: the data worker is lost, and its pending batches go to other data workers.
     """
 
     what: Literal["start", "attach", "drain", "kill", "detach"]
@@ -80,7 +79,7 @@ class WorkerRoster:
 
     @property
     def staying(self) -> list[int]:
-        """Data workers that start or serve, and are not asked to leave."""
+        """Data workers that start or serve, except those asked to leave."""
         return [number for number, member in self.members.items() if member.phase is not WorkerPhase.LEAVING]
 
     def resized(self, wanted: int, *, made: int) -> list[WorkerAction]:
@@ -90,7 +89,7 @@ class WorkerRoster:
             return []
         actions: list[WorkerAction] = []
         surplus = len(self.staying) - wanted
-        # Data workers that are still starting leave first, then the newest that serve.
+        # Data workers that are still starting leave first, then the newest serving data workers.
         order = sorted(self.staying, key=lambda number: (self.members[number].phase is WorkerPhase.SERVING, -number))
         for number in order[: max(0, surplus)]:
             starting = self.members[number].phase is WorkerPhase.STARTING
@@ -108,7 +107,7 @@ class WorkerRoster:
         return [WorkerAction("attach", number, address)]
 
     def ended(self, number: int, how: str, *, killed: bool, made: int) -> list[WorkerAction]:
-        """Note the end of a process: `how` describes it, and `killed` says whether a signal ended it."""
+        """Note the end of a process: `how` describes the end, and `killed` says whether a signal was the cause."""
         member = self.members.pop(number, None)
         if member is None:
             return []
@@ -232,7 +231,7 @@ class WorkerSupervisor:
                 "data worker %d ended (%s); %s",
                 number,
                 how,
-                "a new one is started" if replaced else "it is not replaced",
+                "starting another data worker" if replaced else "it is not replaced",
             )
         return actions
 

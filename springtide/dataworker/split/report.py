@@ -16,7 +16,7 @@ class OperationGroup:
     """Operations of a single line of the user's program."""
 
     line: str
-    """Position of the line, such as "model.py:12"; empty if torch does not tell."""
+    """Position of the line, such as "model.py:12"; empty if torch does not report the line."""
     text: str
     operations: tuple[str, ...]
     why: str = ""
@@ -40,7 +40,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All facts about a split, or the reason why there is none."""
+    """All facts about a split, or the reason why there is no split."""
 
     moved: tuple[OperationGroup, ...] = ()
     stayed: tuple[OperationGroup, ...] = ()
@@ -52,13 +52,13 @@ class Explanation:
     raw_bytes: int = 0
     """Bytes of the model's inputs for a batch, which would travel without a split."""
     cut_bytes: int = 0
-    """Bytes that travel with the split: values for the trainer, and inputs that the trainer still reads."""
+    """Bytes that data workers send with the split: values for the trainer, and inputs that the trainer still reads."""
     moved_s: float = 0.0
     """Measured seconds of moved work for a batch, in this process."""
     forward_s: float = 0.0
     """Measured seconds of a whole forward, in this process."""
     constants: tuple[str, ...] = ()
-    """Tensors that travel once, together with the stages."""
+    """Tensors that are sent once, together with the stages."""
     recorded: int = 0
     """Number of forwards of the training loop that were recorded."""
     compared: int = 0
@@ -97,7 +97,7 @@ class Explanation:
             )
             lines += [f"Stage {number}: {stage}" for number, stage in enumerate(self.stages)]
             if self.constants:
-                lines += _wrap(f"Constants that travel once: {', '.join(self.constants)}")
+                lines += _wrap(f"Constants that are sent once: {', '.join(self.constants)}")
         if self.recorded:
             lines += _wrap(f"Recorded: {self.recorded} forwards of the training loop")
         if self.moved:
@@ -106,7 +106,10 @@ class Explanation:
                 "no value with a gradient moves"
             )
         if self.guards:
-            lines += ["", *_wrap("Guards, checked for every batch. If one breaks, the trainer runs the calls itself:")]
+            lines += [
+                "",
+                *_wrap("Guards, checked for every batch. If a guard fails, the trainer runs the calls itself:"),
+            ]
             lines += _guards(self.guards)
         return "\n".join(lines) + "\n"
 
@@ -159,7 +162,7 @@ class ScriptReport:
     error: str = ""
     """Reason why there is no report; empty if there is one."""
     blame: str = ""
-    """"script": the script raised. "usage": it is not a training script."""
+    """"script": the script raised. "usage": the file is not a training script."""
     trace: str = ""
     why: str = ""
     """Reason why no part of forward() moves; empty if a part moves."""
@@ -170,9 +173,9 @@ class ScriptReport:
     found_s: float = 0.0
     """Seconds that the loop paused, once, for this analysis."""
     left: tuple[str, ...] = ()
-    """Batch leaves that do not travel."""
+    """Batch leaves that data workers do not send."""
     touched: tuple[str, ...] = ()
-    """Batch leaves that travel because the training loop reads them."""
+    """Batch leaves that data workers send because the training loop reads them."""
     text: str = ""
     """The explanation of the split as text."""
     split: dict[str, Any] | None = None

@@ -47,7 +47,7 @@ ALWAYS = (
     ),
     Guard(
         what="training mode, autocast, default dtype, number of threads, torch modes",
-        breaks="a value that differs from the one at the split",
+        breaks="a value that differs from its value at the split",
     ),
     Guard(
         what="all other Python state that forward() reads",
@@ -61,8 +61,8 @@ class Split:
     """A forward in two parts."""
 
     stages: tuple[PipelineStage, ...]
-    """Programs for data workers. The first takes the list of input leaves. Each later program takes the list of the
-    program before it. The last list goes to the trainer. A program returns None if the batch differs from the
+    """Programs for data workers. The first program takes the list of input leaves. Each later program takes the list of
+    the previous program. The last list goes to the trainer. A program returns None if the batch differs from the
     recording; the trainer then runs the model's own forward.
     """
     answering: CallReplay
@@ -73,7 +73,7 @@ class Split:
     digest: str
     """Digest that is equal on all workers with the same program and cut."""
     threads: int = 0
-    """Required number of torch threads; 0 for any number."""
+    """Required number of torch threads; 0 means any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,9 @@ class _Cut:
         return tuple(made)
 
     def differs(self, stages: Sequence[PipelineStage]) -> str:
-        """Run the moved part alone, and return how it differs from forward's results; empty if all bits are equal."""
+        """Run the moved part alone, and return the difference to the results of forward(); empty if all bits are
+        equal.
+        """
         log = self.logs[-1]
         made: Any = list(log.leaves)
         for stage in stages:

@@ -1,7 +1,7 @@
 """Connection between a data worker and a trainer: small messages in both directions, with batches.
 
-In: a peer that handshake.py has authenticated. Within a host a batch goes through shared memory (shared_memory.py),
-else through the socket. A peer counts as local if it connected through the listener's Unix socket. A message:
+In: a peer that handshake.py has authenticated. A batch goes through shared memory within a host (shared_memory.py), and
+otherwise through the socket. A peer counts as local if it connected through the listener's Unix socket. A message:
     head: magic, version, kind, flags, bytes of fields, header and payload, segment │ fields │ header │ payload
 """
 
@@ -39,7 +39,7 @@ SHARED_BYTES = 1 << 30
 ASK_AFTER_S = 10  # keepalive: probe a peer's host after this long without traffic
 DEAD_AFTER_MS = 30_000
 
-AWAIT_FROM = 1 << 16  # a payload of this size takes long enough to arrive that its views can be made meanwhile
+AWAIT_FROM = 1 << 16  # a payload of this size arrives so slowly that its views can be made meanwhile
 AWAIT_TO = 1 << 26  # memory for a larger payload is not allocated before the payload arrives
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_after_fork)
 class SecureSocket:
     """TLS socket with the interface of a plain socket; raises `Rejected` if the peer is not accepted.
 
-    The native core implements it, so that one thread may send while another receives.
+    The native core implements the socket, so that one thread may send while another receives.
     """
 
     def __init__(self, sock: socket.socket, certificates: str, *, listens: bool) -> None:
@@ -86,7 +86,7 @@ class SecureSocket:
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
         """Fill the buffer; return 0 if the peer has closed."""
-        del size, flags  # both are ignored: the call always waits until the buffer is full
+        del size, flags  # the arguments are ignored: the call always waits until the buffer is full
         error = self._tls.receive(buffer)
         if error > 0:
             raise OSError(error, os.strerror(error))
@@ -234,7 +234,7 @@ class BatchChannel:
     def await_like(self, types: Mapping[str, type] | None) -> None:
         """Allocate memory and views for another batch like the last, so that it is received in a single read.
 
-        Call this before waiting for a batch; `recv` does any remaining work.
+        Must be called before a wait for a batch; `recv` does any remaining work.
         """
         if types is None or self._last is None or not self._plain:
             return

@@ -122,8 +122,8 @@ class PayloadMissing(Exception):
 def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None, *, arrived: bool = True) -> Any:
     """Decode the tree. Tensors and arrays are views of `payload`, which must be writable; the views keep it alive.
 
-    `payload`: a buffer at least as long as the message's payload. If it has not `arrived`, the tensors are views of
-    memory that the payload will fill. Raise `PayloadMissing` if the tree needs the values themselves.
+    `payload`: a buffer at least as long as the message's payload. If the payload has not `arrived`, the tensors are
+    views of memory that the payload will fill. Raise `PayloadMissing` if the tree needs the values themselves.
     """
     read = layout.plan(header)
     there = memoryview(payload).nbytes

@@ -1,8 +1,8 @@
 """Connect trainers and data workers: each side proves that it knows the job's secret.
 
-In: an address, or a port to listen at. Out: a `BatchChannel` to an authenticated peer. The proof is the same as in the
-control plane (rpc/transport/auth.py), with other names for the sides. A caller on the same host connects again, to the
-Unix socket that the listener names, so that batches go through shared memory.
+In: an address, or a port to listen at. Out: a `BatchChannel` to an authenticated peer. The proof is that of the control
+plane (rpc/transport/auth.py), with other names for the sides. A caller on the same host connects again, to the Unix
+socket that the listener names, so that batches go through shared memory.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _decoder: "msgspec.msgpack.Decoder[Message]" = msgspec.msgpack.Decoder(Message)
 def connect(
     address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES, certificates: str = ""
 ) -> BatchChannel:
-    """Connect to the listener at "host:port"; both sides authenticate. On the same host, use shared memory.
+    """Connect to the listener at "host:port"; both sides authenticate. Use shared memory within a host.
 
     With `certificates` (a folder, `rpc.transport.tls`) the connection uses TLS, except within this host. Raise OSError
     if nothing listens there, and `Rejected` if the peer is not a process of this job.
@@ -110,7 +110,7 @@ def _answer(sock: socket.socket | SecureSocket, secret: bytes, local: str, prove
         raise auth.Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
     why = ""
     if answer.version != VERSION:
-        why = f"this side speaks version {VERSION} of the protocol, you speak {answer.version}"
+        why = f"this side speaks version {VERSION} of the protocol, the other side version {answer.version}"
     elif not hmac.compare_digest(answer.proof, auth.proof(secret, CALLER, nonce, answer.nonce)):
         why = "wrong secret: this address belongs to another job, or the secret file is stale"
     if why:
@@ -143,7 +143,8 @@ def _exactly(sock: socket.socket | SecureSocket, size: int) -> bytes:
 
 
 class FeedListener:
-    """Listener that accepts callers from construction on. With `host` "0.0.0.0", also from other hosts.
+    """Listener that accepts callers from construction on. With `host` "0.0.0.0", callers on other hosts are accepted
+    too.
 
     Each handshake has its own thread, so that no caller delays another. `rpc.transport.auth` limits their
     number and duration.

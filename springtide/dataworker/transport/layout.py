@@ -1,8 +1,8 @@
 """Header format of a batch: a node for each object of a tree. Headers and layouts are cached.
 
 In: codec.py asks for the header of a tree to pack, and for the layout of a received header. Bytes from a socket are
-either a valid header, or refused as a whole. Batches of a job have the same layout, so it is computed once. The cache
-handles dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses.
+either a valid header, or refused as a whole. Batches of a job have the same layout, so the layout is computed only
+once. The cache handles dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses.
 """
 
 import array
@@ -134,7 +134,7 @@ def type_name(kind: type) -> str:
 
 
 REMEMBERED = 32  # most cached entries: the usual batch, the last batch of an epoch, an evaluation batch, and some spare
-LONGEST_HEADER = 1 << 16  # bytes; longer headers are not cached, so that a peer cannot fill our memory
+LONGEST_HEADER = 1 << 16  # bytes; longer headers are not cached, so that a peer cannot fill this process's memory
 MOST_TENSORS = 1 << 12
 
 Outline = Any  # structure around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
@@ -194,7 +194,7 @@ def signature(tree: Any) -> TreeSignature | None:
 
 
 def remember(tree: TreeSignature, header: bytes, pieces: Sequence[tuple[int, int, int]], size: int) -> None:
-    """Keep the layout of a tree that was packed leaf by leaf, with the offset and size of each of its tensors."""
+    """Cache the layout of a tree that was packed leaf by leaf, with the offset and size of each tensor."""
     if _CACHED.issuperset(tensor.dtype for tensor in tree.tensors):
         places = (place for place, tensor in enumerate(tree.tensors) if tensor.nbytes)
         while len(layouts) >= REMEMBERED:
@@ -309,7 +309,9 @@ def _checked(tensor: Tensor, size: int) -> Laid:
 
 
 def elements(shape: Sequence[int], itemsize: int, offset: int, size: int) -> int:
-    """Return the number of elements of a shape. Raise `BadFrame` unless they lie within a payload of this size."""
+    """Return the number of elements of a shape. Raise `BadFrame` unless the tensors lie within a payload of this
+    size.
+    """
     if len(shape) > 64:
         raise BadFrame(f"a tensor of {len(shape)} dimensions")
     count = 1

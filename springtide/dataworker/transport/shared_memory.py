@@ -1,8 +1,9 @@
 """Allocate memory for payloads: segments shared with a process on the same host, and private blocks.
 
 A view of a buffer keeps it alive, and the memory is reused after the last view is dropped. A segment is a sealed memfd,
-passed over a Unix socket. A segment has no name, and is freed when both processes have ended. Its first byte says
-whether it is in use: the sender sets it, the receiver clears it. Without a free segment, a sender uses the socket.
+passed over a Unix socket. A segment has no name, and is freed when both processes have ended. The segment's first byte
+says whether the segment is in use: the sender sets the byte, the receiver clears it. Without a free segment, a sender
+uses the socket.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ class SharedSegment:
         return self.pages[0] != 0
 
     def take(self) -> None:
-        """Mark the segment as in use. From then on, only the receiver may free the segment."""
+        """Mark the segment as in use. After this call, only the receiver may free the segment."""
         self.pages[0] = 1
 
     def fill(self, pieces: list[tuple[int, int, int]] | _native.Pieces) -> None:
@@ -67,7 +68,7 @@ class OutgoingSegments:
         """Segments by number, least recently used first."""
 
     def take(self, size: int) -> SharedSegment | None:
-        """Return a segment with room for this many bytes, marked as in use; None if there is none."""
+        """Return a segment with room for this many bytes, marked as in use; None if there is no such segment."""
         needed = size + CONTROL_BYTES
         free = [segment for segment in self.segments.values() if not segment.busy]
         fitting = [segment for segment in free if segment.capacity >= needed]

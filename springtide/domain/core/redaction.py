@@ -10,8 +10,9 @@ from typing import Any
 
 HIDDEN = "hidden"
 SHORTEST = 8
-"""Minimum length of a known secret value that `redact` searches for. Shorter values may be common words, so they are
-redacted only where their name or URL marks them as secret."""
+"""Minimum length of a known secret value that `redact` searches for. Shorter values may be common words, so `redact`
+replaces them only where a name or URL marks them as secret.
+"""
 
 _WORDS = (
     "password|passwd|passphrase|secret|token(?!iz)|credential|api[-_.]?key|access[-_.]?key|account[-_.]?key|"

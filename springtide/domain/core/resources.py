@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from springtide import errors
 
 LEAST_CPU = 0.01  # the kernel's minimum quota: 1 ms of CPU per period of 0.1 s
-LEAST_MEMORY = 32 << 20  # what a Python interpreter with Springtide's modules needs; training needs more
+LEAST_MEMORY = 32 << 20  # memory of a Python interpreter with Springtide's modules; training needs more
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
@@ -21,8 +21,9 @@ class ProcessLimits:
     cpu: float | None = None
     memory: int | None = None
     gpu: float | None = None
-    """GPU of the process: 1, a share of one GPU such as 0.5, or 0 for none. None means that nothing is reserved: the
-    process may use GPUs of its host beside other processes."""
+    """GPU of the process: Share of GPUs: 1, a part of one GPU such as 0.5, or 0 for none. None means that no GPU is
+    reserved: the process may use GPUs of its host beside other processes.
+    """
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not LEAST_CPU <= self.cpu < math.inf:
@@ -55,12 +56,12 @@ class GpuUse:
     """Memory that one process holds on its GPU, and how busy the whole GPU is."""
 
     memory: int = 0
-    """Bytes that torch's allocator reserves for the process; `allocated` of them are in tensors."""
+    """Bytes that torch's allocator has reserved for the process; `allocated` bytes of these are in tensors."""
     allocated: int = 0
     total: int = 0
     """Bytes of the GPU."""
     busy: float | None = None
-    """Share of the last second or less in which a kernel of any process ran; None if the driver does not say."""
+    """Share of the last second or less in which a kernel of any process ran; None if the driver does not report it."""
 
     def __str__(self) -> str:
         busy = "" if self.busy is None else f"{self.busy:.0%} "
@@ -68,7 +69,7 @@ class GpuUse:
 
 
 def sum_gpus(uses: Iterable[GpuUse]) -> GpuUse | None:
-    """Return the use of several GPUs together, or of several processes; None if there is none."""
+    """Return the use of several GPUs together, or of several processes; None if there is no GPU."""
     all_uses = list(uses)
     if not all_uses:
         return None
@@ -121,7 +122,7 @@ def size_locally(
     """Fill in the sizes that the user left open.
 
     Several workers are used only if there are two cores per worker, because servers also need cores. A limit of `cpu`
-    cores also limits the threads, because extra threads slow each other down.
+    cores also limits the threads, because surplus threads slow each other down.
     """
     servers = 1 if servers is None else servers
     workers = (2 if cores >= 4 else 1) if workers is None else workers

@@ -86,7 +86,7 @@ class RoleExit:
     role: Role
     pid: int
     code: int | None = None
-    """Exit status; None if a signal ended the process or its end was not observed."""
+    """Exit status; None if a signal ended the process, or if its end was not observed."""
     signal: str = ""
     """Name of the signal that ended the process, such as SIGKILL."""
     incarnation: int = 0
@@ -95,7 +95,7 @@ class RoleExit:
     evicted: bool = False
     """True if the cluster removed the process (eviction, preemption) through no fault of the process."""
     unplaced: str = ""
-    """Reason why the process never ran: within the platform's timeout, no host had room or could start it."""
+    """Reason why the process never ran. Within the platform's timeout, no host had room or could start the process."""
     error: str = ""
     """Last error in the log of the process, on one line. A worker reports the error of its script separately."""
 
@@ -114,10 +114,10 @@ class RoleExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRole:
-    """Process that must exist. The agent starts each incarnation once and ends older or unwanted incarnations.
+    """Process that the agent must run. The agent starts each incarnation once and ends older or unwanted incarnations.
 
-    The agent reports an incarnation that has ended and never restarts it. The master then requests the next
-    incarnation, or none.
+    The agent reports an incarnation that has ended and never restarts it. Then the master requests the next
+    incarnation, or no process.
     """
 
     role: Role

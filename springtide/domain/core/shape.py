@@ -224,7 +224,7 @@ NO_NEED = MemoryNeed()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Hourly prices of CPU, memory and GPUs, in any currency. Only their ratio affects a choice."""
+    """Hourly prices of CPU, memory and GPUs, in any currency. Only the ratio of prices affects a choice."""
 
     cpu: float = 1.0
     memory: float = 0.125

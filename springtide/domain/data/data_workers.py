@@ -1,7 +1,7 @@
 """Pure. Settings, reports and targets for the data workers of a job.
 
-Trainers report `FeedState`s. `master.data.data_workers` turns them into a `FeedSeen`. `planning.dataworkers` answers
-with a `FeedTarget`, which `job.scaling.data_workers` applies.
+Trainers report `FeedState`s. `master.data.data_workers` turns these reports into a `FeedSeen`. `planning.dataworkers`
+answers with a `FeedTarget`, which `job.scaling.data_workers` applies.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from springtide import errors
 from springtide.domain.core import validation
 
 Poison = Literal["fail", "skip"]
-SHOWN = 10  # maximum number of indices in a message; there may be thousands
+SHOWN = 10  # maximum number of indices in a message, because a batch may have thousands
 POISONS: tuple[Poison, ...] = ("fail", "skip")
 SplitMode = Literal["auto", "stages", "verify", "off"]
 SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "verify", "off")
@@ -43,7 +43,7 @@ def samples_named(indices: Sequence[int]) -> str:
 
 
 class LeftOut(NamedTuple):
-    """Unreadable samples that a batch was trained without, because the user chose to skip them."""
+    """Unreadable samples of a batch that was trained without them, because the user chose to skip them."""
 
     batch: BatchName
     indices: tuple[int, ...]
@@ -68,9 +68,10 @@ class FeedRules:
     """Cores of the whole job, including workers and servers; None means all cores of its machines."""
     every_s: float = 30.0
     split: SplitMode = "auto"
-    """Location of the stateless part of the model's forward(). "auto" runs it in the data workers that read the data
-    set. "stages" runs it in separate data workers after them. "verify" is "auto", and trainers recompute and compare
-    every batch. "off" runs it in the trainers, so data workers only read."""
+    """Location of the stateless part of the model's forward(). "auto": run the part in the data workers that read the
+    data set. "stages": run the part in separate data workers behind them. "verify" is "auto", and trainers recompute
+    and compare every batch. "off": run the part in the trainers, so that data workers only read.
+    """
     poison: Poison = "fail"
     """Handling of an unreadable sample: "fail" the job after several tries, or "skip" and report the sample."""
 
@@ -125,7 +126,7 @@ class StageSeen:
     wait_share: float
     """Share of the consumers' time spent waiting for this stage."""
     gpu: bool = False
-    """True if each data worker of the stage has one GPU. The number of cores is then fixed."""
+    """True if each data worker of the stage has one GPU. Then the number of cores is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ class FeedSeen:
     at: float
     trainers: int
     stages: tuple[StageSeen, ...]
-    """Stages of data workers, first to last; at least one. The last one feeds the trainers."""
+    """Stages of data workers, first to last; at least one. The last stage feeds the trainers."""
     trainer_cpu: float
     trainer_cpu_used: float
     steps_per_s: float
@@ -164,8 +165,9 @@ class StageTarget(NamedTuple):
 
 
 def stage_of(rank: int, stages: int) -> int:
-    """Return the stage that a data worker runs. The lowest rank runs the last stage. Without data workers of earlier
-    stages, a stage also computes the earlier stages."""
+    """Return the stage in which a data worker runs. The lowest rank runs the last stage. Without data workers of
+    earlier stages, a stage also computes the earlier stages.
+    """
     return stages - 1 - rank % stages
 
 

@@ -29,7 +29,9 @@ class Grant(NamedTuple):
     first: int
     end: int
     returned: bool = False
-    """True if an earlier holder did not finish this lease. It is trained first: other workers wait for it."""
+    """True if an earlier holder did not finish this lease. Such a lease is trained first, because other workers wait
+    for its end.
+    """
 
 
 class LeaseKey(NamedTuple):
@@ -47,8 +49,9 @@ class Progress(NamedTuple):
     offset: int
     """All samples of the lease before this one are trained and acknowledged by every server."""
     end: int
-    """Sample at which the holder will stop. If it is lower than the leased end, the holder returns the tail. If it
-    equals `offset`, the lease is finished."""
+    """Sample at which the holder will stop. If this sample is lower than the leased end, the holder returns the tail.
+    If this sample equals `offset`, the lease is finished.
+    """
     void: int = 0
     """Stream offsets before `offset` without a trainable record: dead letters, expired records, gaps."""
 
@@ -92,20 +95,20 @@ class Poisoned(NamedTuple):
 class NoLease(Enum):
     """Reason why a worker gets no lease."""
 
-    WAIT = "other workers still hold shards, which may return"
+    WAIT = "other workers still hold shards, and may return some"
     END = "all shards of the pass are done, given up, or held by this worker"
     REGROUP = "a new bsp group forms before the next shard"
-    FENCED = "this incarnation was replaced: another one has its work"
+    FENCED = "this incarnation was replaced by another incarnation, which has its work"
 
 
 class LedgerReply(NamedTuple):
     """Reply of the ledger to a holder's report."""
 
     revoked: tuple[LeaseKey, ...] = ()
-    """Leases that the worker named but does not hold. The worker must drop them."""
+    """Leases that the worker named but does not hold. The worker must drop these leases."""
     wishes: tuple[ShrinkRequest, ...] = ()
     fenced: bool = False
-    """True if the master has fenced this incarnation, which must stop."""
+    """True if the master has fenced this incarnation, so that it must stop."""
     freed: bool = False
     """True if a lease ended or its tail was returned. Waiting workers should then ask again."""
 

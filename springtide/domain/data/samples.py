@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 class SampleRange:
     """Samples ``first`` to ``first + count`` of a shard, in the shuffled order of its epoch.
 
-    A range means the same samples for every reader. Slots remember the ranges that they have applied, so each range is
+    Every reader finds the same samples in a range. Slots remember the ranges that they have applied, so each range is
     applied once.
     """
 
@@ -31,7 +31,7 @@ class SampleRange:
     first: int
     count: int
     shard_samples: int = 0
-    """Samples of the whole shard, equal on all workers. 0 means unknown, such as for a stream partition. Slots store
+    """Samples of the whole shard, equal on all workers. 0 means unknown, as for a stream partition. Slots store
     adjacent whole shards as one range."""
 
 
@@ -60,15 +60,17 @@ class DatasetCard:
     large shards need fewer leases."""
 
     endless: bool = False
-    """True for an iterable data set, whose end is found by reading. Until then, `samples` covers all possible shard
-    numbers.
+    """True for an iterable data set, whose end is found by reading. Until the end is known, `samples` covers all
+    possible shard numbers.
 
     Samples are numbered as if every batch were full. `data.ledger.async_ledger` learns the end from the first worker
     that reaches it.
     """
 
     stream: StreamCard | None = None
-    """Stream of the data set. Its partitions are the shards (`data.ledger.stream_ledger`), and `samples` is unused."""
+    """Stream of the data set. The stream's partitions are the shards (`data.ledger.stream_ledger`), and `samples` is
+    unused.
+    """
 
     @property
     def shard_size(self) -> int:
@@ -76,7 +78,7 @@ class DatasetCard:
 
     @property
     def samples_used(self) -> int:
-        """Samples of an epoch that are trained: all samples, or with `drop_last` only samples in full batches."""
+        """Samples of an epoch that are trained: all samples, or with `drop_last` only samples of full batches."""
         return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
 
     @property
@@ -94,9 +96,8 @@ def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
         mine, theirs = getattr(card, field.name), getattr(known, field.name)
         if mine != theirs:
             raise errors.BadInput(
-                f"worker-{rank} shows a data set with {field.name}={mine}, "
-                f"other workers one with {field.name}={theirs}; "
-                "all workers must read the same data: give each the same files and arguments"
+                f"worker-{rank} has a data set with {field.name}={mine}, but other workers have "
+                f"{field.name}={theirs}; all workers must read the same data: give each the same files and arguments"
             )
     if card.stream is not None and known.stream is not None:
         check_same_stream(card.stream, known.stream)
@@ -107,9 +108,9 @@ def check_same_stream(now: StreamCard, before: StreamCard) -> None:
     same offsets."""
     if now.id and before.id and now.id != before.id:
         raise errors.StreamReplaced(
-            f"the stream {now.url} was recreated since this job read it: its id is {now.id}, and was "
-            f"{before.id}, so its offsets mean other records. Bring the original back, or begin a new run without "
-            "--resume; to keep the model, export it and load it before job.prepare"
+            f"the stream {now.url} was recreated since this job read it: its id is {now.id}, and was {before.id}, so "
+            f"its offsets refer to different records. Restore the original stream, or begin a new run without "
+            f"--resume; to keep the model, export it and load it before job.prepare"
         )
 
 

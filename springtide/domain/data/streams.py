@@ -23,9 +23,11 @@ class StreamCard:
     start: str = "earliest"
     """Start of a partition that the job has not read: "earliest", "latest", or a Unix time in seconds."""
     until: str = ""
-    """"now": the job ends at the ends that partitions had when it started. Empty: where the stream ends."""
+    """"now": the job stops at the ends that partitions have at its start. Empty: where the stream ends."""
     id: str = field(default="", compare=False)
-    """Identity of the stream, drawn at its creation; empty if the stream has none or it is unknown."""
+    """Identity of the stream, drawn at its creation; empty if the stream has no identity, or if the identity is
+    unknown.
+    """
 
 
 class PartitionRange(NamedTuple):
@@ -57,7 +59,7 @@ class PartitionView(NamedTuple):
     """All offsets before this one are trained."""
     end: int
     oldest_at: float
-    """Append time of the record at `trained`, as Unix time in seconds; 0 if there is none."""
+    """Append time of the record at `trained`, as Unix time in seconds; 0 if there is no earlier offset."""
 
 
 class StepSums(NamedTuple):

@@ -1,6 +1,7 @@
 """Pure. Settings and counters of the row cache in workers, and the policies that assign samples to workers.
 
-`worker.cache.sample_allocation` applies the rules. `planning.guards.cache_benefit` decides where they leave the choice.
+`worker.cache.sample_allocation` applies the rules. `planning.guards.cache_benefit` decides where these settings leave
+the choice.
 """
 
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ class CacheRules:
     share: float | None = None
     """Share of all rows that fits in a worker's cache. A share needs the row count of every table."""
     at_once: bool = False
-    """True if the user asked for "auto". The job may then measure the benefit of a cache in the first pass already."""
+    """True if the user asked for "auto". Then the job may already measure the benefit of a cache in the first pass."""
     policy: Policy | None = None
     """Policy that assigns the samples of a batch to workers. "contiguous" cuts the batch into ranges and "random"
     assigns samples at random. "laia" and "anneal" use the location of cached rows. None means "anneal" with a cache and
@@ -40,13 +41,14 @@ class CacheRules:
     order: Order = "lru"
     """Eviction order of a full cache: least recently used or least frequently used."""
     p2p: Way = "off"
-    """Data that workers send each other directly. "rows": a row goes directly to the only worker that trains it next,
-    which takes one transfer instead of two. "gradients": in addition, if a few workers train a row in the same step,
-    one of them keeps the row and receives the gradients of the others. "off": all data goes through servers."""
+    """Data that workers send directly to each other. "rows": a row goes directly to the only worker that trains it
+    next, which takes one transfer instead of two. "gradients": in addition, if a few workers train a row in the same
+    step, one of them keeps the row and receives the gradients of the others. "off": all data goes through servers.
+    """
     staleness: int = DEFAULT_STALENESS
     """async: maximum number of updates by other workers that a cached row may miss when it is used."""
     dirty: int = 256 << 20
-    """Maximum bytes of rows that exist only in a worker. Above this, the worker writes all of them back."""
+    """Maximum bytes of rows that exist only in a worker. Above this limit, the worker writes all such rows back."""
 
     @property
     def auto(self) -> bool:
@@ -145,7 +147,7 @@ class CachedTable:
 
 
 def capacity(rules: CacheRules, tables: tuple[CachedTable, ...]) -> int:
-    """Return the number of rows that fit in a worker's cache; 0 without a cache or without tables."""
+    """Return the number of rows that fit into a worker's cache; 0 without a cache or without tables."""
     if rules.off or not tables:
         return 0
     if rules.size is not None:
@@ -199,8 +201,7 @@ class CacheUse:
 
     @property
     def saved(self) -> int:
-        """Number of transfers that the cache saved, compared with a step that pulls each row and pushes its
-        gradient."""
+        """Number of transfers that the cache saved, compared with pulling each row and pushing its gradient."""
         return 2 * self.looked_up - self.pulled - self.pushed - self.passed
 
     def __str__(self) -> str:
@@ -208,7 +209,7 @@ class CacheUse:
             return f"off: {self.why}" if self.why else "off"
         looked_up = max(1, self.looked_up)
         return (
-            f"on, {100 * self.hits / looked_up:.0f}% of {self.looked_up:,} rows found in it, {self.saved:,} of "
+            f"on, {100 * self.hits / looked_up:.0f}% of {self.looked_up:,} rows found in the cache, {self.saved:,} of "
             f"{2 * self.looked_up:,} transmissions saved ({50 * self.saved / looked_up:.0f}%); {self.rows:,} rows, "
             f"{resources.show_memory(self.size)}, {resources.show_memory(self.dirty)} of them not on servers yet"
             + (f"; {self.why}" if self.why else "")
@@ -218,7 +219,7 @@ class CacheUse:
 def together(uses: Iterable[CacheUse]) -> CacheUse | None:
     """Return the summed counters of all caches; None without reports.
 
-    All caches start and stop at the same step but report at different times, so `on` and `why` come from the first
+    All caches start and stop at the same step, but report at different times. So `on` and `why` come from the first
     report.
     """
     known = list(uses)

@@ -35,7 +35,7 @@ class Written(NamedTuple):
     size: int
     pieces: tuple[SlotExtent, ...]
     buddy: str = ""
-    """Server that has copies of this incarnation's files; empty if none."""
+    """Server that has copies of this incarnation's files; empty if there are no copies."""
     mirrored: tuple[str, ...] = ()
     """Names of the mirrored files: this file and earlier files."""
     node: str = ""
@@ -61,15 +61,15 @@ class Lineage(NamedTuple):
     resumed_run: str = ""
     """Run that this run resumed; empty for a fresh start."""
     resumed_number: int = 0
-    """Checkpoint number that this run resumed. The other run may have made later checkpoints."""
+    """Checkpoint number that this run resumed. The earlier run may have made later checkpoints."""
 
     def refusal(self, run: str, number: int, job: str) -> str:
         """Return the reason why this job may not restore a checkpoint; empty if it may."""
         if run == self.run or (run and run == self.resumed_run and number <= self.resumed_number):
             return ""
         if run and run == self.resumed_run:
-            return f"it is from run {run}, which this job left at checkpoint {self.resumed_number}"
-        return f"it is of run {run} of job {job!r}; this is run {self.run}"
+            return f"the checkpoint is of run {run}, from which this job continued at checkpoint {self.resumed_number}"
+        return f"the checkpoint is of run {run} of job {job!r}, but this is run {self.run}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +94,11 @@ class CheckpointRules:
     resume_number: int = 0
     """Number of the checkpoint to resume."""
     resume_run: str = ""
-    """Run that made the checkpoint. A checkpoint of the same number from another run is refused."""
+    """Run that made the checkpoint. This run refuses a checkpoint of the same number from another run."""
     numbers_after: int = 0
-    """Highest checkpoint number already used in the resumed run's folder. This run's numbers continue after it."""
+    """Highest checkpoint number already used in the resumed run's folder. The numbers of this run continue after this
+    number.
+    """
 
     def __post_init__(self) -> None:
         validation.check_range(self, "every_s", least=0, unit="seconds", of="checkpoints: ")
@@ -104,7 +106,9 @@ class CheckpointRules:
         validation.check_range(self, "keep", least=1, of="checkpoints: ")
 
     def mirrors(self, node: str) -> bool:
-        """Return True if another server mirrors a server on `node`, which is empty if it sees the job's folder."""
+        """Return True if another server mirrors a server on `node`, which is empty if the server sees the job's
+        folder.
+        """
         return self.mirror or bool(node and not self.url)
 
     @property

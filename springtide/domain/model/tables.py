@@ -14,7 +14,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-LARGEST_TABLE_ID = 2**14 - 1  # in a request, the bits above the table id select other data of a row than its weights
+LARGEST_TABLE_ID = 2**14 - 1  # in a request, the bits above the table id select data of a row other than its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Init:
         if not (math.isfinite(self.a) and math.isfinite(self.b)):
             raise errors.BadInput(f"{got}: expected finite numbers")
         if self.kind == "uniform" and self.a > self.b:
-            raise errors.BadInput(f"{got}: expected the low end first, then the high one")
+            raise errors.BadInput(f"{got}: expected the low end first, then the high end")
         if self.kind in ("normal", "xavier") and self.b < 0:
             what = "standard deviation" if self.kind == "normal" else "row count"
             raise errors.BadInput(f"{got}: expected a {what} of 0 or more")
@@ -75,7 +75,7 @@ class Hyper:
     lr: float
     weight_decay: float = 0.0
     step: int = 0
-    """adam: step count for the bias correction; 0 uses each row's own count."""
+    """adam: step count for the bias correction; 0: each row counts its own steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class TableSpec:
     init: Init = Init()
     optim: OptimSpec = OptimSpec()
     min_count: int = 0
-    """Gradients that a key needs before its row is created; 0 and 1 create it at once."""
+    """Gradients that a key needs before its row is created; 0 and 1: create the row at once."""
     ttl: int = 0
     """Number of ticks of the push clock after which an unused row is evicted; 0 means never."""
     capacity_rows: int = 0
@@ -144,7 +144,7 @@ class TableOutline:
     rows: int
     """Number of rows, with ids in [0, rows); 0 means unlimited."""
     dim: int = 0
-    """Floats per row; 0 if an earlier version did not record it."""
+    """Floats per row; 0 if an earlier version did not record the number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,5 +168,6 @@ class Outline:
     group: tuple[str, ...] = ()
     """Tensors of a bsp group's model, in checkpoint order; "" for a tensor outside the model's state dict."""
     in_workers: tuple[str, ...] = ()
-    """State tensors whose trained values no server holds. In async mode these are buffers, of which each worker has its
-    own."""
+    """State tensors whose trained values no server holds. In async mode these are buffers, and each worker has its own
+    copy.
+    """

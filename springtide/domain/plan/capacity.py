@@ -20,14 +20,13 @@ FINE = 16.0
 WORKERS_SHARE = 0.7
 """Largest share of all cores for workers at the start, because servers need less."""
 FEW = 1.0
-"""Largest server size, in cores, that is always allowed, even if it is more than an eighth of the node."""
+"""Largest server size, in cores, that is allowed even if it exceeds an eighth of the node."""
 LEAST_QUOTA = 0.2
 """Minimum cores of a whole job: a tenth for a worker, the rest for a server."""
 USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
 """Assumed cores of a role where the platform cannot limit cores."""
 UNKNOWN_CPU, UNKNOWN_MEMORY, UNKNOWN_NODE = 200.0, float(1 << 40), 2.0
-"""Assumed resources of a cluster that adds nodes on demand or does not report its nodes, which are assumed to be
-small."""
+"""Assumed resources of a cluster that adds nodes on demand or does not report its nodes, a cluster of small nodes."""
 NODE_SHARE = 0.8
 """Share of a cluster node available to one role. Agents of the cluster use the rest."""
 
@@ -83,8 +82,8 @@ def check(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quot
         )
     if quota.memory is not None and (workers.memory is None or servers.memory is None):
         raise errors.BadInput(
-            f"quota.memory {quota.memory}: a role without a limit could take all of it; give workers.memory and "
-            "servers.memory too"
+            f"quota.memory {quota.memory}: a role without a limit could use the whole quota; give workers.memory and "
+            f"servers.memory too"
         )
 
 
@@ -127,7 +126,7 @@ def _check_gpus(capacity: PlatformCapacity, workers: RoleWish, quota: Quota) -> 
 
 
 def gpu_workers(capacity: PlatformCapacity, workers: RoleWish, quota: Quota) -> int | None:
-    """Return the number of workers for which there are GPUs; None if GPUs do not limit it."""
+    """Return the maximum number of workers by GPUs; None if GPUs do not limit the number."""
     each, gpus = gpu_of(workers, quota), capacity.gpus if quota.gpu is None else quota.gpu
     return resources.workers_on(gpus, each) if each and gpus is not None else None
 
@@ -178,7 +177,7 @@ def first_shape(
 ) -> Shape:
     """Return a shape with the minimum or the given number of roles, and as many cores as the quota allows.
 
-    `small` limits a server to one core, because larger pods wait longer on a cluster.
+    `small` limits each server to one core, because larger pods wait longer on a cluster.
     """
     least, most, quota = limits.least, limits.most, limits.quota.cpu
     workers = min(max(workers or least.workers, least.workers), most.workers)

@@ -25,13 +25,13 @@ class ShapePlan:
     cost: float = 0.0
     """Hourly cost of the shape (Eqn 7)."""
     throughput: float | None = None
-    """Expected samples per second; None if not predicted."""
+    """Expected samples per second; None if there is no prediction."""
     stage: PlanningStage | None = None
     """Stage that begins when the plan is applied; None keeps the current stage."""
 
     def __post_init__(self) -> None:
         if not self.reason:
-            raise errors.BadInput(f"plan for {self.job}: it has no reason")
+            raise errors.BadInput(f"plan for {self.job}: expected a reason")
         if math.isnan(self.gain) or not 0 <= self.cost < math.inf:
             raise errors.BadInput(f"plan for {self.job}: gain {self.gain:g}, cost {self.cost:g}")
 
@@ -55,7 +55,7 @@ class Decision:
         named = [plan.job for plan in self.plans]
         twice = {job for job in named if named.count(job) > 1} if len(set(named)) < len(named) else set()
         if twice:
-            raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; expected one a job")
+            raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; expected one plan for each job")
 
     def plan_for(self, job: str) -> ShapePlan | None:
         return next((plan for plan in self.plans if plan.job == job), None)
@@ -79,7 +79,7 @@ class Advice:
     plan: ShapePlan | None = None
     notes: tuple[str, ...] = ()
     data_cores: float | None = None
-    """Cores for all data workers of the job together; None means the cores that its master finds free."""
+    """Cores for all data workers of the job together; None means the free cores that the job's master finds."""
 
     def __post_init__(self) -> None:
         if not self.why:
@@ -87,14 +87,14 @@ class Advice:
 
 
 class Adviser(Protocol):
-    """Planner that advises a job and remembers it when it has ended."""
+    """Planner that advises a job and records it at its end."""
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
         """Return the change that the job should make, or raise an error of `springtide.errors`."""
         ...
 
     async def conclude(self, past: PastJob) -> None:
-        """Remember an ended job, so that similar jobs can learn from it."""
+        """Record an ended job, so that similar jobs can learn from it."""
         ...
 
     async def close(self) -> None: ...

@@ -36,7 +36,7 @@ class StepTiming(NamedTuple):
     update_s: float
     """Term 2: waits for servers to apply gradients. With local tables, `optimizer.step()`."""
     synchronization_s: float
-    """Term 3: waits for requests that no server was processing: network, queues, other ranks."""
+    """Term 3: time of requests in which no server processed them: network, queues, other ranks."""
     lookup_s: float
     """Term 4: waits for servers to look up rows. With local tables, the lookups."""
 
@@ -102,9 +102,9 @@ class Profile:
     """Sums over the steps of all workers."""
     at: float
     worker_cores: float | None = None
-    """Cores that all workers together used in the window; None if not counted."""
+    """Cores that all workers together used in the window; None if unknown."""
     server_cores: float | None = None
-    """Cores that all servers together used in the window; None if not counted."""
+    """Cores that all servers together used in the window; None if unknown."""
 
     @property
     def step_s(self) -> float:
@@ -132,4 +132,4 @@ class ModelFacts:
             number = getattr(self, field.name)
             least = 0 if field.name in ("dense_bytes", "group") else 1e-12
             if not least <= number < math.inf:
-                raise errors.BadInput(f"model facts: {field.name} {number!r}; it must be a number above 0")
+                raise errors.BadInput(f"model facts: {field.name} {number!r}; expected a number above 0")

@@ -1,7 +1,7 @@
 """Pure. ScalePlan: the pods that a cluster must run for a job, or the role counts that a user requests.
 
-The agent beside the master writes one plan, whose pods `platforms.k8s.operator` creates. It passes user plans to the
-master.
+The agent beside the master writes one plan, whose pods `platforms.k8s.operator` creates. The agent also passes user
+plans to the master.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Origin = Literal["master", "user"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWish:
-    """One pod that the cluster must run: one incarnation of a role. The operator creates it once."""
+    """One pod that the cluster must run: one incarnation of a role. The operator creates each pod once."""
 
     role: str
     """server, worker or data-worker."""
@@ -51,7 +51,7 @@ class ScalePlan:
     pods: tuple[PodWish, ...] = ()
     """All pods that the job must have. The operator stops all other pods of the job. Set by the master only."""
     kill: tuple[str, ...] = ()
-    """Names of pods to kill at once. Set by the master only."""
+    """Names of pods to kill immediately. Set by the master only."""
     workers: int | None = None
     servers: int | None = None
     data_workers: int | None = None
@@ -81,7 +81,7 @@ class PodState:
     """Last observed state of one pod of a plan."""
 
     phase: str
-    """Making, Pending, Running, Ending, Succeeded, Failed, Gone (created, but no longer there) or Refused."""
+    """Making, Pending, Running, Ending, Succeeded, Failed, Gone (created, but deleted since) or Refused."""
     why: str = ""
     """Reason why the pod does not run, such as a message of the scheduler or the kubelet."""
     resized: str = ""

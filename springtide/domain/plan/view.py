@@ -1,6 +1,6 @@
 """Pure. Input of a policy: the current jobs, their cluster, and past jobs.
 
-A master shows its own job, the brain and the simulator all jobs. Next: `planning.policy.registry`.
+A master shows only its own job; the brain and the simulator show all jobs. Next: `planning.policy.registry`.
 """
 
 import math
@@ -26,7 +26,7 @@ class FindingKind(StrEnum):
 
 
 MEMORY = (FindingKind.OOM, FindingKind.MEMORY)
-"""Memory findings, which are handled at once."""
+"""Findings about memory, which are handled immediately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class GuardFinding:
     role: Role
     why: str
     servers: int | None = None
-    """Number of servers that would suffice, if the guard knows it."""
+    """Number of servers that would suffice, if the guard knows the number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class TrainingProgress:
     submitted_at: float = 0.0
     started_at: float | None = None
     last_change_at: float | None = None
-    """Time of the last change of shape; None if the job has its first shape."""
+    """Time of the last change of shape; None if the job still has its first shape."""
     samples_done: float = 0.0
     samples_total: float | None = None
     """Total samples; None if the job has no end or the end is unknown."""
@@ -89,7 +89,7 @@ class TrainingProgress:
         return math.inf if since is None else at - since
 
     def shifted(self, by: float) -> "TrainingProgress":
-        """Return the same times on a clock that is `by` seconds ahead."""
+        """Return these times on a clock that is `by` seconds ahead."""
         times = {name: getattr(self, name) for name in ("submitted_at", "started_at", "last_change_at")}
         return replace(self, **{name: at + by for name, at in times.items() if at is not None})
 
@@ -104,11 +104,11 @@ class JobView:
     identity: PlanningIdentity = field(default_factory=PlanningIdentity)
     """User, priority and features."""
     shape: Shape | None = None
-    """Current shape; None if nothing runs yet."""
+    """Current shape; None if no role runs yet."""
     requested: Shape | None = None
     """Shape that the user requested, if any."""
     need: MemoryNeed = NO_NEED
-    """Bytes that the roles need, as far as known."""
+    """Bytes that the roles need, if known."""
     progress: TrainingProgress = field(default_factory=TrainingProgress)
     stage: PlanningStage = PlanningStage.WAITING
     profiles: tuple[Profile, ...] = ()
@@ -130,7 +130,7 @@ class JobView:
 class PastJob:
     """Record of a job that has ended: its features, its first shape and its last shape.
 
-    Records come from a database that other programs write. Features may hold any value. Invalid shapes are None.
+    Records come from a database that other programs write. Features may hold any value. None for an invalid shape.
     """
 
     name: str
@@ -140,7 +140,7 @@ class PastJob:
     shape: Shape | None = None
     """Last shape of the job."""
     finished: bool = True
-    """True if the job reached its end; False if it failed or was stopped."""
+    """True if the job reached its end; False if the job failed or was stopped."""
     ended_at: float = 0.0
     throughput: float | None = None
     need: MemoryNeed = NO_NEED
@@ -161,4 +161,4 @@ class ClusterView:
     def __post_init__(self) -> None:
         names = [job.name for job in self.jobs]
         if len(set(names)) < len(names):
-            raise errors.BadInput("cluster: two jobs have one name; expected each once")
+            raise errors.BadInput("cluster: two jobs have the same name; expected unique names")

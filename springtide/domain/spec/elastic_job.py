@@ -38,8 +38,9 @@ class RoleWish:
     memory: str | None = None
     """Memory of each process, such as 4G. Default: no limit, or the measured need."""
     gpu: float | None = None
-    """GPU of each worker: 1, 0 for none, or a share of one GPU such as 0.5, so that workers share it. Default: on this
-    machine, the workers share its GPUs; on a cluster, none."""
+    """GPU of each worker: GPU of each worker: 1, 0 for none, or a share of one GPU such as 0.5, so that workers share
+    it. Default: on this machine, the workers share its GPUs; on a cluster, none.
+    """
 
     def __post_init__(self) -> None:
         low, high = self.min, self.max
@@ -81,7 +82,7 @@ class Quota:
         validation.check_range(self, "cpu", above=0, unit="cores of the whole job")
         validation.check_range(self, "gpu", least=0, unit="GPUs of the whole job")
         if self.memory is not None and self.memory_bytes == 0:
-            raise errors.BadInput(f"memory {self.memory}: must be the memory of the whole job, such as 64G")
+            raise errors.BadInput(f"memory {self.memory}: expected the memory of the whole job, such as 64G")
 
     @property
     def memory_bytes(self) -> int | None:
@@ -89,7 +90,9 @@ class Quota:
 
 
 def gpu_of(workers: RoleWish, quota: Quota) -> float | None:
-    """Return the GPU of each worker: 1 if the job has GPUs and says no more, None if it says nothing of GPUs."""
+    """Return the GPU of each worker: 1 if the job has GPUs without a share for each worker, None if the spec mentions
+    no GPUs.
+    """
     if workers.gpu is None and quota.gpu is not None:
         return 1.0 if quota.gpu else 0.0
     return workers.gpu
@@ -160,7 +163,7 @@ class FollowingWish:
             validation.parse_duration("export_every", self.export_every)
             if not self.export_to:
                 raise errors.BadInput(
-                    f"export_every {self.export_every}: no place for exports is given; give export_to too"
+                    f"export_every {self.export_every}: export_to is missing; give the place for exports"
                 )
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise errors.BadInput(f"metrics_port {self.metrics_port}: must be 0 to 65535")
@@ -191,7 +194,7 @@ class PatienceWish:
         if self.silence_s < 2 * self.heartbeat_s:
             raise errors.BadInput(
                 f"silence_s {self.silence_s:g} (--silence) with heartbeat_s {self.heartbeat_s:g} (--heartbeat): every "
-                "role would count as lost between two of its heartbeats; wait for two of them at least"
+                f"role would count as lost between two heartbeats; silence_s must be at least two heartbeats"
             )
 
 
@@ -215,7 +218,9 @@ class RunVolume:
 
     def __post_init__(self) -> None:
         if self.claim and self.size:
-            raise errors.BadInput(f"claim {self.claim} beside size {self.size}: give one that is there, or a size")
+            raise errors.BadInput(
+                f"claim {self.claim} beside size {self.size}: give either an existing claim or a size"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +228,9 @@ class PodOptions:
     """Options that Kubernetes itself defines for pods."""
 
     service_account: str = ""
-    """ServiceAccount of workers, servers and data workers. It needs no rights. Default: that of the namespace, without
-    token."""
+    """ServiceAccount of workers, servers and data workers. The account needs no rights. Default: that of the namespace,
+    without token.
+    """
     priority_class: str = ""
     """PriorityClass of all pods of the job."""
     scheduler_name: str = ""
@@ -299,7 +305,7 @@ class RayWish:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramWish:
-    """What a job runs, and with which data."""
+    """Program of a job, and its data."""
 
     name: str = ""
     """Name of the job. Default: made from the name of the script."""
@@ -339,9 +345,10 @@ class SizeWish:
     data_worker_cpu: float | None = None
     """Cores of each data worker. Default: tuned."""
     split: SplitMode = "auto"
-    """Where the part of forward() without parameters runs: in data workers (auto), in separate data workers after those
-    that read the data set (stages), in data workers and again in workers, which compare (verify), or in workers
-    (off)."""
+    """Where the part of forward() without parameters runs: in data workers (auto), in separate data workers behind the
+    reading data workers (stages), in both data workers and workers, which compare the results (verify), or in workers
+    (off).
+    """
     poison: Poison = "fail"
     """Handling of an unreadable sample: fail the job, or skip the sample and report it."""
     quota: Quota = field(default_factory=Quota)

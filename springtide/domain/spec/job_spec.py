@@ -70,18 +70,19 @@ class GuardRules:
     """A server counts as slow if its time per key is this many times that of its peers."""
     far_slower: float = 10.0
     """A server is drained without further checks if its time per key, in each of the last two reports, is this many
-    times that of its peers. Its slots go to its peers, and later to its replacement."""
+    times that of its peers. The server's slots go to its peers, and later to its replacement."""
     throttled: float = 0.6
     """Minimum share of throttled quota periods at which a server can count as held back by its machine."""
     given: float = 0.5
-    """A throttled server that gets less than this share of its due CPU is certainly held back, because the kernel
-    itself counts throttled periods."""
+    """A throttled server with less than this share of its due CPU is certainly held back, because the kernel itself
+    counts throttled periods.
+    """
     hotter: float = 1.3
     """A server has more load than its peers if its keys per second are this many times theirs."""
     at_work: float = 0.15
     """A server whose tables work for less than this share of the time cannot slow the job down."""
     busy: float = 0.8
-    """Share of its CPU above which a server has none to spare."""
+    """CPU usage above which a server has no spare CPU, as a share of its limit."""
     window_s: float = 5.0
     """Seconds of recent activity by which servers are compared."""
     times: int = 3
@@ -111,7 +112,7 @@ class StragglerRules:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecSizes:
-    """Number and limits of a job's processes. A job that plans its size begins with them."""
+    """Number and limits of a job's processes. A job that plans its size begins with these limits."""
 
     servers: int = 1
     workers: int = 1
@@ -122,15 +123,17 @@ class SpecSizes:
     worker_memory: int | None = None
     """Bytes of each worker; None means no limit."""
     worker_gpu: float | None = None
-    """GPU of each worker: 1, a share of one, or 0; None means that workers share the GPUs of their host."""
+    """GPU of each worker: GPU of each worker: 1, a share of one, or 0; None means that workers share the GPUs of their
+    host.
+    """
     gpus: int | None = None
-    """GPUs that the job may use; None means unknown, or as many as its cluster has."""
+    """Number of GPUs that the job may use; None means an unknown number, or all GPUs of the cluster."""
     server_cpu: float | None = None
     server_memory: int | None = None
 
     @property
     def most_gpu_workers(self) -> int | None:
-        """Return the number of workers for which there are GPUs; None if GPUs do not limit it."""
+        """Return the maximum number of workers by GPUs; None if GPUs do not limit the number."""
         return resources.workers_on(self.gpus, self.worker_gpu) if self.worker_gpu and self.gpus is not None else None
 
 
@@ -141,8 +144,9 @@ class SpecPatience:
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
     silence_s: float = 30.0
-    """Seconds without a heartbeat after which a role is lost. This detects hung processes; the exit of a process is
-    detected immediately."""
+    """Seconds without a heartbeat after which a role is lost. Silence reveals hung processes; the agent detects the
+    exit of a process immediately.
+    """
     server_silence_s: float | None = None
     """Timeout for servers, whose loss costs more; None means `silence_s`, but at least 30 s."""
     join_s: float = 300.0
@@ -152,11 +156,13 @@ class SpecPatience:
     backoff_s: float = 1.0
     """Seconds before the second relaunch of a role, doubled for each further relaunch."""
     disk_s: float = 600.0
-    """Seconds to wait while the disk of the master's journal is not writable. Then the job fails."""
+    """Seconds to wait while the disk of the master's journal is not writable. After that time, the job fails."""
     drain_s: float = 30.0
     """Seconds that a worker removed by scaling has to finish its current batch."""
     tries: int = 3
-    """Number of tries to read a part of the data set. After the last try the part is given up and the job fails."""
+    """Number of tries to read a part of the data set. After the last try, the ledger gives up the part, and the job
+    fails.
+    """
 
 
 @holds_numbers
@@ -174,11 +180,11 @@ class JobSpec(SpecPatience, SpecSizes):
     """True if training starts only when all first workers have joined or are known to be unplaceable."""
     checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
     cache: CacheRules = field(default_factory=CacheRules)
-    """Row cache of the workers. A script may override it."""
+    """Row cache of the workers. A script may override this setting."""
     stragglers: StragglerRules = field(default_factory=StragglerRules)
     guards: GuardRules = field(default_factory=GuardRules)
     planning: PlanRules = field(default_factory=PlanRules)
-    """Planning of the job's size. Numbers and limits in this spec are the starting point."""
+    """Planning of the job's size. With planning, numbers and limits in this spec are the starting point."""
     feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
     """Number of data workers, and the work they do: reading, and the stateless part of the model."""
     online: OnlineJob = field(default_factory=OnlineJob)
@@ -187,7 +193,7 @@ class JobSpec(SpecPatience, SpecSizes):
         check_name(self.name)
         if self.servers < 1 or self.workers < 1:
             raise errors.BadInput(
-                f"job {self.name}: {self.servers} servers and {self.workers} workers; it needs at least one of each"
+                f"job {self.name}: {self.servers} servers and {self.workers} workers; a job needs at least one of each"
             )
         validation.check_range(self, "tries", least=1, of=f"job {self.name}: ")
         validation.choice(self.sync, "sync mode", SYNC_MODES)
@@ -198,7 +204,7 @@ class JobSpec(SpecPatience, SpecSizes):
             raise errors.BadInput(f"job {self.name}: {self.servers} servers but only {self.slots} slots; raise slots")
         planning = self.planning
         if planning.on and planning.resize and (self.worker_cpu is None or self.server_cpu is None):
-            raise errors.BadInput(f"job {self.name}: it is to plan cores, but begins without limits; give both")
+            raise errors.BadInput(f"job {self.name}: a job that plans cores needs initial limits; give both")
 
     def for_members(self) -> "JobSpec":
         """Return the spec for workers, servers and data workers: without URLs, which may hold passwords."""
@@ -207,8 +213,9 @@ class JobSpec(SpecPatience, SpecSizes):
 
 
 BY_RANK = 0
-"""Each worker sums its own samples, then the sums of the workers are added. This is the fastest order, and the
-default."""
+"""Each worker sums its own samples, then the sums of the workers are added. This order is the fastest and the
+default.
+"""
 
 
 def unit_of(reduction: str | None) -> int:

@@ -24,8 +24,8 @@ class TrafficOutlook:
     def __post_init__(self) -> None:
         if self.step_s <= 0 or not self.mean or len(self.mean) != len(self.high):
             raise errors.BadInput(
-                f"an outlook of {len(self.mean)} means and {len(self.high)} highs by {self.step_s:g} s: "
-                "there must be as many of both, one or more, by steps above 0"
+                f"an outlook of {len(self.mean)} means and {len(self.high)} highs by {self.step_s:g} s: expected "
+                f"equal numbers of both, at least one, and a step above 0"
             )
 
 
@@ -38,7 +38,7 @@ class OnlineView:
     workers: int
     """Current workers, or the target of a change in progress."""
     backlog: float
-    """Samples that have arrived and are not trained."""
+    """Number of samples that have arrived and are not trained."""
     lag_s: float
     """Waiting time of the oldest untrained sample."""
     arrivals: float
@@ -67,7 +67,7 @@ class OnlineRules:
     period_s: float = 600.0
     """Seconds between two plans. Unexpected lag triggers a plan earlier."""
     horizon_s: float = 28_800.0
-    """Planning horizon: 8 hours. With a longer horizon, the next step would be the same."""
+    """Planning horizon: 8 hours. A longer horizon would not change the next step."""
     lag_price: float = 1.5
     """Cost of a lag of `slo_lag_s` while it lasts, as a multiple of the mean number of needed workers. The value is for
     a day whose mean traffic is half its peak. On days on which scaling can save less, lag costs more
@@ -99,7 +99,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineJob:
-    """Autoscaling settings of one job. The settings have no effect on a job that reads no stream."""
+    """Autoscaling settings of one job. The settings have no effect on a job without a stream."""
 
     on: bool = False
     """True if the number of workers follows the stream's traffic."""
@@ -143,7 +143,7 @@ class OnlinePoint:
     workers: int
     wanted: int
     forecast: float | None = None
-    """Traffic that the last forecast expected for now."""
+    """Traffic that the last forecast predicted for this moment."""
     high: float | None = None
     capacity: float | None = None
     """Samples per second that the current workers can train."""
@@ -175,7 +175,7 @@ class ScalingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineTotals:
-    """How well the job has kept up so far, and at what cost."""
+    """Lag and cost of the job so far."""
 
     hours: float = 0.0
     """Hours of stream time that the other fields cover."""
@@ -217,9 +217,9 @@ class OnlineState:
     arriving: float
     trained: float
     utilization: float | None = None
-    """Share of time in which workers had samples to train; None if not measured yet."""
+    """Share of time in which workers had samples to train; None before the first measurement."""
     capacity: float | None = None
-    """Samples per second that the current workers could train; None if not measured yet."""
+    """Samples per second that the current workers could train; None before the first measurement."""
     why: str = ""
     """Reason for the number of workers."""
     alert: str = ""

@@ -15,7 +15,7 @@ Feature = str | float
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeSettings:
-    """What a change of a job must bring, and when it may come."""
+    """Minimum benefit of a change of a job, and the time between changes."""
 
     least_gain: float = 0.05
     """Minimum gain of a change, as a share of the throughput."""
@@ -23,13 +23,15 @@ class ChangeSettings:
     """Minimum saving of a change that reduces cost, as a share of the cost."""
     least_marginal: float = 0.05
     """Minimum throughput per additional unit of cost, as a share of the job's mean throughput per unit of cost. Below
-    it, more resources are wasted."""
+    this share, more resources are wasted.
+    """
     payback: float = 1.0
     """Share of the job's remaining time in which a change must pay for itself. 1 accepts every change that ends the job
     sooner."""
     workers_stay: bool = False
-    """True if workers that get a new size keep training until they have it, because the platform resizes them in place
-    or starts successors first. Otherwise, each such worker trains nothing while its successor starts."""
+    """True if workers that get a new size keep training until they have the new size, because the platform resizes them
+    in place or starts successors first. Otherwise, each such worker trains nothing while its successor starts.
+    """
     between_changes_s: float = 60.0
     """Minimum seconds between two changes of a job. The start of a sample does not count as a change."""
 
@@ -64,7 +66,7 @@ class StartSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningConfig(ChangeSettings, SizeSettings, StartSettings):
-    """All settings of planning. Users set each of them by its name."""
+    """All settings of planning. Users set each field by its name."""
 
     policy: str = "springtide"
     """Built-in name, plug-in name, or `module:function`."""
@@ -103,13 +105,13 @@ class PlanningStage(StrEnum):
     """Planning stages of a job, in order. A job with a good warm start begins at OPTIMIZING."""
 
     WAITING = "waiting"
-    """Nothing of the job runs yet."""
+    """No process of the job runs yet."""
     SAMPLING = "sampling"
     """The job runs small, to be measured."""
     OPTIMIZING = "optimizing"
-    """The job was measured and gets its size."""
+    """The job was measured, and gets its size."""
     ADJUSTING = "adjusting"
-    """The job has its size. Later changes fix problems."""
+    """The job has its final size. Later changes fix problems."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,7 @@ class PlanningIdentity:
     priority: float = 1.0
     """Weight of the job's gain among the jobs of one brain, if `config.priority` is "given"."""
     features: Mapping[str, Feature] = field(default_factory=dict)
-    """Features by name, such as the script. They identify similar jobs."""
+    """Features by name, such as the script. These features identify similar jobs."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "priority", above=0, of="planning: ")
@@ -149,11 +151,13 @@ class PlanRules:
     bounds: ShapeBounds | None = None
     """Shapes that the job may have. A value fixed by the user has equal bounds. The quota must be finite."""
     resize: bool = True
-    """True if the cores of running roles can be limited. Otherwise only the number of roles is planned, and the bounds
-    hold the assumed cores of each role."""
+    """True if the cores of running roles can be limited. Otherwise, planning covers only the number of roles, and the
+    bounds hold the assumed cores of each role.
+    """
     overlap: bool = False
-    """True if the job may exceed its quota during a change. On a machine that no other job uses, the remaining roles
-    then keep their resources while others start."""
+    """True if the job may exceed its quota during a change. Then, on a machine without other jobs, the remaining roles
+    keep their resources while others start.
+    """
     config: PlanningConfig = field(default_factory=PlanningConfig)
     stage: PlanningStage = PlanningStage.SAMPLING
     """First stage of the job: a sample, or the final shape of similar jobs."""
@@ -165,11 +169,11 @@ class PlanRules:
     patience_s: float = 30.0
     """Seconds without an answer after which the adviser counts as unavailable."""
     settle_s: float = 3.0
-    """Seconds after a change in which nothing is measured, because caches still fill and slots still move."""
+    """Seconds after a change without measurements, because caches still fill and slots still move."""
     window_s: float = 5.0
     """Seconds per profile."""
     warm_up_steps: int = 20
-    """First steps of each worker that are not measured."""
+    """Number of first steps of each worker that are not measured."""
     adviser: AdviserRules = field(default_factory=AdviserRules)
     identity: PlanningIdentity = field(default_factory=PlanningIdentity)
 

@@ -160,7 +160,7 @@ def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[st
     known = {field.key for field in fields_of(ElasticJob)} - {NAME}
     for key in given:
         if key not in ENVELOPE:
-            hint = f"it goes under spec: `spec: {{{key}: ...}}`" if key in known else no_field(key, ENVELOPE)
+            hint = f"this field belongs under spec: `spec: {{{key}: ...}}`" if key in known else no_field(key, ENVELOPE)
             problems.append(SpecProblem((key,), hint, at_key=True))
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key in given and (got := _text(given[key])) != wanted:
@@ -179,8 +179,7 @@ def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[st
 
 
 def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels or annotations that pods inherit from a job, without labels and annotations by which tools
-    identify the job."""
+    """Return the labels or annotations that pods inherit from a job, without those that identify the job to tools."""
     owners = {key: str(key).rpartition("/")[0] for key in given}
     return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
 
@@ -396,7 +395,7 @@ def settings_of(job: ElasticJob) -> dict[str, str]:
 
 
 class NamedData(dict[str, str]):
-    """Data sets by name. A missing name raises an error that tells the user what to do."""
+    """Data sets by name. A missing name raises an error with instructions for the user."""
 
     def __missing__(self, name: str) -> str:
         if not self:

@@ -9,7 +9,7 @@ from springtide.domain.model.tables import OptimSpec
 from springtide.embedding.device import update_rules
 
 MOST_ROWS = 1 << 30  # a key has one bit less than an int32
-BUFFER_FLOATS = 1 << 24  # floats that cross at once when rows are read
+BUFFER_FLOATS = 1 << 24  # floats that one read of rows moves at a time
 
 
 class Arena:
@@ -37,7 +37,7 @@ class Arena:
         return first
 
     def read(self, places: torch.Tensor) -> torch.Tensor:
-        """Return the weights at these places as float32 in CPU memory."""
+        """Return the weights of these rows as float32 in CPU memory."""
         parts = places.to(self.device).split(max(1, BUFFER_FLOATS // self.dim))
         return torch.cat([self.weights[part].float().cpu() for part in parts])
 

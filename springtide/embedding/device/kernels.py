@@ -34,7 +34,7 @@ class IdBatch:
     per_bag: int
     """Ids of each bag, if all bags have the same number."""
     bag_of: torch.Tensor | None = None
-    """int64: the bag of each id, -1 for none. None if `per_bag` says it."""
+    """int64: the bag of each id, -1 for none. None if `per_bag` gives the number."""
     begin: torch.Tensor | None = None
     """int64: the first id of each bag, and the end of the last bag."""
 

@@ -1,6 +1,6 @@
 """Kernels of rows in plain torch calls: the definition of every result, tested without a GPU.
 
-Also runs on a GPU without triton; `update` then waits for the device.
+Also runs on a GPU without triton; In this case, `update` waits for the device.
 """
 
 import torch

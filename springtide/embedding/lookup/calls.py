@@ -82,7 +82,7 @@ class DeviceCall:
         return self.per_bag if self.offsets is not None else self.bags * self.per_bag
 
     def moved(self, ids: torch.Tensor, offset: int) -> "DeviceCall":
-        """Return the same call for ids elsewhere."""
+        """Return the same call for ids at another address."""
         return DeviceCall(
             self.features, ids, offset, self.bags, self.per_bag, self.strides, self.shapes, mean=self.mean
         )
@@ -92,8 +92,9 @@ Call = LookupCall | DeviceCall
 
 
 def as_ids(ids: torch.Tensor, who: str, table: ServedTable | None = None) -> torch.Tensor:
-    """Return the ids as int64 in CPU memory, where rows are looked up. Ids that are already in this form are returned
-    unchanged. Ids of a `table` in device memory stay where they are."""
+    """Return the ids as int64 in CPU memory, where rows are looked up. Ids in this form are returned unchanged. Ids of
+    a `table` in device memory stay on the device.
+    """
     _check_tensor(ids, "ids", who)
     if ids.dtype == torch.int64 and ids.is_cpu:
         return ids

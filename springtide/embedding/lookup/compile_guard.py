@@ -2,8 +2,9 @@
 worker.
 
 torch.optim and `torch.compiler.disable` mark functions that must not be compiled, and marking loads `torch._dynamo`.
-The step of an optimizer loads it too, to break a graph before and after. This module runs such functions without the
-mark, and steps without the break, until other code loads the compiler. From then on, torch behaves as usual.
+The step of an optimizer also loads the compiler, to break a graph before and after the step. This module runs such
+functions without the mark, and steps without the break, until other code loads the compiler. From then on, torch
+behaves as usual.
 """
 
 import importlib.abc
@@ -47,7 +48,7 @@ def _wait(plain: Any) -> None:
 
 
 def _step_alone(step: Any) -> None:
-    """Let a step that breaks graphs do without."""
+    """Let a step that breaks graphs run without compilation."""
     while isinstance(step, FunctionType):
         if "graph_break" in step.__code__.co_names and step.__code__.co_freevars == _PLAIN_STEP.co_freevars:
             _steps[step] = step.__code__
@@ -56,7 +57,7 @@ def _step_alone(step: Any) -> None:
 
 
 def _plain_step(func: Callable[..., Any]) -> FunctionType:
-    """What torch does around a step, but for the breaks."""
+    """Torch's work around a step, without the graph breaks."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
         before = torch.is_grad_enabled()

@@ -49,7 +49,7 @@ class LookupLayout:
 
 
 def look_up(tables: DeviceTables, calls: Sequence[DeviceCall], anchor: torch.Tensor, after: After) -> Outputs:
-    """Return the outputs of each call. Calls of one kind share their kernels."""
+    """Return the outputs of each call. Calls of one kind share kernels."""
     if not torch.is_grad_enabled():  # no push will check the ids
         tables.poll()
     start, ids = calls[0].offset, calls[0].ids

@@ -42,8 +42,9 @@ class DeviceTables:
     # -- placement
 
     def place(self, read: ReadRows, *, trained: bool) -> None:
-        """Move the rows of tables whose model is on a GPU there. `read` reads rows of the native tables, which are
-        `trained` or not."""
+        """If the model is on a GPU, move the rows of its tables to that GPU. `read` reads rows of the native tables,
+        which are `trained` or not.
+        """
         if not self._waiting or all(table.gpu is None for table in self._waiting):
             return
         ready = [table for table in self._waiting if table.gpu is not None]
@@ -123,7 +124,8 @@ class DeviceTables:
                 flags.clear()
             if invalid:
                 raise errors.BadInput(
-                    f"an id of a recent batch is outside its table: {self._features[invalid]}. It was read as zeros. "
+                    f"an id of a recent batch is outside its table: {self._features[invalid]}. The row was read as "
+                    f"zeros. "
                     "Ids must be 0 or more, and below the number of rows (use st.hash_ids for strings)"
                 )
             if bad:
@@ -142,7 +144,7 @@ class DeviceFlags:
 
     def __init__(self, device: torch.device) -> None:
         self.status = torch.zeros(2, device=device)
-        """1 + the table with an invalid id; 1 or NaN after a gradient that is not finite."""
+        """1 + the table with an invalid id; 1 or NaN after a non-finite gradient."""
         self.invalid, self.bad = self.status[:1], self.status[1:]
         self._cuda = device.type == "cuda"
         self._seen = torch.zeros(2, device="cpu", pin_memory=self._cuda)
@@ -150,7 +152,7 @@ class DeviceFlags:
         self._under_way = False
 
     def copy(self) -> None:
-        """Start a copy to this process, unless one is under way."""
+        """Start a copy to this process, unless a copy is under way."""
         if self._cuda and not self._under_way:
             self._seen.copy_(self.status, non_blocking=True)
             self._copied.record()
@@ -184,5 +186,5 @@ def _reason(table: ServedTable, *, trained: bool) -> str:
     if spec.min_count > 1 or spec.ttl or spec.capacity_rows:
         return "rows in GPU memory have no min_count, ttl or capacity"
     if trained:
-        return "the model moved to the GPU after its first step. Move it before the first step"
+        return "the model moved to the GPU after its first step. Move the model before the first step"
     return ""

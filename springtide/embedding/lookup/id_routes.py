@@ -58,7 +58,7 @@ def key_of(value: Any) -> tuple[Any, ...]:
             parts = (value.values(), value.lengths(), value.weights_or_none())
             return ("jagged", *(None if part is None else key_of(part) for part in parts), tuple(value.keys()))
         if not isinstance(value, torch.Tensor):
-            return (id(value),)  # any key will do: the lookup call that follows raises the error
+            return (id(value),)  # any key suffices: the following lookup call raises the error
     stride = value.stride()
     shape = value.shape
     if len(shape) == 2 and shape[1] == 1:
@@ -200,7 +200,9 @@ class CallCache:
 
 
 def _part(call: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
-    """Return the part of one call. Return None for offsets, several features, copied ids, or an unknown leaf."""
+    """Return the lookup results of one call. Return None for offsets, several features, copied ids, or an unknown
+    leaf.
+    """
     route, *others = call.inputs
     if isinstance(call.call, DeviceCall):
         ids = call.call.ids

@@ -56,7 +56,7 @@ class Caller(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Learnt:
-    """Knowledge about one module's nth call in a step: the routes to its ids, and its misses."""
+    """Known facts about one module's nth call in a step: the routes to its ids, and its misses."""
 
     module: Caller
     tables: set[int]
@@ -316,7 +316,7 @@ class Lookups:
         self._pending.append(rows)
 
     def _take_shared(self, new: Gathered | DeviceGradients) -> list[Gathered | DeviceGradients]:
-        """Take the pending gradients that have a table in common with new ones."""
+        """Take the pending gradients that share a table with new gradients."""
         others = [other for other in self._pending if other is not new and other.settle()]
         weights = {id(weight) for weight in new.weights}
         shared = [other for other in others if any(id(weight) in weights for weight in other.shown_weights)]
@@ -357,7 +357,7 @@ class Lookups:
                 "ids of %s are not a view of %s, so the table pulls its rows when the module is called, without "
                 "prefetching",
                 type(module).__name__,
-                "what came with the batch" if kind else "the batch",
+                "data that came with the batch" if kind else "the batch",
             )
 
     def _retire(self) -> None:

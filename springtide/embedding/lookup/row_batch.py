@@ -119,7 +119,9 @@ class Gathered:
             weight.grad = None
 
     def settle(self) -> bool:
-        """Apply changes that the script made to `weight.grad` since `show`. Return False if nothing is left to push."""
+        """Apply changes that the script made to `weight.grad` since `show`. Return False if no gradient is left to
+        push.
+        """
         for group, shown in list(self.shown.items()):
             now = self.plan.weights[group].grad
             if now is None:
@@ -131,8 +133,9 @@ class Gathered:
 
 
 class Pooled(torch.autograd.Function):
-    """Autograd function for the outputs of all calls over one Gathered. Its first input is a dummy that makes autograd
-    call backward."""
+    """Autograd function for the outputs of all calls over one Gathered. The first input is a dummy that makes autograd
+    call backward.
+    """
 
     @staticmethod
     def forward(
@@ -205,7 +208,7 @@ def empty_rows(shape: tuple[int, ...], gpu: torch.device | None) -> torch.Tensor
 
 
 def rows_of(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Return gradients as float32 rows in CPU memory. Gradients on a GPU are copied together, with one wait for all."""
+    """Return gradients as float32 rows in CPU memory. Gradients on a GPU are copied together, with a single wait."""
     rows = [None if grad is None else as_rows(grad) for grad in grads]
     streams = set()
     for at, grad in enumerate(rows):

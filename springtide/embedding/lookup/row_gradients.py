@@ -81,7 +81,9 @@ class DeviceGradients:
             segment.table.weight.grad = shown  # type: ignore[assignment]
 
     def settle(self) -> bool:
-        """Apply changes that the script made to `weight.grad` since `show`. Return False if nothing is left to push."""
+        """Apply changes that the script made to `weight.grad` since `show`. Return False if no gradient is left to
+        push.
+        """
         for segment in list(self.segments):
             now, shown = segment.table.weight.__dict__["springtide_grad"], self._shown[id(segment.table)]
             if now is None:
@@ -92,7 +94,7 @@ class DeviceGradients:
         return bool(self.segments)
 
     def merged(self, others: "Sequence[DeviceGradients]") -> "DeviceGradients":
-        """Sum these gradients and those of `others`, which are older."""
+        """Sum these gradients and the older gradients of `others`."""
         parts = [*others, self]
         counts: dict[ServedTable, int] = {}
         keys, grads = [], []

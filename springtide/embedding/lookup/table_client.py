@@ -17,7 +17,7 @@ from springtide.domain.core.roles import Placement
 from springtide.domain.model import tables
 from springtide.rpc.transport.addresses import parse as parse_address
 
-if TYPE_CHECKING:  # servers use this module too, and do without torch
+if TYPE_CHECKING:  # servers also use this module, but do not have torch
     from springtide.embedding.lookup.device_tables import DeviceTables
     from springtide.embedding.lookup.row_gradients import DeviceGradients
 
@@ -106,7 +106,7 @@ class TableClient:
     ) -> "TableClient":
         """Connect to tables on servers: (host, port) of each server, the server of each slot, and the job's secret.
 
-        `client` holds options of this class, `options` holds options of `_native.RemoteBackend`. ServerUnreachable
+        `client`: options of this class. `options`: options of `_native.RemoteBackend`. ServerUnreachable
         names the server that does not answer within `connect_timeout_s`. If a TCP connection breaks later, the client
         reconnects for up to `reconnect_s` and resends unanswered requests.
         """
@@ -121,7 +121,9 @@ class TableClient:
         return cls(backend, threads=threads, **(client or {}))
 
     def stats(self) -> dict[str, Any]:
-        """Return sums since the start: requests, keys, bytes, nanoseconds by term. Empty for tables in this process."""
+        """Return sums since the start: requests, keys, bytes, nanoseconds by term. Empty if tables are in this
+        process.
+        """
         return self.tables.stats() if isinstance(self.tables, _native.RemoteBackend) else {}
 
     @property

@@ -53,13 +53,13 @@ class ServedTable:
     weight: torch.nn.Parameter
     """Parameter that receives the gradient of the step's rows. All tables of one `EmbeddingBags` share it."""
     initial: torch.Tensor | None = None
-    """Weights before `job.prepare`, assigned once by the job; None starts rows from the table's init."""
+    """Weights before `job.prepare`, assigned once by the job; None means that rows start from the table's init."""
     initial_keys: torch.Tensor | None = None
-    """Keys of the rows in `initial`. None means 0, 1, 2 and so on."""
+    """Keys of the rows in `initial`. None means the keys 0, 1, 2 and so on."""
     gpu: torch.device | None = None
     """The GPU that the model is on. Lookups return their outputs there; None returns them in CPU memory."""
     place: TablePlace | None = None
-    """Where the rows are in device memory. None: on servers, or in CPU memory."""
+    """Where the rows are in device memory. None means on servers, or in CPU memory."""
     on_cpu: str = ""
     """Why the rows cannot be in device memory; empty if they can."""
 
@@ -125,19 +125,19 @@ class TableBook:
             return self.by_name[name]
         if known.request.dim != request.dim:
             raise errors.BadInput(
-                f"table {name!r} is declared twice: dim {known.request.dim} at {known.paths[0]!r}, "
-                f"dim {request.dim} at {path!r}; give one of them another name"
+                f"table {name!r} is declared twice: dim {known.request.dim} at {known.paths[0]!r}, dim {request.dim} "
+                f"at {path!r}; give one table another name"
             )
         if known.request != request:
             raise errors.BadInput(
                 f"table {name!r} is declared twice with different options: {_options(known.request, request)} at "
-                f"{known.paths[0]!r}, {_options(request, known.request)} at {path!r}; give both the same, or one "
-                "of them another name"
+                f"{known.paths[0]!r}, {_options(request, known.request)} at {path!r}; give both the same options, or "
+                f"give one table another name"
             )
         if known.weight is not weight:
             raise errors.BadInput(
-                f"table {name!r} is declared by two modules, at {known.paths[0]!r} and {path!r}; "
-                "use one module in both places, or give one of them another name"
+                f"table {name!r} is declared by two modules, at {known.paths[0]!r} and {path!r}; use one module in "
+                f"both places, or give one table another name"
             )
         known.paths = (*known.paths, path)
         return known

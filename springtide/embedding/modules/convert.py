@@ -135,13 +135,13 @@ def _bind_plain(
     weight = module.weight
     if weight._backward_hooks or weight._post_accumulate_grad_hooks:
         raise errors.BadInput(
-            f"{path!r} has a hook on its weight, which would never run: gradients go to servers by rows. Remove it; "
-            "after loss.backward() weight.grad has the gradient of the step's rows"
+            f"{path!r} has a hook on its weight, which would never run: gradients go to servers by rows. Remove the "
+            f"hook; after loss.backward(), weight.grad has the gradient of the step's rows"
         )
     if weight.device.type not in ("cpu", "cuda", "meta"):
         raise errors.BadInput(
-            f"{path!r} is on {weight.device}: a served table returns its outputs on the CPU or on a CUDA GPU. Build it "
-            "on one of them, or on 'meta', because its rows go to the servers anyway"
+            f"{path!r} is on {weight.device}: a served table returns its outputs on the CPU or on a CUDA GPU. Build "
+            f"the module on the CPU, on a GPU, or on 'meta', because its rows go to the servers anyway"
         )
     known = by_weight.get(id(weight))
     if known is None:

@@ -113,8 +113,8 @@ def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
         return optimizers.NAMED[optimizer]
     if optimizer is not None and not isinstance(optimizer, tables.OptimSpec):
         raise errors.BadInput(
-            f"{name}: optimizer={optimizer!r}: expected the name of a table optimizer ({', '.join(optimizers.NAMED)}), "
-            "or None for that of the parameter group"
+            f"{name}: optimizer={optimizer!r}: expected the name of a table optimizer "
+            f"({', '.join(optimizers.NAMED)}), or None for the optimizer of the parameter group"
         )
     return optimizer
 
@@ -122,7 +122,7 @@ def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
 def _rate(lr: Any, name: str) -> float | None:
     if lr is None or (isinstance(lr, int | float) and not isinstance(lr, bool) and 0 <= lr < math.inf):
         return lr
-    raise errors.BadInput(f"{name}: lr={lr!r}: expected a number, 0 or more, or None for that of the parameter group")
+    raise errors.BadInput(f"{name}: lr={lr!r}: expected a number, 0 or more, or None for the lr of the parameter group")
 
 
 class TableOptions(TypedDict, total=False):

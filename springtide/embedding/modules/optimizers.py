@@ -1,7 +1,7 @@
 """Translate torch.optim optimizers and st.* overrides to table kernels and push hyperparameters.
 
 In: the user's optimizer and its parameter groups. Out: an OptimSpec once, and (table, lr, weight decay, step) for every
-push. Embedding tables and chunks of dense parameters both use it.
+push. Embedding tables and chunks of dense parameters both use this module.
 """
 
 from collections.abc import Callable, Mapping

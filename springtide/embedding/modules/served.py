@@ -1,4 +1,5 @@
-"""nn.Embedding and nn.EmbeddingBag whose rows live on servers; `convert` turns plain modules into these in place.
+"""nn.Embedding and nn.EmbeddingBag whose rows live on servers; `convert` turns plain modules into served modules in
+place.
 
 In and out: the inputs and outputs of the torch modules. Next: embedding/lookup/lookup.py. See table_weight.py for the
 `weight` of these modules, and embedding/modules/modules.py for tables without a row count.
@@ -19,14 +20,17 @@ from springtide.embedding.lookup.tables import ServedTable
 
 LOAD_BEFORE = (
     "load_state_dict() after job.prepare() would run on every worker, and again on a restarted worker, and overwrite "
-    "trained rows. Call it before job.prepare(), which gives the model's weights to the job once. To inspect other "
+    "trained rows. Call load_state_dict() before job.prepare(), which gives the model's weights to the job once. To "
+    "inspect other "
     "weights, load them into a separate model"
 )
 NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on servers. Save model.state_dict() instead"
 
 
 class Binding:
-    """Lookups, tables and features that a served module uses. `convert` sets it, and copies of the module share it."""
+    """Lookups, tables and features that a served module uses. `convert` sets this attribute, and copies of the module
+    share it.
+    """
 
     __slots__ = ("dtype", "features", "lookups", "tables")
 

@@ -47,7 +47,9 @@ DESCRIBING: frozenset[Function] = frozenset(
         torch.is_same_size,
     ]
 )
-"""Torch functions that need no values. The shape and the dtype answer them, without a request to servers."""
+"""Torch functions that need no values. The shape and the dtype suffice for these functions, so they send no request to
+servers.
+"""
 DETACHING: frozenset[Function] = frozenset(
     [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
 )
@@ -64,8 +66,8 @@ _OPERATORS = "add sub mul truediv div floordiv mod pow and or xor lshift rshift 
 _IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
 
 INSTEAD = (
-    "Call the module with the ids that are needed; for a penalty over model.parameters() exclude tables and set "
-    "weight_decay in their group"
+    "Call the module with the needed ids; for a penalty over model.parameters() exclude tables and set weight_decay "
+    "in their group"
 )
 
 
@@ -184,7 +186,7 @@ class TableReader:
         return f"table {self._table.name!r}, {rows} of {request.dim} {request.dtype}, on servers"
 
     def detached(self, weight: Any, scale: float = 1.0, shift: float = 0.0) -> TableRows:
-        """Return the whole table, without gradients, times `scale` plus `shift`. Its values are read on first use."""
+        """Return the whole table, without gradients, times `scale` plus `shift`. The values are read on first use."""
         with torch._C.DisableTorchFunctionSubclass():
             rows: TableRows = weight.detach().as_subclass(TableRows)
         rows.springtide_reader, rows.springtide_scale, rows.springtide_shift = self, scale, shift
@@ -237,7 +239,8 @@ class TableReader:
     def refuse_gradient(self, func: Function) -> None:
         raise errors.BadInput(
             f"{_name(func)}() on the weight of table {self._table.name!r}: servers get its gradient by rows, "
-            "not through autograd. After loss.backward(), weight.grad has it, with one row for each id of the step"
+            "not through autograd. After loss.backward(), weight.grad has the gradient, with one row for each id of "
+            "the step"
         )
 
 
@@ -304,7 +307,7 @@ def _one_table(to: Any, of: Any) -> bool:
 
 
 def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableRows | None:
-    """Combine a table linearly with itself without reading it, as AveragedModel does; None for anything else."""
+    """Combine a table linearly with itself without reading it, as AveragedModel does; None for any other attribute."""
     given = [*args, *kwargs.values()]
     rows = [argument for argument in given if isinstance(argument, TableRows)]
     others = [argument for argument in given if not isinstance(argument, TableRows)]

@@ -54,7 +54,7 @@ def even(slots: int, servers: int) -> Placement:
 def moves(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> tuple[SlotMove, ...]:
     """Return the slot moves that bring every server within `TOLERANCE` of its share.
 
-    `old` names the server of each slot; a server that is not in `servers` leaves. CPU determines a server's share of
+    `old` names the server of each slot; a server that `servers` lacks leaves. CPU determines a server's share of
     requests, memory its share of bytes. Without measurements all slots count alike. The moves are few, but not always
     the fewest. If slots are too coarse for balance, the result is as close as moves and exchanges allow.
     """
@@ -80,7 +80,7 @@ class PlacementProblem:
     """Target fractions of bytes and of requests, by server."""
 
     def held(self, owners: Ints) -> Floats:
-        """Return the bytes and requests of each server, in units of its share; 1 is exactly its share."""
+        """Return the bytes and requests of each server, in units of its share; 1 means exactly the server's share."""
         sums = np.zeros_like(self.share)
         there = owners >= 0
         np.add.at(sums, owners[there], self.part[there])
@@ -171,8 +171,7 @@ class _Layout:
                 return
 
     def take_back(self) -> None:
-        """Return slots to their old server where that does not worsen the balance, because their moves were not
-        needed."""
+        """Return slots to their old servers if the balance stays as good, because such moves were not needed."""
         some = True
         while some:
             some = False
@@ -218,8 +217,9 @@ class _Layout:
         return (float(gains[at]), int(self.now[others[at]]), target)
 
     def _carry(self, source: int, target: int, which: Which) -> None:
-        """Move the best slots from one server to another, as long as the moves together gain as much as each would
-        alone."""
+        """Move the best slots from one server to another, as long as the joint gain equals the sum of the single
+        gains.
+        """
         mine = np.flatnonzero(which & (self.now == source))
         gains = self._gain(mine, source, target)
         order = np.argsort(-gains, kind="stable")

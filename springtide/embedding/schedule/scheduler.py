@@ -44,7 +44,7 @@ class ScheduleSettings:
     capacity_rows: int
     """Rows that each worker's cache holds; 0 disables caching."""
     tables: tuple[int, ...] | None = None
-    """Ids of the cached tables; the scheduler ignores all other tables. None caches all tables."""
+    """Ids of the cached tables; the scheduler ignores all other tables. None means that all tables are cached."""
     policy: str = "laia"
     """`anneal` searches for few transmissions, `laia` is Herald's Algorithm 1."""
     order: str = "lru"
@@ -56,8 +56,9 @@ class ScheduleSettings:
     p2p_trainers: int = 4
     """Limit on the workers that train one row under `gradients`. With more trainers, the servers sum the gradients."""
     on_demand: bool = True
-    """Whether trained rows are written back only when another worker or a server needs them. False writes every trained
-    row back with its own step."""
+    """Whether trained rows are written back only when another worker or a server needs them. If False, every trained
+    row is written back with its own step.
+    """
     threads: int = 1
     """Threads of this rank's scheduler, equal on all ranks because they split samples and capacity."""
     profile_every: int = 8
@@ -113,7 +114,7 @@ class Scheduler:
         return self._native.schedule(looked_at, samples, scored=sorted(scored), best_tables=best, effort=effort)
 
     def flushed(self, step: int) -> None:
-        """Note that all rows trained up to `step` are on the servers. The next step may already be scheduled."""
+        """Record that all rows trained up to `step` are on the servers. The next step may already be scheduled."""
         self._native.flushed(step)
 
 
@@ -135,8 +136,8 @@ def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:
 def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int, least: int = LEAST) -> int:
     """Return how many units, from `least` to `most`, keep the next schedule within `budget_s`.
 
-    Without a history the result is `most`, so that the first schedules show their cost. As long as all schedules had
-    the same number of units, the time is assumed proportional to the units; later schedules correct this.
+    Without a history the result is `most`, so that the first schedules show their cost. The time is assumed
+    proportional to the units, until schedules with different numbers of units correct this.
     """
     recent = history[-MEMORY:]
     if not recent:

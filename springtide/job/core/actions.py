@@ -17,7 +17,9 @@ class PlaceSlots(JobAction, frozen=True):
 
 
 class ServerLost(JobAction, frozen=True):
-    """A server and its slots are lost. A checkpoint under way cannot complete. A new incarnation will be launched."""
+    """A server and its slots are lost. A checkpoint that is being made cannot be completed. A new incarnation will be
+    launched.
+    """
 
     role: Role
     incarnation: int
@@ -44,7 +46,7 @@ class RollBack(JobAction, frozen=True):
     """Roll the job back to the last checkpoint: hand out again all data leased since then."""
 
     anew: bool
-    """True if there is no checkpoint. All data is handed out again, and tables get their initial values again."""
+    """True if the job has no checkpoint. All data is handed out again, and tables get their initial values again."""
 
 
 class ServerLeft(JobAction, frozen=True):

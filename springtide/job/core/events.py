@@ -28,7 +28,7 @@ class RoleJoined(JobEvent, frozen=True):
 
 
 class RoleReady(JobEvent, frozen=True):
-    """A server listens at `address` after restoring its slots, or a data worker listens there."""
+    """A server that has restored its slots, or a data worker, listens at `address`."""
 
     role: Role
     address: str
@@ -70,7 +70,7 @@ class RoleExited(JobEvent, frozen=True):
 
 
 class CheckpointSaved(JobEvent, frozen=True):
-    """A checkpoint is complete. Servers lost from now on can be restored from it."""
+    """A checkpoint is complete. Servers lost from now on can be restored from this checkpoint."""
 
     number: int
 
@@ -83,7 +83,7 @@ class WorkersScaled(JobEvent, frozen=True):
     planned: bool = False
     """True for a move of the current plan. Any other change drops the plan."""
     pinned: bool = False
-    """True if the user set the number. Plans then keep it."""
+    """True if the user set the number. Later plans then keep the number."""
 
 
 class ServersScaled(JobEvent, frozen=True):
@@ -96,7 +96,7 @@ class ServersScaled(JobEvent, frozen=True):
 
 
 class BoundsChanged(JobEvent, frozen=True):
-    """Change the least and most workers and servers that plans may use. None leaves a bound unchanged."""
+    """Change the least and most workers and servers that plans may use. None leaves this bound unchanged."""
 
     workers: tuple[int, int] | None
     servers: tuple[int, int] | None
@@ -121,7 +121,7 @@ class PlanTaken(JobEvent, frozen=True):
 
 
 class PlanEnded(JobEvent, frozen=True):
-    """A plan ended, for the given reason: the plan was or cannot be carried out, or the job needs no change."""
+    """A plan ended, for the given reason: it is complete, it is impossible, or the job needs no change."""
 
     stage: PlanningStage
     why: str = ""
@@ -131,7 +131,7 @@ class PlanAdvanced(JobEvent, frozen=True):
     """All roles match the wanted state, so the next move of the plan may start."""
 
     largest_group: int | None = None
-    """Largest number of workers that can share every batch; None if there is no limit."""
+    """Largest number of workers that can share every batch; None means no limit."""
 
 
 class ServerReplaced(JobEvent, frozen=True):
@@ -166,9 +166,9 @@ class DataWorkersScaled(JobEvent, frozen=True):
     cpu: float | None
     why: str
     pinned: bool = False
-    """True if the user set the number. Tuning then leaves it unchanged."""
+    """True if the user set the number. Tuning then leaves this number unchanged."""
     stages: tuple[StageTarget, ...] = ()
-    """Target of each stage, first to last, if there are several. `count` is their total."""
+    """Target of each stage, first to last, if the job has several stages. `count` is their total."""
 
 
 class DataWorkersRefused(JobEvent, frozen=True):
@@ -189,7 +189,7 @@ class GroupFormed(JobEvent, frozen=True):
 
 
 class GroupLost(JobEvent, frozen=True):
-    """The bsp group cannot continue. An empty reason means that all copies of its dense parameters are lost."""
+    """The bsp group cannot continue. An empty reason means that all copies of the group's dense parameters are lost."""
 
     why: str = ""
 

@@ -26,7 +26,7 @@ LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
 }
 SOONEST_S = 30.0  # shortest interval in seconds between requests for room, even if the platform gives up sooner
 LATEST_S = 3600.0
-# a role without room this many seconds after the last retry counts as the first one again
+# a role without room this many seconds after the last retry starts with the first delay again
 FORGOTTEN_S = 3600.0
 UNLIMITED_CPU = 1.0  # cores counted for a data worker without a limit, which is mostly one Python thread
 # default heartbeat timeout of servers, if `silence_s` is shorter: the loss of a server costs all workers time
@@ -55,7 +55,9 @@ class JobEnding:
     poisoned: str = ""
     """Description of the first shard that the job gave up because it could not be read."""
     last_save: str | None = None
-    """Outcome of the final checkpoint: None until all workers have ended, empty while it is written, then a text."""
+    """Outcome of the final checkpoint: None until all workers have ended, empty while the last checkpoint is written,
+    then a text.
+    """
     blame: Blame = Blame.NONE
     detail: str = ""
 
@@ -75,7 +77,7 @@ class PlanState:
     stage: PlanningStage = PlanningStage.WAITING
     sizes: dict[RoleKind, RoleSize]
     target: Shape | None = None
-    """Target shape of the current plan; None without a plan."""
+    """Target shape of the current plan; None if the job has no plan."""
     asked: tuple[str, ...] = ()
     why: str = ""
     changed_at: float | None = None
@@ -86,7 +88,7 @@ class PlanState:
     """Number of changes to this state. Advice for an earlier epoch does not count."""
 
     def note_change(self, at: float, *, planned: bool, asked: str, pinned: bool = False) -> None:
-        """Record a change of shape. A change that no plan asked for drops the plan."""
+        """Record a change of shape. A change outside the plan drops the plan."""
         self.changed_at, self.epoch = at, self.epoch + 1
         if planned:
             self.asked = (*self.asked, asked)
@@ -103,7 +105,7 @@ class PlanState:
         return f"plan: {event.shape}"
 
     def end(self, event: events.PlanEnded) -> str:
-        """End the plan, and return the decision text; empty if there is nothing to report."""
+        """End the plan, and return the decision text; empty if the plan changed nothing."""
         self.epoch += 1
         target, self.stage = self.target, event.stage
         self.drop()
@@ -168,7 +170,7 @@ class DataWorkerState:
     """Target of each stage, first to last, if there are several stages. `cpu` is then the limit of the last stage."""
     pinned: bool = False
     given_up: str = ""
-    """Why the job continues without data workers. Tuning then asks for none."""
+    """Why the job continues without data workers. Tuning then requests no cores of trainers."""
     epoch: int = 0
     """Number of changes to the roster or the wanted number."""
 
@@ -193,7 +195,7 @@ class DataWorkerState:
 
 @dataclass(slots=True)
 class JobCore:
-    """Everything that decides what a job does next, as plain data that can be journaled and rebuilt."""
+    """Complete state that decides what a job does next, as plain data that can be journaled and rebuilt."""
 
     spec: JobSpec
     started_at: float = 0.0
@@ -248,7 +250,7 @@ class JobCore:
         return self.nodes[str(role)]
 
     def fenced(self, role: Role, incarnation: int) -> bool:
-        """Return True if the master has fenced this incarnation, so that its messages change nothing."""
+        """Return True if the master has fenced this incarnation, so that the master ignores its messages."""
         node = self.node(role)
         return incarnation < node.incarnation or (incarnation == node.incarnation and node.state is NodeState.GONE)
 

@@ -185,7 +185,7 @@ def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.JobActio
 
 
 def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction]:
-    """Continue with fewer data workers, or keep the data worker that was to be replaced, because no host has room."""
+    """Continue with fewer data workers, or cancel a replacement, because no host has room."""
     _fence(node, str(ended), at)
     own = state.feeding
     stages = max(1, len(own.stages))

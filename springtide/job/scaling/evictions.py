@@ -1,7 +1,7 @@
 """Pure. Replaces roles that their host will evict, and continues without roles that no host has room for.
 
 The old process works on while its replacement starts. If no host has room for a role, the job asks again later, with
-growing delays. It waits for room for its last worker, and for a server whose slots no other server has.
+growing delays. The job waits for room only for its last worker, and for a server whose slots no other server has.
 """
 
 from springtide.domain.core.roles import RoleExit, RoleKind
@@ -87,7 +87,7 @@ FEWEST_CORES = 1.0
 
 
 def continue_without(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction] | None:
-    """Continue without this process. Return None if the job must wait for its next incarnation."""
+    """Let the job continue without this process. Return None if the job must wait for its next incarnation."""
     if node.state is not NodeState.EXPECTED:
         return []  # the process has started after all, or is no longer wanted
     if state.phase is JobPhase.DRAINING:

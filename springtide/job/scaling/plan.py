@@ -158,7 +158,7 @@ def next_move(state: JobCore) -> events.JobEvent | None:
 
 
 def next_fields(now: Shape, target: Shape, quota: ResourceBudget) -> Fields | None:
-    """Return the fields to change next on the way to the target; None if nothing is left."""
+    """Return the fields to change next on the way to the target; None if no move is left."""
     order = (WORKERS, WORKER_SIZE, SERVERS, SERVER_SIZE)
     left = [fields for fields in order if changed(now, target, fields) != now]
     thens = {fields: changed(now, target, fields) for fields in left}

@@ -82,7 +82,7 @@ ServerChange = events.ServersScaled | events.ServerReplaced
 
 
 def change_servers(state: JobCore, event: ServerChange, at: float) -> Reasoned:
-    """Change the number or the members of servers. Raise BadInput if that is impossible now."""
+    """Change the number or the members of servers. Raise BadInput if the change is impossible now."""
     state.refuse_if_draining()
     if not state.safety.placed:
         raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")
@@ -107,7 +107,7 @@ def scale_servers(state: JobCore, event: events.ServersScaled, at: float) -> Rea
 
 
 def double_servers(state: JobCore, at: float) -> Reasoned | None:
-    """Double the servers after an out-of-memory kill. Return None if that is impossible or already under way.
+    """Double the servers after an out-of-memory kill. Return None if the change is impossible or already under way.
 
     The killed server is relaunched with more memory, to restore its slots. Some of these slots can then move to the new
     servers.

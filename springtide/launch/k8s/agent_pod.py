@@ -84,7 +84,7 @@ class PodJob:
         )
 
     async def run(self) -> None:
-        """Run until the job is over; `Fenced` if another agent holds it."""
+        """Run until the job is over; `Fenced` if another agent holds the Lease."""
         await self._platform.open()
         try:
             # an earlier agent has started pods, but its journal is gone
@@ -136,7 +136,7 @@ class PodJob:
         """End all pods of earlier masters, then restart the job from its newest checkpoint."""
         term = await self._lease.next_term()
         job, url = self._job.job, self._job.job.checkpoints.url
-        source = f"its newest checkpoint at {url}" if url else "the beginning: it has no checkpoints.url"
+        source = f"its newest checkpoint at {url}" if url else "the beginning, because the job has no checkpoints.url"
         why = (
             "the master's pod and its journal were lost (kubernetes.runVolume would keep it): all roles are ended, "
             f"and the job restarts from {source}"
@@ -217,7 +217,7 @@ async def last_status(running: "asyncio.Task[JobStatus]", name: str) -> JobStatu
 
 
 async def run_forever(keep: Callable[[], Awaitable[None]]) -> None:
-    """Run a background task again whenever it ends. A failure is logged and must not end the job."""
+    """Restart a background task whenever it ends. A failure is logged and must not end the job."""
     while True:
         try:
             await keep()
@@ -242,8 +242,8 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 2:
             given = " ".join(arguments) or "nothing"
             raise errors.BadInput(
-                f"{given}: expected NAMESPACE JOB. The operator starts this in a job's master pod; jobs are begun by "
-                "`springtide submit JOB.yaml --platform k8s`"
+                f"{given}: expected NAMESPACE JOB. The operator starts this command in a job's master pod; start a "
+                f"job with `springtide submit JOB.yaml --platform k8s`"
             )
         return asyncio.run(keep(*arguments))
     except errors.SpringtideError as error:
@@ -262,7 +262,7 @@ async def keep(namespace: str, name: str) -> int:
 
 
 async def read(client: Client, name: str) -> JobObject | None:
-    """Return the job; None if it is over, being deleted or invalid (its status says so then)."""
+    """Return the job; None if the job is over, being deleted or invalid (its status says so then)."""
     thing = await client.get(ELASTIC_JOBS, name)
     try:
         job = job_objects.read(thing)

@@ -70,7 +70,7 @@ class UserPlan:
 
 
 def open_wish(thing: Object) -> UserPlan | None:
-    """Return a plan that awaits an answer; None if it has one or is being deleted."""
+    """Return a plan that awaits an answer; None if the plan has an answer or is being deleted."""
     metadata = thing["metadata"]
     if (thing.get("status") or {}).get("phase") or "deletionTimestamp" in metadata:
         return None
@@ -78,7 +78,7 @@ def open_wish(thing: Object) -> UserPlan | None:
     try:
         plan = schema.made(ScalePlan, thing["spec"])
         if plan.workers is plan.servers is plan.data_workers is None:
-            return UserPlan(name, at, None, "it has no number: expected workers, servers or dataWorkers")
+            return UserPlan(name, at, None, "the plan has no number: expected workers, servers or dataWorkers")
         return UserPlan(name, at, plan)
     except errors.BadInput as error:
         return UserPlan(name, at, None, str(error))
@@ -97,7 +97,7 @@ def scale_request(plan: ScalePlan, name: str) -> messages.ScaleRequest:
 def changed(
     before: ElasticJob, now: ElasticJob, status: JobStatus, *, planned: bool = False
 ) -> messages.ScaleRequest | None:
-    """Return the `Scale` that an edited spec asks for; None if it changes no number.
+    """Return the `Scale` that an edited spec asks for; None if the edit changes no number.
 
     `planned`: bounds go to `rebound` instead.
     """
@@ -129,7 +129,7 @@ def _differ(before: RoleWish, now: RoleWish) -> bool:
 
 
 def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> int | None:
-    """Return the edited count. If the job is not planned, return the edited bound that the current count violates."""
+    """Return the edited number. If the job is not planned, return the edited bound that the current count violates."""
     if not _differ(before, now) or (planned and now.count is None):
         return None
     within = max(now.min or 1, min(wanted, now.max or wanted))
@@ -179,7 +179,7 @@ class UserRequests:
     async def _do_newest(self) -> None:
         chosen, older = newest(list(self._wishes.values()))
         for wish in older:
-            self._answer(wish, SUPERSEDED, f"{chosen.name if chosen else ''} came after it")
+            self._answer(wish, SUPERSEDED, f"{chosen.name if chosen else ''} is newer")
         if chosen is not None:
             await self._do(chosen)
         await self._write_answers()
@@ -203,7 +203,7 @@ class UserRequests:
         except (errors.UserError, errors.JobFailed) as error:
             self._answer(wish, REJECTED, str(error))
         else:
-            self._answer(wish, APPLIED, "the master has accepted it; the job's status shows its progress")
+            self._answer(wish, APPLIED, "the master has accepted the plan; the job's status shows the progress")
 
     def _answer(self, wish: UserPlan, phase: str, message: str) -> None:
         self._wishes.pop(wish.name, None)
@@ -235,7 +235,7 @@ class UserRequests:
                 self.agent.stop("stopped by the user (spec.stopped)")
             if job.fault:
                 log.warning(
-                    "the edited spec of the job is invalid, and the job continues with the spec before it: %s",
+                    "the edited spec of the job is invalid, and the job continues with the previous spec: %s",
                     job.fault,
                 )
                 continue

@@ -53,7 +53,7 @@ class InitialSizes:
 
 
 def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
-    """Return first sizes and planning rules. `history`: database of past jobs unless the job names one."""
+    """Return first sizes and planning rules. `history`: database of past jobs, unless the job names a database."""
     room.check(capacity, job.workers, job.servers, job.quota)
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     if not planned(job):

@@ -91,7 +91,8 @@ def checkpoint_rules(
         )
     if keeping.mirror and servers < 2:
         raise errors.BadInput(
-            "checkpoints.mirror (--mirror) with one server: no other could keep a copy; ask for 2 servers or more"
+            "checkpoints.mirror (--mirror) with one server: no other server could keep a copy; ask for 2 servers or "
+            "more"
         )
     if keeping.folder and pathlib.Path(keeping.folder).is_file():
         raise errors.BadInput(f"checkpoints.folder (--checkpoint-dir) {keeping.folder} is a file; expected a folder")
@@ -139,9 +140,9 @@ def resolve(
 ) -> RunPlan:
     """Return all that an agent must know.
 
-    `code`: folder of the script; None if only the hosts of the job have the script. `history`: database of past jobs
-    unless the job names one. `key`: the brain's name for the job; pass the same key when the job is resolved again.
-    `say` gets messages for the user.
+    `code`: folder of the script; None if only the hosts of the job have the script. `history`: database of past jobs,
+    unless the job names a database. `key`: the brain's name for the job; pass the same key when the job is resolved
+    again. `say` gets messages for the user.
     """
     if code is not None:
         find_script(code / job.script)
@@ -235,7 +236,7 @@ def find_script(script: pathlib.Path) -> pathlib.Path:
     folder = script.parent
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     near = difflib.get_close_matches(script.name, names, n=1)
-    hint = f" Did you mean {folder / near[0]}?" if near else f" Nothing in {folder.absolute()} has a name like it."
+    hint = f" Did you mean {folder / near[0]}?" if near else f" No run in {folder.absolute()} has a similar name."
     raise errors.MissingFile(f"no script {script}.{hint}")
 
 

@@ -123,9 +123,7 @@ def _document(text: str, path: pathlib.Path) -> Any:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         column = error.position - (text.rfind("\n", 0, error.position) + 1) + 1
-        raise errors.BadInput(
-            f"{path}:{line}:{column}: a character that YAML does not allow: {error.character!r}"
-        ) from None
+        raise errors.BadInput(f"{path}:{line}:{column}: an invalid character in YAML: {error.character!r}") from None
     found = [document for document in documents if document is not None and document.tag != "tag:yaml.org,2002:null"]
     if not found:
         raise errors.BadInput(f"{path}:1:1: empty; expected the spec of a job, at least `script: train.py`")
@@ -184,7 +182,7 @@ def _mapping(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> dict
 
 
 def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    """Yield a mapping's own pairs, then those merged by `<<` that are not overridden."""
+    """Yield a mapping's own pairs, then pairs merged by `<<` that are not overridden."""
     import yaml
 
     own: list[tuple[Any, Any]] = []
@@ -217,7 +215,7 @@ def _scalar(node: Any, path: Path, tree: _Tree) -> Any:
         return Scalar(node.value, node.value, quoted=bool(node.style))
     try:
         value = yaml.SafeLoader("").construct_object(node)
-    except (ValueError, yaml.YAMLError):  # such as !!int with text that is no number
+    except (ValueError, yaml.YAMLError):  # such as !!int with text that is not a number
         value = node.value
     return None if value is None else Scalar(node.value, value)
 

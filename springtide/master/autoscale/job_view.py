@@ -38,7 +38,7 @@ class ViewSources:
     """Parts of the master that supply facts for a view."""
 
     name: str
-    """Name of the run. Unlike the job's name, it is unique."""
+    """Name of the run. Identifier of the run, which is unique, unlike the job's name."""
     record: JobRecord
     watching: Profiler
     guards: ServerGuards
@@ -73,8 +73,9 @@ def view(sources: ViewSources, *, now: float) -> JobView | None:
 
 
 def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> PastJob:
-    """Return the finished job's entry for the history. A job that ended in its sampling stage records no shape for
-    similar jobs to start with."""
+    """Return the finished job's entry for the history. A job that ended while it was sampling leaves no shape for
+    similar jobs to start with.
+    """
     state = sources.record.state
     sized = state.planned.stage in (PlanningStage.OPTIMIZING, PlanningStage.ADJUSTING)
     found = facts(sources.record) if sources.record.book.passes else None

@@ -43,15 +43,15 @@ class AdviserSetup:
     """The adviser of a job, and its connections to the outside."""
 
     make: Callable[[], Adviser]
-    """Function that makes the adviser on the first request, in the adviser's thread."""
+    """Function that creates the adviser at the first request, in the adviser's thread."""
     name: str
-    """Name of the run. Unlike the job's name, it is unique."""
+    """Name of the run. Identifier of the run, which is unique, unlike the job's name."""
     wall: Callable[[], float]
     """Wall clock, for records that outlive the job."""
     show: Callable[[PlannerView], None] = lambda _: None
     """Function that saves the view shown to the adviser, for people to read."""
     thread: AdviserThread | None = None
-    """Thread of the adviser; None to run it in the caller's event loop."""
+    """Thread of the adviser; None means that the adviser runs in the caller's event loop."""
 
 
 class Autoscaler:
@@ -73,7 +73,7 @@ class Autoscaler:
         self._pace: float | None = None
         self._fed: FeedShare | None = None
         self.data_cores: float | None = None
-        """Cores for data workers in the last advice of a shared brain; None if it gave none."""
+        """Cores for data workers in the last advice of a shared brain; None if the adviser gave no advice."""
         self._content = False
         """True if the adviser's last advice was to leave the job unchanged."""
 
@@ -91,7 +91,7 @@ class Autoscaler:
             self._log_plan("started", None, f"{plan.shape_of(self._context.state)}: {self._rules.why}")
 
     def tick(self, usage: Mapping[Role, RoleUsage], fed: FeedShare | None = None) -> None:
-        """Take the next step. `fed` is for a planner that divides cores among jobs: what data workers contribute."""
+        """Take the next step. `fed`: what data workers contribute, for a planner that divides cores among jobs."""
         if not self._rules.on or self._advised is None:
             return
         now, state = self._context.clock(), self._context.state
@@ -209,8 +209,7 @@ class Autoscaler:
             self._take(advice.plan, advice.notes)
 
     def _keep_shape(self, advice: Advice, asked: JobView) -> None:
-        """Leave the job unchanged. If the job was measured for long enough, it counts as having reached its final
-        size."""
+        """Leave the job unchanged. A job that was measured for long enough counts as having its final size."""
         config, stage = self._rules.config, self._context.state.planned.stage
         here, quiet = measurements.now(asked), asked.progress.unchanged_s(at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
@@ -231,8 +230,9 @@ class Autoscaler:
             log.info("the job refuses %s: %s", type(event).__name__, refused)
 
     def _log_plan(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
-        """Log a decision. If only the numbers in its reason differ from the last logged decision, skip it, unless a
-        plan is taken."""
+        """Log a decision. Log a decision. Skip a decision whose reason differs from the last one only in numbers,
+        unless it contains a plan.
+        """
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
         news = self._context.is_news("plan", f"{outcome} {why}{' by itself' if alone else ''}")
         if outcome != "taken" and not news:
@@ -266,6 +266,6 @@ class Autoscaler:
         try:
             async with asyncio.timeout(CONCLUDE_S):
                 await self._aside(lambda: self._make_adviser().conclude(over), wait=True)
-        except Exception as error:  # do not fail: the job has ended well, whether or not it is recorded
+        except Exception as error:  # do not fail: the job has ended well, even if the brain cannot record it
             log.warning("the job could not be recorded in the history: %s: %s", type(error).__name__, error)
             self._context.log_event("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

@@ -58,7 +58,7 @@ BEATS = 3.0  # during scaling, a job counts as stalled if it trains no sample fo
 
 
 class OnlineNotes(msgspec.Struct, frozen=True):
-    """Learned values and counters that survive the master."""
+    """Learned values and counters that a new master takes over."""
 
     learned: capacity_model.LearnedCapacity = capacity_model.LearnedCapacity()
     """Throughput by number of workers, in samples per clock second."""
@@ -144,7 +144,9 @@ class OnlineAutoscaler:
                 self._context.log_event("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
 
     def tick(self, now: float, *, moving: int) -> None:
-        """Measure the stream, and make a decision if one is due. `moving` is the number of slots in transfer."""
+        """Measure the stream, and decide about the number of workers if it is time. `moving` is the number of slots in
+        transfer.
+        """
         if not self.reads or (self._looks and now < self._looks[-1].at + LOOK_S) or self._context.state.phase.over:
             return
         alive = tuple(
@@ -230,8 +232,9 @@ class OnlineAutoscaler:
                 )
 
     def _measure(self, now: float) -> None:
-        """Learn the throughput of a stable number of workers. The slow first steps count only while nothing else was
-        measured."""
+        """Learn the throughput of a stable number of workers. Slow first steps of a job count only as long as nothing
+        else was measured.
+        """
         seconds = capacity_model.window_s(self._job.speedup)
         settled_at = self._last.shape + (seconds if self._notes.learned.known else 0.0)
         if not self._shape or now < max(settled_at, self._last.measurement) + seconds:
@@ -351,7 +354,9 @@ class OnlineAutoscaler:
         self._context.apply(events.ServersScaled(usual, f"keep the initial ratio of workers to servers, {ratio}"))
 
     def _keep_workers(self, why: str) -> None:
-        """Change nothing, and log the reason. If only the numbers in the reason changed, it is not logged again."""
+        """Change nothing, and log the reason. If only the numbers in the reason changed, the decision is not logged
+        again.
+        """
         self._why = why
         if self._context.is_news("online", why):
             self._context.log_event("online", why=why, workers=self._context.state.workers)

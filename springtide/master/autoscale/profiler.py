@@ -46,7 +46,7 @@ class Profiler:
         self._readings: deque[WorkerReading] = deque(maxlen=MOST_READINGS)
         self._before: list[Profile] = []
         self._steps: dict[int, int] = {}
-        """Step count of each worker incarnation, from its last reading in this shape."""
+        """Step count of each worker incarnation at its last reading in this shape."""
         self._used: dict[Life, deque[tuple[float, float]]] = {}
         self._spent: deque[CoreSeconds] = deque(maxlen=MOST_COUNTS)
         self._spenders: frozenset[Life] = frozenset()
@@ -71,8 +71,9 @@ class Profiler:
             self._see_use(usage, at)
 
     def window(self, batch: int) -> "ProfileWindow":
-        """Copy the inputs of profiles. A thread builds profiles from this copy, because that takes too long for the
-        event loop."""
+        """Copy the inputs of profiles. A thread builds profiles from this copy, because building them would block the
+        event loop for too long.
+        """
         return ProfileWindow(
             era=self.era,
             readings=tuple(self._readings),
@@ -89,7 +90,7 @@ class Profiler:
         return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
 
     def _close(self) -> None:
-        """End the period of this shape, and keep its last few windows."""
+        """End the period of this shape, and keep the last few windows of the period."""
         if self.era is not None and self._readings:
             batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
             own = self.window(max(1, batch)).own()
@@ -143,7 +144,7 @@ class Profiler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileWindow:
-    """Snapshot of the measurements at one moment."""
+    """Copy of the measurements at one moment."""
 
     era: ShapePeriod | None
     readings: tuple[WorkerReading, ...]

@@ -29,7 +29,9 @@ from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport
 log = logging.getLogger(__name__)
 
 MOST_PARTS = 20  # most orders in a round; slots that still move after that are left to the next checkpoint
-AGAIN_S = 2.0  # seconds until the next attempt after a failed or abandoned round; less if checkpoints are more frequent
+AGAIN_S = (
+    2.0  # seconds until the next attempt after a failed or abandoned round; at most the interval between checkpoints
+)
 
 
 @dataclass(slots=True)
@@ -46,8 +48,9 @@ class CheckpointRound:
     generation: int = 0
     """Generation of the bsp group that waits. A later generation may have continued training."""
     era: int = 0
-    """Era of the ledger when the note was taken. After a rollback begins a later era, slots may lack samples that the
-    note counts as trained."""
+    """Era of the ledger when the note was taken. After a rollback, slots may lack samples that this note counts as
+    trained.
+    """
     written: list[Written] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
     """Servers that have written everything that the newest order asks for."""
@@ -149,9 +152,8 @@ class CheckpointStore:
     def take_over(self, saved: int, era: int) -> int:
         """Find complete checkpoints of this run. Return the number of an incomplete checkpoint, or 0.
 
-        `saved` is the last checkpoint that the previous master journaled. A later checkpoint counts only if it began in
-        this era of the ledger. In a later era, slots were restored since the checkpoint began, and lack samples that it
-        counts as trained.
+        `saved`: the last checkpoint in the previous master's journal. A later checkpoint counts only if it began in
+        the ledger's present era. In any other era, the note counts samples as trained that restored slots lack.
         """
         try:
             self._claim_folder()
@@ -171,7 +173,8 @@ class CheckpointStore:
 
     def _numbers_at_url(self) -> list[int]:
         """Return the numbers of the checkpoints that an earlier run left at the URL. This run continues the numbering
-        after the highest."""
+        after the highest of these numbers.
+        """
         try:
             return checkpoint_io.numbers(UrlStore(self.rules.url)) if self.rules.url else []
         except OSError as error:
@@ -254,7 +257,7 @@ class CheckpointStore:
         return order
 
     def covers(self, record: JobRecord) -> bool:
-        """Return True if nothing was trained, and no script state changed, since the last complete checkpoint began.
+        """Return True if no sample was trained and no script state changed since the last complete checkpoint began.
 
         A bsp group makes its final checkpoint itself.
         """
@@ -292,7 +295,8 @@ class CheckpointStore:
         return self.check_slots(record, owners)
 
     def check_slots(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
-        """Check whether every slot is written. If slots were moving, order their present owners to save them.
+        """Check whether every slot is written. If slots were moving, order the present owners of these slots to save
+        them.
 
         The result is consistent, because the ledger's note is older than every slot image.
         """
@@ -324,7 +328,7 @@ class CheckpointStore:
     def publish(self, manifest: Manifest, copied: Manifest | None) -> None:
         """Write the manifest and delete files that are no longer needed. Blocks on the disk, so call it in a thread.
 
-        The files of the checkpoint that is being copied elsewhere stay. Raises BadInput if another run has taken over
+        Files of a checkpoint that is being copied elsewhere are kept. Raises BadInput if another run has taken over
         the folder.
         """
         self._claim_folder()
@@ -383,9 +387,10 @@ class CheckpointStore:
         self._number = max(self._number, manifest.number)
 
     def is_stored(self, manifest: Manifest) -> JobProgress | None:
-        """Record that a checkpoint is at the URL, so that it survives the loss of a host. Return its ledger note.
+        """Record that a checkpoint is at the URL, where it survives the loss of a host. Return the ledger note of the
+        checkpoint.
 
-        Return None if the job rolled back beyond this checkpoint during the upload.
+        Return None if a rollback during the upload made this checkpoint invalid.
         """
         if manifest.number in self._void:
             return None

@@ -79,7 +79,7 @@ class CheckpointSchedule:
         manifest = checkpoint_io.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
-            # without the data workers' package, which is in the folder of the other run
+            # the data workers' package is not copied: it is in the folder of the other run
             claims = tuple(key for key in manifest.scripts.claims if key != PACKAGE_KEY)
             scripts = msgspec.structs.replace(manifest.scripts, claims=claims)
             context.journaled(context.record.resume, note_of(manifest), scripts)
@@ -112,7 +112,7 @@ class CheckpointSchedule:
         if last is None or last.number != number:
             self.saving.go_back(number)
             self._context.apply(events.CheckpointSaved(number))
-        # the note of a round under way is older than the rollback, so it counts samples that restored slots lack
+        # the note of a round under way is older than the rollback, so the note counts samples that restored slots lack
         self._check_lives()
 
     def poll(self) -> None:
@@ -138,23 +138,25 @@ class CheckpointSchedule:
             self._context.changed.wake_all()
 
     def due_at_step(self, *, last: bool = False) -> int:
-        """Return the number of the checkpoint for which a bsp group should pause, by time or at its end; else 0."""
+        """Return the number of the checkpoint for which a bsp group should pause, because the interval is over or the
+        group ends; else 0.
+        """
         record = self._context.record
         return self.saving.due_at_step(record, self._clock(), last=last) if record.state.bsp.in_step else 0
 
     async def at_step(self, request: AtStep) -> messages.Ok | messages.WaitReply:
         """Take a checkpoint while the group's lowest rank waits after a step. `WaitReply` means not now.
 
-        The checkpoint holds exactly this step: no rank can complete the next step without this rank, unless a new group
-        forms, and only the master lets the rank continue or forms a group. A part that arrives after a new group formed
-        does not count.
+        The checkpoint holds exactly this step. No rank can complete the next step without the pausing rank, and only
+        the master lets that rank continue or forms a new group. A part that arrives after a new group formed does not
+        count.
         """
         saving, state, changed = self.saving, self._context.state, self._context.changed
         if request.last:
             await changed.until(lambda: saving.round is None or state.phase.over)
             if saving.last is not None and saving.last.progress.step == request.step:
                 return messages.Ok()
-        # if this does not hold, the request is outdated
+        # otherwise the request is outdated
         if saving.round is None and (request.last or request.number == self.due_at_step(last=True)):
             self._begin_at_step(request)
         if saving.round is None:
@@ -300,8 +302,9 @@ class CheckpointSchedule:
         self._context.changed.wake_all()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
-        """Journal that samples in this note are safe. With `floors`, the job never rolls back to a state before the
-        note."""
+        """Journal that the samples in this note are on disk. With `floors`, the job never rolls back to a state before
+        the note.
+        """
         self._context.journaled(self._context.record.book.keep, note, floors=floors)
 
     def _uploaded(self, manifest: Manifest | None) -> None:
@@ -344,7 +347,7 @@ class CheckpointSchedule:
             self._give_up(f"{', '.join(lost)} was lost during the checkpoint", "abandoned")
         elif now is not None and now.era != self._context.record.book.era:
             self._give_up(
-                "the ledger rolled back during the checkpoint, for a server that joined after the checkpoint began",
+                "a server joined after the checkpoint began, and its restore rolled the ledger back",
                 "abandoned",
             )
         return lives

@@ -32,7 +32,7 @@ class MirrorDirectory:
         self._rules = rules
         self._said: dict[str, checkpoints.SaveRequest] = {}
         self.must_all_speak = rules.mirror
-        """True if a checkpoint may begin only after every server has reported the numbers it knows."""
+        """True if a checkpoint may begin only after every server has reported which checkpoints it knows."""
 
     def on_listening(self, role: Role, incarnation: int, request: checkpoints.SaveRequest) -> None:
         self._said[f"{role}.{incarnation}"] = request

@@ -52,8 +52,8 @@ class Uploads:
         self._task: asyncio.Task[None] | None = None
 
     def poll(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
-        """Begin an upload if it is due. Return True if the last checkpoint is being uploaded: a job that ends waits for
-        it.
+        """Begin an upload if it is due. Return True if the last checkpoint is being uploaded. A job that ends waits for
+        this upload.
 
         Without a URL, only files that would disappear with the servers are fetched, at the end of the job (`hurry`).
         """

@@ -41,7 +41,9 @@ class ChangeSignal:
         self._turned = asyncio.Event()
 
     async def until(self, true: Callable[[], bool], *, at_most_s: float | None = None) -> None:
-        """Wait until `true()` returns True, or for this long. The function is called now and after every change."""
+        """Wait until `true()` returns True, but at most for this time. The function is called now and after every
+        change.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 while not true():
@@ -125,7 +127,7 @@ class MasterContext:
         self._story.write(kind, **fields)
 
     def is_news(self, topic: str, text: str) -> bool:
-        """Return True if a text differs from the last text of the same topic in more than its numbers."""
+        """Return True if a text differs from the previous text on its topic in more than numbers."""
         before, self._last_news[topic] = self._last_news.get(topic, ""), without_numbers(text)
         return self._last_news[topic] != before
 
@@ -139,7 +141,7 @@ class MasterContext:
             await asyncio.Event().wait()  # send nothing more: the connection closes, and the new master answers
 
     def _journal_failed(self, error: errors.SpringtideError) -> None:
-        """Exit if another master has taken over, else fail the job."""
+        """Exit if another master has taken over, otherwise fail the job."""
         if isinstance(error, Superseded):
             log.warning("%s: this master exits", error)
             self.over.set()

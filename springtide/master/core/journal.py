@@ -23,8 +23,9 @@ from springtide.telemetry.events import as_disk_error, disk_errors
 from springtide.telemetry.host import disks
 
 FORMAT = 6
-"""Version of the journal format. Raise it when entries or snapshots change meaning. A master rejects journals of other
-versions."""
+"""Version of the journal format. Increase this version when entries or snapshots change meaning. A master rejects
+journals of other versions.
+"""
 
 AGAIN_S = 0.5  # seconds between retries on a full disk: short enough to resume soon after space is freed
 
@@ -39,7 +40,7 @@ create table if not exists snapshot (one integer primary key check (one = 1), up
 
 
 class Superseded(errors.JobFailed):
-    """A master with a higher term has taken over. This master must write nothing more."""
+    """A master with a higher term has taken over. True once this master must write nothing more."""
 
 
 class Journal:
@@ -53,7 +54,7 @@ class Journal:
         """Result of the first attempt to write the queued entries."""
         self._failed: errors.SpringtideError | None = None
         self._stuck: tuple[float, str] | None = None
-        """Since when nothing can be written, and why."""
+        """Time since which nothing can be written, and the reason."""
         self._again: asyncio.TimerHandle | None = None
         self._mode = disks.sqlite_journal_mode(path)
         with self._sqlite():
@@ -72,7 +73,7 @@ class Journal:
     def tidy(self) -> None:
         """Move entries from the write-ahead file into the main file. Blocks on the disk, so call it in a thread.
 
-        The event loop can write at the same time. No reply waits for this.
+        The event loop can write at the same time. No reply waits for this write.
         """
         if self._mode != "wal":
             return
@@ -80,7 +81,9 @@ class Journal:
             other.execute("pragma wal_checkpoint(passive)")
 
     def begun_with(self, spec: bytes) -> bytes:
-        """Return the spec of the job's first master, by which entries are read; store `spec` if there is none."""
+        """Return the spec of the job's first master, which determines how to read entries; store `spec` if there is
+        none.
+        """
         with self._sqlite(), self._turn():
             self._file.execute("insert or ignore into spec values (1, ?)", (spec,))
             return bytes(self._file.execute("select body from spec").fetchone()[0])
@@ -95,7 +98,7 @@ class Journal:
         return body, entries
 
     def append(self, entry: bytes) -> None:
-        """Queue an entry for the end of this turn of the event loop. `committed` waits until it is written."""
+        """Queue an entry for the end of this turn of the event loop. `committed` waits until the entry is written."""
         if self._failed:
             raise self._failed
         self._waiting.append(msgspec.Raw(entry))
@@ -111,7 +114,7 @@ class Journal:
             raise self._failed
 
     async def flushed_or_full(self) -> bool:
-        """Wait until everything appended so far is written or the disk is full. Return True if it is written."""
+        """Wait until everything appended so far is written or the disk is full. Return True if the entry is written."""
         if self._tried is not None and not await asyncio.shield(self._tried):
             return False
         if self._failed:
@@ -129,8 +132,8 @@ class Journal:
         )
 
     def save(self, snapshot: bytes) -> None:
-        """Store a snapshot and delete the entries before it. Call it only when nothing waits to be written."""
-        self.since_snapshot = 0  # also after a failure, so that the next attempt comes after as many entries
+        """Store a snapshot and delete the entries before it. Must be called only when no entry waits to be written."""
+        self.since_snapshot = 0  # counts also after a failure, so that the next attempt comes equally late
         with self._sqlite(), self._turn():
             self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
             self._file.execute("delete from turns where number < ?", (self._next,))
@@ -189,7 +192,7 @@ class Journal:
             committed.set_result(None)
         else:
             committed.set_exception(error)
-            # reading the error avoids asyncio's warning if nothing waits for it; the next `append` raises it
+            # reading the error avoids asyncio's warning if nothing waits for the error; the next `append` raises it
             committed.exception()
         if not tried.done():
             tried.set_result(True)
@@ -205,7 +208,10 @@ class Journal:
                 )
             row = self._file.execute("select term, began, run from head").fetchone() if written else None
             if row and row[0] >= self.term:
-                raise Superseded(f"{self.path} belongs to master number {row[0]}; this would be number {self.term}")
+                raise Superseded(
+                    f"{self.path} belongs to master number {row[0]}, which has taken over from this "
+                    f"master, number {self.term}"
+                )
             began, run = row[1:] if row else (now, secrets.token_hex(8))
             self._file.execute("insert or replace into head values (1, ?, ?, ?, ?)", (FORMAT, self.term, began, run))
             upto = self._file.execute("select max(upto) from snapshot").fetchone()[0]

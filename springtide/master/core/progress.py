@@ -20,7 +20,7 @@ class ProgressTally:
         self.reports: dict[Role, MemberReport] = {}
         self.grew_at: float | None = None
         self._cache_on: bool | None = None
-        """Last logged state of the cache: on or off; None if nothing was logged."""
+        """Last logged state of the cache: on or off; None if no decision was logged."""
         self._lives: dict[Role, int] = {}
         self._gone = 0
         self._heard_at: dict[Role, float] = {}
@@ -91,7 +91,9 @@ class ProgressTally:
         return together(use for _, use in ranked)
 
     def cache_decision(self) -> tuple[str, str] | None:
-        """Return what was decided about the cache, and the reason; None if that was returned before."""
+        """Return what was decided about the cache, and the reason; None if `status` has already returned this
+        decision.
+        """
         use = self.cache
         if use is None or not use.why or use.passing or use.on == self._cache_on:
             return None

@@ -28,7 +28,7 @@ from springtide.embedding.placement import placement
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
 
-MAX_SHARED_BYTES = 2**20  # most bytes of one shared value, which may be an address but not a tensor
+MAX_SHARED_BYTES = 2**20  # most bytes of one shared value, enough for an address, but not for a tensor
 MAX_SHARED_KEYS = 10_000
 DONE = LeaseHolder(-1, -1)
 Loaded = TypeVar("Loaded")
@@ -86,7 +86,7 @@ class SlotOwners:
 
 @dataclass(slots=True, kw_only=True)
 class ScriptPlaces:
-    """Where each worker's script is, and the states of its registered objects there."""
+    """Place of each worker in its script, with the states of its registered objects there."""
 
     objects: dict[int, dict[str, bytes]] = field(default_factory=dict)
     places: dict[int, EpochPlace] = field(default_factory=dict)
@@ -96,8 +96,8 @@ class ScriptPlaces:
     def remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None = None) -> None:
         """Store the states of a worker's registered objects, and its place in the script.
 
-        A place before the known place changes nothing: the heartbeat arrived after the begin of a later epoch, or a
-        relaunched worker has not reached its place yet.
+        An earlier place than the known one changes nothing. Either the heartbeat arrived late, or a relaunched worker
+        has not reached its old place yet.
         """
         if place is not None:
             if place.is_before(self.places.get(rank, place)):
@@ -107,7 +107,9 @@ class ScriptPlaces:
         self.changes += 1
 
     def place_for(self, rank: int) -> EpochPlace | None:
-        """Return where a worker's script begins: at its own place, else at the place of the most advanced rank."""
+        """Return the place where a worker's script begins: its own last place, or the place of the most advanced
+        rank.
+        """
         known = self.places.get(rank)
         return max(self.places.values(), default=None) if known is None else known
 
@@ -141,11 +143,11 @@ class SharedState:
     changes: int = 0
 
     def load(self, key: str, kind: type[Loaded], default: Loaded) -> Loaded:
-        """Return a value that a part of a master, or a worker, shared under this key; else the default."""
+        """Return a value that a part of a master, or a worker, shared under this key; or the default."""
         stored = self.values.get(key)
         try:
             return msgspec.msgpack.decode(stored, type=kind) if stored else default
-        except msgspec.MsgspecError:  # another version, or a user's script, wrote it
+        except msgspec.MsgspecError:  # written by another version, or by a user's script
             return default
 
     def share(self, key: str, value: bytes) -> None:
@@ -223,7 +225,7 @@ class JobRecord:
 
     def apply(self, event: events.JobEvent, at: float) -> list[actions.JobAction]:
         """Run an event through the state machine, and apply the resulting actions to the ledger."""
-        if isinstance(event, events.RoleAlive):  # the most frequent event; it is not journaled
+        if isinstance(event, events.RoleAlive):  # the most frequent event, which is not journaled
             self.span.last_at = max(self.span.last_at, at)
             return self.state.handle(event, at=at)
         before, workers = self._worker_ranks(), self.state.workers
@@ -295,14 +297,17 @@ class JobRecord:
     def restore(self, note: JobProgress, scripts: ScriptStates | None = None) -> int:
         """Roll the ledger back to a restored checkpoint. Return the number of samples to train again.
 
-        `scripts`: states of registered objects in that checkpoint, if all scripts restart; None if they continue.
+        `scripts`: if all scripts restart, the states of registered objects in that checkpoint; None if scripts
+        continue.
         """
         if scripts is not None:
             self.scripts.reset(scripts.objects, scripts.places)
         return self.book.restore(note)
 
     def leave_out(self, left_out: LeftOut) -> bool:
-        """Record a batch that was trained without unreadable samples. Return True if that is new."""
+        """Record a batch that was trained without unreadable samples. Return True if the batch was not recorded
+        before.
+        """
         news = self.left_out.get(left_out.batch) != left_out
         self.left_out[left_out.batch] = left_out
         self._changes += news
@@ -316,7 +321,7 @@ class JobRecord:
         return f"none of the {count:,} samples could be read; {next(iter(self.left_out.values()))}"
 
     def replay(self, body: bytes) -> None:
-        """Repeat a journaled call. A call that was rejected the first time is rejected again."""
+        """Repeat a journaled call. A call that the record rejected at first is rejected again."""
         name, arguments, named = _calls.decode(body)
         kind, _, method = name.partition(".")
         parts = (self, self.book, self.slots, self.scripts, self.shared)

@@ -101,7 +101,7 @@ class FeedStats:
         stages: StageLayout = ONE_STAGE,
         given: float | None = None,
     ) -> FeedSeen | None:
-        """Return the observation of the interval from `since` to `at`; None if there is too little data. `cores` are
+        """Return the observation of the interval from `since` to `at`; None without enough data. `cores` are
         the cores of the whole job. `hold` is True if CPU limits of trainers can be changed. `given` are the data
         workers' cores, if a brain has set them.
         """
@@ -155,8 +155,9 @@ def of_data_workers(state: JobState) -> float:
 
 
 def all_feed(state: JobState) -> bool:
-    """Return True if no data worker is starting or leaving. While one starts or leaves, the measured speed belongs to
-    another number of cores."""
+    """Return True if no data worker is starting or leaving. While one starts or leaves, the measured speed is that of
+    another number of cores.
+    """
     return all(node.state is NodeState.JOINED and node.address for node in _there(state))
 
 
@@ -166,7 +167,8 @@ def _there(state: JobState) -> list[RoleNode]:
 
 def _relieved(node: RoleNode) -> bool:
     """Return True for a data worker that serves only until its replacement serves. While both run, only the replacement
-    counts."""
+    counts as a data worker.
+    """
     return node.departure.replaced and node.role.kind is RoleKind.DATA_WORKER
 
 
@@ -194,10 +196,10 @@ UNIT, MANY_CORES = 1.0, 8  # cores in one scaling step; half of that on machines
 
 
 class DataWorkerManager:
-    """The data workers of one job."""
+    """Tunes the data workers of one job."""
 
     def __init__(self, context: MasterContext, agreeing: SharedValues, autoscale: Autoscaler) -> None:
-        """`autoscale` is the other part that changes the job."""
+        """`autoscale`: the other part of the master that changes the job."""
         clock = context.clock
         self._state, self._rules = context.record.state, context.record.state.spec.feeding
         self._context, self._agreeing, self._clock, self._autoscale = context, agreeing, clock, autoscale
@@ -259,7 +261,7 @@ class DataWorkerManager:
 
     @property
     def together(self) -> FeedState | None:
-        """Return the sums of the feed statistics that the present workers reported last; None if none reported any."""
+        """Return the sums of the feed statistics that the present workers reported last; None without reports."""
         workers = [node.role for node in self._state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         reports = [self._context.tally.reports.get(role) for role in workers]
         feeds = [report.feed for report in reports if report is not None and report.feed is not None]
@@ -336,7 +338,7 @@ class DataWorkerManager:
         self._act(target, hold=hold)
 
     def _share(self, seen: FeedSeen, target: FeedTarget) -> FeedShare | None:
-        """Return the feed share for a planner of several jobs; None if there should be no data workers.
+        """Return the feed share for a planner of several jobs; None if the job should have no data workers.
 
         Planners learn from a change of cores together with the change of speed. The share is therefore updated only
         when all data workers feed.

@@ -67,7 +67,7 @@ class LeaseService:
         def answered() -> bool:
             return lease() or (self._plan(holder, request) and lease())
 
-        self._checkpoints.poll()  # begin a checkpoint if one is due, because the end of the pass may wait only for it
+        self._checkpoints.poll()  # begin a due checkpoint, because the end of the pass may wait for nothing else
         await context.changed.until(answered, at_most_s=HOLD_GROUP_S if card.in_step and card.stream else HOLD_S)
         if answer is NoLease.WAIT:
             return messages.WaitReply()
@@ -125,8 +125,9 @@ LOOK_S = 0.5  # interval between checks
 ASKS_S = 10.0  # a worker that holds no partition and has not asked for this many seconds does not read the stream
 PATIENCE_S = 1.5  # seconds that new partitions wait for workers that have just started
 SLOW_S = 300.0
-"""Seconds after which a worker that was slow may get partitions again. Without work, no measurement can show that it
-has recovered."""
+"""Seconds after which a worker that was slow may get partitions again. Without work, no measurement can show that the
+worker has recovered.
+"""
 
 
 class PartitionAssigner:
@@ -168,7 +169,9 @@ class PartitionAssigner:
             self._context.changed.wake_all()
 
     def _readers(self, flow: StreamLedger, now: float) -> list[int]:
-        """Return the ranks that can take partitions: present, not draining, and asking for or holding partitions."""
+        """Return the ranks that can take partitions: present workers that are not draining, and that hold or request
+        partitions.
+        """
         state = self._context.record.state
         here = [node.role for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
         return [
@@ -190,7 +193,7 @@ class LeaseMoves(NamedTuple):
 
 
 class LeaseBalancer:
-    """Paces of one job's workers. Nothing is journaled: a new master measures the paces again within seconds."""
+    """Pace of each worker of one job. Nothing is journaled: a new master measures the paces again within seconds."""
 
     def __init__(self, rules: StragglerRules | None = None) -> None:
         self._rules = rules or StragglerRules()
@@ -225,7 +228,7 @@ class LeaseBalancer:
                 end=lease.end if lease.wish is None else lease.wish,
                 batch=card.batch_size,
             )
-            for card, key, lease in leases  # leases in the order of granting, in which workers train them
+            for card, key, lease in leases  # leases in the order in which they were granted and are trained
         ]
         return LeaseMoves(resizes, stragglers.level_leases(holdings, self._paces.known(), tuple(alive)))
 

@@ -72,11 +72,11 @@ class SharedValues:
 
 
 class StalenessGate:
-    """Workers that have read values and not yet pushed ("inside"), each with the number of pushes applied since its
-    read.
+    """Workers that have read values and have not pushed yet ("inside"), each with the number of pushes applied since
+    its read.
 
     Each worker inside pushes once before it reads again. For each worker, the pushes applied since its read plus the
-    number of other workers inside must stay within the bound. `admit` ensures this, and `leave` cannot break it.
+    number of other workers inside must stay within the bound. `admit` ensures this bound, and `leave` cannot break it.
     """
 
     def __init__(self, changed: ChangeSignal) -> None:
@@ -94,7 +94,9 @@ class StalenessGate:
         self._changed.wake_all()  # the next waiting worker may be admitted too
 
     def admit(self, holder: LeaseHolder, bound: int) -> bool:
-        """Admit the holder if it is first in the queue and the bound allows it. Return True if it may read now."""
+        """Admit the holder if it is first in the queue and the bound allows it. Return True if the worker may read
+        now.
+        """
         if holder not in self._queue:
             self._queue.append(holder)
         if self._queue[0] != holder or len(self._inside) + max(self._inside.values(), default=0) > bound:
@@ -115,7 +117,7 @@ class StalenessGate:
 
 
 class ShufflerList:
-    """Workers that accept batches. Every lookup checks that a worker still belongs to the job."""
+    """Workers that accept batches from other workers. Every lookup checks that a worker still belongs to the job."""
 
     def __init__(self, state: JobState) -> None:
         self._state = state
@@ -164,7 +166,7 @@ class PackageStore:
 
     def _lacks(self, written: PackageWritten) -> tuple[str, ...]:
         if package_transfer.sealed_in(self._folder) == written.sealed:
-            return ()  # the package is already in the master's folder, so nothing is sent
+            return ()  # the package is already in the master's folder, so the worker sends nothing
         package_transfer.check_size(written.files)
         return tuple(name for name, _ in written.files if package_transfer.NAME.fullmatch(name))
 
@@ -172,7 +174,9 @@ class PackageStore:
         if not package_transfer.NAME.fullmatch(ask.name):
             raise errors.BadInput(f"{ask.name!r} is not a file of a data package")
         if package_transfer.sealed_in(self._folder) != ask.sealed:
-            raise errors.MissingFile("the master does not have that data package: it was made again since, or is lost")
+            raise errors.MissingFile(
+                "the master does not have that data package: it was written again since, or is lost"
+            )
         with open(self._folder / ask.name, "rb") as file:
             file.seek(0, 2)
             size = file.tell()

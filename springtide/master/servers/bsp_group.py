@@ -20,14 +20,14 @@ from springtide.rpc.messages import coordination
 
 
 class BspRendezvous:
-    """Workers that wait for a group, and the last reply to each worker."""
+    """Workers that wait for a group, and the last reply that each worker got."""
 
     def __init__(self, context: MasterContext, migration: SlotMigration, checkpoints: CheckpointSchedule) -> None:
         self._context, self._record, self._changed = context, context.record, context.changed
         self._migration, self._checkpoints = migration, checkpoints
         self._arrived: dict[LeaseHolder, GroupArrival] = {}
         self._last: dict[LeaseHolder, coordination.GroupReply] = {}
-        """Last reply to each worker."""
+        """Last reply that each worker got."""
         self._met: dict[str, bytes] = {}
         """Values that members of the newest group have shared."""
         self._met_in = self._failed = 0
@@ -42,7 +42,7 @@ class BspRendezvous:
             return last
         if request.bound and request.generation == state.bsp.generation and state.bsp.members:
             self._context.apply(events.GroupLost(bsp_group.rows_lost(state.nodes, state.bsp.members)))
-        # this worker has left its last group, so that group's members must not wait for its address
+        # the worker has left its last group, whose members must not wait for its address
         if state.bsp.members.get(holder.rank) == holder.incarnation:
             self._failed = state.bsp.generation
             self._changed.wake_all()
@@ -111,10 +111,10 @@ class BspRendezvous:
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
     def _answer(self, formed: GroupFormation, generation: int) -> None:
-        """Reply to all waiting workers. Workers outside the group learn that the group continues without them."""
+        """Reply to all waiting workers. Workers outside the group are told that the group continues without them."""
         state, at = self._record.state, self._context.clock()
         breaks = dataclasses.replace(state.safety.breaks)
-        # a copy that already counts this group, because the replies carry its figures
+        # a copy that already counts this group, because replies contain these counts
         bsp_group.note_formed(breaks, state, formed.members, at=at)
         restored = not formed.known and state.safety.known and bool(self._record.book.passes)
         save = self._checkpoints.due_at_step(last=True) if formed.over else 0

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 POINTS = 120
 # shortest interval, in seconds, between two compared reports: over less, a hiccup looks like a slow machine
 LATEST_S = 0.4
-# seconds of measured quota use: the shorter window detects a machine that gives almost no CPU, the longer window one
-# that gives half
+# seconds of measured quota use: the shorter window detects a machine that grants almost no CPU, the longer window a
+# machine that grants half
 QUOTAS_S = (0.15, 0.4)
 REST_S = 10.0  # seconds to pause after a change of servers, so that its effect is visible before the next decision
 
@@ -67,7 +67,7 @@ class ServerHistory:
     measured: deque[UsageSample] = field(default_factory=deque)
     """Measurements by the agent, over the most recent window."""
     at_work_since: float = math.inf
-    """When the server first served keys. Its first seconds are not recorded."""
+    """When the server first served keys. The server's first seconds are not recorded."""
     blamed: int = 0
     """Number of consecutive checks that found the server at fault."""
 
@@ -235,8 +235,9 @@ class ServerGuards:
         return None
 
     def _far_behind(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerVerdict | None:
-        """Return the verdict on a server that was far behind in both of the last two reports. One slow report may only
-        mean that the server waited for a core."""
+        """Return the verdict on a server that was far slower than its peers in both of the last two reports. One slow
+        report may only mean that the server waited for a core.
+        """
         found = []
         for ago in (0, 1):
             paces = [pace for node in nodes if (pace := self._reported_pace(node, usage, ago)) is not None]
@@ -273,7 +274,9 @@ class ServerGuards:
     def _reported_pace(
         self, node: RoleNode, usage: Mapping[Role, RoleUsage], ago: int
     ) -> hot_servers.ServerPace | None:
-        """Return the pace between the last two reports, or between the two before (`ago`); None if there are none."""
+        """Return the pace between the last two reports, or between the two before (`ago`); None if there are no
+        measurements.
+        """
         watched = self._watched[node.role.rank]
         if len(watched.sums) < ago + 2:
             return None

@@ -1,7 +1,8 @@
 """Plans which server should own which slots, follows the moves that servers make, and runs roll calls after a loss.
 
 Servers know for certain which slots they own, and the record follows their reports. Goals and roll calls are not
-journaled: a new master computes the goal again from the present placement, and starts a new call with a higher number.
+journaled: a new master computes the goal again from the present placement, and starts a new roll call with a higher
+number.
 """
 
 import asyncio
@@ -58,7 +59,7 @@ class SlotLoads:
 
 
 class GoalNews:
-    """Holds heartbeats of servers until there is a new goal, a server returns, or the job ends."""
+    """Event that releases held heartbeats of servers: a new goal, a returned server, or the end of the job."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record, self._changed = record, ChangeSignal()
@@ -99,7 +100,7 @@ class SlotMigration:
         self._goal: dict[int, int] = {}
         """Target server of each slot that should move."""
         self._planned_for: tuple[int, ...] | None = None
-        """Servers of the newest goal, until the slots lie on exactly the servers that stay."""
+        """Servers of the newest goal, until only the servers that stay own slots."""
         self._again = False
         self._planning: asyncio.Task[None] | None = None
         self._loads = SlotLoads()
@@ -107,7 +108,7 @@ class SlotMigration:
         """Epoch of the placement that each worker incarnation uses."""
         self._moved = 0
         self._closed: dict[int, int] = {}
-        """Incarnation of each server that accepts no more slots and has none."""
+        """Incarnation of each server that owns no slots and accepts no more."""
         self._leaving: frozenset[int] = frozenset()
         self._news = GoalNews(context.record)
         self._group_rests = False
@@ -173,8 +174,8 @@ class SlotMigration:
         """Find out which slots a relaunched server owns, before the master informs the server. Some slots may have
         moved, and some may have no owner.
 
-        If a server was lost during a transfer, the reports of all living servers show who has the slot. Slots that no
-        living server has are restored from the checkpoint by this incarnation.
+        If a server was lost during a transfer, the reports of all living servers show who has the slot. This
+        incarnation restores the slots that no living server has from the checkpoint.
         """
         state, node = self._record.state, self._record.state.node(role)
         if not node.incarnation or node.address or node.coming:
@@ -198,13 +199,15 @@ class SlotMigration:
             self._context.apply(events.DecisionMade(f"restore {lost} slots with {heir}", why))
 
     def moved(self, role: Role, report: SlotsMoved) -> None:
-        """Record slots that a server handed over. Slots that the record gives to another server are ignored."""
+        """Record slots that a server handed over. Slots whose owner in the record is another server are ignored."""
         known = self._record.slots.owners
         slots = tuple(slot for slot in report.slots if 0 <= slot < len(known) and known[slot] == role.rank)
         self._take(slots, report.server, report)
 
     def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> bool:
-        """Record the placement that a worker uses. Return True if it is newer than before."""
+        """Record the placement that a worker uses. Return True if this placement is newer than the worker's last
+        one.
+        """
         holder = LeaseHolder(rank, incarnation)
         newer = epoch > self._epochs.get(holder, 0)
         if newer:
@@ -292,7 +295,7 @@ class SlotMigration:
             moves = await asyncio.get_running_loop().run_in_executor(thread, placement.moves, owners, servers, load)
         finally:
             thread.shutdown(wait=False)
-        # if a server was lost meanwhile, the next tick without a lost server plans anew, even for the same servers
+        # if a server was lost meanwhile, plan again at the next tick without a lost server, even for the same servers
         if nodes.staying_servers(self._record.state.nodes) == stay:
             self._planned_for, self._again = stay, False
             self._begin(moves, servers, owners, load)
@@ -318,8 +321,8 @@ class SlotMigration:
         self._context.apply(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
 
     def _take(self, slots: tuple[int, ...], server: int, report: SlotsMoved | None = None) -> int:
-        """Record the new owner of slots. Each change is logged once, for its first report: by the source (with
-        `report`), by the target's heartbeat, or by a roll call.
+        """Record the new owner of slots. Each change of owner is logged once, when it is first reported: by the source
+        (with `report`), by the target's heartbeat, or by a roll call.
         """
         sources = collections.Counter(owner for slot in slots if (owner := self._record.slots.owners[slot]) != server)
         changed = self._context.journaled(self._record.slots.move, slots, server)
@@ -347,8 +350,8 @@ class SlotMigration:
     def _release_drained(self) -> None:
         """Release drained servers without slots, once all workers use a placement without them.
 
-        A server must also have declared that it accepts no more slots. Until then, slots of an earlier goal may still
-        be on their way to it, and would be lost.
+        A server must also have declared that it accepts no more slots. Before that, slots of an earlier goal may still
+        be on their way to this server, and would be lost.
         """
         state = self._record.state
         have, informed = set(self._record.slots.owners), self.informed
@@ -358,7 +361,8 @@ class SlotMigration:
                 self._context.apply(events.ServerEmptied(node.role))
 
 
-# longest time to hold a reply; a server that has stopped handing slots over learns without delay that all have stopped
+# longest time to hold a reply; a server that no longer hands slots over then learns quickly that all servers have
+# stopped
 HOLD_S = 1.0
 
 
@@ -372,11 +376,13 @@ class ServerRollCall:
         self._away: dict[int, int] = {}
         """Servers known to be lost: rank, and the incarnation that will replace it."""
         self.moves = term > 1
-        """True if slots may be in transfer, so that servers must be asked. After a takeover this is assumed."""
+        """True if slots may be in transfer, so that servers must be asked. A new master assumes this after a
+        takeover.
+        """
 
     @property
     def number(self) -> int:
-        """Return the number of the newest roll call, which servers must answer; 0 if there was none."""
+        """Return the number of the newest roll call, which servers must answer; 0 if there was no roll call."""
         return self._call.number if self._called else 0
 
     @property
@@ -402,7 +408,7 @@ class ServerRollCall:
         await self._changed.until(lambda: self.number != number or not self.open, at_most_s=HOLD_S)
 
     def known(self) -> bool:
-        """Return True if all servers have answered, so that a lost server can be told its slots."""
+        """Return True if all servers have answered, so that the slots of a lost server are known."""
         return not self.open or self._call.complete(self.living())
 
     def settle(self, heir: Role) -> dict[int, int]:

@@ -30,9 +30,9 @@ class ServerRecovery:
         self._lineage = checkpoints.saving.lineage
 
     def to_bring_back(self, role: Role) -> RestoreOrder | None:
-        """Return the slots and the checkpoint that a relaunched server must restore; None if nothing was trained yet.
+        """Return the slots and the checkpoint that a relaunched server must restore; None if no sample was trained yet.
 
-        A server without slots still learns the tables, because workers do not declare them again.
+        A server without slots also gets the declared tables, because workers do not declare them again.
         """
         state, placed = self._record.state, self._record.slots.placement
         if not state.node(role).incarnation or placed is None:
@@ -45,12 +45,14 @@ class ServerRecovery:
         return RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
 
     async def ready(self, role: Role, incarnation: int, report: messages.ServerReady) -> None:
-        """Record that a server is ready. If it restored a checkpoint, roll the ledger back in the same moment."""
+        """Record that a server is ready. If the server restored a checkpoint, roll the ledger back in the same
+        moment.
+        """
         state = self._record.state
         if report.error:
             return self._context.apply(events.MasterFailed(f"{role} could not be restored: {report.error}"))
         resumed = state.spec.checkpoints.resume_number
-        # the ledger is at the checkpoint from which the job resumed, so every server must restore the same checkpoint
+        # the ledger is at the checkpoint from which the job resumed, so every server must restore that checkpoint
         if report.restored and not incarnation and report.restored != resumed:
             only = f"{role} could restore only checkpoint {report.restored}, but the job continues from {resumed}"
             why = "; ".join((only, *report.unusable))
@@ -86,8 +88,8 @@ class ServerRecovery:
         self._context.apply(events.RoleReady(role, report.address, incarnation))
 
     async def _manifest_of(self, report: messages.ServerReady) -> Manifest:
-        """Return the manifest that a server restored. If it is deleted by now, another server had to restore an older
-        checkpoint. Return the manifest of the older checkpoint, whose note is valid for both servers.
+        """Return the manifest that a server restored. If this checkpoint was deleted meanwhile, another server had to
+        restore an older one. Return the manifest of the older checkpoint, whose note is valid for both servers.
         """
         try:
             return await read_manifest(report.source, report.restored, self._lineage)

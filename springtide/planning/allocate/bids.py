@@ -234,7 +234,7 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
 
 def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:
     """Set the memory of each role to its need, or to its current memory where the need is unknown. A role with
-    unchanged cores keeps its memory, and needs no restart, if this memory is enough and at most `TOO_MUCH` times the
+    unchanged cores keeps its memory, and needs no restart, if its memory is between the need and `TOO_MUCH` times the
     need.
     """
     worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
@@ -251,7 +251,9 @@ def _keep_fitting(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floa
 def _other_workers(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
-    """List the current shape with other worker counts, the cheapest change, and with just the needed memory."""
+    """List the current shape with other worker counts, which is the cheapest change, and the current shape with only
+    the needed memory.
+    """
     numbers: list[int] = []
     lengths, quotas, bases, lasts = [], [], [], []
     for bidder, need in zip(bidders, needs, strict=True):
@@ -385,7 +387,7 @@ def _numbers(values: Sequence[float], least: float, most: float) -> Sequence[flo
 
 
 def _sizes(values: Sequence[float], least: float, most: float, now: float, step: float | None) -> Sequence[float]:
-    """Return a few sizes in the range. With a step, return more sizes, in whole steps."""
+    """Return a few sizes in the range. With a step, also return sizes between the bounds, in whole steps."""
     low, high = _between(values, least, most)
     count = SIZES if step is None else COUNTS - 1
     sizes = [low * (high / low) ** (at / (count - 1)) for at in range(count)]

@@ -46,8 +46,8 @@ class KnapsackOptions:
 def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
     """Return the greedy solution; None if even the cheapest options exceed the capacity.
 
-    Each job starts at its cheapest option. The job with the best gain per cost moves to the best option that still
-    fits, then competes again from there.
+    Each job starts at its cheapest option. The job with the best gain per cost moves to its best option that still
+    fits, then competes again from this option.
     """
     taken = np.zeros(len(options.scale), dtype=np.int64)
     if not limits.fits(*options.used(taken)):

@@ -28,7 +28,7 @@ SAME = 1e-12
 LEVELS = 1024
 """Cost levels between the cheapest and the dearest pair of options."""
 SLOWEST = 1e300
-"""Upper limit on seconds per sample, so that a sum of limits is finite."""
+"""Upper limit on seconds per sample, so that sums of limits stay finite."""
 
 
 class Side(NamedTuple):
@@ -104,7 +104,8 @@ class FrontQuery:
     def factors(self) -> tuple[float, ...]:
         """Return the factors of the five terms of seconds per sample, which shape fields divide."""
         c, facts = self.coefficients, self.facts
-        traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth  # in bsp, `hops` has this factor
+        # In bsp mode, `hops` includes this factor.
+        traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth
         batch = facts.group or facts.batch
         seconds = (c.grad * batch, c.upd, c.sync * traffic, c.emb * batch * facts.dim, c.beta)
         return tuple(part / batch for part in seconds)
@@ -213,7 +214,7 @@ def _hopeful(workers: RoleOptions, servers: RoleOptions, ask: FrontQuery, need: 
     """Return the worker option and the server option of each pair that is within the limits and can be on the front.
 
     The time of a pair is the sum of a worker part, a server part and a joint part (lookups), and its cost is the sum of
-    two parts. A pair cannot be on the front if a pair of a lower cost level is as fast. So few pairs need sorting.
+    two parts. A pair cannot be on the front if a pair of a lower cost level is as fast. So only few pairs need sorting.
     """
     bounds = ask.bounds
     seconds = numpy.multiply.outer(ask.factors[3] / workers.number, 1 / servers.number)

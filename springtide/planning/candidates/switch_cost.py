@@ -95,7 +95,7 @@ def mean_throughput(
 ) -> Floats:
     """Return the mean samples per second over the next `samples`, if the job changes now.
 
-    A job keeps its current speed until a faster shape is ready. A change that is complete only after these samples
+    A job keeps its current speed until a faster shape is ready. A change that completes after the job's last sample
     brings nothing. Of two shapes with the same delay, the faster shape is always better. With `stay`, resized workers
     train until their successors are ready, so replacement loses nothing.
     """

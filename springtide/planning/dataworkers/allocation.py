@@ -1,7 +1,7 @@
 """Pure. Allocates the cluster's cores for data workers among jobs (the second level of GoldMiner).
 
-The next core is assumed to gain as much speed as the last change of cores gained per core, until a measurement corrects
-this. A metric decides which job comes first.
+Until a measurement corrects it, the assumed gain of the next core is the gain per core of the last change. A metric
+decides which job comes first.
 """
 
 import heapq
@@ -92,7 +92,7 @@ class CoreAllotment:
     cores: Mapping[str, float]
     why: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    """Errors that the metric raised."""
+    """Errors that the metric function raised."""
 
     @property
     def total(self) -> float:
@@ -102,8 +102,8 @@ class CoreAllotment:
 def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> FedJob:
     """Return the job after a change, with the measured gain per core.
 
-    If the queue is full after the change, the cores could have produced more than the trainers took. The change then
-    says nothing about the value of a core, and the earlier value stays. The first measurement is compared with zero
+    If the queue is full after the change, the cores could have produced more than the trainers took. Then the change
+    says nothing about the value of a core, and the earlier value is kept. The first measurement is compared with zero
     cores and zero speed.
     """
     change = cpu - before.cpu
@@ -195,7 +195,7 @@ def _why(job: FedJob, cpu: float) -> str:
     if cpu > job.cpu + ROUNDING:
         return f"{job.cpu:g} to {cpu:g} cores: expected {share}"
     if cpu < job.cpu - ROUNDING:
-        return f"{job.cpu:g} to {cpu:g} cores, because they bring more elsewhere: expected {share}"
+        return f"{job.cpu:g} to {cpu:g} cores, because other jobs gain more from these cores: expected {share}"
     return f"keeps {cpu:g} cores: {share}" + ("" if job.room else ", its queue is full")
 
 
@@ -237,7 +237,7 @@ def shared(
 
 
 def fed(job: JobView, before: FedJob | None) -> FedJob | None:
-    """Return the job for the allocator; None if it tunes no data workers or reports invalid numbers."""
+    """Return the job for the allocator; None if the job tunes no data workers or reports invalid numbers."""
     fed = job.fed
     if fed is None or not _sound(fed.trainers, fed.speed, fed.capable, fed.cpu, fed.least):
         return None

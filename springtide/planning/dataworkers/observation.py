@@ -11,8 +11,9 @@ from springtide.domain.data.data_workers import FeedSeen, FeedState, StageSeen
 WARM_UP = 1 / 3
 """Share of an interval that is ignored after a change, because data workers still import packages and fill queues."""
 LEAST_BUSY = 0.02
-"""Minimum busy share of a loop. A wait is reported when it ends, so an interval can report more waiting than it is
-long."""
+"""Minimum busy share of a loop. A trainer reports a wait when the wait ends, so an interval can contain more waiting
+than its length.
+"""
 
 
 class TrainerReport(NamedTuple):

@@ -124,12 +124,13 @@ def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
     return _anew(tuning, seen) if tuning.strange_for >= STRANGE_FOR else (tuning, _target(tuning, _STRANGE))
 
 
-_STRANGE = "the program has changed much: if it lasts..."
+_STRANGE = "the program has changed much: waiting to see if this lasts"
 
 
 def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Handle a tuned job whose behaviour has changed for some intervals. If its data workers still pay off, they
-    stay."""
+    """Handle a tuned job whose behaviour has changed for some intervals. If the stage's data workers still pay off,
+    they stay.
+    """
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     if tuning.strange_for < STRANGE_FOR:
         return tuning, _target(tuning, _STRANGE)
@@ -146,7 +147,7 @@ def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
 def _anew(tuning: Tuning, seen: FeedSeen) -> Decided:
     anew = begin(tuning.rules, unit=tuning.unit)
     anew = replace(anew, trainers=seen.trainers, trainer=TrainerNotes(cpu=tuning.trainer.first))
-    return anew, _target(anew, "the program has changed much: it is profiled again without data workers")
+    return anew, _target(anew, "the program has changed much: profiling again without data workers")
 
 
 def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
@@ -266,8 +267,7 @@ def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...],
     if not notes.sized:
         notes, reason = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
         if notes.sized and notes.cpu != stage.cpu:
-            # larger sizes scaled worse than linearly, so compute the number from the rate of the last size that scaled
-            # linearly
+            # larger sizes scale worse than linearly, so the rate of the last linear size determines the number
             wanted = tuning_rules.needed(stage.capable_per_s, notes.rate, 0.0)
             count = max(notes.workers, min(wanted, 2 * notes.workers, allowed.workers(notes.cpu)))
             notes = replace(notes, workers=count)
@@ -302,7 +302,7 @@ def _with(stages: tuple[StageNotes, ...], at: int, notes: StageNotes) -> tuple[S
 
 
 def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
-    """Check whether tuned data workers pay off. Only then are the trainers' cores tuned."""
+    """Check whether tuned data workers pay off. The cores of trainers are tuned after that."""
     baseline = tuning.baseline
     assert baseline is not None
     if not tuning_rules.pays(baseline, seen):
@@ -318,7 +318,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
 
 
 def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
-    """Try fewer cores for trainers with ideal queues. Otherwise keep their cores."""
+    """Try fewer cores for trainers with ideal queues. Otherwise keep the cores of trainers."""
     notes = tuning.trainer
     if tuning_rules.limit(seen.stages) is not None and not notes.held:
         notes, reason = replace(notes, done=True), "trainers wait, so they keep their cores"

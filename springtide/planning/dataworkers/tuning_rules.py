@@ -115,7 +115,9 @@ class Tuning:
 
 
 LEAST_SHARE = 0.1
-"""Minimum share of a trainer's time that data workers could take over. Less gains a ninth at most."""
+"""Minimum share of a trainer's time that data workers could take over. Below this share, a job gains a ninth at
+most.
+"""
 WORTH = 1.05
 """Minimum speedup by data workers. If the gain is below 5%, other jobs use the cores better."""
 WAITS_LITTLE = 0.05
@@ -128,8 +130,9 @@ FULL = 0.75
 LINEAR = 0.85
 """Share of the earlier rate per core at which scaling counts as linear, with room for noise."""
 RETURNS = 0.5
-"""Share of the expected gain in batches per second that added data workers must bring. If they bring less, something
-else is the limit."""
+"""Share of the expected gain in batches per second that added data workers must bring. If they bring less, the
+bottleneck is elsewhere.
+"""
 MARGIN = 0.05
 """Surplus of production over the need, as a share, because batches differ. A consumer that waits for at most this share
 of its time is fed well enough."""
@@ -199,7 +202,8 @@ def is_short(stage: StageSeen) -> bool:
 def limit(seen: tuple[StageSeen, ...]) -> int | None:
     """Return the stage that limits the job: its consumers wait, and it does not wait itself. None if all keep up.
 
-    The search goes backwards from the trainers, because a stage that waits for its predecessor cannot be judged.
+    The search goes backwards from the trainers, because a stage that waits for its predecessor shows nothing about
+    itself.
     """
     if keeps_up(seen[-1]):
         return None
@@ -239,7 +243,7 @@ def needed(capable_per_s: float, per_worker: float, margin: float) -> int:
 
 
 def _judge(notes: StageNotes, before: StageRate, seen: StageSeen) -> tuple[StageNotes, str] | None:
-    """Check the result of the last growth; None if it brought enough."""
+    """Check the result of the last growth; None if the change brought enough."""
     hoped = seen.workers / before.workers - 1.0
     got = seen.made_per_s / before.made_per_s - 1.0 if before.made_per_s > 0 else math.inf
     if hoped <= 0 or got >= RETURNS * hoped:
@@ -371,7 +375,7 @@ def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes
 
 
 def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
-    """Keep the cores that a trainer got or lent if it became faster; otherwise undo the change."""
+    """If the trainer became faster, keep the change of its cores; otherwise undo it."""
     now = speed(seen)
     given = ", the others lent to data workers" if notes.lent_from else ""
     reason = f"{seen.trainer_cpu:g} cores a trainer{given}: {now:.3g} steps/s, {notes.speed:.3g} before"

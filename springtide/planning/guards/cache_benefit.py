@@ -1,7 +1,7 @@
 """Pure. Decides whether a bsp group should cache rows in its workers, by comparing saved time with all costs.
 
 In: measured step times, and the savings that a schedule of the group's own batches would bring. Out: a `CacheVerdict`.
-With a cache, the death of a worker sends the whole group back to its last checkpoint; this cost is included.
+A worker that dies with a cache sends the whole group back to its last checkpoint; the decision includes this cost.
 """
 
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ class CacheMeasurement:
     waited_s: float
     """Seconds of a step blocked on pulls and pushes."""
     trips_s: float
-    """Part of the blocked seconds that requests without data would also take."""
+    """Part of the blocked seconds that even requests without data would take."""
     saved: float
     """Share of a step's bytes that the schedule saves; negative if rows with optimizer state need more bytes."""
     slower_s: float
-    """Seconds by which steps were longer while every rank read and scheduled whole batches as a trial."""
+    """Seconds that a trial of reading and scheduling whole batches added to each step."""
     unseen_s: float
-    """Seconds by which steps with a cache were longer than predicted; 0 if there was no cache."""
+    """Seconds by which steps with a cache were longer than predicted; 0 if the group had no cache."""
     beside_s: float
     """Seconds to read and schedule a batch in a separate thread, in parallel to the step. No step can be shorter."""
     risk: CrashRisk
@@ -87,11 +87,12 @@ def decide(measured: CacheMeasurement) -> CacheVerdict:
     takes = f"pulls and pushes take {100 * share:.0f}% of a step"
     if risk.checkpoint_s is None:
         return CacheVerdict(
-            False, f"{takes}, but there are no checkpoints, and with a cache, a lost worker rolls the job back to one"
+            False,
+            f"{takes}, but there are no checkpoints, and a job with a cache needs one to continue after a lost worker",
         )
     if share < LEAST_GAIN:
         return CacheVerdict(False, f"{takes}: a cache could not spare more")
-    takes = f"{takes}, {100 * min(share, measured.trips_s / step_s):.0f}% round trips that stay"
+    takes = f"{takes}, {100 * min(share, measured.trips_s / step_s):.0f}% of the step for round trips that remain"
     if share - measured.trips_s / step_s < LEAST_GAIN:
         return CacheVerdict(False, f"{takes}: a cache could not spare more than the rest")
     gained, paid = 1 - reckoned_s(measured) / step_s, price(risk)

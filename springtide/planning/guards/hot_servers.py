@@ -1,7 +1,7 @@
 """Pure. Finds servers that slow the job down: hot (move slots away) or slow (replace the server).
 
-A hot server has more load than its peers and no spare CPU. A slow server has no more load than its peers, but each key
-takes far longer, or its machine throttles it nearly all the time.
+A hot server has more load than its peers and no spare CPU. A slow server has no more load than its peers, but either
+each key takes far longer, or its machine throttles it nearly all the time.
 """
 
 from collections.abc import Sequence
@@ -78,9 +78,9 @@ class CpuQuotaUse:
 
 def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict | None:
     """Return the server whose machine grants far less CPU than the server's limit, while other servers get theirs. One
-    window is enough evidence. The kernel throttles a period only if its quota was used up. So if the total usage is
-    below the CPU due in the throttled periods, the real quota is too small; a pause or a burst of work cannot cause
-    this. The first period may have begun before the window, so it does not count.
+    window is enough evidence for this. The kernel throttles a period only if its quota was used up. So if the total
+    usage is below the CPU due in the throttled periods, the real quota is too small. A pause or a burst of work cannot
+    have this effect. The first period may have begun before the window, so it is ignored.
     """
     found = [
         quota
@@ -91,8 +91,8 @@ def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict
         return None
     worst = min(found, key=lambda verdict: verdict.cpu / verdict.due)
     why = (
-        f"server-{worst.rank} gets {worst.cpu:.2g} of the {worst.due:.2g} CPUs that it should have, and had to wait "
-        f"for {min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
+        f"server-{worst.rank} gets {worst.cpu:.2g} of the {worst.due:.2g} CPUs that it should have, and was throttled "
+        f"{min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
     )
     return ServerVerdict(rank=worst.rank, cause=Cause.SLOW, why=why)
 
@@ -111,7 +111,7 @@ def _judge_one(pace: ServerPace, others: Sequence[ServerPace], rules: GuardRules
     load, time = pace.keys_s / keys, pace.ns_a_key / max(ns, 1e-9)
     reason = f"{who} has {load:.1f} times its peers' load and takes {time:.1f} times as long a key"
     if pace.at_work < rules.at_work:
-        idle = f"{reason}, but works for {pace.at_work:.0%} of the time only, so it delays no worker"
+        idle = f"{reason}, but works only {pace.at_work:.0%} of the time, so it delays no worker"
         return ServerVerdict(rank=pace.rank, cause=Cause.NONE, why=idle)
     used = pace.at_work if pace.cpu_limit is None else pace.cpu / pace.cpu_limit
     if load > rules.hotter and used >= rules.busy:

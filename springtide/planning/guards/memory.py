@@ -14,8 +14,9 @@ FEWEST = 6
 HELD_OUT = 1 / 3
 LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
 REACH = 4.0
-"""Extrapolation limit, as a multiple of the samples so far. Without it, forecasts of a job's first seconds, in which
-nearly every id is new, would be far too high."""
+"""Extrapolation limit, as a multiple of the samples so far. Without this rule, forecasts from a job's first seconds
+would be far too high, because nearly every id is new.
+"""
 
 
 class RowCount(NamedTuple):
@@ -86,8 +87,9 @@ def heaps(points: Sequence[RowCount], samples: float) -> float:
 
 
 def running_out(points: Sequence[RowCount], samples: float) -> float:
-    """Extrapolate with a rate of new rows that falls by a constant factor per span of samples, estimated from the older
-    and the newer half of the points."""
+    """Extrapolate a rate of new rows that falls by a constant factor per span of samples. The two halves of the points
+    give the factor.
+    """
     newest, span = points[-1], (points[-1].samples - points[0].samples) / 2
     middle = _rows_at(points, points[0].samples + span)
     older, newer = middle - points[0].rows, newest.rows - middle
@@ -123,8 +125,9 @@ SPARE = 0.10
 SLACK = 1.35
 """Bytes that tables hold per byte of rows: arenas grow by a factor of 1.25, and copies of slots need further memory."""
 SOON = 0.5
-"""A shortage that is predicted within this share of the remaining samples is acted on now. A later one is left to the
-next forecasts."""
+"""Part of the remaining samples; if a shortage is predicted within it, the guard acts now. The guard leaves a later
+shortage to its next forecasts.
+"""
 MOST_SERVERS = 64
 
 
@@ -156,7 +159,7 @@ class MemoryForecast:
     until: float
     """Samples of the job at the forecast horizon."""
     crosses_at: float | None
-    """Samples of the job at which usable memory runs out; None if it lasts until the horizon."""
+    """Samples of the job at which usable memory runs out; None if memory suffices until the horizon."""
 
     def __str__(self) -> str:
         rows = f"rows grow to {_mb(self.live_at_end)} ({self.law})"
@@ -178,7 +181,7 @@ def room(used: float, limit: float | None) -> float:
 
 
 def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> MemoryForecast:
-    """Forecast one server. Its rows grow like those of the whole job."""
+    """Forecast one server. The rows of a server are assumed to grow like those of the whole job."""
     present = rows.points[-1]
 
     def live(samples: float) -> float:
@@ -214,7 +217,7 @@ def decide(forecasts: Sequence[MemoryForecast], *, samples: float, samples_at_en
     worst = max(forecasts, key=lambda forecast: forecast.peak / forecast.limit)
     if worst.crosses_at is None:
         return ServerCountDecision(servers=now, why=f"memory is enough: {worst}")
-    if samples >= samples_at_end:  # nothing is left to train; if another pass begins, it is checked then
+    if samples >= samples_at_end:  # nothing is left to train; the next check comes if another pass begins
         return ServerCountDecision(servers=now, why=f"no sample is left that could add rows: {worst}")
     if worst.crosses_at - samples > SOON * (samples_at_end - samples):
         return ServerCountDecision(servers=now, why=f"memory is enough for now: {worst}")

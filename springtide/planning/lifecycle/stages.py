@@ -107,7 +107,7 @@ class ReadyJob:
     job: JobView
     measured: ShapeSpeed
     first: bool = False
-    """True if the job does not have its size yet. Its model is then trusted for all shapes."""
+    """True if the job does not have its size yet. The job's model is then trusted for all shapes."""
 
 
 Step = PlanRequest | ReadyJob | str
@@ -178,8 +178,8 @@ def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> PlanReque
 def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> PlanRequest | None:
     """Request more memory after or before an OOM: a worker gets twice as much, and servers become more or larger.
 
-    A job that does not have its final size yet is about to get it, with the needed memory, so predicted shortages are
-    left until then. A kill stays in the guards' findings for a while; roles that have restarted with more memory get no
+    A job that does not have its final size yet will soon get it with the needed memory, so predicted shortages can
+    wait. A kill stays in the guards' findings for a while; roles that have already restarted with more memory get no
     more for the same kill.
     """
     for finding in job.findings:
@@ -211,8 +211,8 @@ def _roomy(job: JobView, kind: RoleKind) -> bool:
 def _more_for_rows(job: JobView, shape: Shape, found: GuardFinding, config: PlanningConfig) -> list[Shape]:
     """Return shapes with more or larger servers, in order of preference.
 
-    More servers come first after a kill or if the guard gives a number; otherwise larger servers. If the quota lacks
-    cores, the new servers share the existing server cores, so no worker is removed.
+    After a kill, or if the guard gives a number, try more servers first; otherwise try larger servers first. If the
+    quota lacks cores, the new servers share the existing server cores, so no worker is removed.
     """
     factor = 2.0 if found.trouble is FindingKind.OOM else ROOMIER
     larger = replace(
@@ -305,7 +305,7 @@ MOST = 16
 CERTAIN = 3.0
 """Standard errors by which the two speeds must differ."""
 LEAST_SPREAD = 0.02
-"""Minimum relative spread that is assumed between windows. If measured speeds agree more closely, that is chance."""
+"""Minimum relative spread that is assumed between windows. A smaller spread is assumed to be chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +383,7 @@ def alike(one: Shape, other: Shape) -> bool:
 
 
 def _speeds(windows: Sequence[Profile]) -> list[float]:
-    """Return the log throughput of each window, without windows in which nothing was trained."""
+    """Return the log throughput of each window, without windows in which the job trained nothing."""
     speeds = (measurements.throughput(window.shape, window.timing) for window in windows)
     return [math.log(speed) for speed in speeds if speed is not None and speed > 0]
 

@@ -22,9 +22,9 @@ Floats = NDArray[np.float64]
 NEWEST = 160
 """Maximum number of past jobs that are used, newest first."""
 BACKTESTED = 64
-"""Newest past jobs that the backtest predicts from earlier jobs."""
+"""Number of newest past jobs that the backtest predicts from earlier jobs."""
 FEWEST = 8
-"""Number of past jobs below which nothing is learned, and the defaults of k and mu apply."""
+"""Minimum number of past jobs to learn from; with fewer jobs, the defaults of k and mu apply."""
 USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
 SIMILARS = (1, 2, 3, 5, 8)
 SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
@@ -54,7 +54,7 @@ def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 class FeatureColumn(NamedTuple):
-    """One feature of several jobs: words (empty without a word) and numbers (NaN without a number)."""
+    """One feature of several jobs: a word (or empty) and a number (or NaN) for each job."""
 
     words: NDArray[np.str_]
     numbers: Floats
@@ -80,7 +80,8 @@ def feature_columns(jobs: Sequence[Mapping[str, Feature]]) -> dict[str, FeatureC
 def between(
     ones: Mapping[str, FeatureColumn], others: Mapping[str, FeatureColumn], count: tuple[int, int]
 ) -> dict[str, Floats]:
-    """Return the similarity of each job of `ones` to each job of `others`, per feature; `count` has both sizes.
+    """Return the similarity of each job of `ones` to each job of `others`, per feature; `count`: number of jobs with a
+    number.
 
     Words are equal or not. Numbers have the ratio of the smaller to the larger. A missing feature, or a word against a
     number, has similarity 0.
@@ -312,8 +313,8 @@ def closeness(ones: Floats, others: Floats) -> Floats:
 def _row(shape: Shape | None) -> Floats:
     """Return a configuration as numbers to average: role counts and totals per kind.
 
-    Sizes per role are not averaged. Few large roles can equal many small roles, and the product of mean count and mean
-    size would exceed both.
+    Sizes per role are not averaged. Few large roles can equal many small roles, but the product of the mean count and
+    the mean size would exceed both.
     """
     assert shape is not None
     return np.array(
@@ -343,12 +344,13 @@ def _shape(row: Floats) -> Shape:
 
 
 FEWEST_NEEDS = 8
-"""Number of past jobs with known needs below which nothing is learned; the largest need then counts."""
+"""Minimum number of past jobs with known needs to learn from; with fewer jobs, the largest need counts."""
 ABOUT = 0.25
-"""Past jobs count as one kind if their needs are expected to differ by at most this many doublings beyond chance."""
+"""Past jobs are one kind if their needs should differ by at most this many doublings beyond chance."""
 STRANGERS = 48
-"""Number of nearest past jobs that count for a job of unknown kind. If fewer counted, all of them might by chance have
-needed less memory than the new job."""
+"""Number of nearest past jobs that count for a job of unknown kind. If fewer jobs counted, all of them might by chance
+have needed less memory than the new job.
+"""
 ROW_MARGIN = 1.25
 """Margin on the prediction, because two runs of one job differ in their data."""
 
@@ -356,9 +358,9 @@ ROW_MARGIN = 1.25
 def predict_need(
     past: Sequence[PastJob], to_new: Mapping[str, Floats], model: DistanceModel | None
 ) -> MemoryNeed | None:
-    """Predict the memory need of a new job; None without known needs.
+    """Predict the memory need of a new job; None if no needs are known.
 
-    `to_new` has [1, past] similarities per feature. `told` is the model that predicts needs from features.
+    `to_new` has [1, past] similarities per feature. `told`: the model that predicts needs from features.
     """
     known, rows = _needs(past)
     if not known.any():

@@ -37,16 +37,16 @@ LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
     "async": ("crowded", (0, 2, 1, 3)),
 }
 """Curve that a live job fits for each sync mode, and the order in which the fit adds coefficients. The first
-coefficient is the work of a single worker. The second is the constant part. The last ones are parts that grow with
-workers or fall faster. Eqn 9 predicts that more workers always train more, which is wrong for real jobs with many
-workers."""
+coefficient is the work of a single worker. The second coefficient is the constant part. The last coefficients belong to
+parts that grow with workers or fall faster. Eqn 9 predicts that more workers always train more, which is wrong for real
+jobs with many workers.
+"""
 DOUBT = 0.2
-"""Penalty on deviations from proportional scaling, divided by the number of different worker counts measured, so it is
-a tenth for two counts. Measurements have errors of about 5%, and a coefficient may normally explain half of the time.
-Without a penalty, 400/s with 4 workers and 440/s with 5 would predict only 550/s with 10. With a constant penalty of a
-tenth, predictions for the extremes in sync mode were 8% off for six counts, even without noise. The penalty applies to
-a coefficient's largest share of the time, from one worker on. For 1 / w², this share is twice as large for one worker
-as for two.
+"""Penalty on deviations from proportional scaling, divided by the number of different measured worker counts.
+Measurements have errors of about 5%, and a coefficient may normally explain half of the time. Without a penalty, 400/s
+with 4 workers and 440/s with 5 would predict only 550/s with 10. With a constant penalty of a tenth, predictions for
+the extremes in sync mode were 8% off for six counts, even without noise. The penalty applies to a coefficient's largest
+share of the time, from one worker on. For 1 / w², this share is twice as large for one worker as for two.
 """
 PRECISION = 1e-3
 """Relative error below which differences between curves do not count."""
@@ -89,9 +89,9 @@ def learn(
     """Fit a curve for a running job, with at most one coefficient per worker count seen.
 
     After one count, throughput is assumed proportional. Deviations must be clear (`DOUBT`). Curves with one, two and
-    more coefficients are averaged by their likelihood (`_likely`), because four coefficients through five measurements
-    mostly follow noise. The median represents each count. `weights` (up to 1) is the confidence in each count, with one
-    measurement per count.
+    more coefficients are averaged by their likelihood (`_likely`). A single curve with four coefficients through five
+    measurements would mostly follow noise. The median represents each count. `weights` (up to 1) is the confidence in
+    each count, with one measurement per count.
     """
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
@@ -189,8 +189,9 @@ def relative(
 FULL = 0.8  # fill of batches above which a worker shows its speed; with emptier batches, it shows only a lower limit
 LEAST_BUSY_S = 1.0  # minimum busy seconds of a worker for a valid speed
 PRIOR_STEPS = 3.0
-"""Weight of the prior assumption that a step costs in proportion to its samples. The unit is the evidence of one step,
-if step sizes vary as much as their mean. Measurements outweigh the prior once sizes have varied enough."""
+"""Weight of the prior assumption that a step costs in proportion to its samples. The weight's unit is the evidence of
+one step, if step sizes vary as much as their mean. Measurements outweigh the prior once sizes have varied enough.
+"""
 
 
 class WorkerWork(NamedTuple):
@@ -208,7 +209,7 @@ class WorkerWork(NamedTuple):
 
     @property
     def pace(self) -> float | None:
-        """Samples per busy second; None if the worker was busy for too short."""
+        """Samples per busy second; None if the worker was busy for too short a time."""
         return self.samples / self.busy_s if self.busy_s >= LEAST_BUSY_S and self.samples > 0 else None
 
     def fills(self, batch: float) -> float:
@@ -267,7 +268,7 @@ WINDOW_S, LEAST_WINDOW_S = 20.0, 4.0
 
 
 def window_s(speedup: float) -> float:
-    """Return the clock seconds of one measurement. On a faster stream it covers more stream time."""
+    """Return the clock seconds of one measurement. On a faster stream, a measurement covers more stream time."""
     return max(LEAST_WINDOW_S, WINDOW_S / speedup)
 
 
@@ -289,7 +290,9 @@ class LearnedCapacity:
     """Rates without waiting, by number of workers; `rested` has the rates with waiting."""
     rested: dict[int, WorkerRate] = field(default_factory=dict)
     steps: StepSums = field(default_factory=StepSums)
-    """Step statistics of workers without waiting, newest weighted most. Before any exist, of all workers."""
+    """Step statistics of workers without waiting, newest weighted most. Before any measurement, the mean of all
+    workers.
+    """
 
     @property
     def known(self) -> bool:

@@ -1,7 +1,7 @@
 """Pure. Decides how many workers an online job should have now, and why.
 
 `plan` finds the cheapest plan up to the horizon. Each change has a cost, because the job pauses, so the cheapest plan
-has few changes and makes them early. Only its first step is applied.
+has few changes and makes them early. Only the first step of the plan is applied.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from springtide.domain.spec.online_job import OnlineRules, OnlineView, Scaling, 
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-# number of steps for which new stretches (periods with a constant number of workers) are tracked separately; 16 gives
-# the same plans
+# number of steps for which new stretches (periods with a constant number of workers) are tracked separately; 16
+# quantiles give the same plans
 YOUNG = 8
 # assumed share of the capacity that is free to drain the backlog, for the cost of the backlog after the current step
 DRAINS = 0.3
@@ -35,10 +35,11 @@ class HorizonPrices:
     late: float
     """Additional price of a lag above `slo_s`."""
     change: float
-    """Price of one change, in worker-steps."""
+    """Cost of one change, in worker-steps."""
     again: float = np.inf
-    """Limit on the extra cost of a plan over the best plan for a scenario, in worker-steps. The limit exists because
-    the job switches to that best plan once it recognizes the scenario."""
+    """Limit on the extra cost of a plan over the best plan for a scenario, in worker-steps. The cost is limited,
+    because the job switches to the best plan of a scenario once it recognizes the scenario.
+    """
     known: int = 0
     """Steps after which the real scenario is known."""
 
@@ -48,7 +49,7 @@ class ChangeEffect(NamedTuple):
 
     pause_s: float
     start_s: float
-    """Seconds until new workers train, if nothing pauses."""
+    """Seconds until new workers train, if the job does not pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +86,8 @@ def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEff
     by_lag = prices.lag / (2 * prices.slo_s)
     later = by_lag / (DRAINS * ahead.step_s)
 
-    # Row 0 holds the cheapest settled stretch of each number of workers. The other rows hold stretches begun in the
-    # last steps.
+    # Row 0 holds the cheapest settled stretch of each number of workers. The other rows contain changes that begin in
+    # the last steps.
     waits = np.zeros((len(ahead.traffic), young + 1, numbers))
     cost = np.full(waits.shape, np.inf)
     begun = np.full((young + 1, numbers), -1)
@@ -136,7 +137,7 @@ def _bound(cost: Array, waits: Array, lag: Array, later: float, again: float) ->
 
 
 def _usable(doing: ChangeEffect, step_s: float) -> Array:
-    """Return the training seconds of a stretch in its first steps, until it is settled."""
+    """Return the training seconds in each of the first steps after a change, until the new workers train fully."""
     young = max(YOUNG, int(np.ceil(doing.pause_s / step_s)) + 1)
     lost = doing.pause_s or min(doing.start_s, step_s)
     return np.clip((np.arange(young) + 1) * step_s - lost, 0, step_s)
@@ -189,7 +190,7 @@ def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
 def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
     if len(view.capacity) <= rules.most:
         raise errors.BadInput(
-            f"capacity is known for 0 to {len(view.capacity) - 1} workers: expected it up to the most, {rules.most}"
+            f"capacity is known for 0 to {len(view.capacity) - 1} workers: expected values up to {rules.most} workers"
         )
     if view.pausing:
         return Scaling(workers=view.workers, why=f"a change to {view.workers} workers is under way")
@@ -213,8 +214,9 @@ def _as_it_is(view: OnlineView) -> TrafficOutlook:
 
 
 def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np.int64]:
-    """Return, for each traffic, the fewest workers that train more than arrives (Eqn 10). If there is no such number,
-    return the number with the highest capacity."""
+    """Return the minimum number of workers that train faster than samples arrive (Eqn 10), for each traffic. If there
+    is no such number, return the number with the highest capacity.
+    """
     most = int(capacity.argmax())
     return np.minimum(np.searchsorted(np.maximum.accumulate(capacity[: most + 1]), traffic, side="right"), most)
 
@@ -222,7 +224,7 @@ def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np
 def lag_worth(mean: float, peak: float, above: float) -> float:
     """Return the factor on the lag price, which is 1 for a day whose mean need is half its peak. The more workers
     scaling saves compared with the peak, the more lag is accepted, so the factor is smaller. `above` is the distance of
-    the high end from the mean. If it is large, the peak is uncertain, and the factor is smaller too.
+    the high end from the mean. A large spread means that the peak is uncertain, and reduces the factor.
     """
     return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
 

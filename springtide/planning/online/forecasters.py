@@ -1,7 +1,7 @@
 """Pure. Looks up forecasters by name (the default, simple baselines, plug-ins), and compares them on the past.
 
-In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. A package
-registers its own under the entry point group `springtide.forecasters`.
+In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. A package registers its
+forecasters under the entry point group `springtide.forecasters`.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Pure. Forecasts traffic from daily and weekly patterns, and corrects it by the traffic that arrived since.
+"""Pure. Forecasts traffic from daily and weekly patterns, and corrects the forecast by the latest traffic.
 
 Several simple members forecast; their weights depend on their errors on the job's own past days (`weigh`).
 """
@@ -110,9 +110,9 @@ class MemberWeights:
 
 
 def weigh(history: PastTraffic) -> MemberWeights | None:
-    """Test every member on the last days and return the weights; None if the history is too short.
+    """Test every member on the last days and return the weights; None if the traffic history is too short.
 
-    A member that has enough history to forecast, but not enough for a test, gets nearly the best weight.
+    A member that has enough history to forecast, but not enough for a test, gets nearly the weight of the best member.
     """
     past, day = history.filled().values, history.day
     forecasts: dict[str, Array] = {}
@@ -158,7 +158,7 @@ def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None 
 
 
 def calibrated(name: str, member: Member, needs: int, history: PastTraffic, steps: int) -> RateForecast:
-    """Forecast with a single member, with the interval of its own errors on the last days.
+    """Forecast with a single member, with an interval from its errors on the last days.
 
     Without enough history for the member and its test, return the default forecast.
     """
@@ -198,7 +198,7 @@ def _past_forecasts(member: Member, past: Array, day: int, days: int) -> Array:
 
 
 def _last(history: PastTraffic, day: int, days: int) -> Array:
-    """Return the values of the last days. Gaps stay NaN, so that unknown values do not count as errors."""
+    """Return the values of the last days. Gaps stay NaN, so that missing values do not count as errors."""
     return history.values[len(history.values) - days * day :].reshape(days, day)
 
 
@@ -220,7 +220,7 @@ def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
     hour = max(1, int(HOUR_S // step_s))
     if len(past) >= day:
         mean, member = last_day(past, day, steps), "like the last day"
-        why = "one day is known: it is assumed to repeat, which is not tested yet"
+        why = "only one day is known, and the forecast assumes that it repeats"
         low, high = mean * (1 - ONLY_GUESS), mean * (1 + ONLY_GUESS)
     elif len(past):
         mean, member = np.full(steps, float(past[-hour:].mean())), "like the last hour"
@@ -255,7 +255,9 @@ def outlook(forecast: RateForecast, came: Array) -> TrafficOutlook:
     over = len(came)
     left = len(forecast.mean) - over
     if left < 1:
-        raise errors.BadInput(f"a forecast of {len(forecast.mean)} steps, which are all over ({over}) are over")
+        raise errors.BadInput(
+            f"a forecast of {len(forecast.mean)} steps, of which {over} are over: expected at least one step ahead"
+        )
     ahead_s = (np.arange(left) + 0.5) * forecast.step_s
     level = _level(forecast, came)
     mean = forecast.mean[over:] * (1 + (level - 1) * np.exp(-ahead_s / FADES_S))

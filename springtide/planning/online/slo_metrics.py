@@ -1,6 +1,6 @@
 """Pure. Measures how well a job keeps up with its stream, by the four metrics of Kale's section 4.1.
 
-The lag at a moment is the time from append to training of the samples that are trained at that moment. Inputs are in
+The lag at a moment is measured on the samples trained at that moment: the time from append to training. Inputs are in
 seconds; the metrics have the paper's units.
 """
 
@@ -16,7 +16,7 @@ MINUTE_S, HOUR_S = 60.0, 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloSums:
-    """Sums over a time span, from which the SLO metrics follow. They can be added."""
+    """Sums over a time span, from which the SLO metrics follow. Two of these sums can be added."""
 
     seconds: float = 0.0
     violated_s: float = 0.0
@@ -86,7 +86,7 @@ class PartitionEnds:
             self.ends = [*self.ends[:1], *self.ends[1:-1:2], *self.ends[-1:]]
 
     def forget(self, trained: int) -> None:
-        """Drop the points before a trained offset. One earlier point stays for interpolation."""
+        """Drop the points before a trained offset. One earlier point is kept for interpolation."""
         first = bisect_right(self.ends, trained)
         if first > 1:
             del self.times[: first - 1], self.ends[: first - 1]
@@ -103,8 +103,9 @@ class PartitionEnds:
 def lag_s(now: float, *, came: float | None, stamped: float) -> float:
     """Return the seconds that a record has waited.
 
-    `came` is its arrival on the local clock, if known. `stamped` is its own timestamp, converted to the same clock. A
-    timestamp is more precise but may be wrong. A timestamp in the future, or older than the record can be, is ignored.
+    `came` is its arrival on the local clock, if known. `stamped`: the record's own timestamp, converted to the same
+    clock. A timestamp is more precise but may be wrong. A timestamp in the future, or older than the record can be, is
+    ignored.
     """
     by_stamp = now - stamped
     if came is None:

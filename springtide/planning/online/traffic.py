@@ -80,7 +80,7 @@ def _short(known: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
 
 
 def _same_time(values: Array, day: int) -> Array:
-    """Return the median of the same time of day for each step; NaN if no day has a value."""
+    """Return the median at the same time of day for each step; NaN if no day has a value."""
     days = -(-len(values) // day)
     whole = np.full(days * day, np.nan)
     whole[len(whole) - len(values) :] = values
@@ -145,7 +145,7 @@ class TrafficHistory:
         self.steps |= {step.number: step for step in steps}
 
     def arrive(self, since: float, until: float, samples: float) -> list[TrafficBucket]:
-        """Record samples that arrived between two moments, and return the steps that this completes."""
+        """Record samples that arrived between two moments, and return the steps that are now complete."""
         if not until > since:
             return []
         first, last = math.floor(since / self.step_s), math.floor(until / self.step_s)

@@ -1,7 +1,7 @@
 """Pure. Fits the performance models of many jobs to their profiles in one computation.
 
-The fit minimizes log(predicted / measured) seconds, with Huber weights against outliers. If cores limited the speed of
-a shape, the equations may predict a higher speed for it. Steps timed by term pull the coefficients weakly towards each
+The fit minimizes log(predicted / measured) seconds, with Huber weights against outliers. For a shape whose speed its
+cores limited, the equations may predict a higher speed. Steps timed by term pull the coefficients weakly towards each
 term's slope, because totals alone cannot separate, for example, `emb` from `beta`.
 """
 
@@ -30,8 +30,9 @@ CLEAR = 0.1
 """A coefficient is unclear if the uncertainty of its part of the step time exceeds this share of the step time."""
 VARIES = 1e-6
 BUSY = 0.85
-"""If a shape runs at more than this share of the speed that its cores allow, the cores limit it. The margin is the
-difference that two windows of one shape may have."""
+"""If a shape runs at more than this share of the speed that its cores allow, cores are its bottleneck. The margin is
+the difference that two windows of one shape may have.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def _checked(table: ProfileTable | str) -> ProfileTable | str:
     fewest = FEWEST_TIMED if table.timed else FEWEST
     if len(table) >= fewest:
         return table
-    return f"{len(table)} configurations measured, at least {fewest} needed: fewer do not determine the others"
+    return f"{len(table)} configurations measured, at least {fewest} needed to predict others"
 
 
 def _design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
@@ -213,7 +214,7 @@ HUBER = 1.345
 """Number of standard deviations beyond which the influence of a row is bounded. This standard value keeps 95% of the
 efficiency of least squares."""
 LEAST_DEVIATION = 0.02
-"""Minimum standard deviation of log seconds: equal steps differ by this much on any machine."""
+"""Minimum standard deviation of log seconds: even identical steps differ by this much."""
 RIDGE = 1e-11
 """Added to the diagonal (about 1), so that indistinguishable columns remain solvable."""
 NOWHERE = 1e-12
@@ -244,7 +245,7 @@ class LeastSquaresSolution:
     residuals: Array
     """log(fitted / measured); 0 where padded."""
     weights: Array
-    """Weight of each row from 0 to 1; 0 for a row limited by cores that the equations allow."""
+    """Weight of each row from 0 to 1; 0 if cores limit a row and the equations already include this limit."""
 
 
 def solve(problem: LeastSquares) -> LeastSquaresSolution:
@@ -276,7 +277,9 @@ def solve(problem: LeastSquares) -> LeastSquaresSolution:
 
 
 def _felt(problem: LeastSquares, residuals: Array) -> Array:
-    """Return the residuals that count. For a row limited by cores, a measured speed below the equations is no error."""
+    """Return the residuals without missing rows. For a row limited by cores, a measured speed below the equations is no
+    error.
+    """
     felt: Array = numpy.where((problem.bound > 0) & (residuals < 0), 0.0, residuals)
     return felt
 

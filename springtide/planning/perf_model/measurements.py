@@ -32,7 +32,7 @@ class ShapeSpeed:
 
 
 def throughput(shape: Shape, timing: TimingSum) -> float | None:
-    """Return samples per second from sums over all workers; None if the sums are not valid."""
+    """Return samples per second from sums over all workers; None if the sums are invalid."""
     if not (0 < timing.total_s < math.inf and 0 < timing.samples < math.inf and timing.steps > 0):
         return None
     speed = shape.workers * timing.samples / timing.total_s
@@ -76,7 +76,7 @@ def _sound(profile: Profile) -> bool:
 
 
 def spent(job: JobView, kind: RoleKind) -> float | None:
-    """Return the core-seconds per sample of workers or servers; None if not counted.
+    """Return the core-seconds per sample of workers or servers; None if the count is unknown.
 
     A sample costs about the same in every shape, and a single window is inaccurate. The result is therefore the trimmed
     mean over all recent windows. Usage beyond the limit is ignored, because it comes from the kernel granting a quota
@@ -100,7 +100,7 @@ def spent(job: JobView, kind: RoleKind) -> float | None:
 
 
 def middle(values: list[float]) -> float:
-    """Return the trimmed mean: a quarter at each end is dropped, and at least one value of three or more."""
+    """Return the trimmed mean: drop a quarter at each end, and at least one value per end of three or more."""
     ends = max(len(values) // 4, 1) if len(values) > 2 else 0
     some = sorted(values)[ends : len(values) - ends]
     return sum(some) / len(some)
@@ -124,7 +124,7 @@ class CoreUse:
 def use(job: JobView, kind: RoleKind) -> CoreUse | None:
     """Return the core usage of workers or servers; None if no valid data exists.
 
-    Each role was measured for only some seconds. If windows give the cost per sample, the total is that cost times the
+    Each role was measured only for some seconds. If windows give the cost per sample, the total is that cost times the
     current throughput. The ratios between roles stay as measured.
     """
     used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None

@@ -28,7 +28,7 @@ LEAST_SPREAD = 0.03
 """Minimum spread of log seconds that is assumed between windows, so that small differences do not make a window an
 outlier."""
 COUNTED = 0.5
-"""Minimum share of a window between its first and last core count. With less, the window has no core usage."""
+"""Minimum share of a window between its first and last core count. With fewer counts, the window has no core usage."""
 FEWEST_WINDOWS = 4
 """Minimum number of windows of one shape that are needed to identify an outlier."""
 
@@ -91,7 +91,7 @@ def _is_usable(before: WorkerReading, after: WorkerReading, since: float, rules:
 
 
 def _cores(spent: Sequence[CoreSeconds], begin: float, end: float) -> tuple[float | None, float | None]:
-    """Return the cores of workers and servers in a window; None if counts cover too little of it."""
+    """Return the cores of workers and servers in a window; None if counts cover too little of the span."""
     first = bisect.bisect_left(spent, begin, key=lambda reading: reading.at)
     last = bisect.bisect_right(spent, end, key=lambda reading: reading.at) - 1
     seconds = spent[last].at - spent[first].at if last > first else 0.0
@@ -134,7 +134,7 @@ READ = (
 SETTING = 5
 """Number of leading fields that define the configuration: workers, servers, cores of each, batch. The next fields are
 the seconds per step of one worker and of its four terms."""
-FAULTS = ("no steps", "times that are no numbers", "no time at all", "times below 0")
+FAULTS = ("no steps", "times that are not numbers", "no time at all", "times below 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -210,8 +210,8 @@ def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
 def _middle(group: Index, times: Array, groups: int) -> Array:
     """Return the mean of the middle windows of each configuration, by step time, among the newest.
 
-    A quarter at each end is dropped, and at least one of three windows or more. Terms are noisier than their sum, so
-    the mean of several windows is better than the terms of the median window.
+    A quarter at each end is dropped; of three windows or more, at least one at each end. Terms are noisier than their
+    sum, so the mean of several windows is better than the terms of the median window.
     """
     order = numpy.argsort(group, kind="stable")
     counts = numpy.bincount(group, minlength=groups)

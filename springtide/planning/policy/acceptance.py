@@ -1,7 +1,7 @@
 """Pure. Validates decisions of policies and advice of advisers, so that a faulty policy cannot harm a job.
 
-A decision may come from third-party code and may hold any type. Advice has the right types: it came over the wire or
-from a validated decision.
+A decision may come from third-party code and may hold any type. Advice has the right types, because it came over the
+wire or from a validated decision.
 """
 
 import math
@@ -21,9 +21,9 @@ SPARE = 1.1
 def refused(advice: Advice, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
     """Return why a master must not follow the advice of an adviser; empty if it may."""
     if advice.epoch != epoch:
-        return f"it is for an earlier state of the job (epoch {advice.epoch}, now {epoch})"
+        return f"the advice is for an earlier state of the job (epoch {advice.epoch}, now {epoch})"
     if advice.data_cores is not None and not 0 <= advice.data_cores < math.inf:
-        return f"it gives data workers {advice.data_cores!r} cores"
+        return f"the advice gives data workers {advice.data_cores!r} cores"
     plan = advice.plan
     if plan is None:
         return ""
@@ -64,7 +64,7 @@ Policy = Callable[[ClusterView, PlanningConfig], Decision]
 def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decision:
     name = getattr(policy, "__name__", type(policy).__name__)
     if not math.isfinite(view.now):
-        return nothing(f"the cluster's clock says {view.now}: no decision can use it")
+        return nothing(f"the cluster's clock has the invalid value {view.now}")
     try:
         decision: Any = policy(view, config)
     except (Exception, SystemExit) as error:  # a policy may be third-party code; jobs must continue
@@ -130,11 +130,11 @@ def plan_fault(plan: object, job: JobView | None, config: PlanningConfig) -> str
     if not isinstance(plan, ShapePlan) or not isinstance(plan.shape, Shape):
         return "it is not a plan"
     if job is None:
-        return "there is no such job"
+        return "the advice names an unknown job"
     shape = plan.shape
     whole = (shape.workers, shape.servers, shape.worker_memory, shape.server_memory)
     if not all(isinstance(number, int) for number in whole):
-        return f"{shape.workers!r} workers, {shape.servers!r} servers; expected whole numbers (int), of bytes too"
+        return f"{shape.workers!r} workers, {shape.servers!r} servers; expected whole numbers (int), also for bytes"
     if not isinstance(plan.reason, str) or not math.isfinite(shape.cpu + shape.memory):
         return f"it has no reason as text, or no shape: {plan}"
     if not job.bounds.holds(plan.shape):

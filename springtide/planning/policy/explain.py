@@ -23,12 +23,12 @@ MOST = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeOption:
-    """Shape that a job could have."""
+    """Possible shape of a job."""
 
     shape: Shape
     cost: float
     throughput: float | None
-    """Expected samples per second; None if not predicted."""
+    """Expected samples per second; None if there is no prediction."""
     chosen: bool = False
     now: bool = False
 

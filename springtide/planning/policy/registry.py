@@ -53,7 +53,7 @@ def offered(group: str) -> tuple[str, ...]:
 
 
 def find(name: str, built_in: Mapping[str, Plugin], group: str, kind: str) -> Plugin:
-    """Return the built-in function of this name, that of `module:function`, or that of an installed package."""
+    """Return the function of this name: built in, given as `module:function`, or of an installed package."""
     if name in built_in:
         return built_in[name]
     if ":" in name:

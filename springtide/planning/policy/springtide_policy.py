@@ -1,7 +1,7 @@
 """Pure. Springtide's own policy: decides the next step of each job, and divides the cluster among the jobs.
 
 Memory requests come first, then new jobs in order of submission, then measured sizes. While jobs wait for a start,
-their minimum is reserved, so that other jobs may shrink but not grow.
+their minimum is reserved: other jobs may shrink but not grow.
 """
 
 from collections.abc import Sequence

@@ -88,7 +88,9 @@ class UsageMeter:
 
 
 class Agent:
-    """Runs one job on a platform, and its masters on `masters` if that is given. `say` gets messages for the user."""
+    """Runs one job on a platform, and its masters on the separate platform `masters` if given. `say` gets messages for
+    the user.
+    """
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class Agent:
     async def run(self, on_status: Callable[[JobStatus], None]) -> JobStatus:
         """Run the job to its end and return the last status.
 
-        When cancelled or `Fenced`, leave the roles running that can survive this agent.
+        When cancelled or `Fenced`, leave roles running if they can survive this agent.
         """
         if self.plan.adopt:
             await self._keeper.until_room()
@@ -167,7 +169,7 @@ class Agent:
         except errors.SpringtideError as error:
             status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=str(error), blame=blame_of(error))
             raise
-        except BaseException as error:  # an error of this agent; the job continues if another agent can take it over
+        except BaseException as error:  # an error of this agent; another agent may take the job over
             if not self.plan.adopt:
                 why = f"the job's agent failed: {type(error).__name__}: {error}".rstrip(": ")
                 status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
@@ -280,7 +282,7 @@ class Agent:
         self._say(f"{why}; another (term {term}) listens after {seconds:.1f} s")
         self._log_event("master_replaced", why=why, term=term, seconds=round(seconds, 3))
 
-    # ---- what the master wants ----
+    # ---- requests of the master ----
 
     def _bring_about(self, wanted: tuple[WantedRole, ...]) -> None:
         lives = [life for life in self._platform.running() if life.role.kind is not RoleKind.MASTER]
@@ -385,7 +387,7 @@ def blame_of(error: errors.SpringtideError) -> Blame:
 
 
 class MasterLost(Exception):
-    """Raised when no master runs and none will be started."""
+    """Raised when no master runs and no further master will start."""
 
 
 def write_card(plan: RunPlan, files: logs.RunFiles) -> None:

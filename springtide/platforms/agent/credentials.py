@@ -1,7 +1,7 @@
 """Creates a certificate authority for one job, and a certificate for each kind of role, in memory.
 
-All files of a job: `ca.crt`, `ROLE.crt`, `ROLE.key`. What a process sees (`of_role`): `ca.crt`, `tls.crt`, `tls.key`.
-The authority's key is discarded after signing, so nobody can create further certificates for the job.
+All files of a job: `ca.crt`, `ROLE.crt`, `ROLE.key`. Files that a process gets (`of_role`): `ca.crt`, `tls.crt`,
+`tls.key`. The authority's key is discarded after signing, so nobody can create further certificates for the job.
 """
 
 import datetime
@@ -17,7 +17,7 @@ from springtide.rpc.transport.tls import AUTHORITY, CERTIFICATE, KEY, Identity
 ROLES: tuple[str, ...] = tuple(kind.value for kind in RoleKind)
 LIFE = datetime.timedelta(days=3650)
 EARLY = datetime.timedelta(hours=1)
-"""Certificates are valid from this much before their creation, because clocks of hosts differ."""
+"""Period before their creation in which certificates are already valid, because clocks of hosts differ."""
 
 
 def make(
@@ -71,7 +71,7 @@ def _certificate(
     until: datetime.datetime,
     hosts: Sequence[str] | None = None,
 ) -> bytes:
-    """Sign a certificate of this public key; `hosts` is None for the authority itself."""
+    """Sign a certificate of this public key; `hosts` is None for the authority's own certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding

@@ -17,7 +17,7 @@ from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.rpc.transport import addresses, connection
 from springtide.telemetry.logs import RunCard, RunFiles
 
-ANSWER_S = 15.0  # seconds to wait for a reply; a master that is being replaced is back sooner
+ANSWER_S = 15.0  # seconds to wait for a reply; replacing a master takes less
 AGAIN_S = 0.1
 
 
@@ -48,7 +48,7 @@ class JobHandle(Protocol):
         """Paths or commands by which a person finds the job's `logs`, `events` and so on."""
 
     def running(self) -> bool:
-        """Return True if the job is not over, so that it has an agent or will get a new one."""
+        """Return True if the job is not over. Such a job has an agent, or will get a new agent."""
 
     def status(self) -> JobStatus:
         """Return the current or last status; `MasterUnreachable` if the master of a running job does not reply."""

@@ -55,7 +55,7 @@ async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], erro
 
 
 class AwakeClock:
-    """Clock of the seconds since its creation in which this process could receive messages."""
+    """Clock that counts the seconds since its creation in which this process could receive messages."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -127,7 +127,7 @@ class MasterSupervisor:
         deadline = self._awake.now() + START_S
         while (location := addresses.read_master(self._files.master)) is None or location.term != self.term:
             if self._gone.is_set() or self._awake.now() > deadline:
-                how = str(self.last_exit) if self._gone.is_set() else f"it did not listen within {START_S:g} s"
+                how = str(self.last_exit) if self._gone.is_set() else f"the master did not listen within {START_S:g} s"
                 raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
             await asyncio.sleep(0.01)
         if location.error:
@@ -138,7 +138,7 @@ class MasterSupervisor:
     async def replace(self, error: errors.MasterUnreachable) -> MasterLocation:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._gone.wait(), DYING_S)
-        self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
+        self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and the master was killed"
         await self.end()
         deadline, full = self._awake.now() + self._disk_s, False
         while True:
@@ -207,8 +207,6 @@ class MasterSupervisor:
     def _reason(self) -> str:
         path = self._files.log_of(MASTER)
         if why := disks.write_error(path.parent):
-            return (
-                f"Nothing can be written to {path.parent} ({why}): free some space, or choose another with --logs DIR"
-            )
+            return f"Cannot write to {path.parent} ({why}): free some space, or choose another folder with --logs DIR"
         lines = logs.tail(path, lines=1)
         return f"Its log ({path}) ends: {lines[0].strip()}" if lines else f"Its log is {path}"

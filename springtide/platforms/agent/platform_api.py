@@ -28,7 +28,9 @@ class Platform(Protocol):
     agent."""
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
-        """Start a role and return its process id. The platform calls `on_exit` once, in the agent's event loop."""
+        """Start a role and return its process id. The platform calls `on_exit` once for each process, in the agent's
+        event loop.
+        """
 
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
         """Take over the running roles of an earlier agent of this job, and return them.
@@ -38,7 +40,7 @@ class Platform(Protocol):
         """
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """Ask a process to end, or kill it; harmless if the process has ended."""
+        """Ask a process to end, or kill the process; harmless if the process has ended."""
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """Change the limits of a running process; return False if the new limits apply only after its next start."""
@@ -53,4 +55,4 @@ class Platform(Protocol):
         """End all remaining processes after the job, including children of roles."""
 
     def leave(self) -> None:
-        """Leave a running job to the next agent; end everything that cannot survive this agent."""
+        """Leave a running job to the next agent, but end roles that cannot survive this agent."""

@@ -1,7 +1,7 @@
 """Pure. Computes the steps that bring the running roles to the wanted roles. The time is an argument.
 
 Each incarnation ("life") of a role starts at most once, even after a change of master. A new agent counts every running
-life as started, and declares a life lost that has joined the job but does not run.
+life as started. A life that has joined the job but does not run is lost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ class StartRole:
 
 @dataclass(frozen=True, slots=True)
 class StopRole:
-    """Ask a process to end, or kill it."""
+    """Ask a process to end, or kill the process."""
 
     life: Life
     kill: bool

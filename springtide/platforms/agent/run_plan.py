@@ -10,7 +10,7 @@ from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 
 MASTER_PORT = 7700
-"""Port of a master that roles find by its host name. Without a master file, they cannot learn another port."""
+"""Port of a master that roles find by its host name. Without a master file, roles cannot learn another port."""
 PATIENCE_S = 1800.0
 """Seconds that roles continue without an agent: a cluster may need minutes to detect that the agent's host is lost."""
 MODULES = {
@@ -51,7 +51,9 @@ class RunPlan:
 
 
 def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str, ...]:
-    """Return the command line after the module. Every user of a machine can read it, so it holds no secrets."""
+    """Return the command line after the module. Every user of a machine can read the plan, so the plan holds no
+    secrets.
+    """
     if kind is RoleKind.MASTER:
         return (root, plan.host, str(plan.port))
     return (plan.script,) if kind is RoleKind.WORKER else ()
@@ -62,7 +64,7 @@ def settings_of(
 ) -> dict[str, str]:
     """Return fields of `config.Settings` that are not empty.
 
-    `script`: fields for processes with user code; `arguments`: those of the script; `others`: fields of every role.
+    `script`: fields for processes with user code; `arguments`: arguments of the script; `others`: fields of every role.
     """
     kind = life.role.kind
     settings = {"member": str(life.role), "incarnation": life.incarnation, **others}
@@ -74,8 +76,9 @@ def settings_of(
 
 
 def gpu_of(spec: JobSpec, role: Role) -> float | None:
-    """Return the GPU of a role: that of the spec for a worker; for a data worker nothing that is reserved, because only
-    GPU stages use one; and none for others."""
+    """Return the GPU of a role. A worker gets the share in the spec. A data worker gets no reserved GPU, because only
+    GPU stages use one. Other roles get none.
+    """
     if role.kind is RoleKind.WORKER:
         return spec.worker_gpu
     return None if role.kind is RoleKind.DATA_WORKER and spec.worker_gpu != 0 else 0.0

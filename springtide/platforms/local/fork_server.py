@@ -61,7 +61,7 @@ class ForkServerClient:
             )
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Return True if a process with these variables can be forked now; start the server if there is none."""
+        """Return True if a process with these variables can be forked now; start the server if it does not run."""
         if self._environment is None:
             self._environment = self._common(environment)
             self._begins = asyncio.get_running_loop().call_later(self._after_s, self.begin, dict(environment))
@@ -85,7 +85,7 @@ class ForkServerClient:
             process_group=process_group,
             folders=folders,
         )
-        assert self._asking is not None, "it was not checked yet"
+        assert self._asking is not None, "limits were not checked yet"
         try:
             return fork_server.ask(self._asking, birth, log)
         except OSError:

@@ -1,4 +1,4 @@
-"""Pure. Assigns the GPUs of this machine to the processes of a job; each process sees only its own.
+"""Pure. Assigns the GPUs of this machine to the processes of a job; each process sees only its own GPU.
 
 In: the GPUs (`telemetry.host.gpus`), and the share of each process. Out: a value of `CUDA_VISIBLE_DEVICES`. Next:
 `platforms.local.platform`.
@@ -17,15 +17,15 @@ USERS = (RoleKind.WORKER, RoleKind.DATA_WORKER)
 
 
 class GpuShare(NamedTuple):
-    """GPU of one process, and its reserved share; None if nothing is reserved."""
+    """GPU of one process, and its reserved share; None for a process without a reservation."""
 
     gpu: str
     share: float | None
 
 
 def choose_gpu(gpus: Sequence[str], others: Mapping[Role, GpuShare], share: float | None, before: str) -> str:
-    """Return the GPU for a process: the one that its role had `before`, if it still has room, else the one of which the
-    least is reserved, then the one with the fewest processes.
+    """Return the GPU for a process: the GPU that its role had `before` if that GPU has room, or the GPU with the
+    smallest reserved share and then the fewest processes.
 
     If the shares of all processes exceed the GPUs, the least reserved GPU takes more than fits.
     """
@@ -44,7 +44,7 @@ def choose_gpu(gpus: Sequence[str], others: Mapping[Role, GpuShare], share: floa
 
 @dataclass(slots=True)
 class GpuAssignments:
-    """GPUs of the running processes of one job. The order of `gpus` decides between equal ones."""
+    """GPUs of the running processes of one job. Among equal GPUs, the order of `gpus` decides."""
 
     gpus: tuple[str, ...]
     held: dict[Life, GpuShare] = field(default_factory=dict)

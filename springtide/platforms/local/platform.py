@@ -56,7 +56,7 @@ class LocalPlatform:
         warm: ForkServerClient | None = None,
         gpus: GpuAssignments | None = None,
     ) -> None:
-        """Create the platform. `gpus`: GPUs to assign; None leaves the variables of CUDA as they are."""
+        """Create the platform. `gpus`: GPUs to assign; None leaves CUDA's variables unchanged."""
         self._files, self._gpus = files, gpus
         self._warm = warm
         self._running: dict[Life, RunningRole] = {}

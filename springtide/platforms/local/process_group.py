@@ -33,7 +33,9 @@ HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p De
 
 
 class GuardedProcessGroup:
-    """A guarded process group with the id `number`. `say` receives messages for the user. Close it with `kill`."""
+    """A guarded process group with the id `number`. `say` receives messages for the user. Must be closed with
+    `kill`.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.groups = Groups(say)
@@ -65,7 +67,7 @@ class GuardedProcessGroup:
             time.sleep(0.01)
 
     def _launch(self, group: int) -> "subprocess.Popen[bytes]":
-        """Start a watchdog in process group `group`; 0: in a new one that it leads."""
+        """Start a watchdog in process group `group`; 0: in a new group that the process leads."""
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__, str(group)],
             stdin=subprocess.PIPE,
@@ -77,14 +79,15 @@ class GuardedProcessGroup:
         return process
 
     def _replace(self) -> None:
-        """Start another watchdog. The dead one is not reaped yet, so its group's number cannot be reused."""
+        """Start another watchdog. The dead watchdog is not reaped yet, so the number of its group cannot be reused."""
         self._stop_looking()
         dead = self._watchdog
         try:
             self._watchdog = self._launch(self.number)
         except OSError as error:
             self._say(
-                f"the watchdog of this job has died, and no other could be started ({error.strerror}); trying again"
+                f"the watchdog of this job has died, and no other watchdog could be started ({error.strerror}); "
+                f"trying again"
             )
             self._stop_looking = asyncio.get_running_loop().call_later(RETRY_S, self._replace).cancel
             return
@@ -188,11 +191,11 @@ def why_not(limits: ProcessLimits = PROBE) -> str:
     groups.close()
     if group is not None and not reasons:
         return ""
-    return reasons[0].removeprefix("no limits: ").partition(";")[0] if reasons else "there are no control groups"
+    return reasons[0].removeprefix("no limits: ").partition(";")[0] if reasons else "this machine has no control groups"
 
 
 def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> bool:
-    """Enable controllers for children of a v2 group; False if that fails.
+    """Enable controllers for children of a v2 group; False if the move fails.
 
     A group has either members or such children, so the agent moves into a child.
     """
@@ -226,7 +229,7 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
         if found and name_of(int(found[2])) != found[1]:
             children = [child for child in base.glob("*") if child.is_dir()]
             left = [pid for child in children for pid in read_members(child)]
-            # if processes are left, their watchdog is about to kill them, and the next run removes the empty group
+            # the watchdog will kill remaining processes, and the next run removes the empty group
             if not left:
                 removed += [folder for folder in (*children, base) if remove_folder(folder)]
     return removed

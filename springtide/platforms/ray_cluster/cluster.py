@@ -94,7 +94,7 @@ def unreachable(address: str, error: Exception) -> errors.UserError:
     lines = str(error).strip().splitlines()
     return errors.BadInput(
         f"no Ray cluster at {address} ({lines[0] if lines else type(error).__name__}). HOST:6379 works on a node of "
-        "the cluster, ray://HOST:10001 from outside; check that it runs and that the port is open"
+        f"the cluster, ray://HOST:10001 from outside; check that the cluster runs and that the port is open"
     )
 
 
@@ -128,7 +128,7 @@ def head_node() -> str:
 
 
 def private_state(look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
-    """Look into Ray's private state; empty if it does not answer or this version of Ray has no such state."""
+    """Read Ray's private state; empty if Ray does not answer, or if this version of Ray has no such state."""
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
         from ray._private import state
 
@@ -152,7 +152,7 @@ def seats(job: str, homes: Collection[str]) -> Nodes:
 
 def draining() -> dict[str, int]:
     """Return nodes that Ray will take away, with the deadline in ms since 1970 (0: as soon as possible)."""
-    return private_state(lambda state: state.state.get_draining_nodes())  # no public function lists them
+    return private_state(lambda state: state.state.get_draining_nodes())  # Ray has no public function that lists them
 
 
 def holders(job: str) -> dict[Life, Any]:
@@ -218,13 +218,13 @@ def client_refused(address: str, code: str, details: str) -> errors.BadInput:
         return errors.BadInput(f"the Ray cluster at {address} needs a token ({details}): {TOKEN}")
     if code == "UNIMPLEMENTED":
         return errors.BadInput(
-            f"the part of Ray at {address} accepts no clients: ray:// needs the port of the client server, "
-            "10001 unless `ray start --head --ray-client-server-port` says otherwise"
+            f"the Ray service at {address} accepts no clients: ray:// needs the port of the client server, 10001 "
+            f"unless `ray start --head --ray-client-server-port` says otherwise"
         )
     return errors.BadInput(
-        f"a program listens at {address}, but not Ray's client server ({code.lower()}: {details[:200]}). Its port is "
-        "10001 unless `ray start --head --ray-client-server-port` says otherwise; a cluster with Ray's own TLS needs "
-        "RAY_USE_TLS=1 and its certificates here too"
+        f"a program listens at {address}, but not Ray's client server ({code.lower()}: {details[:200]}). The client "
+        f"server's port is 10001 unless `ray start --head --ray-client-server-port` says otherwise; a cluster with "
+        f"Ray's own TLS needs RAY_USE_TLS=1 and its certificates here too"
     )
 
 

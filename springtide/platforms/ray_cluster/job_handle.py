@@ -112,7 +112,7 @@ class RayJobHandle:
                     raise error.as_instanceof_cause() from None
                 if time.monotonic() > deadline:
                     raise errors.MasterUnreachable(
-                        f"job {self.name}: its steward does not answer; Ray may be starting it again"
+                        f"job {self.name}: its steward does not answer; Ray may be restarting the steward"
                     ) from None
             time.sleep(AGAIN_S)
         return None
@@ -124,7 +124,7 @@ class RayJobHandle:
         return JobStatus(
             name=self.name,
             phase=JobPhase.FAILED,
-            why="its steward was ended from outside, and the job with it",
+            why="its steward was ended from outside, which ended the job",
             elapsed_s=max(0.0, time.time() - record.began_at),
             blame=Blame.INFRASTRUCTURE,
         )

@@ -1,4 +1,4 @@
-"""Order of a job on Ray, the names and resource requests of its actors, and the record that it leaves.
+"""Order of a job on Ray, names and resource requests of its actors, and the record of the finished job.
 
 Records of running and finished jobs (the newest 50) are in the key-value store of the cluster. A steward ends with its
 job and leaves the last status, the events and the ends of the logs for `job_handle`.
@@ -25,9 +25,9 @@ from springtide.telemetry import events, logs, output
 NAMESPACE = "springtide"
 
 USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
-"""Cores that a role without a limit requests from Ray, as planning assumes; Ray does not enforce them."""
+"""Cores that a role without a limit requests from Ray, as planning assumes; Ray does not enforce this request."""
 ROLES = ("master", *(str(kind) for kind in RANKED))
-"""Roles that may request custom resources; those of the master apply to the steward."""
+"""Roles that may request custom resources; the master's resources apply to the steward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,9 @@ class JobOrder:
             if role not in ROLES:
                 raise errors.UnknownName("role in ray.resources", role, ROLES)
         if "GPU" in self.wish.resources.get("worker", {}):
-            raise errors.BadInput("ray.resources.worker.GPU: give workers.gpu instead, so that planning knows it")
+            raise errors.BadInput(
+                "ray.resources.worker.GPU: give workers.gpu instead, so that planning knows the number"
+            )
 
     @property
     def name(self) -> str:
@@ -130,10 +132,12 @@ def lacking(asked: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -
     takes = [node for node, has in free.items() if all(has.get(name, 0.0) >= more for name, more in wanted.items())]
     amounts = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items()) or "nothing"
     if takes:
-        return f"it asks for {amounts}, and {len(takes)} of {len(free)} nodes have that, but it was not started there"
+        return (
+            f"the role asks for {amounts}; {len(takes)} of {len(free)} nodes have that, but Ray did not start the role"
+        )
     most = {name: max((has.get(name, 0.0) for has in free.values()), default=0.0) for name in wanted}
     left = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
-    return f"it asks for {amounts} on one node; of {len(free)} nodes none has that free (the most: {left})"
+    return f"the role asks for {amounts} on one node, but none of {len(free)} nodes has that free (the most: {left})"
 
 
 KEPT = 50
@@ -192,7 +196,7 @@ def write_record(record: RayJobRecord) -> None:
 
 
 def begin_record(order: JobOrder) -> bool:
-    """Record that a steward starts this job; return True for the first one."""
+    """Record that a steward starts this job; return True for the first steward."""
     before = read_record(order.name)
     if before is not None and before.begun and before.began_at == order.began_at:
         return False

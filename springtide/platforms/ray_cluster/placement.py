@@ -111,7 +111,7 @@ def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWor
         best = choose(cpu, nodes)
         if best and nodes.worth(best) < nodes.worth(node):
             where = "beside a trainer" if best in nodes.homes else "where fewer jobs use the network"
-            return DataWorkerMove(life, best, f"there is room for it {where}, on node {best[:8]}")
+            return DataWorkerMove(life, best, f"there is room for this data worker {where}, on node {best[:8]}")
     return None
 
 

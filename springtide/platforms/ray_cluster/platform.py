@@ -90,7 +90,7 @@ class RayPlatform:
             node := placement.choose(asked["num_cpus"], self._nodes())
         ):
             asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-        if not asked.get("num_gpus"):  # else a role would see all GPUs of its node
+        if not asked.get("num_gpus"):  # otherwise a role would see all GPUs of its node
             launch = replace(launch, given={VARIABLE: "", **launch.given})
         actor = (
             ray.remote(RoleActor)
@@ -142,7 +142,7 @@ class RayPlatform:
                 held.task.cancel()
         self._held.clear()
 
-    # ---- nodes that are about to go ----
+    # ---- nodes that Ray will remove ----
 
     def _placed(self) -> dict[Life, str]:
         return {life: held.started.node for life, held in self._held.items() if held.started is not None}
@@ -244,7 +244,7 @@ class RayPlatform:
         self._say(f"{held.life}: {why}")
         return RoleExit(role=held.life.role, incarnation=held.life.incarnation, pid=0, unplaced=why)
 
-    # ---- what a role must know ----
+    # ---- settings of a role ----
 
     def _small_files(self, launch: RoleLaunch) -> dict[str, bytes]:
         certificates = pathlib.Path(launch.settings["tls"]).iterdir() if launch.settings.get("tls") else ()

@@ -1,7 +1,7 @@
 """Ray actor that holds one process of a job: starts the process, forwards its log, reports its exit and ends with it.
 
-The steward calls it. A private `LocalPlatform` enforces limits if permissions allow, and its watchdog kills the process
-and its children when the actor's process ends. An actor without calls for `LONELY_S` ends itself.
+The steward calls this actor. A private `LocalPlatform` enforces limits if permissions allow, and its watchdog kills the
+process and its children when the actor's process ends. An actor without calls for `LONELY_S` ends itself.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class RoleActor:
     async def _leave_when_lonely(self) -> None:
         while time.monotonic() < self._asked_at + LONELY_S:
             await asyncio.sleep(1.0)
-        self._print(f"this role ends: its job's steward has not called it for {LONELY_S:g} s")
+        self._print(f"this role ends, because the job's steward has not called for {LONELY_S:g} s")
         self._close()
         os.kill(os.getpid(), signal.SIGKILL)  # a detached actor that nobody calls has no other way to end itself
 

@@ -180,8 +180,8 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
     rules = plan.spec.checkpoints
     if not rules.url:
         raise errors.JobFailed(
-            f"the node that kept the job is gone, and its run folder {folder} with it. With checkpoints.url it would "
-            "have begun anew from there; with ray.runFolder on a file system that all nodes see it would have gone on"
+            f"the node that kept the job is gone, and its run folder {folder} with it. A job with checkpoints.url "
+            f"restarts from its last checkpoint; a job with ray.runFolder on a file system of all nodes continues"
         )
     found = checkpoint_io.latest(rules.url)
     if found.manifest is None:

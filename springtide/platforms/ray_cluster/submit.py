@@ -110,7 +110,7 @@ def refused(name: str, error: Exception) -> errors.UserError:
     text = str(error)
     if "No module named 'springtide" in text:
         return errors.BadInput(
-            "the cluster's nodes have no Springtide: install it there, the same version as here, or name it in "
+            "the cluster's nodes have no Springtide: install it there, the same version as here, or add it to "
             "spec.ray.runtimeEnv (pip)"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]

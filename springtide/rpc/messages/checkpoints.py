@@ -15,7 +15,7 @@ class SaveRequest(Request, frozen=True):
     number: int = 0
     part: int = 0
     takes_copies_at: str = ""
-    """Address at which the server receives files as a buddy and serves files; empty if it does neither."""
+    """Address at which the server receives files as a buddy, and serves files; empty without both tasks."""
     node: str = ""
     """Machine whose own disk holds the server's files; empty if the server sees the job's folder."""
 
@@ -26,7 +26,9 @@ class SaveOrder(Reply, frozen=True):
     term: int
     number: int
     base: int = 0
-    """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is none."""
+    """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is no such
+    checkpoint.
+    """
     hurry: bool = False
     part: int = 0
     """Number of a follow-up order, which asks the present owners for slots that were moving during the first order; 0
@@ -54,11 +56,13 @@ class SaveReport(Request, frozen=True):
     unmirrored: str = ""
     """Why the buddy has no copy, in a job with mirrors."""
     lost: tuple[str, ...] = ()
-    """Earlier files that were missing or torn. The server wrote their content again in full."""
+    """Earlier files that were missing or torn. The server wrote the content of these files again in full."""
 
 
 class MirrorFiles(Request, frozen=True):
-    """Tells a buddy which segment files it should have copies of, by name and bytes. Answered with `MissingFiles`."""
+    """Tells a buddy, by name and size, the segment files of which it should have copies. Answered with
+    `MissingFiles`.
+    """
 
     files: tuple[tuple[str, int], ...]
 
@@ -98,7 +102,7 @@ class FileHolders(Reply, frozen=True):
     addresses: dict[str, str]
     """Address at which each server serves files, by server name."""
     awaited: tuple[str, ...] = ()
-    """Servers that have not reported their address yet, but will."""
+    """Servers that will report their address later."""
 
 
 class CopyRequest(Request, frozen=True):

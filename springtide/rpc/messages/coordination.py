@@ -18,9 +18,9 @@ class GroupRequest(Request, frozen=True):
     """True if the worker has no trained dense parameters and takes the parameters of the group."""
     idle: bool
     resting: bool = False
-    """True if the worker's script has ended, and it stays only to pass its parameters on."""
+    """True if the worker's script has ended, and the worker stays only to pass its parameters on."""
     generation: int = 0
-    """Newest generation that the worker was told of, even if its members could not connect."""
+    """Newest generation that the worker knows, even if members of that group could not connect."""
     bound: bool = False
     """True if the loss of a member also lost cached rows or a part of the current step."""
 
@@ -38,7 +38,7 @@ class GroupReply(Reply, frozen=True):
     resting: tuple[int, ...] = ()
     """Ranks whose scripts have ended, so that they take no more steps."""
     over: bool = False
-    """True if the receiver no longer takes part. The group continues without it, or not at all."""
+    """True if the receiver no longer takes part. The group continues without this worker, or not at all."""
     at_rest: bool = False
     """True if no rank has a step in progress, so that all trained ranks are after the same step."""
     restored: bool = False
@@ -58,8 +58,7 @@ class GroupReply(Reply, frozen=True):
 class MeetRequest(Request, frozen=True):
     """A member of a newly formed group shares values with the other members, such as the addresses of its sockets.
 
-    Answered with `MeetReply` once all `wanted` keys are there, or with `GroupChanged` if this group cannot meet any
-    more.
+    The reply is `MeetReply` once all `wanted` keys are present, or `GroupChanged` once this group is incomplete.
     """
 
     generation: int
@@ -85,7 +84,7 @@ class AtStep(Request, frozen=True):
     step: int
     shard: int
     first: int
-    """First sample of this shard that is not trained yet. Everything before it is trained."""
+    """First sample of this shard that is not trained yet. All earlier samples are trained."""
     last: bool = False
 
 
@@ -113,7 +112,7 @@ class ShareRequest(Request, frozen=True):
 
 
 class ValueRequest(Request, frozen=True):
-    """Asks for a shared value. Answered once some worker has shared it."""
+    """Asks for a shared value. Answered once a worker has shared the value."""
 
     key: str
 
@@ -141,7 +140,7 @@ class ValueFound(Reply, frozen=True):
 
 
 class ClaimReply(Reply, frozen=True):
-    """Whether the asking worker must do the task. If not, the task is done."""
+    """Whether the asking worker must do the task. If False, the task is done."""
 
     yours: bool
 
@@ -155,7 +154,7 @@ class Shuffler(RpcMessage, frozen=True):
 
 
 class Shufflers(RpcMessage, frozen=True):
-    """All workers that accept batches. Sent to workers that know a different list."""
+    """All workers that accept batches. Sent to workers with an outdated list of workers."""
 
     digest: int
     members: tuple[Shuffler, ...] = ()

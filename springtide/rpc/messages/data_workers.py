@@ -76,12 +76,13 @@ class Feeder(RpcMessage, frozen=True):
 
 
 class Feeders(RpcMessage, frozen=True):
-    """Data workers that serve now, for trainers and data workers of later stages. The master sends it to members that
-    know another epoch."""
+    """Data workers that serve now, for trainers and data workers of later stages. The master sends the roster to
+    members with a different epoch.
+    """
 
     epoch: int
     wanted: int
-    """Number of data workers that the job wants. If it is above 0, trainers make the package."""
+    """Number of data workers that the job wants. If the number is above 0, trainers make the package."""
     members: tuple[Feeder, ...] = ()
 
 

@@ -1,4 +1,5 @@
-"""Messages between the master and its members: joins, heartbeats, leases, handshakes. Other subjects: the neighbours.
+"""Messages between the master and its members: joins, heartbeats, leases, handshakes. For other subjects, see the
+neighbouring modules.
 
 A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides. Before the
 first request, both sides prove that they know the secret (`rpc.transport.auth`).
@@ -31,7 +32,7 @@ from springtide.rpc.messages.types import (
 )
 
 VERSION = 12
-"""Protocol version. Raise it when a message changes meaning. Both sides must have the same version."""
+"""Protocol version. Increase this version when a message changes its meaning. Both sides must have the same version."""
 
 
 # ---- requests ----
@@ -67,7 +68,8 @@ class ServerReady(Request, frozen=True):
 class JoinWorker(Request, frozen=True):
     """A worker's script has called `st.join()`. Answered with `WorkerWelcome` once all servers are ready.
 
-    The worker sends it again on every new connection, also to a new master. The same incarnation is the same member.
+    The worker repeats this request on every new connection, also to a new master. A repeated request of one incarnation
+    is the same member.
     """
 
     rank: int
@@ -98,15 +100,15 @@ class Heartbeat(Request, frozen=True):
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """From a worker: states of the user's registered objects, by name, if they were taken since the last heartbeat."""
     place: EpochPlace | None = None
-    """From a worker: the place in its script where these states were taken; None if the script has no epochs."""
+    """From a worker: the place in its script where these states were taken; None for a script without epochs."""
     holding: SlotHoldings | None = None
-    """From a server that knows its slots: its answer to a roll call."""
+    """From a server with known slots: the answer to a roll call."""
     feeders: int = 0
-    """From a worker: epoch of the `Feeders` that it knows; 0 if it knows none."""
+    """From a worker: epoch of its known `Feeders`; 0 if the worker knows none."""
     shuffle: str = ""
     """From a worker that trains from a stream: its address for batches from other workers; empty if it accepts none."""
     shufflers: int = 0
-    """From a worker that trains from a stream: digest of the `Shufflers` that it knows; 0 if it knows none."""
+    """From a worker that trains from a stream: digest of the `Shufflers` that it knows; 0 if the worker knows none."""
     usage: RoleUsage | None = None
     """Resource use, from a member that measures its own."""
 
@@ -177,7 +179,9 @@ class AgentPoll(Request, frozen=True):
 
 
 class ScaleRequest(Request, frozen=True):
-    """Set the number of workers, servers and data workers; None leaves a number unchanged. The highest ranks drain."""
+    """Set the number of workers, servers and data workers; None leaves this number unchanged. The highest ranks
+    drain.
+    """
 
     workers: int | None = None
     servers: int | None = None
@@ -221,14 +225,14 @@ class HeartbeatReply(Reply, frozen=True):
     revoked: tuple[LeaseKey, ...] = ()
     """Leases that the worker no longer holds and must drop."""
     hurry: bool = False
-    """To a worker: it should ask for a lease now. To a server: the job waits for its part of a checkpoint."""
+    """To a worker: request a lease now. To a server: the job waits for its part of a checkpoint."""
     group_lost: int = 0
     truncate: tuple[ShrinkRequest, ...] = ()
     """Leases that should end early, so that other workers can train the rest."""
     era: int = 0
     """Number of ledger rollbacks after server losses. Leases of an earlier era are over."""
     servers: ServerAddresses | None = None
-    """Server addresses, if a server has been lost. The worker must apply them before it enters a new era."""
+    """Server addresses, if a server has been lost. The worker must apply these messages before it enters a new era."""
     healing: bool = False
     """True while a server is down. The member must send the next heartbeat immediately; the master holds the reply
     until the server is back or a timeout."""
@@ -279,18 +283,20 @@ class WorkerWelcome(Reply, frozen=True):
     """Incarnations of the servers, by rank."""
     generation: int = 0
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """States of the user's registered objects, from this rank's last report, else from another rank's."""
+    """States of the user's registered objects, from this rank's last report or from another rank's report."""
     place: EpochPlace | None = None
     """Place in the script where these states were taken; None if the script begins at its first epoch."""
     lived: bool = False
-    """True if the place comes from an earlier incarnation of this rank, False if it comes from another rank."""
+    """True for a place from an earlier incarnation of this rank, False for a place from another rank."""
     package: str = ""
     secret: bytes = b""
-    """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
+    """The job's secret, for the data plane. Never sent: the worker's link reads the secret from a file of the
+    worker.
+    """
     certificates: str = ""
-    """Folder with this worker's certificates, in a job with TLS. Never sent: the link fills it in."""
+    """Folder with this worker's certificates, in a job with TLS. Never sent: the worker's link fills this field in."""
     host: str = ""
-    """Address at which the worker itself listens. Never sent: the link fills it in."""
+    """Address at which the worker itself listens. Never sent: the worker's link fills this field in."""
 
 
 class PlaceReply(Reply, frozen=True):
@@ -341,7 +347,7 @@ class RequestRefused(Reply, frozen=True):
 
 
 class BoundsRequest(Request, frozen=True):
-    """Plan with these least and most workers and servers; None leaves a bound unchanged. Answered with `Ok`."""
+    """Plan with these least and most workers and servers; None leaves this bound unchanged. Answered with `Ok`."""
 
     workers: tuple[int, int] | None = None
     servers: tuple[int, int] | None = None
@@ -358,7 +364,7 @@ class EvictionNotice(Request, frozen=True):
 
 
 class EvictionReply(Reply, frozen=True):
-    """Whether the job no longer needs that process."""
+    """True if the job no longer needs that process."""
 
     free: bool
 
@@ -383,7 +389,7 @@ class HandshakeAccepted(RpcMessage, frozen=True):
 
     proof: bytes
     term: int = 0
-    """Term of this master. A member that has seen a higher term disconnects."""
+    """Term of the answering master. A member that has seen a higher term disconnects."""
 
 
 Join = JoinServer | JoinWorker | JoinDataWorker

@@ -26,8 +26,9 @@ class Reply(RpcMessage, frozen=True):
 
 
 class FilePart(Request, Reply, frozen=True):
-    """A range of a file: of a mirrored segment file, or of the data workers' package. The first range starts the file
-    anew, the last range completes it."""
+    """A range of a file: of a mirrored segment file, or of the data workers' package. The first range restarts the
+    file, and the last range completes the file.
+    """
 
     name: str
     offset: int
@@ -123,7 +124,7 @@ class RoleStatus(StatusPart, frozen=True):
     data_workers_why: str = ""
     """Reason for the number of data workers."""
     lacks: str = ""
-    """Roles that the job lacks because no host had room, and when it asks again; empty if it lacks none."""
+    """Roles without room on any host, and the time of the next request; empty if no role is missing."""
     relaunches: int = 0
     slots_moving: int = 0
 
@@ -135,13 +136,13 @@ class CheckpointStatus(StatusPart, frozen=True):
     """Checkpoints of the job."""
 
     number: int = 0
-    """Number of the last complete checkpoint; 0 if there is none."""
+    """Number of the last complete checkpoint; 0 if there is no such checkpoint."""
     begun_at: float = 0.0
     """Time of day when that checkpoint began."""
     trouble: str = ""
     """Why the last checkpoint was not completed; empty if it was."""
     uploaded: int = 0
-    """Number of the last checkpoint that is also at the checkpoint URL; 0 if there is none."""
+    """Number of the last checkpoint that is also at the checkpoint URL; 0 if there is no such checkpoint."""
     saving_last: bool = False
     """True while the final checkpoint is written, after all workers have ended."""
 
@@ -150,14 +151,16 @@ class MasterStatus(StatusPart, frozen=True):
     """Health and last decision of the master."""
 
     term: int = 0
-    """Term of the master: 1 for the first, one more after each restart."""
+    """Term of the master: 1 for the first master, one more after each restart."""
     decision: str = ""
     """Last decision of the master, such as a relaunch, a fence or a scaling."""
     decision_why: str = ""
     loop_lag_s: float = 0.0
     """Longest delay of the master's event loop in the last ten seconds."""
     disk_trouble: str = ""
-    """Why the master cannot write now. Until it can, it makes no decisions and grants no leases."""
+    """Reason why the master cannot write now. Until the master can write, it makes no decisions and grants no
+    leases.
+    """
 
 
 class PlanningStatus(StatusPart, frozen=True):
@@ -166,10 +169,10 @@ class PlanningStatus(StatusPart, frozen=True):
     stage: str = ""
     """Value of `domain.spec.planning_config.PlanningStage`."""
     shape: Shape | None = None
-    """Present shape; None while it changes."""
+    """Present shape; None during a change of the shape."""
     target: Shape | None = None
     settled: bool = False
-    """True if the job has reached its plan, and the last advice was to leave it unchanged."""
+    """True if the job has reached its plan, and the last advice was to keep the shape."""
 
 
 class JobStatus(Reply, frozen=True):
@@ -222,13 +225,13 @@ class SlotGoal(RpcMessage, frozen=True):
     """Server addresses by rank; empty for a server that has left or is down."""
     parcels: tuple[SlotParcel, ...] = ()
     call: int = 0
-    """Number of a roll call. The server answers it once it has stopped handing slots over."""
+    """Number of a roll call. The server answers the call once it has stopped handing slots over."""
     settled: bool = True
-    """True if no roll call is open. The placement is then right, except for moving slots."""
+    """True if no roll call is open. Then the placement is right, except for moving slots."""
     hurry: bool = False
-    """True if the job waits for these slots. The server then hands them over before it serves requests."""
+    """True if the job waits for these slots. Then the server hands these slots over before it serves requests."""
     leave: bool = False
-    """True if the server must leave: it accepts no more slots, and says so."""
+    """True if the server must leave: the server then accepts no more slots, and reports this."""
 
 
 class SlotHoldings(RpcMessage, frozen=True):
@@ -236,7 +239,7 @@ class SlotHoldings(RpcMessage, frozen=True):
 
     call: int
     doubts: dict[int, int] = {}
-    """Slots that the server closed for a transfer but whose receiver has not answered: slot and receiver."""
+    """Slots that the server closed for a transfer that the receiver has not confirmed: slot and receiver."""
     closed: bool = False
     """True if the server accepts no more slots, so that its present slots are all it will ever have."""
 

@@ -38,7 +38,7 @@ def facing(host: str, port: int) -> str:
 
 
 def advertised(listens: str, given: str) -> str:
-    """Return the host to advertise: `given`, else the bind address, else the address that faces other hosts."""
+    """Return the host to advertise: `given`; without it the bind address, or the address that faces other hosts."""
     if given or listens not in EVERYWHERE:
         return given or listens
     try:
@@ -51,12 +51,14 @@ class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """Address, term and process of a master, or its startup error."""
 
     term: int = 0
-    """Term of the master: 1 for the first, one more after each takeover."""
+    """Term of the master: 1 for the first master, one more after each takeover."""
     pid: int = 0
     address: str = ""
-    """host:port at which all roles reach the master; empty if it could not listen."""
+    """host:port at which all roles reach the master; empty if the master could not listen."""
     local: str = ""
-    """host:port for processes on the master's host, if different. The agent then need not wait for DNS."""
+    """host:port for processes on the master's host, if different. With this address, the agent need not wait for
+    DNS.
+    """
     tls: str = ""
     """For a brain: the folder with certificates for its clients; empty if it serves without TLS."""
     error: str = ""
@@ -69,7 +71,7 @@ def write_master(path: pathlib.Path, where: MasterLocation) -> None:
 
 
 def read_master(path: pathlib.Path) -> MasterLocation | None:
-    """Return the newest master's location; None if no master has written it yet."""
+    """Return the newest master's location; None if no master has written the file yet."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=MasterLocation)
     except FileNotFoundError:

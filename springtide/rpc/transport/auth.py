@@ -123,7 +123,7 @@ class PendingHandshakes:
                 self._pending.pop(ticket, None)
 
     def drop_overdue(self) -> float | None:
-        """Drop overdue handshakes. Return the seconds until the next deadline; None if none is pending."""
+        """Drop overdue handshakes. Return the seconds until the next deadline; None without a pending handshake."""
         with self._lock:
             while self._pending:
                 left = next(iter(self._pending.values()))[0] - time.monotonic()

@@ -1,7 +1,7 @@
 """Synchronous connection to the master, with a thread that runs the event loop and the heartbeat.
 
 The channel reconnects to a master with a higher term, joins again and repeats unanswered requests, which are
-idempotent. It finds the next master by the run's master file, or by a stable host name.
+idempotent. The channel finds the next master by the run's master file, or by a stable host name.
 """
 
 import asyncio
@@ -61,8 +61,9 @@ class ReconnectingConnection:
         self._hello = hello
 
     async def ask(self, request: Request | Callable[[], Request]) -> Reply:
-        """Return the reply of the current master, or of a later master if that one is lost. If `request` is a function,
-        it builds the request again for each attempt."""
+        """Return the reply of the current master, or of its successor if the current master is lost. If `request` is a
+        function, it builds the request again for each attempt.
+        """
         while True:
             link = await self._linked()
             try:
@@ -175,8 +176,8 @@ class MasterChannel:
     ) -> None:
         """Send `beat()` at regular intervals and pass the reply to `pulse`. Call `lost` once the master is gone.
 
-        If `pulse` returns True, the next heartbeat follows immediately. A fenced member always gets a reply, which says
-        that it is fenced.
+        If `pulse` returns True, the next heartbeat follows immediately. A fenced member always gets a reply that
+        reports the fencing.
         """
         self._run(self._start_beating(self._beat(every_s, beat, pulse, lost)))
 

@@ -108,12 +108,12 @@ async def connect(
     certificates: str = "",
     role: str = "master",
 ) -> RpcConnection:
-    """Connect and authenticate. Retry until `within_s` has passed while nothing listens there.
+    """Connect and authenticate. Retry for `within_s` if no process listens there.
 
     With `certificates` (a folder, `rpc.transport.tls`), use TLS and accept only a `role` of this job.
     """
     host, port = addresses.parse(address)
-    last = "no answer" if certificates else f"no answer; one with TLS needs {other.tls} on this side too"
+    last = "no answer" if certificates else f"no answer; a peer with TLS needs {other.tls} on this side too"
     try:
         async with asyncio.timeout(within_s):
             while True:
@@ -155,7 +155,7 @@ async def _open(
 
 
 async def _called(host: str, port: int) -> socket.socket:
-    """Connect to the first address that answers. This function creates the socket itself, because a forked child must
+    """Connect to the first responding address. This function creates the socket itself, because a forked child must
     close its copy."""
     loop = asyncio.get_running_loop()
     refused: OSError = OSError("no address")

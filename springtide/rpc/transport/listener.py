@@ -1,7 +1,7 @@
 """Server side of the control plane: accepts and authenticates members, and passes each request to one handler.
 
 Each request has its own task, so a waiting request (for a barrier, or for a lease near the end of the data) blocks no
-other request. A peer that sends garbage loses its connection. A brain uses this listener too.
+other request. A peer that sends garbage loses its connection. A brain also uses this listener.
 """
 
 import asyncio

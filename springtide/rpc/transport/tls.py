@@ -59,7 +59,7 @@ def connecting(folder: str) -> dict[str, Any]:
 
 
 async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
-    """Run the listener's side of TLS on a new stream. `Rejected` says what is wrong with the caller.
+    """Run the listener's side of TLS on a new stream. `Rejected` describes the fault of the caller.
 
     After a failure the connection is aborted. Do not wait for such a stream to close: an aborted stream never reports
     that it is closed.
@@ -85,9 +85,9 @@ def check(certificate: Any, folder: str, role: str = "") -> Identity:
     if other is None:
         raise auth.Rejected("its certificate names no process of a job")
     if other.job != own.job:
-        raise auth.Rejected(f"its certificate is for the job {other.job!r}, this is {own.job!r}")
+        raise auth.Rejected(f"its certificate is for the job {other.job!r}, but this job is {own.job!r}")
     if role and other.role != role:
-        raise auth.Rejected(f"its certificate is for a {other.role}; a {role} was called")
+        raise auth.Rejected(f"its certificate is for a {other.role}, but the caller expected a {role}")
     return other
 
 
@@ -118,7 +118,7 @@ def explain(error: ssl.SSLError) -> str:
         return "the peer sent no certificate: is SPRINGTIDE_TLS set on both sides?"
     if "ALERT" in reason:
         alert = reason.split("ALERT_")[-1].replace("_", " ").lower()
-        return f"the peer did not accept this process's certificate, or closed the connection ({alert})"
+        return f"the peer rejected this process's certificate, or closed the connection ({alert})"
     return f"TLS failed: {reason.replace('_', ' ').lower()}"
 
 

@@ -352,7 +352,7 @@ def _of_servers(shape: Shape) -> int:
 
 
 def past(running: SimulatedJob, end: JobEnd, at: float) -> PastJob:
-    """Return the record of a finished job. Its final memory counts as its need."""
+    """Return the record of a finished job. The job's final memory counts as its need."""
     job = running.job
     rows = physics.rows_bytes(job, running.progress.done)
     return PastJob(

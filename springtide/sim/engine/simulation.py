@@ -1,7 +1,7 @@
 """Main loop of the simulation: jobs arrive, a policy decides, plans are carried out, faults happen, jobs end.
 
 In: a `ClusterWorld`, jobs, a `System` and a `PlanningConfig`. All randomness is in the jobs. Out: a `Story` with every
-outcome and decision. The policy is real code and sees only what `running_job.view` shows. Next: `sim.report`.
+outcome and decision. The policy is real code, and sees only the view from `running_job.view`. Next: `sim.report`.
 """
 
 import heapq
@@ -277,7 +277,7 @@ class Simulation:
     def _change(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """Change the shape: new pods start while the job trains, then the change takes effect.
 
-        Without room for both shapes, the shrinking part goes first (`job.scaling.plan`). The simulated job then pauses
+        Without room for both shapes, the shrinking part goes first (`job.scaling.plan`). Then the simulated job pauses
         until the new pods run.
         """
         assert running.shape is not None
@@ -377,7 +377,7 @@ class Simulation:
         return True
 
     def pause(self, running: SimulatedJob, seconds: float) -> None:
-        """Pause the job. If pauses overlap, the job continues when the last one ends."""
+        """Pause the job. If pauses overlap, the job continues after the last pause."""
         self.touch(running)
         running.paused_until = max(running.paused_until, self.clock.now + seconds)
         self.refresh(running)
@@ -463,7 +463,7 @@ def _slow_down(sim: Simulation, running: SimulatedJob, generation: int, kind: Ro
 
 
 def _schedule_repair(sim: Simulation, running: SimulatedJob, seconds: float) -> None:
-    """Schedule the repair after detection: a new pod or moved slots for a live system, else a restart."""
+    """Schedule the repair after detection: a new pod or moved slots for a live system, otherwise a restart."""
     if not sim.system.mechanisms.relieves:
         return
     if sim.system.mechanisms.servers is ServerChange.RESTART:
@@ -527,7 +527,7 @@ def _one_pod_s(sim: Simulation, running: SimulatedJob, *, server: bool = False) 
 
 
 def _overflow(sim: Simulation, running: SimulatedJob, generation: int) -> None:
-    """Kill a server whose memory is full. An elastic system restarts it with twice the memory (001 §4.2)."""
+    """Kill a server whose memory is full. An elastic system restarts the job with twice the memory (001 §4.2)."""
     if not _current(running, generation):
         return
     sim.touch(running)

@@ -38,9 +38,9 @@ class Mechanisms:
     """Abilities of a runtime."""
 
     elastic: bool = True
-    """The runtime changes shapes and replaces lost pods. Otherwise a lost pod fails the job."""
+    """The runtime changes shapes and replaces lost pods. If False, a lost pod fails the job."""
     dynamic_shards: bool = True
-    """Workers lease shards as they go. Otherwise each worker has an equal part of the data."""
+    """Workers lease shards when they need them. If False, each worker has an equal part of the data."""
     servers: ServerChange = ServerChange.LIVE
     relieves: bool = True
     """The runtime detects and relieves hot servers and stragglers."""
@@ -79,7 +79,7 @@ def system(name: str, policy: Policy) -> System:
 Waits = Callable[[ShapeBounds], Array]
 """Function that returns the pending seconds of each shape in the `grid` of the bounds."""
 NEARLY = 0.999
-"""Of the shapes with at least this share of the best speed, the cheapest is chosen."""
+"""Share of the best speed. The cheapest shape with at least this speed is chosen."""
 
 
 @lru_cache(maxsize=8)

@@ -40,7 +40,7 @@ class PodTimes:
     )
     pending_spread: float = known(0.5, "sigma", "assumed: log-normal; a job waits for the slowest of its pods")
     patience_s: float = known(
-        1800.0, "s", "000 §2.2: waits go beyond 30 min when resources are scarce; a job gives up there"
+        1800.0, "s", "000 §2.2: waits go beyond 30 min when resources are scarce; a job gives up at this limit"
     )
 
 
@@ -63,7 +63,8 @@ class FaultRates:
     preemptions_a_day: float = known(
         0.2,
         "1/pod/day",
-        "assumed: no rate in the text; with it 75% of jobs without elasticity complete, between 000's 84 and 67%",
+        "assumed: the text gives no rate; with this rate, 75% of jobs without elasticity complete, between the 84 and "
+        "67% of 000",
     )
     straggler_share: float = known(
         0.07, "of jobs", "000 Table 4: slow training by worker stragglers, without DLRover-RM"
@@ -78,7 +79,7 @@ class FaultRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMix:
-    """Submitted jobs: how many, how long, and how much they differ."""
+    """Submitted jobs: number, duration and differences."""
 
     jobs_a_day: float = known(2000.0, "jobs", "000 §6: 2K jobs a day")
     batch: int = known(512, "samples", "000 §6, 001 §6.1")
@@ -100,14 +101,14 @@ class JobMix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementNoise:
-    """Errors of what a policy sees of a job."""
+    """Errors of the measurements that a policy sees."""
 
     noise: float = known(0.05, "sigma", "assumed: error of a window of 60 s of measured steps")
     use_noise: float = known(
         0.05,
         "sigma",
-        "assumed: error of cores that all pods of a kind seem to use in a minute; what a sample of a real job takes "
-        "was seen to vary by less than 1% a minute, by 2 (workers) and 4% (servers) between shapes",
+        "assumed: error of the measured cores of all pods of a kind, over a minute; on a real job, the cost of a "
+        "sample varied by less than 1% a minute, and by 2% (workers) and 4% (servers) between shapes",
     )
 
 
@@ -116,7 +117,7 @@ class MemoryNeeds:
     """Memory that jobs need."""
 
     table_gib: float = known(
-        32.0, "GiB", "001 Table 2: 8 servers x 8 GB are well tuned for W&D; half of it, the median"
+        32.0, "GiB", "001 Table 2: 8 servers x 8 GB are well tuned for W&D; the median is half of this"
     )
     table_spread: float = known(1.0, "sigma", "assumed: log-normal; 000 Fig. 1(b) shows one job of 2.3 TB")
     table_at_start: float = known(0.1, "of the end", "assumed; growth is proportional to samples, 000 §5.3")
@@ -133,7 +134,7 @@ class RequestSizes:
     )
     memory_spread: float = known(1.03, "sigma", "the same two points")
     cpu_factor: float = known(
-        5.0, "x need", "000 §2.2: 80% of jobs use < 50% of CPU: with it 80% do; never below the need"
+        5.0, "x need", "000 §2.2: 80% of jobs use < 50% of CPU: with this value 80% do; never below the need"
     )
     cpu_spread: float = known(0.8, "sigma", "assumed: log-normal, with cpu_factor")
     user_workers: float = known(
@@ -150,7 +151,7 @@ class RequestSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterWorld:
-    """Constants of a cluster and its jobs, by subject. A trace file names them without the subject."""
+    """Constants of a cluster and its jobs, by subject. A trace file names these constants without the subject."""
 
     size: ClusterSize = ClusterSize()
     pods: PodTimes = PodTimes()
@@ -194,7 +195,7 @@ GRAD, UPD, SYNC, EMB, BETA = 3.48, 2.36, 0.68, 2.45, 2.45
 """Fitted coefficients of 000 §6.2, which have no units.
 
 Assumed units: a batch of 512 is 1, and M/B is 1. D is chosen so that lookups have their share of the step, and the time
-unit so that the tuned shape has its throughput. The model is assumed to be W&D, because the text names none.
+unit so that the tuned shape has its throughput. The text names no model, so W&D is assumed.
 """
 WIDE_DEEP_CORES = (24 * 2.3 / 210, 85.1 / 210)
 XDEEPFM_CORES = (8 * 18.3 / 47.8, 27.4 / 47.8)

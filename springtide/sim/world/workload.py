@@ -172,8 +172,9 @@ def _bytes(wanted: float, world: ClusterWorld) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRequest:
-    """Resources that the user of a job in a trace file requested. Missing fields are those of the model's tuned
-    shape."""
+    """Resources that the user of a job in a trace file requested. Missing fields have the values of the model's tuned
+    shape.
+    """
 
     workers: int | None = None
     servers: int | None = None
@@ -185,7 +186,7 @@ class TracedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedJob(TracedRequest):
-    """Job in a trace file. Missing fields are those of drawn jobs."""
+    """Job in a trace file. Missing fields have the values of drawn jobs."""
 
     model: str
     name: str = ""
@@ -239,7 +240,7 @@ def read(path: pathlib.Path) -> tuple[ClusterWorld, tuple[TrueJob, ...]]:
     jobs = {job.name: job for job in (_filled(world, index, job) for index, job in enumerate(trace.jobs))}
     if not jobs or len(jobs) < len(trace.jobs):
         raise place.fail(
-            ("jobs",), f"{len(trace.jobs)} jobs of {len(jobs)} names; expected one or more, each named once"
+            ("jobs",), f"{len(trace.jobs)} jobs of {len(jobs)} names; expected at least one job, and unique names"
         )
     return world, tuple(sorted(jobs.values(), key=lambda job: job.arrives_at))
 

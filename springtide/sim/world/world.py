@@ -26,14 +26,14 @@ class JobMemory:
     table_bytes: float
     """Bytes of all tables at the end."""
     table_at_start: float
-    """Share of `table_bytes` that exists from the first step."""
+    """Share of `table_bytes` that exists at the first step."""
     worker_bytes: float
     server_base_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFaults:
-    """Faults that a job will meet, whatever policy it has."""
+    """Faults of a job, which are the same under every policy."""
 
     hot: float = 1.0
     """Load of the hottest server relative to the mean."""
@@ -215,7 +215,7 @@ class Cluster:
 
     def take(self, cpu: float, memory: float) -> None:
         if (cpu > 0 or memory > 0) and not self.fits(max(cpu, 0.0), max(memory, 0.0)):
-            raise errors.JobFailed(f"the virtual cluster has no {cpu:g} cores and {memory:g} bytes left to take")
+            raise errors.JobFailed(f"the virtual cluster has no {cpu:g} cores and {memory:g} bytes left")
         self.cpu += cpu
         self.memory += memory
 

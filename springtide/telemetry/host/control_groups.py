@@ -31,7 +31,7 @@ class _GroupFolders:
         self._folder_of = dict(folder_of)
 
     def admit(self, pid: int) -> None:
-        """Move a process into the group. Its future children follow."""
+        """Move a process into the group. Future children of the process follow."""
         for folder in self.folders():
             write(folder / "cgroup.procs", pid)
 
@@ -179,12 +179,14 @@ class Hierarchy:
     """This process's own group: a folder for each available controller (`cpuacct` only in version 1)."""
 
     version: int = 0
-    """Version of control groups: 1 or 2; 0 if there are none."""
+    """Version of control groups: 1 or 2; 0 without such events."""
     folders: Mapping[str, pathlib.Path] = field(default_factory=dict)
 
 
 def find_hierarchy(proc_self: pathlib.Path = PROC_SELF) -> Hierarchy:
-    """Find version 2 if it has the controllers, else version 1. The kernel assigns each controller to one version."""
+    """Find version 2 if it has the controllers, and otherwise version 1. The kernel assigns each controller to one
+    version.
+    """
     try:
         mounts = parse_mounts((proc_self / "mountinfo").read_text())
         paths = parse_paths((proc_self / "cgroup").read_text())

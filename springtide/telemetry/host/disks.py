@@ -14,8 +14,9 @@ NETWORK = re.compile(
     "9p|afs|beegfs|ceph|cifs|coda|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|pvfs2|smb3|smbfs|virtiofs|wekafs"
     r"|fuse\.(?!fuse-overlayfs$).*"
 )
-"""File systems that several machines, or a machine and its guests, can mount at the same time. They include most FUSE
-file systems, such as sshfs, gcsfuse and JuiceFS."""
+"""File systems that several machines, or a machine and its guests, can mount at the same time. Such file systems
+include most FUSE file systems, such as sshfs, gcsfuse and JuiceFS.
+"""
 
 PROBE_BYTES = 1 << 17
 """Bytes that a master needs to begin its journal and its log."""

@@ -1,8 +1,8 @@
 """Finds the CUDA GPUs that processes of this machine may use, and measures what this process uses of its own.
 
-GPUs are found without torch and without a CUDA context. `CUDA_VISIBLE_DEVICES` limits them, as it does for every CUDA
-program. Else `nvidia-smi -L` lists them, and without `nvidia-smi` the device files count them. Next:
-`platforms.local.gpu_assignment`.
+GPUs are found without torch and without a CUDA context. `CUDA_VISIBLE_DEVICES` limits the GPUs, as for every CUDA
+program. Without that variable, `nvidia-smi -L` lists the GPUs; without `nvidia-smi`, the device files give their
+number. Next: `platforms.local.gpu_assignment`.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ def visible(given: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 
 def parse_limit(text: str, cards: int) -> tuple[str, ...]:
-    """Return the devices of a `CUDA_VISIBLE_DEVICES`. As in CUDA, a device that is not there ends the list."""
+    """Return the devices of a `CUDA_VISIBLE_DEVICES`. As in CUDA, a missing device ends the list."""
     devices: list[str] = []
     for device in (part.strip() for part in text.split(",")):
         there = int(device) < cards if device.isdecimal() else cards and device.startswith(("GPU-", "MIG-"))
@@ -74,7 +74,9 @@ def _listed() -> tuple[str, ...]:
 
 
 def own_use() -> GpuUse | None:
-    """Return what this process uses of its GPUs; None if its torch has not used a GPU. Never waits for the GPU."""
+    """Return this process's usage of its GPUs; None if torch in this process has not used a GPU. Never waits for the
+    GPU.
+    """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return None
@@ -94,7 +96,7 @@ class NvmlUtilization(ctypes.Structure):
 
 
 def busy_share(uuid: str) -> float | None:
-    """Return how busy a GPU was, from the driver's NVML; None without it, and for a MIG instance."""
+    """Return how busy a GPU was, from the driver's NVML; None without NVML, and for a MIG instance."""
     library, handle, rates = _nvml(), ctypes.c_void_p(), NvmlUtilization()
     if library is None or library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), ctypes.byref(handle)):
         return None
@@ -104,7 +106,7 @@ def busy_share(uuid: str) -> float | None:
 @functools.cache
 def _nvml() -> ctypes.CDLL | None:
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")  # the driver brings it, as it brings nvidia-smi
+        library = ctypes.CDLL("libnvidia-ml.so.1")  # the GPU driver installs this library, as it installs nvidia-smi
     except OSError:
         return None
     return None if library.nvmlInit_v2() else library

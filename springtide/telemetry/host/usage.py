@@ -51,7 +51,7 @@ class OwnUsage:
         self._on = settings.report_usage
 
     def read(self) -> RoleUsage | None:
-        """Return the present usage; None if the settings do not ask for it and this process uses no GPU."""
+        """Return the present usage; None if the settings do not request usage and this process uses no GPU."""
         gpu = gpus.own_use()
         if not self._on and gpu is None:
             return None
@@ -73,7 +73,7 @@ def of_role(life: Life, usage: Usage, limits: ProcessLimits) -> RoleUsage:
 
 
 def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
-    """Return the control group of this process alone; None if it shares a group or has none."""
+    """Return the control group of this process alone; None if the process shares a group or has none."""
     found = control_groups.find_hierarchy(proc / str(pid))
     if not found.folders:
         return None

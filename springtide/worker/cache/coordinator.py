@@ -231,7 +231,7 @@ class CacheCoordinator:
 
     def accumulated(self) -> None:
         """End scheduling for good, because the loop accumulates gradients over several batches and a schedule covers
-        only one. All rows are on the servers by now."""
+        only one. All rows are now on the servers."""
         self.allotting.end(ACCUMULATED, for_good=True)
         log.warning("each worker trains a contiguous run of each batch from now on: %s", ACCUMULATED)
         self._now = None

@@ -30,7 +30,7 @@ Parcel = tuple[int, NDArray[np.float32]]
 
 
 class Planner:
-    """Scheduler with the durations of its recent schedules."""
+    """Scheduler with the durations of recent schedules."""
 
     def __init__(self, settings: scheduler.ScheduleSettings) -> None:
         self._scheduler = scheduler.Scheduler(settings)

@@ -48,7 +48,8 @@ class SampleAllocator:
     ) -> None:
         """Create the allocator. `begin` opens a schedule for some of `tables`; samples go in groups of `unit`.
 
-        `deciding` decides when to schedule, and sees whole batches on request. Without it, scheduling is permitted.
+        `deciding` decides when to schedule, and sees whole batches on request. Without `deciding`, scheduling is
+        permitted.
         """
         self._unit = unit
         self.lookups, self.tables = lookups, tuple(tables)

@@ -43,8 +43,9 @@ class BatchOrder:
     regroups: int | None = None
     """Generation of the bsp group that must form again before the next batch; an order with it has no batch."""
     borrowed: bool = False
-    """Whether this rank borrows one sample of another rank, because it can read none of its own samples. Its gradient
-    has weight 0."""
+    """Whether this rank borrows one sample of another rank, because it can read none of its own samples. The gradient
+    of the borrowed sample has weight 0.
+    """
     last: bool = True
     """Whether this order completes the step's batch: False while more parts follow."""
 

@@ -100,7 +100,7 @@ class Batches:
         self.repeated = False
         """Whether the current batch is already trained, so that its step changes nothing.
 
-        Such a batch appears only in a loop that would otherwise be empty. Leave it out when counting samples.
+        Such a batch appears only in a loop that would otherwise be empty. Leave this batch out when counting samples.
         """
         self._open_feed = feed
         self._step = step

@@ -245,7 +245,7 @@ class BatchReader:
 
 
 class _Noted(deque[WantedBatch]):
-    """Queue of requested batches without an answer. Iterate over it to request more batches."""
+    """Queue of requested batches without an answer. Iterate over the queue to request more batches."""
 
     def __init__(self, wanted: Iterator[WantedBatch]) -> None:
         super().__init__()

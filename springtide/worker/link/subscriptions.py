@@ -75,7 +75,7 @@ class SlotsFollower:
 
 
 class Topic(Generic[News]):
-    """Newest news of one kind, for one subscriber. Its calls must not block the link's thread."""
+    """Newest news of one kind, for one subscriber. The subscriber's calls must not block the link's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

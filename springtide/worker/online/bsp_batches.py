@@ -198,7 +198,7 @@ class BspStreamFeed(StepListener):
         return chunks
 
     def _made(self, grant: Grant, claim: BatchClaim, records: Records, place: GroupPlace) -> ReadBatch | None:
-        """Return this rank's part, or the whole batch. With fewer records than ranks, each trains all."""
+        """Return this rank's part, or the whole batch. With fewer records than ranks, each rank trains all records."""
         batch, records = self.making.whole(grant.nth, records, tell=place.rank == 0)
         before, count = self._recent[-1] if self._recent else None, len(records)
         self.link.leases.tracker.note_void(claim, claim.end - claim.begin - count)

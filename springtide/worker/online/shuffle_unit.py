@@ -35,7 +35,9 @@ class ShuffleUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """Undecoded batch. Its claim is its identity: the same shard, begin and end always name the same records."""
+    """Undecoded batch. The claim of a batch is its identity: the same shard, begin and end always name the same
+    records.
+    """
 
     claim: BatchClaim
     partition: int

@@ -74,7 +74,7 @@ class SplitRules(NamedTuple):
     on_split: Callable[[], None]
     on_ready: Callable[[], None]
     apart: bool
-    """Whether separate stages compute the moved part."""
+    """True if separate stages compute the moved part."""
 
 
 class Splitting:

@@ -131,7 +131,7 @@ class Watching:
                 assert self.call is not None
                 self._recording.expect(self.call)
                 if self._uncounted:
-                    self.seen, self._uncounted = self.seen + 1, False  # one call per batch suffices
+                    self.seen, self._uncounted = self.seen + 1, False  # one observed call per batch suffices
                     self._recording.record(keep=self.seen == BATCHES)
 
     def _observe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

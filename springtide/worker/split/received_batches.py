@@ -52,7 +52,7 @@ class ReceivedBatches:
         self.reread = 0
         """Number of batches read again here, because the loop read a leaf that data workers did not send."""
         self.compared = 0
-        """Number of batches read here too and compared."""
+        """Number of batches that were also read here, and compared."""
         self.draws = False
         """Whether the data set was seen to draw random numbers."""
         self.wrong = ""

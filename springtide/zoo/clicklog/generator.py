@@ -150,7 +150,7 @@ def _rating(logit: Floats, luck: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagPoint:
-    """Expected AUC of a truth that is a given time behind the events."""
+    """Expected AUC of a true model that lags behind the events by a given time."""
 
     lag_s: float
     auc: float

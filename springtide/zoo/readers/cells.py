@@ -26,7 +26,7 @@ def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDAr
         more = lengths > at
         left = lengths[more] - at
         word = words[starts[more] + at]
-        cut = np.clip(8 * (8 - left), 0, 56).astype(np.uint64)  # bits that belong to the next cell
+        cut = np.clip(8 * (8 - left), 0, 56).astype(np.uint64)  # mask of the bits that belong to the next cell
         word = (word << cut) >> cut
         state[more] = mixed((state[more] ^ word) + np.uint64(GOLDEN))
     state[state == 0] = 1

@@ -102,7 +102,7 @@ def test_a_lease_that_was_not_renewed_for_long_is_free(job, monkeypatch):
     job.run(work)
 
 
-def test_whoever_finds_another_in_the_lease_has_lost_it(job, monkeypatch):
+def test_an_agent_that_finds_another_holder_has_lost_the_lease(job, monkeypatch):
     monkeypatch.setattr(leases, "RENEW_S", 0.01)
 
     async def work(client):
@@ -269,7 +269,7 @@ def test_a_size_that_a_node_puts_off_for_long_is_had_elsewhere_and_one_that_come
             assert notices == []
             at[0] = 31.0
             await waiting.soon(lambda: notices)
-            assert [life for life, _ in notices] == WORKERS[:1] and "no room for that for 30 s" in notices[0][1]
+            assert [life for life, _ in notices] == WORKERS[:1] and "has had no room for 30 s" in notices[0][1]
 
     job.run(work)
 

@@ -89,7 +89,7 @@ def test_a_master_that_is_lost_comes_again_and_a_kept_job_goes(cluster: Cluster,
     working(cluster, tmp_path, work)
 
 
-def test_it_gets_there_through_refusals_conflicts_and_watches_that_break(
+def test_the_operator_converges_despite_refusals_conflicts_and_broken_watches(
     cluster: Cluster, tmp_path: pathlib.Path
 ) -> None:
     async def work(client: Client) -> None:

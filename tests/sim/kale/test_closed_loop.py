@@ -41,5 +41,5 @@ def test_a_job_that_is_told_nothing_learns_what_its_workers_can_train_and_keeps_
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-def test_so_it_does_on_other_days(seed):
+def test_the_planner_keeps_its_promise_on_other_days(seed):
     assert played(Truth(pace=775.0), seed=seed).kept.violation <= 0.026

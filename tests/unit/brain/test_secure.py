@@ -50,7 +50,7 @@ def test_certificates_are_made_once_and_kept_by_the_next_brain(tmp_path):
 
 
 def test_a_master_in_the_clear_is_told_which_setting_it_lacks(tmp_path):
-    with pytest.raises(errors.BrainUnreachable, match="one with TLS needs SPRINGTIDE_BRAIN_TLS on this side"):
+    with pytest.raises(errors.BrainUnreachable, match="a peer with TLS needs SPRINGTIDE_BRAIN_TLS on this side"):
         asked(tmp_path, "", connect_s=0.5)
 
 
@@ -76,7 +76,7 @@ def test_one_who_may_only_ask_is_no_brain(tmp_path):
             finally:
                 await remote.close()
 
-    with pytest.raises(errors.BrainUnreachable, match="is for a master; a brain was called"):
+    with pytest.raises(errors.BrainUnreachable, match="is for a master, but the caller expected a brain"):
         asyncio.run(ask())
 
 

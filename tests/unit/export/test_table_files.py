@@ -90,7 +90,7 @@ def test_what_is_packed_in_blocks_is_read_as_a_whole(format, parts, dim):
         np.testing.assert_array_equal(got, np.concatenate(wanted))
 
 
-def test_it_is_in_the_export_and_takes_the_place_of_what_a_killed_export_left(tmp_path):
+def test_the_spool_is_in_the_export_and_replaces_leftovers_of_a_killed_export(tmp_path):
     there = tmp_path / "exports" / "export-000001"
     (there / "spool").mkdir(parents=True)
     (there / "spool" / "left").touch()

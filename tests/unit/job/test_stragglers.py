@@ -139,7 +139,7 @@ def test_what_would_gain_less_than_an_answer_takes_is_left():
     assert stragglers.level_leases([holding(0, 0, 20)], {0: 10.0, 1: 10.0}, [0, 1]) == ()
 
 
-def test_there_must_be_someone_to_give_it_to():
+def test_a_lease_is_shortened_only_if_another_worker_can_take_the_rest():
     assert stragglers.level_leases([holding(0, 0, 1000)], {0: 1.0}, [0]) == ()
     assert stragglers.level_leases([holding(0, 0, 1000)], {}, [0, 1]) == (), "nobody's pace is known"
     assert stragglers.level_leases([], {0: 1.0, 1: 1.0}, [0, 1]) == ()

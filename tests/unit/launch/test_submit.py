@@ -37,9 +37,9 @@ def test_what_is_wrong_is_said_before_anything_is_handed_over(tmp_path, cluster)
     where = JobLocation(platform="k8s", folder=str(tmp_path / "runs"))
     with pytest.raises(errors.MissingFile, match="no script"):
         submit.submit(ElasticJob(script="train.py"), where, code=tmp_path)
-    with pytest.raises(errors.MissingFile, match="no such folder; expected the one with"):
+    with pytest.raises(errors.MissingFile, match="no such folder; expected the folder with"):
         submit.submit(ElasticJob(script="train.py"), where, code=tmp_path / "nowhere")
-    with pytest.raises(errors.BadInput, match="nothing to run"):
+    with pytest.raises(errors.BadInput, match="would not run"):
         submit.submit(ElasticJob(script="train.py", stopped=True), JobLocation(folder=str(tmp_path / "runs")))
     assert not cluster and not (tmp_path / "runs").exists()
 

@@ -70,7 +70,7 @@ def test_a_value_is_waited_for_and_both_have_all_that_was_given(tmp_path):
     with_group(test, tmp_path)
 
 
-def test_whoever_waits_for_a_member_that_is_lost_is_told_so(tmp_path):
+def test_a_member_that_waits_for_a_lost_member_is_told(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b"))
         await job.kill_worker(1)
@@ -80,7 +80,7 @@ def test_whoever_waits_for_a_member_that_is_lost_is_told_so(tmp_path):
     with_group(test, tmp_path)
 
 
-def test_whoever_waits_for_a_member_that_could_not_meet_and_forms_another_group_is_told_so_and_joins_it(tmp_path):
+def test_a_member_that_waits_for_one_that_formed_another_group_joins_that_group(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b", a=b"1"))
         again = await waiting(job.form(1, generation=1))

@@ -147,7 +147,7 @@ def test_no_buddy_or_one_that_is_gone_leaves_a_checkpoint_without_a_mirror_and_s
     with monkeypatch.context() as hasty:
         hasty.setattr(mirroring, "CONNECT_S", 0.5)
         first, second = pair.save(1, buddies=[None, Buddy("server-0", "127.0.0.1:1")])
-    assert first.unmirrored == "no other server can keep a copy"
+    assert first.unmirrored == "no other server can store a copy"
     assert second.unmirrored == "server-0 cannot be reached at 127.0.0.1:1"
     assert not pair.manifest.mirrored and pair.restored(1) == (pair.contents(), {})
     assert not any(said.unmirrored for said in pair.save(2)), "the next one has it"

@@ -67,7 +67,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays
 
 def test_a_checkpoint_of_another_run_is_refused_though_it_has_the_number_that_is_wanted(saved):
     folder, _ = saved
-    with pytest.raises(errors.JobFailed, match="it is of run run1 of job 'test'; this is run run2"):
+    with pytest.raises(errors.JobFailed, match="the checkpoint is of run run1 of job 'test', but this is run run2"):
         recovery.bring_back(empty(), RestoreOrder(str(folder), 2, SLOTS, Lineage("run2")))
 
 
@@ -76,7 +76,7 @@ def test_a_run_that_went_on_from_another_may_restore_that_one_up_to_where_it_lef
     store = empty()
     source = recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, Lineage("run2", "run1", 1)))
     assert source.number == 1 and part(store) == held[1]
-    assert "it is from run run1, which this job left at checkpoint 1" in source.unusable[0]
+    assert "the checkpoint is of run run1, from which this job continued at checkpoint 1" in source.unusable[0]
 
 
 def test_without_the_folder_storage_is_read(saved, tmp_path):

@@ -105,7 +105,7 @@ def test_two_jobs_of_one_name_and_a_file_that_is_not_there_are_refused(tmp_path)
     path = by_hand(tmp_path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps({"jobs": content["jobs"] * 2}))
-    with pytest.raises(errors.BadInput, match="two jobs have one name"):
+    with pytest.raises(errors.BadInput, match="two jobs have the same name"):
         planner_views.read(path)
     with pytest.raises(errors.MissingFile, match="plan_job"):
         planner_views.read(tmp_path / "none.yaml")

@@ -161,7 +161,7 @@ def test_figures_that_cannot_be_made_harm_nobody():
     assert served(ask, broken) == (500, b"ValueError: no figures\n")
 
 
-def test_whoever_says_nothing_is_hung_up_on(monkeypatch):
+def test_a_silent_client_is_disconnected(monkeypatch):
     monkeypatch.setattr(prometheus, "PATIENCE_S", 0.05)
 
     async def run():

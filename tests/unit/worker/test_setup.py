@@ -17,13 +17,13 @@ def model():
     return nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))
 
 
-def test_neither_the_model_nor_a_part_of_it_is_loaded():
+def test_loading_the_model_or_a_part_after_prepare_is_refused():
     watched, other = model(), model()
     before = copy.deepcopy(watched.state_dict())
     LoadGuard(watched)
-    with pytest.raises(errors.BadInput, match="Call it before job"):
+    with pytest.raises(errors.BadInput, match=r"Call load_state_dict\(\) before job"):
         watched.load_state_dict(other.state_dict())
-    with pytest.raises(errors.BadInput, match="Call it before job"):
+    with pytest.raises(errors.BadInput, match=r"Call load_state_dict\(\) before job"):
         watched[2].load_state_dict(other[2].state_dict())
     assert all(torch.equal(before[name], value) for name, value in watched.state_dict().items())
 
@@ -42,7 +42,7 @@ def test_tables_refuse_it_too_where_they_are_a_jobs():
     served, _, _ = st.join().prepare(served, torch.optim.SGD(served.parameters(), lr=0.1), dataset)
     served.rows.load_state_dict(trained.rows.state_dict())  # alone
     served.rows.springtide_binding.client.loads = False
-    with pytest.raises(errors.BadInput, match="Call it before job"):
+    with pytest.raises(errors.BadInput, match=r"Call load_state_dict\(\) before job"):
         served.rows.load_state_dict(trained.rows.state_dict())
 
 

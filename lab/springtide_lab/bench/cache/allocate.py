@@ -106,7 +106,7 @@ COMPARED_SHARE = 0.1
 
 
 def quality(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, warmup: int) -> float:
-    """Return the transmissions of the best allocation divided by ours: the mean after `warmup`; 1 is the optimum."""
+    """Return the transmissions of the best allocation divided by ours: the mean after `warmup`; 1 means the optimum."""
     settings = allocate.ScheduleSettings(
         workers=workers, capacity_rows=int(COMPARED_SHARE * stream.total_rows), policy="anneal", p2p=p2p
     )
@@ -171,8 +171,8 @@ def bench(options: Options) -> report.Result:
         columns=("a worker a step", "pull", "push", "P2P", "all", "/ LAIA + plan", "largest"),
         rows=tuple(rows(found)),
         notes=(
-            "`ours` against `LAIA + plan` counts what goes between workers too; largest: Herald's Appendix A",
-            f"quality: one sample a worker, the least of all streams; Herald's paper has {PAPER} on its data",
+            "`ours` against `LAIA + plan` also counts rows between workers; largest: Herald's Appendix A",
+            f"quality: one sample for each worker, minimum over all streams; Herald's paper has {PAPER} on its data",
         ),
     )
 

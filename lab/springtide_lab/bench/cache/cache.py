@@ -1,4 +1,4 @@
-"""Measure end to end what a scheduled worker cache gains when training in bsp over links of 1 and 10 Gbit/s.
+"""Measure the end-to-end gain of a scheduled worker cache in bsp training over links of 1 and 10 Gbit/s.
 
 In: 4 workers and a server, each in its own network namespace. Out: samples/s of Springtide, of no cache, of HET in bsp
 and of static caching like FAE's (`vs_no_cache_1gbit`, ...). Training loop: cache_loop.py. Systems: cache_systems.py.
@@ -201,12 +201,13 @@ def judge(measured: dict[float, harness.Rounds], dim: int) -> report.Result:
         rows=tuple(rows),
         columns=("network: way", "samples/s", "ours over it", "MB/step*", "of its link", "of the CPU"),
         notes=(
-            "* over the server's link, both ways; all-reduced rows and those from worker to worker go over others",
+            "* over the server's link, both ways; all-reduced rows and rows between workers use other links",
             f"{WORKERS} workers x {BATCH}, 1 server, dim {dim}, caches of {CACHE_SHARE:.0%}, generated stream {STREAM}",
             "ours: rows go from worker to worker",
-            "the paper's 1.09-2.11x over HET is of 8 GPU workers at 100 Gbit/s on its own data; here all share 2 cores",
-            "HET's version checks cost nothing here, and static caching knows the hottest rows of the whole run: in "
-            "their favour",
+            "the paper's 1.09-2.11x over HET is for 8 GPU workers at 100 Gbit/s on its own data; here all processes "
+            "share 2 cores",
+            "in favour of the baselines: HET's version checks cost nothing here, and static caching knows the hottest "
+            "rows of the whole run",
         ),
         details={
             "necessary_s": measured[SPEEDS[0]].part("worker_s").median(NO_CACHE),

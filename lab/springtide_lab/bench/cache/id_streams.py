@@ -2,7 +2,7 @@
 
 In: a name, a number of samples and a seed; or a path. Out: an `IdStream`. Streams zipf-*: independent ids;
 `correlated`: each user has favourite ids; w1 to w4: the tables of Herald's four data sets, with users in sessions or in
-a row. All of these are generated data.
+a row. All streams are generated data.
 """
 
 import pathlib
@@ -148,7 +148,7 @@ def independent(exponent: float) -> "Draw":
 
 
 def correlated(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
-    """Draw samples of random users. Each user has an own id in every table, used most of the time."""
+    """Draw samples of random users. Each user has one id of its own in every table, used most of the time."""
     popular = Popularity(random, rows, ZIPF)
     own = popular.draw(USERS)
     return _loyal(random, popular, own[random.integers(0, USERS, samples)])
@@ -157,7 +157,7 @@ def correlated(random: np.random.Generator, rows: Sequence[int], samples: int) -
 def sessions(random: np.random.Generator, rows: Sequence[int], samples: int) -> Ids:
     """Draw samples of users in sessions: many sessions are open at a time, and each has a fixed number of events.
 
-    Each user has own ids, as in `correlated`. The first table is the user, a new one for every session.
+    Each user has its own ids, as in `correlated`. The first table is the user; every session has a new user.
     """
     popular = Popularity(random, rows, ZIPF)
     place = random.integers(0, ACTIVE, samples)  # the open session of each sample
@@ -192,7 +192,7 @@ Draw = Callable[[np.random.Generator, Sequence[int], int], Ids]
 STREAMS: dict[str, tuple[Draw, tuple[int, ...], str]] = {
     "zipf-1.05": (independent(ZIPF), CLICK_LOG, "independent ids, exponent 1.05"),
     "zipf-1.2": (independent(1.2), CLICK_LOG, "independent ids, exponent 1.2"),
-    "correlated": (correlated, CLICK_LOG, f"{USERS} users, {LOYALTY:.0%} of ids their own"),
+    "correlated": (correlated, CLICK_LOG, f"{USERS} users; a share of {LOYALTY:.0%} of their ids is their own"),
     "w1": (sessions, CLICK_LOG, "26 tables, 1.06 M rows, users in sessions, generated"),
     "w2": (ratings, MOVIES, "2 tables, 221,500 rows, a user's ratings in a row, generated"),
     "w3": (sessions, MOBILE, "22 tables, 483,000 rows, users in sessions, generated"),

@@ -1,4 +1,4 @@
-"""Measure how long a schedule takes, and how good it is within a time budget.
+"""Measure the time of a schedule, and its quality within a time budget.
 
 In: streams of `id_streams`, 8 workers x 128 samples, 26 tables, caches of a tenth of the rows. Out: the time of LAIA
 and plan on one thread; the transmissions of the adaptive allocation within a budget.

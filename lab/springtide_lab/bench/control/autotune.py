@@ -141,7 +141,7 @@ def found_alone(folder: pathlib.Path, search: Search) -> Alone:
         took = time.monotonic() - began
         shape = status.planning.shape or status.planning.target
         if shape is None:
-            raise errors.JobFailed("the job that plans for itself says no shape: is its planning on?")
+            raise errors.JobFailed("the job that plans for itself reports no shape; check that planning is on")
         plans = [event for event in job.cluster.story if event["event"] == "plan"]
         changes = tuple(str(event["why"]) for event in plans if event.get("outcome") == "taken")
         return Alone(shape=plain(shape), settled=status.planning.settled, seconds=took, changes=changes)
@@ -196,7 +196,7 @@ def judge(
         notes=(
             f"{len(speeds)} shapes tried: all of up to {search.bounds.most.workers} workers and "
             f"{search.bounds.most.servers} servers, in steps of {search.bounds.cpu_step:g} cores, that use up "
-            f"{budget:g} cores; the slowest of them is the last line",
+            f"{budget:g} cores; the last line is the slowest shape",
             f"the loop {'settled' if auto.settled else 'had not settled'} after {auto.seconds:.0f} s and "
             f"{len(auto.changes)} changes",
             *(f"change: {change}" for change in auto.changes),

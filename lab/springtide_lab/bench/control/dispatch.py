@@ -68,9 +68,9 @@ def judge(measured: harness.Rounds, notes: list[str]) -> report.Result:
 def master_load(options: Options) -> report.Result:
     """Measure the master's CPU, memory and event loop delay with a thousand workers, over real sockets.
 
-    In: our master with its journal; a process with 1,000 simulated workers (control/load_client.py). Each holds leases,
-    sends a heartbeat every max(1 s, N/200) and replaces finished leases. Out: `loop_lag_ms`, the longest delay within a
-    minute.
+    In: our master with its journal; a process with 1,000 simulated workers (control/load_client.py). Each worker holds
+    leases, sends a heartbeat every max(1 s, N/200) and replaces finished leases. Out: `loop_lag_ms`, the longest delay
+    within a minute.
     """
     workers, seconds = (50, 2.0) if options.quick else (WORKERS, 60.0)
     heartbeat_s = max(1.0, workers / 200)

@@ -47,7 +47,7 @@ QUICK: Sizes = {(1, 1): [(0.5, 0.3, False), (0.25, 0.2, False), (0.35, 0.25, Tru
 def tried(*, quick: bool) -> list[list[Tried]]:
     """Return the configurations grouped by job, so that each job's processes start once.
 
-    They use at most 1.6 of two cores, because the master and the kernel need some.
+    The processes use at most 1.6 of two cores, because the master and the kernel need some.
     """
     listed = QUICK if quick else FULL
     return [
@@ -114,6 +114,6 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.R
         rows=tuple(rows),
         notes=(
             f"held out: those marked *; the model: {said}",
-            f"a core of workers does {model.pace.worker:,.0f} samples/s, one of servers {model.pace.server:,.0f}",
+            f"a worker core does {model.pace.worker:,.0f} samples/s, a server core {model.pace.server:,.0f}",
         ),
     )

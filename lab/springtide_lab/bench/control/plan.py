@@ -255,7 +255,7 @@ def bench(options: Options) -> report.Result:
         ),
         notes=(
             "processor seconds of one process",
-            f"quality: what is taken, of the optimum, in {instances} random small clusters",
+            f"quality: gain relative to the optimum, in {instances} random small clusters",
         ),
     )
 

@@ -169,7 +169,7 @@ def judge(measured: harness.Rounds) -> report.Result:
     ratios = {platform: measured.ratio(platform, "local") for platform in measured.figures}
     return report.Result(
         goals=tuple(
-            report.goal(f"{platform}_vs_local", ratios.get(platform), target=TARGET, why="it is not installed here")
+            report.goal(f"{platform}_vs_local", ratios.get(platform), target=TARGET, why="the package is not installed")
             for platform in OTHERS
         ),
         rounds=measured.count,
@@ -179,7 +179,7 @@ def judge(measured: harness.Rounds) -> report.Result:
             for platform, ratio in ratios.items()
         ),
         notes=(
-            "one worker and one server that compute all the time, on the same machine whatever the platform",
+            "one worker and one server that compute all the time, on the same machine for every platform",
             "first step: from submitting to its end",
         ),
         details={"rates": measured.figures, "first_step_s": first_step.figures},

@@ -2,7 +2,7 @@
 
 In: for each contestant, a function that measures one round and returns a figure (a rate, a latency, CPU seconds).
 Out: `Rounds`, with medians and ratios by round; `Box`, which says how idle the machine was. Next: report.py.
-Contestants in processes of their own: peers.py.
+Contestants in separate processes: peers.py.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and how idle it was. Shares are shares of all cores."""
+    """Description of the machine, and its load. Shares are shares of all cores."""
 
     cpu: str
     cores: int
@@ -49,7 +49,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
         )
         if self.idle:
             return f"{self.cpu}, {self.cores} cores, idle: {used}"
-        return f"{self.cpu}, {self.cores} cores, NOT IDLE ({used}): do not trust these figures"
+        return f"{self.cpu}, {self.cores} cores, NOT IDLE ({used}): these figures are not reliable"
 
 
 class MachineMoment(NamedTuple):
@@ -146,7 +146,9 @@ def track(label: str, items: Iterable[Item], *, total: int | None = None) -> Ite
 
 
 Measure = Callable[[], float | Mapping[str, float]]
-"""Function that measures one round and returns its figure, or several named figures; "figure" is the compared one."""
+"""Function that measures one round and returns its figure, or several named figures; "figure" is the compared
+figure.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,7 @@ class Rounds:
 
 def spread(ratios: Sequence[float]) -> Ratio:
     if not ratios:
-        raise ValueError("no rounds to compare: every figure of the other side is 0")
+        raise ValueError("no rounds to compare: every figure of the peer is 0")
     if len(ratios) == 1:
         return Ratio(value=ratios[0], low=ratios[0], high=ratios[0])
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")

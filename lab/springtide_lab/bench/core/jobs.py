@@ -1,4 +1,4 @@
-"""Start what a benchmark measures: a real job on this machine, or a worker with servers but without a master.
+"""Start the subject of a benchmark: a real job on this machine, or a worker with servers but without a master.
 
 `prepared` returns a job that runs a script. `SCRIPT` is a training script that records when each step ended. `job`
 returns the same object as `st.join()`, connected to servers (core/server_process.py).
@@ -167,7 +167,7 @@ def prepared(
     grace_s: float = 5.0,
     warm: ForkServerClient | None = None,
 ) -> LocalCluster:
-    """Return a job that runs this script; use it as a context. Its runs are stored in `folder`."""
+    """Return a job that runs this script; use it as a context. The job stores its runs in `folder`."""
     (folder / "train.py").write_text(script)
     words = [str(argument) for argument in arguments]
     return LocalCluster(folder / "train.py", words, spec=spec, folder=folder / "runs", grace_s=grace_s, warm=warm)
@@ -184,4 +184,6 @@ def finished(job: LocalCluster, within_s: float | None = None) -> JobStatus:
 def hold(job: LocalCluster, cores: Mapping[str, float]) -> None:
     for role, cpu in cores.items():
         if not job.throttle(role, cpu):
-            raise errors.BadInput("this benchmark needs CPU quotas: run it where control groups may be made, as root")
+            raise errors.BadInput(
+                "this benchmark needs CPU quotas: run it as root, where control groups can be created"
+            )

@@ -25,7 +25,7 @@ Cells = tuple[str | float | None, ...]
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """One promised figure. If it could not be measured, `value` is None and the goal is not met."""
+    """One promised figure. If the figure could not be measured, `value` is None and the goal is not met."""
 
     id: str
     value: float | None
@@ -100,7 +100,7 @@ def versions() -> dict[str, str]:
 def show(result: Result, *, json: bool) -> None:
     """Print the tables and the state of the machine; with `json`, print the whole result as the last line."""
     screen = console.Console(width=WIDTH, highlight=False, emoji=False)
-    title = f"bench {result.bench}{' (quick: shows that it runs, proves nothing)' if result.quick else ''}"
+    title = f"bench {result.bench}{' (quick: only checks that the benchmark works)' if result.quick else ''}"
     screen.print(title, style="bold")
     measured = table.Table(box=rich_box.SIMPLE)
     for index, column in enumerate(result.columns):

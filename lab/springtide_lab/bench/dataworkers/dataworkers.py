@@ -1,4 +1,4 @@
-"""Measure what data workers gain for a job with more preprocessing than compute, with one core for each side.
+"""Measure the gain of data workers for a job with more preprocessing than compute, with one core for each side.
 
 In: a click model (text_clicks.py) with all preprocessing in the trainer, or in data workers with the automatic split or
 the split at the data set; a job with cheap preprocessing. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.

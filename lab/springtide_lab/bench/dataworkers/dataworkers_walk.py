@@ -255,7 +255,7 @@ def walk(crew: WalkProcesses, every_s: float, *, most: int) -> list[TunedStep]:
 def ideal(taken: Sequence[TunedStep]) -> float | None:
     """Return the steps per second of the trainer with all its CPUs, had it never waited for data.
 
-    The figure comes from intervals in which the trainer waited little; None if there are none.
+    The figure comes from intervals in which the trainer waited little; None without data workers.
     """
     seen = [one.seen for one in taken]
     fed = [

@@ -1,4 +1,5 @@
-"""Measure what checkpoints cost a job that saves itself while training, and the caller of `Checkpointer.save`.
+"""Measure the cost of checkpoints, for a job that saves itself while training, and for the caller of
+`Checkpointer.save`.
 
 Out: the goals and rows of both parts, measured one after the other. Next: checkpoint_blocking.py.
 """

@@ -22,7 +22,7 @@ WORKERS, VICTIM = 2, "server-1"
 CPU, SHARE = 0.7, 0.03  # cores of each server, and the part of them that the throttled one keeps
 DIM, IDS, PAUSE_S = 64, 256, 0.03
 """Row size, ids per sample, pause per step: 16 thousand keys per step, so that servers have enough work."""
-PAPER = "36.4% shorter than doing nothing, 27.6% than stop-restart"
+PAPER = "36.4% shorter than without reaction, 27.6% shorter than stop-restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Measure how soon another worker continues the shard of a worker that was ended by `kill -9`, one of four workers.
 
 In: a real job whose workers record the batches they train. Out: `seconds_over_two_heartbeats`, the measured time minus
-two heartbeat periods. It can be negative, because the agent notices the end of a process at once.
+two heartbeat periods. The value can be negative, because the agent notices the end of a process at once.
 """
 
 import itertools
@@ -72,7 +72,7 @@ def judge(seconds: list[float], spec: JobSpec) -> report.Result:
         rounds=len(seconds),
         columns=("what", "seconds"),
         rows=(
-            ("from kill -9 to the first batch of what was left, median", middle),
+            ("from kill -9 to the first remaining batch, median", middle),
             ("the quickest", min(seconds)),
             ("the slowest", max(seconds)),
             ("heartbeat period", spec.heartbeat_s),

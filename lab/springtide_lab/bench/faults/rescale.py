@@ -1,4 +1,4 @@
-"""Measure what adding and removing a server costs a training job: step times and gaps while slots move.
+"""Measure the cost of adding and removing a server for a training job: step times and gaps while slots move.
 
 In: a real job whose workers record each step. Out: `p99_vs_before`, `longest_gap_vs_p99_step`, and `vs_stop_restart`,
 against a real stop, start and restore.
@@ -146,7 +146,7 @@ def judge(
         columns=("what", "p50 ms", "p99 ms", "longest gap ms"),
         rows=(
             ("before", p50 * 1e3, p99 * 1e3, calm_gap * 1e3),
-            ("while a server comes, and one goes", busy_p50 * 1e3, busy_p99 * 1e3, gap * 1e3),
+            ("while one server joins and one leaves", busy_p50 * 1e3, busy_p99 * 1e3, gap * 1e3),
             ("stop-restart", None, None, restart_s * 1e3),
         ),
         notes=(

@@ -124,7 +124,9 @@ for batch in batches:
 
 
 def started(folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS) -> LocalCluster:
-    """Return a job of `batches` batches, to use as a context. It records them in `folder`; its data lies beside it."""
+    """Return a job of `batches` batches, to use as a context. The job records its batches in `folder`; the data lies
+    beside that folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0)
     return jobs.prepared(folder, SCRIPT, [folder, folder.parent, kind, batches], spec)
@@ -296,7 +298,7 @@ def one(case: StragglerCase, batches: int, *, even_s: float) -> StragglerRun:
             jobs.hold(job, {ROLES[SLOW]: CPU * case.slow})
             jobs.finished(job, PATIENCE_S)
         times = trained(folder)
-    assert sum(map(len, times)) == batches, "not every batch was trained once"
+    assert sum(map(len, times)) == batches, "some batches were not trained exactly once"
     left = sum(at >= throttled_at for mine in times for at in mine)
     paces = full_paces(times, began, throttled_at)
     capacity = sum(pace * (case.slow if rank == SLOW else 1.0) for rank, pace in enumerate(paces))

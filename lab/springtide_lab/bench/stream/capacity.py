@@ -160,7 +160,7 @@ def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
         rows=tuple(rows),
         notes=(
             f"workers + servers, samples/s: {', '.join(speeds)}",
-            "each foretold from all others of its kind; medians of rounds, of which there were "
+            "each predicted from all others of its kind; medians of rounds; number of rounds: "
             + ", ".join(f"{len(rounds)} {sync}" for sync, rounds in taken.items()),
             "spread: nine in ten of as many rounds drawn again",
         ),

@@ -75,7 +75,7 @@ def ours(url: str, kind: str, count: int, batch_size: int) -> float:
     for batch in batches_of(url, kind, batch_size):
         pace.came(len(batch["label"]))
     if not pace.over:
-        raise errors.SpringtideError(f"{pace.got} records came of {count}: this benchmark is wrong")
+        raise errors.SpringtideError(f"only {pace.got} of {count} records arrived: this benchmark has an error")
     return pace.rate
 
 

@@ -146,7 +146,7 @@ def judge(found: dict[str, list[Trained]], model: str, samples: int) -> report.R
     by_chance = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
     counted = sum(one.lost + one.repeated for some in found.values() for one in some)
     incomplete = [one for one in disturbed if len(one.done) < len(ACTS)]
-    why = f"{len(incomplete)} runs ended before all was done to them" if incomplete else ""
+    why = f"{len(incomplete)} runs ended before all disturbances" if incomplete else ""
     every = [one.auc for some in found.values() for one in some]
     return report.Result(
         goals=(

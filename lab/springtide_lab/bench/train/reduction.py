@@ -1,4 +1,4 @@
-"""Measure what summing gradients in the order of the batch costs whole bsp jobs, compared with rank order.
+"""Measure the cost of summing gradients in the order of the batch for whole bsp jobs, compared with rank order.
 
 Out: samples/s in rank order and in units of 1, 8, 32 and 128 samples (`batch_order_N`, relative to rank order). The
 goal is that two workers and three workers train the same model to the bit. Design: docs/design/batch-order.md.

@@ -119,12 +119,12 @@ def judge(measured: dict[str, harness.Rounds], notes: list[str]) -> report.Resul
         rows=tuple(
             (f"{model}: {name}", rounds.median(name)) for model, rounds in measured.items() for name in rounds.figures
         ),
-        notes=(*notes, "each side has 1 or 2 threads, what suits it best; ours has a server beside it"),
+        notes=(*notes, "each side uses 1 or 2 threads, whichever is faster; ours also has a server"),
     )
 
 
 def exactly_once(options: Options) -> report.Result:
-    """Measure what it costs that no batch is applied twice: pushes name their batches in every other round.
+    """Measure the cost of exactly-once pushes: pushes name their batches in every other round.
 
     WideDeep, batch 512; both sides use the same server and worker processes. The cost of a step is the CPU time of both
     processes plus the time for which the worker was blocked. Slots start with a history of `HISTORY` separate ranges,

@@ -15,10 +15,10 @@ EVER = 1 << 60
 
 @dataclass(slots=True)
 class Fault:
-    """One fault, which applies to the next `times` requests that match."""
+    """One fault, for the next `times` matching requests."""
 
     code: int = 0
-    """Status code of the answer; 0 means a normal answer that is late or old."""
+    """Status code of the answer; 0 means a normal answer that is delayed or outdated."""
     verbs: tuple[str, ...] = ()
     resource: str = ""
     """Resource that matches, such as `pods`, `pods/status` or `elasticjobs`; empty matches any."""

@@ -111,7 +111,7 @@ class Lifecycle:
         return old if _same(new, old) else self.store.put(kind.resource, key, new)
 
     def need(self, kind: Kind, key: Key) -> Json:
-        """Return an object; raise Refused (404) if there is none."""
+        """Return an object; raise Refused (404) if it does not exist."""
         found = self.store.get(kind.resource, key)
         if found is None:
             raise status_errors.not_found(kind.resource, key[1])

@@ -36,7 +36,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """Step that removes finalizers that no longer apply; `holds` are those that stay."""
+    """Step that removes finalizers that no longer apply; `holds` are the finalizers that stay."""
 
     kind: AnyKind
     thing: Json

@@ -50,7 +50,7 @@ def wish_of(
     known = {**env, **variables(pod, container, lookup)}
     argv = [expand(word, known) for word in [*(container.get("command") or []), *(container.get("args") or [])]]
     if not argv:
-        raise Missing("no command specified: there is no image that could have one")
+        raise Missing("no command specified: there is no image that could supply one")
     group = context.get("fsGroup")
     return Wish(
         name=f"{pod['metadata']['name']}-{container['name']}",

@@ -57,15 +57,17 @@ class LocalKubelet(LoopThread):
 
     def __enter__(self) -> Self:
         if why := containers.why_not():
-            raise errors.BadInput(f"pods cannot be run on this machine: {why}; run as root, or allow user namespaces")
+            raise errors.BadInput(f"cannot run pods on this machine: {why}; run as root, or allow user namespaces")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
         return super().__enter__()
 
-    # ---- what a test may do to it ----
+    # ---- operations for tests ----
 
     def kill_node(self, name: str) -> None:
-        """Lose a machine: kill its processes without a report to the API, and mark the node as lost at once."""
+        """Simulate the loss of a machine: kill its processes without a report to the API, and mark the node as lost at
+        once.
+        """
         self.call(self._kill_node(name))
 
     def remove_node(self, name: str) -> None:
@@ -73,7 +75,9 @@ class LocalKubelet(LoopThread):
         self.call(self._remove_node(name))
 
     def drain(self, name: str) -> None:
-        """Drain a node as `kubectl drain` does: evict its pods as their budgets allow, and wait until it is empty."""
+        """Drain a node as `kubectl drain` does: evict its pods as their budgets allow, and wait until the node is
+        empty.
+        """
         self.call(self._drain(name))
 
     def pids(self, namespace: str, pod: str) -> dict[str, int]:
@@ -210,7 +214,7 @@ class LocalKubelet(LoopThread):
             return "Infeasible"
         return "Deferred" if scheduler.obstacle(pod, bare, others) else ""
 
-    # ---- what pods need ----
+    # ---- resources of pods ----
 
     async def _fetch(self, namespace: str, wanted: set[tuple[str, str]]) -> Lookup:
         found: dict[tuple[str, str], Json] = {}

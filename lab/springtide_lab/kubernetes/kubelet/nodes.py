@@ -73,7 +73,8 @@ def _answers(service: Json, pod: Json) -> bool:
 async def host_for(client: Client) -> str:
     """Return the address of this machine at which the API server can request logs.
 
-    A server at a local address may still run in a container, as those of kind do. Its endpoint then has its address.
+    A server at a local address may still run in a container, as the servers of kind do. The endpoint then has that
+    address.
     """
     theirs, own = towards(urllib.parse.urlsplit(client.access.server).hostname or HOST)
     if theirs == own:

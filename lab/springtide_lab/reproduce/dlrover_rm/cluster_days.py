@@ -82,7 +82,7 @@ class ClusterDay:
     """Our planner without history."""
     oracle: Story
     soonest: Story
-    """The oracle that also knows how long pods stay pending."""
+    """Oracle that also knows how long pods stay pending."""
 
     @property
     def was(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def warm_start(days: Sequence[ClusterDay]) -> list[Row]:
         row("000 Fig. 9", f"first to last shape: {role}", paper, [near(day.after, role) for day in days], goal=paper)
         for role, paper in (("workers", 0.92), ("servers", 0.85))
     ]
-    return [*shapes, row("000 §6.2", "time spent scaling, below cold start", 0.26, spent, goal=0.26)]
+    return [*shapes, row("000 §6.2", "time spent scaling, saved against a cold start", 0.26, spent, goal=0.26)]
 
 
 def near(story: Story, role: str) -> float:
@@ -204,14 +204,14 @@ def times(days: Sequence[ClusterDay]) -> list[Row]:
     for (what, which), (median, tail) in zip(CLASSES.items(), papers, strict=True):
         for share, paper in ((50, median), (90, tail)):
             ours = [1 - _time(day.after, which, share) / _time(day.before, which, share) for day in days]
-            rows.append(row("000 Fig. 15", f"{what}: JCT p{share} below before", paper, ours, goal=paper))
+            rows.append(row("000 Fig. 15", f"{what}: JCT p{share} saved against before", paper, ours, goal=paper))
     for share in (50, 90):
         ours = [_time(day.after, every, share) / _time(day.oracle, every, share) - 1 for day in days]
-        rows.append(row("oracle", f"days: JCT p{share} over the oracle's", "-", ours, goal=0.05, better="lower"))
-    why = "no policy can be better: it knows every job's coefficients and how long pods of each size pend"
+        rows.append(row("oracle", f"days: JCT p{share} above the oracle's", "-", ours, goal=0.05, better="lower"))
+    why = "an upper bound: the oracle knows every job's coefficients, and how long pods of each size stay pending"
     for share in (50, 90):
         ours = [_time(day.after, every, share) / _time(day.soonest, every, share) - 1 for day in days]
-        rows.append(row("oracle", f"days: JCT p{share} over the least possible", "-", ours, why=why))
+        rows.append(row("oracle", f"days: JCT p{share} above the least possible", "-", ours, why=why))
     return rows
 
 

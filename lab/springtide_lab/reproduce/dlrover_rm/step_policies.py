@@ -2,7 +2,7 @@
 
 In: a job's model, which sets the size of a step. Out: systems for the simulator, with the mechanisms of an elastic
 scheduler. Both keep the role sizes that the user requested. This Optimus, by DLRover's authors, is faster than the
-original, which scales by one node at a time.
+original Optimus, which scales by one node at a time.
 """
 
 import math
@@ -24,11 +24,11 @@ from springtide.planning.policy import registry
 from springtide.sim.engine.systems import Mechanisms, ServerChange, System
 
 STEPS = {"widedeep": (4, 2), "xdeepfm": (1, 1), "dcn": (4, 2)}
-"""Workers and servers per step (001 §6.3). The text has no step for DCN."""
+"""Workers and servers per step (001 §6.3). The text describes no step for DCN."""
 EVERY_S = 180.0
 """Seconds between two steps: 20 s to launch, 100 s to begin, 60 s to sample."""
 THRESHOLD = 0.3
-"""Share of the mean gain per worker that a new worker must bring. If it brings less, ES adds no more workers."""
+"""Share of the mean gain per worker that a new worker must bring. If a worker brings less, ES adds no more workers."""
 FEWEST = 3
 """Minimum number of measured shapes for the model of Optimus. Until then, it adds workers and servers in turn."""
 LEAST_GAIN = 0.01
@@ -36,7 +36,7 @@ LEAST_GAIN = 0.01
 SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)
 """Mechanisms of ES and Optimus: pods come and go, without repair of slow pods and without memory forecasts."""
 NextShape = Callable[[JobView, PlanningConfig], Shape | None]
-"""Function that returns the shape a job should have; None if the job stays."""
+"""Function that returns the shape a job should have; None if the job keeps its shape."""
 
 
 def system(name: str, model: str) -> System:

@@ -18,16 +18,16 @@ from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 TRADITIONAL = systems.Mechanisms(servers=systems.ServerChange.RESTART, dynamic_shards=False)
 """Mechanisms that stop and restart a job with a slow role; each worker has an equal part of the data (000 §5.1)."""
 EIGHT_MIN = (
-    "a restart takes 8 minutes, as the text says of Fig. 12 (5 to restart, 3 to save and load); all notice after one"
+    "a restart takes 8 minutes, as in Fig. 12 (5 to restart, 3 to save and load); all systems notice after one minute"
 )
 NO_TIME = (
-    "the text gives this restart no time: Fig. 12's 8 minutes are taken. There they are what 27.6% are of a job of 21 "
-    "minutes; 37% of such a job are a restart of 12"
+    "the text gives no time for this restart, so the 8 minutes of Fig. 12 apply. They are 27.6% of a job that "
+    "takes 21 minutes without them; 37% would be a restart of 12 minutes"
 )
-OCCURS = "it occurs while the job runs, the text does not say when: at shares of the job drawn by seed"
+OCCURS = "the text does not say when the fault occurs: here, at shares of the job drawn by seed"
 SET = (
-    "the text sets the cores of a pod (§6.2), and a pod has its cores from its start: from the first step on. Ours "
-    "sizes the job itself, as the text's does"
+    "the text limits the cores of a pod (§6.2), so the pod is slow from the first step on. Ours sizes the job "
+    "itself, as the text's system does"
 )
 
 
@@ -42,13 +42,13 @@ class TroubleCase:
     paper: float
     """The paper's reduction of completion time compared with doing nothing."""
     restart: float | None = None
-    """The paper's reduction compared with a restart; None if it has no such figure."""
+    """The paper's reduction compared with a restart; None if the paper has no such figure."""
     at: float | None = None
     """Share of the job after which the role becomes slow; None draws it by seed."""
 
     @property
     def what(self) -> str:
-        return f"{self.model}: slow {self.who} ({self.speed:.0%} of its cores), JCT below"
+        return f"{self.model}: slow {self.who} ({self.speed:.0%} of its cores), JCT saved against"
 
     def jobs(self, seeds: Sequence[int], *, later: bool = False) -> list[TrueJob]:
         when = shares(seeds) if later or self.at is None else [self.at] * len(seeds)
@@ -87,7 +87,7 @@ def _strategies(case: TroubleCase, restart: float, seeds: Sequence[int]) -> list
     nothing, stopped = _times(jobs, None), _times(jobs, TRADITIONAL)
     own = list(map(less, _own(case, jobs, seeds), stopped))
     found = [
-        *_beside(figure, f"{what} doing nothing", case.paper, (ours, nothing, calm), why=OCCURS, goal=case.paper),
+        *_beside(figure, f"{what} no reaction", case.paper, (ours, nothing, calm), why=OCCURS, goal=case.paper),
         *_beside(
             figure,
             f"{what} a restart",
@@ -101,14 +101,14 @@ def _strategies(case: TroubleCase, restart: float, seeds: Sequence[int]) -> list
     if case.who == "worker":
         needed = [(one / (1 - restart) - one) / 60 for one in calm]
         lost = [(theirs - one) / 60 for theirs, one in zip(stopped, calm, strict=True)]
-        why = f"minutes that a restart must cost for anyone to save {restart:.0%}, and what it costs here"
+        why = f"minutes that a restart must cost to make possible a saving of {restart:.0%}, and its cost here"
         found.append(row("bound", f"{what} a restart: minutes that it must cost", NOT_IN_TEXT, needed, why=why))
         found.append(row("bound", f"{what} a restart: minutes that it costs", NOT_IN_TEXT, lost))
     return found
 
 
 def _own_size(case: TroubleCase, seeds: Sequence[int]) -> list[Row]:
-    jobs, figure, what = case.jobs(seeds), case.figure, f"{case.what} doing nothing"
+    jobs, figure, what = case.jobs(seeds), case.figure, f"{case.what} no reaction"
     nothing = _times(jobs, None)
     below = list(map(less, _own(case, jobs, seeds), nothing))
     later = case.jobs(seeds, later=True)
@@ -117,7 +117,7 @@ def _own_size(case: TroubleCase, seeds: Sequence[int]) -> list[Row]:
     return [
         row(figure, what, case.paper, below, goal=case.paper, why=SET),
         *_beside(figure, by_hand, NOT_IN_TEXT, times),
-        row(figure, f"{by_hand}, where it comes later", NOT_IN_TEXT, late),
+        row(figure, f"{by_hand}, if the fault comes later", NOT_IN_TEXT, late),
     ]
 
 
@@ -134,7 +134,7 @@ def _beside(
     bound = list(map(less, calm, theirs))
     return [
         row(figure, what, paper, list(map(less, ours, theirs)), goal=goal, why=why, bound=bound),
-        row("bound", f"{what}, had nothing happened", "-", bound),
+        row("bound", f"{what}, if there were no fault", "-", bound),
     ]
 
 

@@ -252,7 +252,7 @@ class Feeding:
     def _lend(self, fed: Sequence[ClusterRun], kept: Mapping[str, float]) -> bool:
         """Give trainers these numbers of cores; return True if anything changed."""
         changed = False
-        for one in sorted(fed, key=lambda one: kept[one.job.name] - one.held[0][2]):  # take cores first, then give
+        for one in sorted(fed, key=lambda one: kept[one.job.name] - one.held[0][2]):  # first take cores, then give them
             before, wanted = one.held[0][2], kept[one.job.name]
             if wanted != before:
                 _hold(one, wanted)

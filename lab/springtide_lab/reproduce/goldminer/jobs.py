@@ -24,11 +24,11 @@ class GpuModel:
 
     name: str
     ratio: float
-    """Cores per GPU that it needs for full speed in one process."""
+    """Cores per GPU that the model needs for full speed in one process."""
     trainer: float
-    """Cores per GPU that its trainer needs once data workers preprocess."""
+    """Cores per GPU that the model's trainer needs once data workers preprocess."""
     intensive: bool
-    """True if it needs more than 12 cores per GPU: the class of section 5.6."""
+    """True if the job needs more than 12 cores per GPU: the class of section 5.6."""
     overhead: float = 0.0
     """Share of its full speed that data workers cost (Table 2)."""
     source: str
@@ -108,8 +108,9 @@ def models(choice: str = "chosen") -> dict[str, GpuModel]:
 
 Floats = NDArray[np.float64]
 JOBS = 121
-"""Number of jobs. It is not in the text; with it, No DW (tuned C/G) queues for the 338 min of Table 5 (median of 20
-seeds)."""
+"""Number of jobs. This order is not in the text; with it, No DW (tuned C/G) queues for the 338 min of Table 5 (median
+of 20 seeds).
+"""
 SHORTEST = 10.0
 """Shortest duration of a job in minutes."""
 LONGEST = {"8 h": 480.0, "1 day": 1440.0, "2 days": 2880.0}

@@ -19,7 +19,7 @@ class Machine:
     cpu: float
     """Cores that neither trainers nor other processes use, including those of current data workers."""
     distributed: int = 0
-    """Jobs on this machine that also train on other machines. Their gradients use the network."""
+    """Jobs on this machine that also train on other machines. The gradients of these jobs use the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

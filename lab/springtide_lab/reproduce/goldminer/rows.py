@@ -24,25 +24,25 @@ SLOT_MIN = 10.0
 Results = Mapping[SharingSystem, Sequence[Figures]]
 """Figures of each system, one for each seed."""
 TABLE, PICTURE, PART_2 = "002 Table 5", "002 Fig. 14", "002 §2"
-CALIBRATED = "the number and the mean duration of jobs are chosen by this line"
-HARDER = "how many cores jobs want and how long the longest are is chosen by this line; all lines below come out"
+CALIBRATED = "an input: determines the number and the mean duration of jobs"
+HARDER = "an input: determines the cores that jobs need and the longest duration; all lines below are results"
 BOUND = (
-    "nobody can do better: every job starts at once and has all the cores it wants to its end; larger where jobs queue "
+    "an upper bound: every job starts at once and always has all the cores that it needs; larger if jobs queue "
     "for longer"
 )
 WITH_CORES = (
-    "nobody can do better with these cores and GPUs, not even who knows all jobs beforehand and moves cores at no "
-    "cost: a linear program's bound (lab/springtide_lab/reproduce/goldminer/rows.py)"
+    "an upper bound with these cores and GPUs, by a linear program that knows all jobs in advance and moves "
+    "cores at no cost (lab/springtide_lab/reproduce/goldminer/rows.py)"
 )
 OVERLOAD = (
-    "Fair slows all jobs alike, by about as much as cores are short; by Table 5 its jobs run for 1.67 times their "
-    "ideal (352 - 14 over 202 min)"
+    "Fair slows all jobs equally, by about the shortage of cores; in Table 5 its jobs run for 1.67 times their "
+    "ideal time (352 - 14 over 202 min)"
 )
 CALIBRATED_THERE = (
-    "with other cores a GPU there are fewer jobs, so that this is what it is in Table 5, as the median of 60 seeds "
-    "(110, 102, 80 and 70 jobs); elsewhere, and in these seeds, it comes out"
+    "for other ratios of cores to GPUs there are fewer jobs (110, 102, 80 and 70), so that the median of 60 "
+    "seeds equals Table 5; other rows, and these seeds, are results"
 )
-SENSITIVE = "how the figures change with what the text does not give: medians over seeds, paired"
+SENSITIVE = "effect of the assumptions on the figures: paired medians over seeds"
 Change = Callable[[TracePreset], TracePreset]
 VARIANTS: dict[str, Change] = {
     "cores a GPU: ResNet18's 27": lambda preset: _of_ratios(preset, "three full"),
@@ -121,8 +121,8 @@ def bounds(preset: TracePreset, found: Results, seeds: Sequence[int]) -> list[Ro
         row("bound", "JCT gain over No DW (tuned), at most", "-", gains, why=BOUND),
         row("bound", "JCT, min, at least with these cores", "-", feasible, why=WITH_CORES),
         row("bound", "JCT gain over No DW (tuned), at most with these cores", "-", with_cores, why=WITH_CORES),
-        row("bound", "SRTF: of that gain", "-", near, why=WITH_CORES),
-        row("bound", "cores wanted at ideal speed, over those there are while jobs come", "-", wanted, why=OVERLOAD),
+        row("bound", "SRTF: share of that gain", "-", near, why=WITH_CORES),
+        row("bound", "cores needed at ideal speed, relative to available cores", "-", wanted, why=OVERLOAD),
     ]
 
 
@@ -136,7 +136,7 @@ def use(found: Results) -> list[Row]:
         rows.append(row(PICTURE, f"{system.name}: GPUs allocated", paper.get(system, NOT_IN_TEXT), gpus, goal=goal))
         rows.append(row(PICTURE, f"{system.name}: cores allocated", NOT_IN_TEXT, [one.cpus for one in found[system]]))
     more = [now.gpus / was.gpus for now, was in zip(found[MAXTP], found[TUNED], strict=True)]
-    rows.append(row(PICTURE, "MaxTP: GPUs over No DW (tuned)'s", 2.1, more, goal=2.1))
+    rows.append(row(PICTURE, "MaxTP: GPUs relative to No DW (tuned)", 2.1, more, goal=2.1))
     for system in SYSTEMS:
         apart = [one.fragmentation for one in found[system]]
         rows.append(
@@ -145,8 +145,8 @@ def use(found: Results) -> list[Row]:
                 f"{system.name}: fragmentation",
                 0.0 if system is HARDWARE else NOT_IN_TEXT,
                 apart,
-                why="|free cores' share - free GPUs' share|, mean of machines over 500 min; where all cores are in "
-                "use and GPUs wait for jobs, that counts too",
+                why="|share of free cores - share of free GPUs|, mean of machines over 500 min; includes times "
+                "when all cores are in use and GPUs wait for jobs",
             )
         )
         if system.elastic:
@@ -165,7 +165,7 @@ def sensitivity(preset: TracePreset, seeds: Sequence[int]) -> list[Row]:
         rows += [
             row("sensitivity", f"{name}: {TUNED.name}, queueing, min", TUNED.queueing, queued, why=CALIBRATED_THERE),
             row("sensitivity", f"{name}: {MAXTP.name}, GPUs allocated", 0.76, gpus, why=SENSITIVE),
-            row("sensitivity", f"{name}: {MAXTP.name}, GPUs over No DW (tuned)'s", 2.1, more, why=SENSITIVE),
+            row("sensitivity", f"{name}: {MAXTP.name}, GPUs relative to No DW (tuned)", 2.1, more, why=SENSITIVE),
         ]
         for system in SYSTEMS[1:]:
             gains = [was.jct / now.jct for was, now in zip(found[TUNED], found[system], strict=True)]
@@ -211,14 +211,14 @@ def least_jct(jobs: Sequence[Job], preset: TracePreset) -> float:
 PRICE = 8.9
 """Price of a machine with 8 GPUs relative to a machine without GPUs (section 5.2)."""
 VIRTUAL = (
-    "in virtual time, by the code that tunes real jobs; that 18 cores feed the GPU is chosen, that a trainer needs 3 "
-    "is by Fig. 13 itself"
+    "in virtual time, by the code that tunes real jobs; that 18 cores feed the GPU is an assumption, that a "
+    "trainer needs 3 follows from Fig. 13"
 )
 LINEAR = (
-    "cores taken as linear: 12 for data workers a GPU against 8 in one process, of 18 and 21; what 8 GPUs fetch then, "
-    "37 Gb/s, is more than a machine's 20"
+    "speed assumed linear in cores: 12 of 18 with data workers a GPU, against 8 of 21 in one process; 8 GPUs "
+    "then fetch 37 Gb/s, more than a machine's 20"
 )
-OWN_SPEED = "arithmetic on the paper's own speed-up and prices"
+OWN_SPEED = "computed from the paper's speed-up and prices"
 PUBLISHED = (
     ("dataworkers", "vs_dataset_split", "002 Fig. 10", "over a split at the data set's end", "1.4-1.6"),
     ("dataworkers", "vs_ideal", "002 Fig. 9", "speed, of ideal", ">= 0.83"),
@@ -254,7 +254,8 @@ def ratios() -> list[Row]:
         for model in MODELS.values()
     ]
     slowest = max(1 - model.alone(8) for model in MODELS.values())
-    linear = "cores are taken to be linear; the paper's recommendation models hardly use a second core in one process"
+    linear = "speed is assumed linear in cores; the paper's recommendation models hardly use a second core in "
+    "one process"
     return [*found, row("002 Fig. 1", "largest slow-down with 8 cores", "> 0.9", [slowest], why=linear)]
 
 
@@ -282,13 +283,11 @@ def _really_walked(folder: pathlib.Path) -> list[Row]:
     run = published(folder / "dataworkers-walk.json")
     command = "`springtide bench dataworkers-walk --json`"
     if run is None:
-        why = f"{command} walks it with real processes; nothing of it is published here"
+        why = f"run {command} for the walk with real processes; no result is published here"
         return [missing("002 Fig. 13", "real processes", "3 x 8 cores, trainer of 3", why)]
     known = run.get("details", {})
-    core = f", a core being {known['cpu']:g} of the machine's" if "cpu" in known else ""
-    why = (
-        f"{command} of {run['date']}: real processes held by control groups{core}; a job with preprocessing of its own"
-    )
+    core = f", where a core is {known['cpu']:g} of the machine's" if "cpu" in known else ""
+    why = f"{command} of {run['date']}: real processes in control groups{core}; a job with its own preprocessing"
     found = [
         row("002 Fig. 13", f"real processes: {what}", paper, [float(known[name])], why=why)
         for name, what, paper in WALK
@@ -305,7 +304,7 @@ def _fused(folder: pathlib.Path) -> list[Row]:
     run, command = published(folder / "transfer.json"), "`springtide bench transfer --json`"
     gains = (run or {}).get("details", {}).get("fused_vs_singly", {})
     if run is None or not gains:
-        why = f"{command} measures it; nothing of it is published here"
+        why = f"run {command} to measure it; no result is published here"
         return [missing("002 Fig. 12", "fused messages over one a tensor", "1.25-1.3", why)]
     why = f"{command} of {run['date']}: 141 tensors, really trained and sent"
     paper = {"a core each": 1.25, "half a core": 1.3}

@@ -52,7 +52,7 @@ def _holds(host: Host, cpus: float) -> int:
 
 
 def spread(hosts: Sequence[Host], cpus: float) -> list[tuple[Host, float]] | None:
-    """Return cores on any machines, the fullest machine first; None if there are too few free cores."""
+    """Return cores on any machines, the fullest machine first; None if there are not enough free cores."""
     found, left = [], cpus
     for host in sorted(hosts, key=lambda host: (host.cpus_free, host.name)):
         take = min(host.cpus_free, left)
@@ -63,7 +63,7 @@ def spread(hosts: Sequence[Host], cpus: float) -> list[tuple[Host, float]] | Non
 
 
 Held = list[tuple[Host, int, float]]
-"""Resources of a job: machine, GPUs on it, cores on it."""
+"""Resources of a job: machine, and GPUs and cores on that machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +123,6 @@ def start(system: SharingSystem, job: Job, hosts: Sequence[Host], share: float) 
 
 
 def take(host: Host, gpus: int, cpus: float) -> None:
-    """Take GPUs and cores from a machine; negative numbers give them back."""
+    """Take GPUs and cores from a machine; negative numbers return them."""
     host.gpus_free -= gpus
     host.cpus_free -= cpus

@@ -21,8 +21,8 @@ GENERATED = ("w1", "w2", "w3", "w4")
 HARDER = ("zipf-1.05", "zipf-1.2", "correlated")
 """Streams with less locality than real logs; only their transmissions are counted."""
 OTHER_DATA = (
-    "streams are generated, with as many tables as the paper's data sets have (w1 Criteo AD, w2 MovieLens 25M, w3 "
-    "Avazu, w4 Criteo Sponsored Search) but not their locality; --ids takes real data"
+    "generated streams, with as many tables as the paper's data sets (w1 Criteo AD, w2 MovieLens 25M, w3 Avazu, "
+    "w4 Criteo Sponsored Search), but without their locality; --ids reads real data"
 )
 
 

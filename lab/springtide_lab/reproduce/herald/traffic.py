@@ -1,8 +1,8 @@
-"""Pure. Count how often the rows of a stream occur, and what plain caches transmit for them.
+"""Pure. Count how often the rows of a stream occur, and the transmissions of plain caches for them.
 
 In: an id matrix or batches of it. Out: figures for Figs. 3, 4, 6 and 10 of Herald (004). `count_plain` simulates HET in
-bsp, the paper's "vanilla". It tracks versions row by row, independently of the native scheduler, and checks its
-figures.
+bsp, the paper's "vanilla". The function tracks versions row by row, independently of the native scheduler, and checks
+its figures.
 """
 
 from collections.abc import Sequence

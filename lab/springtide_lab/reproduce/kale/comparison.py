@@ -30,7 +30,7 @@ RULES = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=PAUSE_S, start_s=START_S
 LIVE = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=0.0, start_s=START_S)
 OURS, CLAIRVOYANT, ADEQUATE = "ours", "clairvoyant", "Adequate"
 LIVE_TOO = ("HPA", "Kale")
-"""Schemes that are also shown with live scaling."""
+"""Schemes whose results with live scaling are also shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

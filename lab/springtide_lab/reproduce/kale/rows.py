@@ -30,8 +30,8 @@ PAPERS_SHAPE = "paper's shape"
 TAXI = "taxi"
 """Part of the name of a trace to which the paper's goals apply."""
 RESAMPLED = 1000
-BEST = "best settings: the fewest worker-hours of those that violate 2.6% at most, on 5 other days of the same kind"
-PAPERS = "the paper's figures are of its own load and cluster, which it does not describe"
+BEST = "best settings: the fewest worker-hours with at most 2.6% violation, on 5 other days of the same kind"
+PAPERS = "the paper does not describe the load and cluster of its figures"
 
 
 def mean_row(
@@ -113,7 +113,7 @@ def _main_goals(found: Compared) -> list[Row]:
             ours[:, 3],
             clairvoyant[:, 3],
             goal=1.15,
-            why="clairvoyant: the same planner and prices, told the traffic itself",
+            why="clairvoyant: the same planner and prices, with the traffic known in advance",
         )
     )
     for place, name in enumerate(SHORT):
@@ -131,7 +131,8 @@ def _other_goals(found: Compared) -> list[Row]:
 
 def _live_goals(found: Compared) -> list[Row]:
     ours, hpa = found.figures["B", OURS], found.figures["B", "HPA"]
-    why = "B: changes are live: nobody stops, new workers train after a minute; HPA's settings are found anew"
+    why = "B: changes are live: no worker stops, and new workers train after a minute; HPA's settings are "
+    "chosen again"
     figure = f"goal B {found.name}"
     rows = [mean_row(figure, "ours: downtime, min", 109.0, ours[:, 2], goal=0.0, why=why)]
     for place in (0, 1, 3):
@@ -145,7 +146,7 @@ def _others(found: Compared) -> list[Row]:
     for scheme in ("HPA", "Kale", "Madu"):
         tuned = found.tuned["A", scheme]
         both = (tuned.figures[:, 1] <= mine[1]) & (tuned.figures[:, 3] <= mine[3])
-        why = "on the days on which settings are chosen; a setting that has both would be better than ours"
+        why = "on the days on which settings are chosen; a setting with both would be better than ours"
         what = f"settings of {scheme} with less lag and fewer hours than ours"
         rows.append(
             Row(
@@ -162,7 +163,8 @@ def _others(found: Compared) -> list[Row]:
 
 def lag_and_auc(curves: Sequence[Sequence[float]]) -> list[Row]:
     """Return Fig. 1: AUC by lag."""
-    why = "a linear model on a generated click stream whose truth turns; how fast is our choice (auc.py)"
+    why = "a linear model on a generated click stream whose true weights drift; the speed of the drift is our "
+    "choice (auc.py)"
     return [
         mean_row(
             "003 Fig. 1",

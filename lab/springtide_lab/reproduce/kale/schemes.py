@@ -35,7 +35,7 @@ BEFORE = round(seasonal.LOOKED_AT_S / STEP_S)
 EVERY = 6
 """Steps between two forecasts: an hour."""
 A_WORKER = float(CAPACITY[PEAK] / PEAK)
-FEW = (1, 2, 3, 4)  # numbers of workers that Madu's straight line is fitted to
+FEW = (1, 2, 3, 4)  # numbers of workers for the fit of Madu's straight line
 MINUTE, REPLANNED = round(60 / TICK_S), round(6 * 3600 / TICK_S)
 
 

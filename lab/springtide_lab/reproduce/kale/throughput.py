@@ -27,9 +27,10 @@ TABLE_1: Mapping[str, CapacityCurve] = {
     "T4, async": CapacityCurve(kind="async", coefficients=(0.001421, 0.0002297, 1.12e-18)),
     "A10, async": CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21)),
 }
-"""Curves as the authors fitted them. Their table has the coefficients in another order: the first two are those of
-1 / w and of 1 in Eqn 6, as their example shows. The same order is assumed for Eqn 9; an A10 then trains 2.5 times as
-fast as a T4."""
+"""Curves as the authors fitted them. The authors' table has the coefficients in another order: the first two are those
+of 1 / w and of 1 in Eqn 6, as their example shows. Eqn 9 is assumed to have the same order; then an A10 trains 2.5
+times as fast as a T4.
+"""
 NAMES: Mapping[Kind, str] = {
     "sync": "ours",
     "async": "ours",

@@ -1,8 +1,8 @@
 """Parse kafka:// URLs, create Kafka clients with our settings, and convert their errors.
 
-In: the user's URL. Out: an `Address` (its `shown` is the URL without secrets), consumers without a group, producers
-that lose no record. Secrets belong in a file (`?config=client.properties`), which every process reads itself. An error
-for an unknown setting shows its name, never its value.
+In: the user's URL. Out: an `Address` (`Address.shown` is the URL without secrets), consumers without a group, and
+producers that lose no record. Secrets belong in a file (`?config=client.properties`), which every process reads itself.
+An error for an unknown setting shows its name, never its value.
 """
 
 import logging
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 
 PORT = 9092
 OURS = {
-    "enable.auto.commit": "the job itself knows what it has trained",
-    "enable.auto.offset.store": "the job itself knows what it has trained",
+    "enable.auto.commit": "the job itself tracks its position",
+    "enable.auto.offset.store": "the job itself tracks its position",
     "auto.offset.reset": "use springtide.stream(start=...) instead",
-    "enable.partition.eof": "Springtide always switches it on",
-    "bootstrap.servers": "the hosts of the URL set it",
+    "enable.partition.eof": "Springtide always enables this option",
+    "bootstrap.servers": "the hosts of the URL set this option",
 }
 """Options that a user cannot set, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Address of a topic. `options` has librdkafka's names, and may contain secrets: the repr leaves it out."""
+    """Address of a topic. `options` has librdkafka's names, and may contain secrets, so the repr omits it."""
 
     servers: str
     topic: str
@@ -47,7 +47,9 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Parse a URL, and the file that it may name. BadInput names the wrong part, without showing a secret."""
+    """Parse a URL, and the file of options that it may name. BadInput names the wrong part, without showing a
+    secret.
+    """
     parts = urlsplit(url)
     topic = unquote(parts.path.strip("/"))
     hosts = parts.netloc.rpartition("@")[2]
@@ -117,7 +119,7 @@ CONSUMING: dict[str, Any] = {
     "reconnect.backoff.max.ms": 1000,
     "topic.metadata.refresh.interval.ms": 10_000,  # refresh often, because leaders move and partitions are added
     "socket.keepalive.enable": True,
-    "log_level": 2,  # this package logs errors itself; `log_level=7&debug=broker` in the URL shows everything
+    "log_level": 2,  # this package logs errors itself `log_level=7&debug=broker` in the URL shows everything
 }
 PRODUCING: dict[str, Any] = {
     "delivery.report.only.error": True,
@@ -134,7 +136,7 @@ REFUSED = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
 }
-"""Errors that do not go away by waiting: a person must grant permissions or correct a password."""
+"""Errors that waiting does not solve: a person must grant permissions or correct a password."""
 
 
 class BrokerTrouble:
@@ -145,7 +147,7 @@ class BrokerTrouble:
         self.code: int | None = None
 
     def note(self, code: int, text: str) -> None:
-        """Store the reason, unless it only says that all brokers are down and an earlier reason says why."""
+        """Store the reason, unless it only says that all brokers are down and an earlier reason explains this."""
         if self.code is None or code != KafkaError._ALL_BROKERS_DOWN:
             self.code, self.text = code, text
 
@@ -215,8 +217,8 @@ def reason_of(error: KafkaException) -> tuple[int, str]:
 
 def unreachable(address: Address, waited_s: float, why: str) -> errors.StreamUnreachable:
     return errors.StreamUnreachable(
-        f"the Kafka broker at {address.servers} has not answered for {waited_s:.0f} s ({why}): is it up, is the "
-        f"address right as seen from this host, does it require SASL or TLS (security.protocol)?"
+        f"the Kafka broker at {address.servers} has not answered for {waited_s:.0f} s ({why}): check that the broker "
+        f"runs, that the address is right from this host, and whether it requires SASL or TLS (security.protocol)"
     )
 
 

@@ -19,12 +19,12 @@ from springtide import _native, errors
 from springtide.data.stream.records import Records
 
 _UNKNOWN = re.compile(r'No such configuration property: "([^"]+)"')
-OPTIONS = "options are those of librdkafka's CONFIGURATION page"
+OPTIONS = "supported options are on librdkafka's CONFIGURATION page"
 
 
 def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
-    """Return the error for an option that librdkafka refuses. The error hides the option's value, which librdkafka's
-    own message would show.
+    """Return the error for an option that librdkafka refuses. The error hides the option's value, because librdkafka's
+    own message would show it.
     """
     if (unknown := _UNKNOWN.search(text)) is not None:
         return errors.BadInput(f"the Kafka client knows no option {unknown.group(1)!r}; {OPTIONS}")
@@ -133,7 +133,7 @@ class RawConsumer:
         self._change(self._lib.incremental_unassign, dict.fromkeys(partitions, OUTDATED))
 
     def consume(self, most: int, timeout_s: float) -> tuple[dict[int, Records], list[PartitionNotice]]:
-        """Return the available records, about `most`; wait while there are none."""
+        """Return the available records, about `most`; wait if there are none."""
         runs, news = _native.consume_messages(self._lib.places, self._queue, most, round(1000 * timeout_s))
         return {run[0]: _records(*run[1:]) for run in runs}, [PartitionNotice(*notice) for notice in news]
 

@@ -1,6 +1,6 @@
 """A Kafka topic as a `Stream`: number of partitions, first and last offsets, readers and writers.
 
-Queries wait for a broker that does not answer, and use the last known number of partitions. A reader's chunks cover all
+Queries wait for a broker without an answer, and use the last known number of partitions. A reader's chunks cover all
 offsets from its position on: gaps from compaction and transactions, and records that retention deleted (expired). A
 record counts as appended when the broker confirms it.
 """
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0  # most seconds for a query, including a restart of the broker
 ONCE_S = 5.0  # most seconds for a single try of a query
-# a topic may be missing this long, because a broker that has just started answers before it knows its topics
+# a topic may be missing for this long, because a broker that has just started answers before it knows its topics
 MISSING_S = 10.0
 ID_S = 3.0  # most seconds to query the topic's id; without an id, a recreated topic is noticed only if it is shorter
 FRESH_S = 1.0  # seconds for which a partition count stays valid
@@ -36,7 +36,7 @@ AWAY_S = 60.0
 LOOK_S = 0.1
 NEW_S = 5.0  # seconds for which a partition that was just added may stay unknown
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
-"""Errors that a retry of an append does not solve."""
+"""Errors of an append that a retry does not solve."""
 AGAIN_S = 0.5  # seconds between two queries for a partition whose offset is out of range
 SHRUNK_S = 5.0  # seconds to wait before an error: a broker that has just started may not know its end offset yet
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
@@ -66,7 +66,7 @@ class KafkaStream:
 
     @functools.cached_property
     def id(self) -> str:
-        self.partitions()  # fail now if the broker refuses this client; wait if it is restarting
+        self.partitions()  # fail now if the broker refuses this client; wait if the broker restarts
         return client.topic_id(self.address, self._note, ID_S)
 
     def partitions(self) -> int:
@@ -135,7 +135,7 @@ class KafkaStream:
         return len(topic.partitions)
 
     def _query(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
-        """Repeat a query until it is answered. A user error raises immediately, a missing topic after `MISSING_S`
+        """Repeat a query until the broker answers. A user error raises immediately, a missing topic after `MISSING_S`
         seconds."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
         reported, missing_since = limit_s <= SAID_S, float("inf")
@@ -147,7 +147,7 @@ class KafkaStream:
             else:
                 self._trouble = client.BrokerTrouble("no answer")
                 return answer
-            # reports why the broker is unavailable, such as a bad certificate; the query itself does not
+            # reports why the broker is unavailable, such as a bad certificate; the query itself reports no reason
             self._asking().poll(0)
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
@@ -308,7 +308,7 @@ class KafkaReader:
         self._astray: dict[int, float] = {}
         """Partitions whose offset the broker does not have, with the time of the next query."""
         self._shrunk: dict[int, float] = {}
-        """Partitions among these that end before the reader's position, with the time of detection."""
+        """Those of these partitions that end before the reader's position, with the time of detection."""
         self._ends: dict[int, int] = {}
         self._handle: RawConsumer | None = RawConsumer(address.topic, client.consuming(address), self._note)
 
@@ -395,7 +395,7 @@ class KafkaReader:
         if code in client.REFUSED:
             raise client.refused(self._address, self._it.text(code))
         if partition not in self._next:
-            # ignore it: the client needs no group, unless the user wants commits
+            # ignore the error: the client needs no group, unless the user wants commits
             if code != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 self._note(code, self._it.text(code))
         elif code == KafkaError._PARTITION_EOF:
@@ -425,7 +425,7 @@ class KafkaReader:
                     continue
                 raise errors.StreamShrunk(
                     f"partition {partition} of topic {self._address.topic!r} ends at {high}, but the job has read up "
-                    f"to {at}: was the topic deleted and recreated, or did a broker lose data? Begin a new job on it"
+                    f"to {at}; the topic was deleted and recreated, or a broker lost data. Begin a new job on it"
                 )
             del self._astray[partition]
             self._shrunk.pop(partition, None)

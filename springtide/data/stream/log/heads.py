@@ -1,8 +1,8 @@
 """Share the first and last offset of each partition through a memory-mapped file of all producers and readers of a log.
 
 A reader of 800 partitions finds new records in memory, without opening a file or making a system call. A producer
-stores the new end last, after bytes and index: only then do the records exist. After a reboot the file is rebuilt from
-the segments. Only the end offsets of the old file are kept, because readers may have seen them.
+stores the new end last, after bytes and index. Only then, the records exist. After a reboot the file is rebuilt from
+the segments. Only the end offsets of the old file are kept, because readers may have used these offsets.
 """
 
 import ctypes

@@ -28,13 +28,13 @@ from springtide.domain.data.streams import MOST_PARTITIONS
 FORMAT = 2
 ENTRY = np.dtype([("end", "<i8"), ("at_us", "<i8"), ("crc", "<u4"), ("records", "<u4")])
 """End of a record's bytes, and its append time. The last entry of an append also has the CRC-32 of the append's bytes
-and its number of records. Other entries have 0 there, so a reader never sees half an append.
+and its number of records. All other entries have 0 in this field, so a reader never sees half an append.
 """
 HEADER = np.dtype([("magic", "S8"), ("format", "<u4"), ("entry", "<u4"), ("base", "<i8")])
 """Start of an index file, with the length of an entry."""
 MAGIC = b"sprtide\n"
 WIDTH = ENTRY.itemsize
-# retention deletes whole segments; after a crash only the newest one is checked, which takes about 0.1 s for 64 MiB
+# retention deletes whole segments; after a crash only the newest segment is checked, which takes about 0.1 s for 64 MiB
 SEGMENT_BYTES = 64 * 2**20
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -134,7 +134,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def boot_id() -> bytes:
-    """Return the identity of this boot. Bytes that were not forced to disk may be lost after a reboot."""
+    """Return the identity of this boot. Bytes that are not forced to disk may be lost in a reboot."""
     try:
         return Path(BOOT_ID).read_bytes().strip()[:40]
     except OSError:
@@ -149,7 +149,7 @@ def header(base: int) -> bytes:
 
 
 def entries(handle: int, first: int, count: int) -> Entries:
-    """Return `count` entries from position `first`, or fewer if there are fewer complete entries."""
+    """Return `count` entries from position `first`, or fewer if there are not enough complete entries."""
     raw = os.pread(handle, count * WIDTH, WIDTH + first * WIDTH)
     return np.frombuffer(raw, ENTRY, len(raw) // WIDTH)
 
@@ -171,7 +171,7 @@ def whole(handle: int) -> int:
     """Return the number of entries of complete appends."""
     count = length(handle)
     step = 1
-    while count > 0:  # usually one turn, because the last entry usually ends an append
+    while count > 0:  # usually a single iteration, because the last entry usually ends an append
         step = min(step, count)
         ends = np.flatnonzero(entries(handle, count - step, step)["records"])
         if len(ends):
@@ -209,7 +209,7 @@ def too_many(segments: Sequence[SegmentSize], *, retain_bytes: int | None, retai
     """Return how many of the oldest segments retention deletes. The last segment is being written, and stays.
 
     By size: delete a segment only if the rest still has at least `retain_bytes`. By age: delete segments whose newest
-    record is older than `retain_s`, up to the first younger one.
+    record is older than `retain_s`, up to the first younger segment.
     """
     closed = segments[:-1]
     by_age = 0

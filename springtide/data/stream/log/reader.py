@@ -1,4 +1,4 @@
-"""Read a log: heads.py shows new records, and mapped files give them without a copy.
+"""Read a log: heads.py shows new records, and mapped files provide these records without a copy.
 
 In: `stream.open()`. Out: `Chunk`s. A waiting reader sleeps briefly between checks of heads.py. A check costs
 microseconds for any number of partitions. Next: worker/online/.
@@ -48,7 +48,7 @@ class LogReader:
             if offset > end:
                 raise errors.StreamShrunk(
                     f"partition {partition} of the log at {self._folder} ends at {end}, but the job has read up to "
-                    f"{offset}: was it recreated, or did its machine lose data? Begin a new job on it"
+                    f"{offset}; the log was recreated, or its machine lost data. Begin a new job on it"
                 )
         old = self._places
         self._places = {}
@@ -79,7 +79,7 @@ class LogReader:
         return _PartitionReader(folder, self._heads.rows[partition], self._room)
 
     def _sweep(self, most: int) -> list[Chunk]:
-        """Read each partition with new records once, beginning after the one served last."""
+        """Read each partition with new records once, beginning after the partition that was read last."""
         rows = self._heads.rows
         news = np.flatnonzero((rows[self._order, heads.END] > self._at) | (rows[self._order, heads.START] > self._at))
         if not len(news):
@@ -131,7 +131,7 @@ class _PartitionReader:
                 continue
             reached = int(records.offsets[-1]) + 1 if len(records) else at
             if reached < limit <= end and len(records) < min(most, limit - at):
-                reached = limit  # entries that were lost with their bytes leave a gap before the next segment
+                reached = limit  # lost entries leave a gap before the next segment
             lost = max(0, start - first)
             chunk = Chunk(partition=partition, first=first, next=reached, records=records, expired=lost)
             return chunk if reached > first else None

@@ -22,7 +22,7 @@ from springtide.domain.data.streams import PartitionRange
 
 
 class LogStream:
-    """The log in a folder. Any thread and any process of this machine may open it."""
+    """The log in a folder. Any thread and any process of this machine may open the log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

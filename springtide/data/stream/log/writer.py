@@ -1,9 +1,9 @@
 """Append records to partitions of a log: write records, start the next segment, delete the oldest.
 
 Several producers may have a partition open; each change locks its folder and checks whether the end has moved. A
-producer writes the bytes first, then the index entries, then the end in heads.py. If it dies before the last write, it
-has appended nothing. Offsets are never reused, because a reader may have seen them: if a machine crash loses the bytes
-of some records, their offsets become a gap.
+producer writes the bytes first, then the index entries, and finally the new end in heads.py. A producer that dies
+before the last write has appended nothing. Offsets are never reused, because a reader may have seen them: if a machine
+crash loses the bytes of some records, their offsets become a gap.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
 MOST_OPEN = 200  # most open partitions; each needs three file descriptors, and a process usually has 1024
-MOST_LOST = 2**40  # records; more cannot be lost, because a disk cannot lag behind that far
+MOST_LOST = 2**40  # number of records; a crash cannot lose more, because a disk cannot lag behind that far
 
 
 class PartitionAppender:
@@ -72,7 +72,7 @@ class PartitionAppender:
             pass
 
     def trim(self, at: float) -> int:
-        """Delete segments that retention does not keep, even the newest if it is old. Return their number."""
+        """Delete segments that retention does not keep, even an old newest segment. Return their number."""
         with self._alone():
             keep_s = self._settings.retain_s
             if self._count and keep_s is not None and self._newest_at(self._base) < at - keep_s:
@@ -139,7 +139,7 @@ class PartitionAppender:
             os.ftruncate(self._index, WIDTH * (1 + good))
         self._count = good
         self._position = int(layout.entries(self._index, good - 1, 1)["end"][0]) if good else 0
-        if self._base + good < seen:  # a reader may have seen these entries, so their offsets are not reused
+        if self._base + good < seen:  # a reader may have used these entries, so their offsets are not reused
             self._next_segment(seen)
         self._publish_head()
 
@@ -222,7 +222,7 @@ def _write_at(handle: int, view: memoryview, position: int) -> None:
 
 
 class LogWriter:
-    """A `StreamWriter` for the log in a folder. For a single thread; several writers may append at the same time."""
+    """A `StreamWriter` for the log in a folder. For use by one thread; several writers may append at the same time."""
 
     def __init__(self, folder: Path, heads: LogHeads) -> None:
         self._folder = folder

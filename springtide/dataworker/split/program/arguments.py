@@ -19,7 +19,9 @@ Path = tuple[id_routes.Step, ...]
 
 
 class Computed(Exception):
-    """Error for an argument that the loop computed and that is not part of the batch. The message names it."""
+    """Error for an argument that the loop computed and that is not part of the batch. The message names the
+    argument.
+    """
 
 
 class Another(Exception):
@@ -60,7 +62,7 @@ class ModelCall:
     kwargs: tuple[tuple[str, Part], ...]
 
     def fill(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that the loop would make of this batch. Raise `Another` if the batch lacks a leaf."""
+        """Return the arguments that the loop would pass for this batch. Raise `Another` if the batch lacks a leaf."""
         return tuple(_fill(arg, batch) for arg in self.args), {name: _fill(part, batch) for name, part in self.kwargs}
 
     def find(self, batch: Any) -> list[Any]:
@@ -126,7 +128,7 @@ def _trace(given: Any, name: str, batch: Any, places: Mapping[int, Path]) -> Par
 
 
 def _opened(given: Any) -> tuple[tuple[Any, ...], Sequence[Any]] | None:
-    """Return the keys and parts of a container; None for any other object."""
+    """Return the keys and parts of a container; None for an unknown object."""
     if isinstance(given, Mapping):
         return tuple(given), tuple(given.values())
     if isinstance(given, tuple | list):

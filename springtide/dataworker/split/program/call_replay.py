@@ -1,4 +1,4 @@
-"""Run the user's own forward() in the trainer, and answer its moved torch calls with values from data workers.
+"""Run the user's own forward() in the trainer, and answer moved torch calls with values from data workers.
 
 Inputs and moved results are lazy tensors, called promises (lazy_values.py), so the replay sees every torch call that
 takes one. The replay answers a call only if data workers made exactly this call: known_calls.py compares. The trainer
@@ -98,7 +98,8 @@ class CallReplay:
         pristine: Callable[[Any], Any],
         check: bool = False,
     ) -> "tuple[Any, ReplayReport]":
-        """Run forward() with these values from data workers. Return its result, and which values it used.
+        """Run forward() with these values from data workers. Return the result of forward(), and the values that
+        forward() used.
 
         pristine: returns an input as it was before forward() wrote to it.
         check: compute every call here, and compare the results with the values from data workers.
@@ -338,7 +339,7 @@ class ForwardReplay:
         return value
 
     def _write(self, entry: KnownEntry, target: Any) -> Any:
-        """Answer an in-place call on an intermediate result that no view shares."""
+        """Answer an in-place call on an intermediate result without views."""
         known, slot = entry.known, target.springtide_slot
         # user code may hold the target: run the call
         if slot < self._to.leaves or slot in self._real or self._order.is_shared(slot):

@@ -15,7 +15,9 @@ import torch
 from torch.utils import _pytree
 
 _uses: Any = getattr(torch.Tensor, "_use_count", None)
-"""Counts the references to a tensor, also those of C++ code; None if this version of torch has no such function."""
+"""Counts the references to a tensor, including those of C++ code; None if this version of torch has no such
+function.
+"""
 
 
 class Promise(torch.Tensor):
@@ -46,7 +48,7 @@ class Promise(torch.Tensor):
         if self.springtide_made is not None:
             return self.springtide_made
         running = type(self).springtide_running
-        assert running is not None, "a promise that outlives its forward has its tensor by then"
+        assert running is not None, "a promise that outlives its forward() must have a tensor"
         return running.compute(self.springtide_slot)
 
     @classmethod
@@ -102,8 +104,9 @@ class Promises:
         out.clear()
 
     def _are_as_new(self, slots: list[int]) -> bool:
-        """Return True if nothing else holds these promises. Only iterators call functions here, because `settle` runs
-        for every batch, for dozens of promises."""
+        """Return True if no other object holds these promises. Only iterators call functions here, because `settle`
+        runs for every batch, for dozens of promises.
+        """
         each = self._all.__getitem__
         return (
             _uses is not None

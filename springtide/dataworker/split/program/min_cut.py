@@ -69,7 +69,7 @@ class CutNode:
     place: Literal["data", "trainer", "either"]
     """"data": an input of the model. "trainer": depends on state. "either": may move."""
     view: bool = False
-    """True for a view or a size query, which costs almost nothing on the side of its input."""
+    """True for a view or a size query, which costs almost nothing where its input is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

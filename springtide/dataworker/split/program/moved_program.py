@@ -58,7 +58,7 @@ class MovedProgram:
     threads: int = 0
     """Number of torch threads at recording; 0 if the number does not matter."""
     machine: str = ""
-    """Machine type at recording; empty if it does not matter."""
+    """Machine type at recording; empty if results do not depend on the machine."""
     devices: Mapping[Term, str] = field(default_factory=dict)
     """Devices of values outside main memory."""
     marked: MarkedCode = field(default_factory=MarkedCode)
@@ -217,7 +217,7 @@ QUICKER: dict[str, Callable[..., Any]] = {"torch.unique": unique, "Tensor.unique
 def unique2(
     given: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Found:
-    """Return distinct values, the inverse indices and the counts. A result that the caller does not want is empty."""
+    """Return distinct values, the inverse indices and the counts. Results that the caller did not ask for are empty."""
     if given.dtype not in (torch.int64, torch.int32) or not given.is_cpu or not FEWEST <= given.numel() < MOST:
         found: Found = _torchs(given, sorted, return_inverse, return_counts)
         return found

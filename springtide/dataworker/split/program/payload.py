@@ -28,7 +28,7 @@ Run = Callable[[Sequence[Any]], Sequence[Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class LeftTensor:
-    """Placeholder for a tensor that was not sent, with its metadata."""
+    """Placeholder for an unsent tensor, with its metadata."""
 
     number: int
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class FirstStage:
     call: arguments.ModelCall | None = None
     """The mapping from a batch to the model's arguments; None if no part of forward() moved."""
     run: Run | None = None
-    """The first moved program; None if it runs on another stage, which then gets the leaves unchanged."""
+    """The first moved program; None if the program runs on another stage, which then gets the leaves unchanged."""
     left: tuple[tuple[int, arguments.Path], ...] = ()
     """Leaves that the trainer does not need, by leaf number."""
     watch: CopyWatch = field(default_factory=CopyWatch, compare=False)

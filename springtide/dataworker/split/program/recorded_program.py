@@ -30,7 +30,9 @@ class RecordedProgram:
 
     @property
     def free(self) -> frozenset[int]:
-        """Calls that depend on no input. Both sides run these calls, and no message carries their results."""
+        """Calls that depend on no input. Data workers and trainers both run these calls, and no message carries the
+        results.
+        """
         reached: set[Any] = set()
         for number, call in self.calls.items():
             if any(isinstance(term, InputKey) or term.call in reached for term in call.terms):
@@ -100,10 +102,10 @@ def name(term: Term) -> str:
 
 
 def sent_bytes(call: TorchCall, at: int) -> int | None:
-    """Return the bytes of a value on the wire; None if it cannot be sent.
+    """Return the bytes of a value on the wire; None if the value cannot be sent.
 
     A view cannot be sent, because a write to the view also writes to its base. A non-contiguous tensor cannot be sent
-    either. A message would make it contiguous, and sums over it might then add up in another order.
+    either. A message would make the tensor contiguous, and sums over the tensor might then add up in another order.
     """
     part = call.parts[at]
     return part.bytes if part.contiguous and not (call.view and part.is_tensor) else None

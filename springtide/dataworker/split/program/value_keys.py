@@ -60,7 +60,9 @@ class ContentKey:
 
 @dataclass(frozen=True, slots=True)
 class NumberKey:
-    """An integer argument, by its position among the integers of the call. Its value may follow the batch size."""
+    """An integer argument, by its position among the integers of the call. The argument's value may follow the batch
+    size.
+    """
 
     place: int
 
@@ -140,7 +142,9 @@ class TorchCall:
     same_as: Term | None = None
     """The argument that the call returned unchanged."""
     free: bool = False
-    """True if the call depends on no input. The trainer then runs it itself, and recognises its result by its bits."""
+    """True if the call depends on no input. The trainer then runs the call itself, and recognises the result by its
+    bits.
+    """
     rounds: bool = False
     line: str = ""
     text: str = ""
@@ -179,7 +183,7 @@ class Writer:
         """Integers among the arguments, in order."""
 
     def write(self, value: Any) -> Spec:
-        """Return the spec of a value. Raise `UnknownKey` if the value has none."""
+        """Return the spec of a value. Raise `UnknownKey` if the value has no key."""
         kind = type(value)
         if isinstance(value, torch.Tensor):
             term = self._term(value)
@@ -239,10 +243,11 @@ def filled(spec: Any, read: Callable[[Any], Any], size: int) -> Any:
 
 
 def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:
-    """Replace each integer of a template by a constant or a multiple of the batch size; None if it is neither.
+    """Replace each integer of a template by a constant or a multiple of the batch size; None if an integer is neither.
 
     `numbers` and `sizes` have the integers and the batch size of each recorded batch. A constant may equal the batch
-    size by chance. The template is then wrong for other batch sizes, but a call with another number does not match it.
+    size by chance. Then the template is wrong for other batch sizes, but calls with other numbers do not match the
+    template.
     """
     found: list[Any] = []
     for seen in zip(*numbers, strict=True):

@@ -62,7 +62,7 @@ class CallLog:
     """Batch size: the first dimension of the first tensor."""
     calls: dict[int, TorchCall] = field(default_factory=dict)
     escaped: set[Term] = field(default_factory=set)
-    """Inputs and results that a call outside the recording has read, or that outlive forward()."""
+    """Inputs and results that an unrecorded call has read, or that outlive forward()."""
     stays: list[TrainerCall] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -92,7 +92,7 @@ class CallBook:
 
 def batch_size(given: Sequence[Any]) -> tuple[int, int]:
     """Return the index of the input that determines the batch size, and that size; (-1, 0) if no input does."""
-    with torch._C.DisableTorchFunctionSubclass():  # a placeholder knows its shape
+    with torch._C.DisableTorchFunctionSubclass():  # a placeholder already knows its shape
         for number, leaf in enumerate(given):
             if isinstance(leaf, torch.Tensor) and leaf.dim():
                 return number, leaf.shape[0]
@@ -131,7 +131,7 @@ class Recorder(TorchFunctionMode):
         """True while a marked function runs. The recorder ignores its inner calls."""
         self._times: Counter[Any] = Counter()
         self._fresh: set[int] = set()
-        """Memory that recorded calls allocated and that only their own results share."""
+        """Memory that recorded calls allocated, and that only results of these calls share."""
         book.modules = modules or book.modules
         self._modules = {id(module): path for path, module in book.modules.items()}
         self._began = time.perf_counter()
@@ -140,7 +140,7 @@ class Recorder(TorchFunctionMode):
                 self._name(leaf, InputKey(number))
 
     def finish(self) -> CallLog:
-        """End the recording. Values that some object still holds have escaped."""
+        """End the recording. Values that another object still holds have escaped."""
         self.log.seconds = time.perf_counter() - self._began
         held = [(term, tensor) for term, tensor, _ in self._named.values() if isinstance(term, PartKey)]
         self._named.clear()

@@ -87,7 +87,9 @@ class MarkedCode:
         return self._changed
 
     def end(self) -> str:
-        """Check the state after a batch. Return which state the functions changed; empty if none."""
+        """Check the state after a batch. Return the name of the state that the functions changed; empty if they changed
+        none.
+        """
         if self._state is not None and not self._changed and (changed := self._state.changed(lenient=True)):
             self._changed = f"a function marked @springtide.stateless has changed {changed}"
         return self._changed

@@ -101,7 +101,7 @@ MISSING = object()
 Check = Callable[[bool], str]
 """Function that returns the name of changed state; empty if it is unchanged.
 
-Its argument says whether a name that was None or missing may have got a value.
+The argument says whether a name that was None or missing may have got a value.
 """
 
 
@@ -381,7 +381,9 @@ def _slots(kind: type) -> list[str]:
 
 
 def _globals_in(code: types.CodeType) -> Iterator[list[str]]:
-    """Yield the globals that a function reads, each with the attributes that it reads of it: ["settings", "size"]."""
+    """Yield the globals that a function reads, each with the attributes that the function reads: ["settings",
+    "size"].
+    """
     chain: list[str] = []
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
@@ -423,7 +425,7 @@ def _is_users(item: Any) -> bool:
 
 
 def _generator(value: Any) -> Callable[[], Any] | None:
-    """Return a function that reads the position of a random number generator; None for any other object."""
+    """Return a function that reads the position of a random number generator; None for an unknown object."""
     if isinstance(value, random.Random):
         return value.getstate
     if isinstance(value, np.random.Generator):
@@ -457,7 +459,9 @@ def _bytes_of(array: Any) -> Any:
 
 
 class CopyWatch:
-    """Watch over a data set or function that changes itself on a data worker. The watch does not pickle its state."""
+    """Detector of changes that a data set or function makes to itself on a data worker. The watch does not pickle its
+    state.
+    """
 
     def __init__(self) -> None:
         self._state: ReachableState | None = None
@@ -471,7 +475,7 @@ class CopyWatch:
             self._state = ReachableState(roots, most_copied=MOST_COPIED_THERE)
 
     def changed(self) -> str:
-        """Check the state after a call. Return the first change ever seen; empty if there was none."""
+        """Check the state after a call. Return the first change since construction; empty if there was none."""
         if self._state is not None and not self._changed:
             self._changed = self._state.changed(lenient=True)
         return self._changed

@@ -60,7 +60,7 @@ DESCRIBING = name_set(
     torch.is_tensor torch.is_inference
     """
 )
-"""Functions that read no values. A tensor that was not sent answers them itself."""
+"""Functions that read no values. An unsent tensor answers these functions itself."""
 UNMOVED = name_set(
     """
     torch.empty torch.empty_like torch.empty_strided torch.empty_permuted Tensor.new_empty Tensor.new_empty_strided

@@ -1,6 +1,6 @@
 """Client of the Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
 
-Failures are errors of `springtide.errors`. A request that may have been carried out is repeated only if a second
+Failures are errors of `springtide.errors`. The client repeats a request that may have been carried out only if a second
 execution is harmless. `platforms.k8s.api.kubeconfig` finds the server and the credentials.
 """
 
@@ -46,7 +46,7 @@ class Refusal:
     message: str = ""
     reason: str = ""
     after_s: float | None = None
-    """Seconds until a retry, if the server gives them."""
+    """Seconds until a retry, if the server requests a delay."""
     begun: bool = True
     """True if the server may have carried out the request."""
 
@@ -73,9 +73,9 @@ def read_refusal(status: int, body: bytes, retry_after: str | None = None) -> Re
 
 
 def retry_pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | None:
-    """Seconds until the next attempt; None to give up.
+    """Seconds until the next attempt; None means that the request is given up.
 
-    A request that is not `repeatable` is retried only if it was not begun.
+    The client retries a request that is not `repeatable` only if the request was never begun.
     """
     if refusal.status and refusal.status not in BUSY:
         return None
@@ -89,7 +89,7 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
     text = refusal.message
     match refusal.status:
         case 0:
-            done = "" if not refusal.begun else " The cluster may have done it or not."
+            done = "" if not refusal.begun else " The cluster may or may not have carried out the request."
             return errors.ClusterUnreachable(
                 f"cannot {what}: the Kubernetes API at {server} does not answer ({text}).{done} "
                 "Check that the address is right, that the cluster runs, and that no firewall is between"
@@ -110,8 +110,9 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
             return errors.ClusterRefused(f"cannot {what}: {text}")
         case 403:
             return errors.Forbidden(
-                f"cannot {what}: {text}. An administrator of the cluster must grant it with a Role and a RoleBinding; "
-                "`springtide k8s install --dry-run` prints the ones that Springtide needs"
+                f"cannot {what}: {text}. An administrator of the cluster must grant this permission with a Role and a "
+                f"RoleBinding; "
+                "`springtide k8s install --dry-run` prints the permissions that Springtide needs"
             )
         case status if status in BUSY:
             return errors.ClusterUnreachable(f"cannot {what}: the Kubernetes API at {server} says {status}: {text}")
@@ -135,7 +136,7 @@ class Listing:
 
 
 class Client:
-    """Client of one API server with one identity. Use it within one event loop, and close it."""
+    """Client of one API server with one identity. For use within one event loop; must be closed."""
 
     def __init__(self, reached: access.Access, *, namespace: str = "", within_s: float = WITHIN_S) -> None:
         try:
@@ -199,7 +200,7 @@ class Client:
         return await self._ask("POST", kind.path(space), f"create {kind} {name}", body=body, repeatable=False)
 
     async def update(self, kind: ObjectKind, body: Object, *, subresource: str = "") -> Object:
-        """Replace the object that was read; `Conflict` if it changed meanwhile."""
+        """Replace the object that was read; `Conflict` if the object changed meanwhile."""
         space, name = self._space(kind, body["metadata"].get("namespace", "")), body["metadata"]["name"]
         return await self._ask("PUT", kind.path(space, name, subresource), f"update {kind} {name}", body=body)
 
@@ -228,7 +229,7 @@ class Client:
         propagation: str = "",
         uid: str = "",
     ) -> None:
-        """Delete an object if it still has this `uid`; `NotFound` if it is gone."""
+        """Delete an object if it still has this `uid`; `NotFound` if the object is gone."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -252,7 +253,7 @@ class Client:
         path, what = kind.path(self._space(kind, namespace), name, subresource), f"post {kind} {name} ({subresource})"
         return await self._ask("POST", path, what, body=body, repeatable=False, within_s=within_s)
 
-    # ---- what the API offers ----
+    # ---- operations of the API ----
 
     async def version(self) -> str:
         return str((await self._ask("GET", "/version", "ask for the version")).get("gitVersion", ""))

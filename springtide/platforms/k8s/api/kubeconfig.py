@@ -89,8 +89,9 @@ def of_account(folder: pathlib.Path) -> Access:
 
 
 def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
-    """Read a context of kubeconfig files, by default the current context. If two files define the same name, the first
-    file's definition is used."""
+    """Read a context of kubeconfig files, by default the current context. If two files define the same name, the
+    definition of the first file applies.
+    """
     read = [(path, load(path)) for path in paths if path.exists()]
     if not read:
         raise errors.MissingFile(

@@ -1,7 +1,7 @@
 """Installs and uninstalls Springtide in a cluster, and checks the installation.
 
-A second install updates existing objects, except secrets and namespaces. Jobs and definitions are kept unless the user
-asks otherwise.
+A second install updates existing objects, except secrets and namespaces. Jobs and definitions stay, unless the user
+asks for their removal.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ async def apply(client: Client, objects: list[Object], say: Callable[[str], None
             await client.create(kind, body)
             say(f"{kind.kind} {name}: made")
         except errors.AlreadyThere:
-            # keep these: a new brain secret would lock out existing clients, and our pod security standard may be too
-            # strict for other pods of the namespace.
+            # keep existing values: a new brain secret would lock out existing clients, and our pod security standard
+            # may be too strict for other pods of the namespace.
             if kind in (kinds.SECRETS, kinds.NAMESPACES):
                 say(f"{kind.kind} {name}: exists")
                 continue

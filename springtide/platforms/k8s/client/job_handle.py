@@ -1,7 +1,7 @@
 """Handle of a job on Kubernetes: `platforms.agent.job_handle.JobHandle`, through the API only.
 
-Its status comes from the ElasticJob, its events from the master pod's log. A ScalePlan of the user scales the job, and
-an edit of its spec stops it. The handle needs no connection to the job itself.
+The job's status comes from the ElasticJob, its events from the master pod's log. A ScalePlan of the user scales the
+job, and an edit of its spec stops it. The handle needs no connection to the job itself.
 """
 
 import asyncio

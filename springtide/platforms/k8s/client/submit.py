@@ -75,7 +75,8 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
     async with Client.at(where) as client:
         if not await client.has(ELASTIC_JOBS):
             raise errors.NotFound(
-                f"the cluster ({client.access.where}) does not know ElasticJobs; `springtide k8s install` sets it up"
+                f"the cluster ({client.access.where}) does not know ElasticJobs; `springtide k8s install` installs "
+                f"the operator"
             )
         await check_free(client, job.name)
         beside: list[tuple[ObjectKind, str]] = []
@@ -100,7 +101,8 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
         if readable := readable_credentials(job):
             say(
                 f"{', '.join(readable)} of the spec looks like a credential: everybody who may read ElasticJobs or "
-                f"pods of namespace {client.namespace} can read it. As a variable of `environment` it would become a "
+                f"pods of namespace {client.namespace} can read the value. As a variable of `environment` it would "
+                f"become a "
                 "Secret"
             )
         if not job.image:
@@ -119,7 +121,7 @@ async def check_free(client: Client, name: str) -> None:
     if phase.over:
         stands = f"an earlier job {name} is still in namespace {space} ({phase}):"
     raise errors.BadInput(
-        f"{stands} delete it with `kubectl -n {space} delete elasticjob {name}`, or give another name (--name)"
+        f"{stands} delete the job with `kubectl -n {space} delete elasticjob {name}`, or give another name (--name)"
     )
 
 

@@ -92,7 +92,7 @@ def read(status: Object, name: str, age_s: float) -> JobStatus:
     )
     if report is not None and report.phase is phase and (phase.over or not away):
         return report
-    why = str(status.get("message") or "the operator has not handled it yet: does it run?")
+    why = str(status.get("message") or "the operator has not handled the plan yet; check that the operator runs")
     known = report or JobStatus(name=name, phase=phase, why="", elapsed_s=age_s)
     return msgspec.structs.replace(known, phase=phase, why=why)
 

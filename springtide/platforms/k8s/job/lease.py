@@ -1,7 +1,7 @@
 """Lease of a job, which one agent holds at a time, and the terms of its masters.
 
 A term is the transition count of the Lease, which compare-and-set raises. An agent that cannot renew the Lease in time,
-or finds another holder, has lost it. Roles and the journal reject a surviving old master by its term.
+or finds another holder, has lost the Lease. Roles and the journal reject a surviving old master by its term.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def now() -> str:
 
 
 class JobLease:
-    """Lease of one job. `holder` names this agent and stays the same when its container restarts."""
+    """Lease of one job. `holder` names this agent, and survives a restart of its container."""
 
     def __init__(self, client: Client, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self.name, self.holder, self._clock = client, name, holder, clock
@@ -39,8 +39,9 @@ class JobLease:
         self._renewed_at = 0.0
 
     async def take(self, alive: Alive) -> None:
-        """Wait until this agent can take the lease: nobody or this agent holds it, it has expired, or its holder's pod
-        is gone."""
+        """Wait until this agent can take the Lease: it has no other holder, it has expired, or the holder's pod is
+        gone.
+        """
         watched = ObservedLease()
         while True:
             lease = await self._client.get(LEASES, self.name)

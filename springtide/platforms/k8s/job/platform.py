@@ -42,8 +42,9 @@ TAKEN = re.compile(
 )
 """Reasons in a pod's status that mean an eviction by the cluster."""
 STATUS_KILLED = 137
-"""Exit status after SIGKILL. In a pod with a memory limit, the kernel's OOM killer usually sent it, even if the pod's
-reason is not OOMKilled."""
+"""Exit status after SIGKILL. SIGKILL in a pod with a memory limit usually comes from the kernel's OOM killer, even if
+the pod's reason is not OOMKilled.
+"""
 
 
 class PlanWriter:
@@ -54,7 +55,7 @@ class PlanWriter:
         self.pods: dict[str, PodWish] = {}
         self.kill: set[str] = set()
         self.begun = asyncio.Event()
-        """Set once the agent's term is known; nothing is written before."""
+        """Set once the agent's term is known; before that, the platform writes nothing."""
         self.term = 0
         self.generation = 0
         self._dirty, self._written = asyncio.Event(), asyncio.Event()
@@ -104,7 +105,7 @@ class PlanWriter:
         other = int(annotations.get(TERM) or 0)
         if other > self.term:
             raise errors.Fenced(
-                f"the plan of {self.job} was written by master number {other}; this is number {self.term}"
+                f"the plan of {self.job} was written by master number {other}, but this is master number {self.term}"
             )
         plan = ScalePlan(job=self.job, origin="master", pods=tuple(self.pods.values()), kill=tuple(sorted(self.kill)))
         spec = schema.plain_of(plan)
@@ -127,7 +128,7 @@ class PodEntry:
     asked: bool = False
     noticed: bool = False
     put_off: float | None = None
-    """Time since which the node defers the pod's new size; None if it does not."""
+    """Time since which the node defers the pod's new size; None if the node does not defer the size."""
     unlisted: int = 0
     """Generation of the first plan without this pod."""
 
@@ -222,7 +223,7 @@ class KubernetesPlatform:
         self.writer.change()
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Resize a running pod if the cluster can; else tell `notice` that the pod must be replaced."""
+        """Resize a running pod if the cluster can; otherwise report to `notice` that the pod must be replaced."""
         entry = self._entries.get(life)
         if entry is None or entry.asked:
             return False
@@ -248,7 +249,7 @@ class KubernetesPlatform:
     def leave(self) -> None:
         """Leave the pods running, so that the next agent finds them through the plan."""
 
-    # ---- what is seen ----
+    # ---- observed pods ----
 
     def _add(self, wish: PodWish, on_exit: OnExit) -> PodEntry:
         entry = PodEntry(wish=wish, name=wish.pod_name(self.job), on_exit=on_exit, since=self._clock())
@@ -353,7 +354,7 @@ class KubernetesPlatform:
                     role = life.role
                     self._end_life(life, RoleExit(role=role, incarnation=life.incarnation, pid=0, unplaced=why))
                 elif not entry.asked and entry.put_off is not None and at - entry.put_off > self._resize_s:
-                    why = f"its limits change, and its node has had no room for that for {self._resize_s:g} s"
+                    why = f"its limits change, but its node has had no room for {self._resize_s:g} s"
                     self._tell_notice(entry, why)
 
     def _was_never_made(self, entry: PodEntry, at: float) -> bool:

@@ -17,7 +17,7 @@ from springtide.platforms.k8s.objects import names
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 
-CONNECT_S = 2.0  # seconds to connect; if no master is there, its successor learns of the pod's exit
+CONNECT_S = 2.0  # seconds to connect; if no master runs, the next master learns of the pod's exit
 ASK_S = 0.25
 WHY = "its pod is being evicted or deleted"
 

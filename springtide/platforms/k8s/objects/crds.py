@@ -159,9 +159,9 @@ def elastic_jobs() -> Object:
         _column("Samples", "integer", ".status.samples", "Trained so far."),
         _column("Rate", "number", ".status.samplesPerSecond", "Samples a second."),
         _column("Loss", "number", ".status.loss", "Of late.", wide=True),
-        _column("Decision", "string", ".status.decision", "What was planned last, and why.", wide=True),
-        _column("Message", "string", ".status.message", "What a person should know.", wide=True),
-        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was submitted."),
+        _column("Decision", "string", ".status.decision", "Last plan, and its reason.", wide=True),
+        _column("Message", "string", ".status.message", "Message for operators.", wide=True),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since submission."),
     ]
     return _definition(kinds.ELASTIC_JOBS, "ej", spec, JOB_STATUS, columns, NAME_RULES, ElasticJob.__doc__ or "")
 
@@ -174,7 +174,7 @@ def scale_plans() -> Object:
         _column("Origin", "string", ".spec.origin", "Author of the plan: the job's master, or a user."),
         _column("Phase", "string", ".status.phase", "Outcome of the plan."),
         _column("Message", "string", ".status.message", "Why."),
-        _column("Age", "date", ".metadata.creationTimestamp", "Time since it was created."),
+        _column("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
     ]
     return _definition(kinds.SCALE_PLANS, "sp", spec, status, columns, [OWN_NAME], ScalePlan.__doc__ or "")
 
@@ -241,14 +241,14 @@ JOB_STATUS: Object = {
     "x-kubernetes-preserve-unknown-fields": True,  # a newer master may write fields that these definitions do not know
     "properties": {
         "phase": _text("Pending, Starting, Running, Draining; at its end Succeeded, Failed or Stopped."),
-        "message": _text("What a person should know now."),
+        "message": _text("Current message for operators."),
         "workers": _text("Running and wanted processes, such as 3/4."),
         "servers": _text("Running and wanted."),
         "dataWorkers": _text("Running and wanted."),
         "samples": {"type": "integer", "format": "int64", "description": "Trained so far."},
         "samplesPerSecond": {"type": "number"},
         "loss": {"type": "number"},
-        "decision": _text("What was planned last, and why."),
+        "decision": _text("Last plan, and its reason."),
         "observedGeneration": {"type": "integer", "format": "int64"},
         "startedAt": {"type": "string", "format": "date-time"},
         "endedAt": {"type": "string", "format": "date-time"},

@@ -35,7 +35,7 @@ class Right:
 
 OPERATOR_RIGHTS = (
     Right(OURS, "elasticjobs", (*LOOK, "delete"), "watches jobs; deletes jobs whose keepS is over"),
-    Right(OURS, "elasticjobs/status", ("get", "patch", "update"), "reports problems while there is no master"),
+    Right(OURS, "elasticjobs/status", ("get", "patch", "update"), "reports problems while no master runs"),
     Right(
         OURS, "scaleplans", (*LOOK, "create", "update", "patch"), "creates the empty plan of a job, watches its changes"
     ),
@@ -44,7 +44,12 @@ OPERATOR_RIGHTS = (
     Right("", "pods/resize", ("get", "patch"), "changes CPU and memory of running pods"),
     Right("", "pods/eviction", ("create",), "drains nodes that are about to be removed, within the servers' budget"),
     Right("", "services", ("get", "create"), "names for a job's pods"),
-    Right("", "secrets", ("create",), "a job's secret and certificates; it can read no secret, not even these"),
+    Right(
+        "",
+        "secrets",
+        ("create",),
+        "creates a job's secret and certificates; the operator can read no secret, not even its own",
+    ),
     Right("", "serviceaccounts", ("get", "create"), "the account of a job's master"),
     Right(RBAC, "roles", ("get", "create", "patch", "update"), "the rights of a job's master"),
     Right(RBAC, "rolebindings", ("get", "create"), "grants these rights to that account"),
@@ -54,7 +59,7 @@ OPERATOR_RIGHTS = (
     Right("", "persistentvolumeclaims", ("get", "create"), "the volume of a run, if the job has one"),
     Right("policy", "poddisruptionbudgets", ("get", "create", "patch"), "one server at a time may be evicted"),
     Right("", "events", ("create", "patch"), "shows events to users: kubectl describe"),
-    Right("", "nodes", LOOK, "what nodes offer, and which will be removed", cluster=True),
+    Right("", "nodes", LOOK, "resources of nodes, and nodes that will be removed", cluster=True),
 )
 
 EDIT_RIGHTS = (
@@ -73,7 +78,7 @@ class InstallPlan:
     """Options of an installation."""
 
     image: str
-    """Image of the operator, of the brain, and of jobs that name none."""
+    """Image of the operator, of the brain, and of jobs without an image."""
     namespace: str = NAMESPACE
     only: str = ""
     """Only namespace whose jobs the operator serves; empty for all."""

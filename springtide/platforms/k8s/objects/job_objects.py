@@ -1,7 +1,7 @@
 """Pure. Parses an ElasticJob, and builds the objects that it owns besides pods: service, secret, role, Lease, plan.
 
 Owned objects are deleted with the job. `of_job` lists the objects that must exist before the master's pod. The master
-may change some of these objects by name, and may create none. Also sets conditions.
+may change some of these objects by name, but may create no object. Also sets conditions.
 """
 
 import base64
@@ -41,7 +41,7 @@ class JobObject:
     deleting: bool = False
     status: Mapping[str, Any] = field(default_factory=dict)
     fault: str = ""
-    """Reason why the current spec is invalid; `job` is then the last valid spec."""
+    """Reason why the current spec is invalid; In that case, `job` is the last valid spec."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the ElasticJob that its pods share."""
     annotations: Mapping[str, str] = field(default_factory=dict)

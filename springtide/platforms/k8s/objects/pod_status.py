@@ -130,7 +130,7 @@ def why_evicted(pod: Pod) -> str:
 def why_absent(pod: Pod | None, reported: str = "") -> str:
     """Explain why a pod does not run, as the cluster reports it; `told` is the operator's message."""
     if pod is None:
-        return reported or "no pod was made for it: does the operator run? (`springtide k8s status`)"
+        return reported or "no pod was made for this role; check that the operator runs (`springtide k8s status`)"
     if found := why(pod):
         return found
     if not pod.get("spec", {}).get("nodeName"):
@@ -151,7 +151,7 @@ def last_message(pod: Pod) -> str:
 
 
 def _own(parts: Sequence[Mapping[str, Any]], pod: Pod) -> Mapping[str, Any]:
-    """Return the part of the role's own container; sidecars may precede it."""
+    """Return the status of the role's own container; sidecars may precede it in the list."""
     name = names.container_of(pod)
     return next((part for part in parts if part.get("name") == name), parts[0])
 

@@ -42,7 +42,7 @@ GPU = "nvidia.com/gpu"
 THREADS = 4
 """Torch threads in a pod without a limit; one per core of the node would disturb other pods."""
 MASTER_RESOURCES = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-"""Resources that a master requests; it may use more."""
+"""Resources that a master requests; a master may use more."""
 PATIENCE_S = 900
 """Seconds that roles search for their next master: its pod may wait for a node, and its image for the network."""
 MASTER_MODULE = "springtide.launch.k8s.agent_pod"
@@ -72,7 +72,7 @@ class Site:
 
     image: str
     brain: str = ""
-    """Address (host:port) of the cluster's brain, for jobs that name none."""
+    """Address (host:port) of the cluster's brain, for jobs without a brain."""
     brain_tls: bool = False
     """True if the brain uses TLS, with certificates in a secret of each job (`names.brain_certificates`)."""
     scheduler: str = ""
@@ -161,7 +161,7 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
     variables = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
     variables["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share no memory
     if life.role.kind is RoleKind.SERVER and not job.job.kubernetes.run_volume.shared:
-        # with a shared volume all pods see the run folder, and checkpoints go there
+        # with a shared volume, all pods see the run folder, which then gets the checkpoints
         variables["SPRINGTIDE_SCRATCH"] = names.RUN
     if life.role.kind is RoleKind.MASTER:
         if brain := job.job.brain or site.brain:
@@ -284,7 +284,7 @@ def _account_volume() -> Object:
 
 
 def _spread(job: JobObject) -> Object:
-    """Spread servers over nodes: one lost node should cost one server."""
+    """Spread servers over nodes: the loss of one node should cost only one server."""
     selector = {names.JOB: job.name, names.ROLE: str(RoleKind.SERVER)}
     return {
         "maxSkew": 1,

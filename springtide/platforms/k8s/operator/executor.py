@@ -175,8 +175,8 @@ class Executor:
             owners = (found or {}).get("metadata", {}).get("ownerReferences") or []
             if not any(owner.get("uid") == job.uid for owner in owners):
                 raise NameTaken(
-                    f"{kind} {body['metadata']['name']} exists and belongs to another job; it will be deleted if it is "
-                    "from an earlier job of this name, otherwise rename this job"
+                    f"{kind} {body['metadata']['name']} exists and belongs to another job; the operator deletes an "
+                    f"object of an earlier job of this name; otherwise rename this job"
                 ) from None
             return False
 
@@ -255,7 +255,7 @@ class Executor:
         if lifecycle.stopped_early(seen):
             await self._patch_status(thing, status_reports.stopped(seen.job, "stopped before it began", seen.at))
         elif lifecycle.left_alone_s(seen) == 0:
-            why = "stopped; its master did not come back to drain it, so progress after the last checkpoint is lost"
+            why = "stopped; the master did not return to drain the job, so progress after the last checkpoint is lost"
             await self._patch_status(thing, status_reports.stopped(seen.job, why, seen.at))
         else:
             await self._patch_status(thing, status_reports.job_status(seen, outcome, status))

@@ -39,9 +39,9 @@ class OperatorView:
     """Time of the snapshot, in seconds since 1970."""
     pods: Mapping[str, Pod] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
-    """Names of pods with the job's label but another owner, usually an earlier job of the same name."""
+    """Names of pods with the job's label but a different owner, usually an earlier job of the same name."""
     plan: ScalePlan | None = None
-    """The master's plan; None if it is missing or invalid."""
+    """The master's plan; None if the ElasticJob is missing or invalid."""
     plan_fault: str = ""
     plan_generation: int = 0
     plan_status: PlanStatus = field(default_factory=PlanStatus)

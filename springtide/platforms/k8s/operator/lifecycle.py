@@ -14,8 +14,9 @@ from springtide.platforms.k8s.objects.job_objects import PENDING, JobCondition
 from springtide.platforms.k8s.operator.job_view import OperatorView
 
 PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-"""Seconds before the next master, by the number of short-lived masters in a row. After the first one there is no
-delay."""
+"""Seconds before the next master, by the number of short-lived masters in a row. After the first loss there is no
+delay.
+"""
 LASTED_S = 600.0
 OVERDUE_S = 30.0
 """Seconds after which the operator ignores a pod that should be gone but whose node does not respond. A master in such
@@ -101,7 +102,7 @@ def decide_master(view: OperatorView) -> OperatorSteps:
         return _make(view)
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     if pod_status.ended(pod):
-        gone = DeletePod(name, uid, 0, f"it has ended before the job: {pod_status.why(pod) or 'without a word'}")
+        gone = DeletePod(name, uid, 0, f"the pod ended before the job: {pod_status.why(pod) or 'no reason given'}")
         return OperatorSteps(steps=(gone,), again_s=LOOK_AGAIN_S)
     if pod_status.ending(pod):
         overdue_s = pod_status.overdue_s(pod, at=view.at)
@@ -172,7 +173,7 @@ def decide_over(view: OperatorView) -> OperatorSteps:
     left_s = kinds.seconds(ended_at) + keep_s - view.at
     if left_s > 0:
         return OperatorSteps(again_s=left_s)
-    return OperatorSteps(steps=(DeleteJob(f"it ended at {ended_at}, and was kept for {keep_s} s"),))
+    return OperatorSteps(steps=(DeleteJob(f"the job ended at {ended_at}, and was kept for {keep_s} s"),))
 
 
 def stopped_early(view: OperatorView) -> bool:

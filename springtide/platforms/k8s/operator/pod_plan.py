@@ -73,7 +73,7 @@ def _servers(plan: ScalePlan) -> int:
 
 def _kills(view: OperatorView, plan: ScalePlan) -> list[Step]:
     found = [view.roles[name] for name in plan.kill if name in view.roles]
-    return [_delete(pod, 0, "the master wants it to end at once") for pod in found if not pod_status.ended(pod)]
+    return [_delete(pod, 0, "the master ordered its immediate end") for pod in found if not pod_status.ended(pod)]
 
 
 def _surplus(view: OperatorView, plan: ScalePlan) -> list[Step]:
@@ -97,7 +97,7 @@ def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
         if life is not None and name not in listed and pod_status.ended(pod) and not pod_status.ending(pod):
             lives.setdefault(str(life.role), []).append((life.incarnation, name))
     old = [name for pods in lives.values() for _, name in sorted(pods)[:-KEPT_LIVES]]
-    return [_delete(roles[name], 0, f"it has ended, and so have {KEPT_LIVES} later pods") for name in old]
+    return [_delete(roles[name], 0, f"it has ended, and {KEPT_LIVES} later pods have ended too") for name in old]
 
 
 def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:

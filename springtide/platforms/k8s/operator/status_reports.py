@@ -40,7 +40,9 @@ class StepOutcome:
     made: Mapping[str, int] = field(default_factory=dict)
     budget: int | None = None
     master: tuple[int, int] | None = None
-    """Number of the created master pod, and of short-lived masters in a row before it; None if none was created."""
+    """Number of the created master pod, and of short-lived masters in a row before it; None if no master pod was
+    created.
+    """
     master_refused: str = ""
     taken: bool = False
     """True if an object of another owner blocked the step; that object may disappear soon."""

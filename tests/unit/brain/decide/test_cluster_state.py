@@ -49,8 +49,8 @@ def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
     brain = council()
     brain.consult(views.running(), epoch=0, at=0.0)
     decided(brain)
-    assert brain.consult(views.running(), epoch=0, at=3.0).why == "it stays as it is: so"
-    assert brain.consult(views.running(), epoch=1, at=4.0) == Advice(epoch=1, why="it stays as it is: so")
+    assert brain.consult(views.running(), epoch=0, at=3.0).why == "the job does not change: so"
+    assert brain.consult(views.running(), epoch=1, at=4.0) == Advice(epoch=1, why="the job does not change: so")
 
 
 def test_data_workers_of_all_jobs_share_what_workers_and_servers_leave():

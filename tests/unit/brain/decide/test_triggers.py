@@ -44,7 +44,7 @@ def test_a_life_from_its_creation_on():
 def test_a_job_that_waits_for_room_is_looked_at_again():
     one = administrator()
     assert one.observe(views.waiting(), at=0.0).why == "it is new"
-    assert one.observe(views.waiting(), at=10.0).why == "it still waits for its first shape"
+    assert one.observe(views.waiting(), at=10.0).why == "the job still waits for its first shape"
 
 
 def test_a_job_that_runs_already_was_not_created_now():

@@ -70,7 +70,7 @@ def test_tasks_are_done_and_a_killed_executors_task_is_done_by_another(tmp_path)
     assert asyncio.run(run()).why
 
 
-def test_their_number_changes_at_run_time():
+def test_the_number_of_executors_changes_at_run_time():
     async def run():
         async with pool(1) as some:
             await some.decide(task("static"))

@@ -197,7 +197,7 @@ def test_bad_arguments_are_told(place: dict[str, pathlib.Path], checkpointer: Ch
 def test_the_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Path) -> None:
     images = saver.ImageSaver(str(tmp_path / "saves"), tmp_path, 3)
 
-    assert "does not hold this save" in images.save(saver.ImageRequest("a.image", 1)).error
+    assert "no longer contains this save" in images.save(saver.ImageRequest("a.image", 1)).error
 
 
 def test_a_save_whose_turn_has_not_come_yet_is_not_run_over(tmp_path: pathlib.Path) -> None:

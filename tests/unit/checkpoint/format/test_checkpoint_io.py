@@ -170,7 +170,7 @@ def test_an_image_in_the_place_of_another_is_noticed(two):
     whole = checkpoint_io.read(str(folder), 1)
     swapped = list(whole.chains)
     swapped[3], swapped[4] = swapped[4], swapped[3]
-    with pytest.raises(errors.BadInput, match="is not the image"):
+    with pytest.raises(errors.BadInput, match="is not the written image"):
         checkpoint_io.verify(FolderStore(folder), manifest.msgspec.structs.replace(whole, chains=tuple(swapped)), [3])
 
 

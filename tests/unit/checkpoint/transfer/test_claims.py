@@ -189,7 +189,7 @@ def claimed(folder, run):
     return claims.take(FolderStore(folder), RunClaim(run=run, job="job"))
 
 
-def test_whoever_finds_the_claim_of_its_run_shares_the_folder(tmp_path):
+def test_a_server_that_finds_its_runs_claim_shares_the_folder(tmp_path):
     claim = claimed(tmp_path / "job", "run1")
     assert claims.find_disk(str(tmp_path / "job"), "run1", claim) == claims.CheckpointDisk(tmp_path / "job")
     assert claims.find_disk(str(tmp_path / "nowhere"), "run1", "") == claims.CheckpointDisk(tmp_path / "nowhere"), (
@@ -198,7 +198,7 @@ def test_whoever_finds_the_claim_of_its_run_shares_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["gone", "of another"])
-def test_whoever_does_not_has_a_folder_of_its_own_on_a_machine_with_a_name(tmp_path, other):
+def test_a_server_without_the_claim_uses_a_private_folder_on_a_named_machine(tmp_path, other):
     claim, elsewhere = claimed(tmp_path / "job", "run1"), tmp_path / "elsewhere"
     if other == "of another":
         assert claimed(elsewhere, "run2") == claim, "another run's claim has the same name"

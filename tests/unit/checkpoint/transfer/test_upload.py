@@ -88,7 +88,7 @@ def test_a_url_that_is_another_runs_is_left_as_it_is(run, tmp_path):
 
 def test_a_manifest_of_another_run_in_the_folder_is_not_copied(run, tmp_path):
     folder, _ = run
-    with pytest.raises(errors.BadInput, match="it is of run run1 of job 'test'; this is run run2"):
+    with pytest.raises(errors.BadInput, match="the checkpoint is of run run1 of job 'test', but this is run run2"):
         upload.upload(folder, f"file://{tmp_path}/copy", 3, RunClaim(run="run2", job="test"), keep=2)
 
 

@@ -34,7 +34,7 @@ def test_the_command_gets_them_as_one_value():
     assert run("north").output.strip() == "north 1.0 Colours(red=7, blue=None)"
 
 
-def test_they_are_checked_and_shown_like_its_own():
+def test_options_of_a_dataclass_are_checked_and_shown_like_the_commands_own():
     shown = run("--help").output
     assert "Paint a wall." in shown and all(word in shown for word in ("--coats", "--red", "How blue."))
     assert run("north", "--red", "300").exit_code == 2

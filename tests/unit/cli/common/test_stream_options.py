@@ -133,7 +133,7 @@ def test_the_page_has_all_it_needs_in_it(page):
     assert b"src=" not in body and b"@import" not in body and b"innerHTML" not in body
 
 
-def test_its_data_are_the_status_new_points_the_forecast_and_the_story(page):
+def test_the_page_data_are_status_new_points_forecast_and_story(page):
     data = json.loads(fetched(page + "/data.json?since=100")[1])
     assert [point["at"] for point in data["points"]] == [115.0] and data["status"]["online"]["backlog"] == 12_345
     assert data["forecast"]["high"] == [2] and data["job"] == "clicks" and not data["running"]
@@ -217,5 +217,5 @@ def test_lengths_of_time_are_short(length, said):
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.77"])
 def test_a_host_that_is_not_ours_is_not_blamed_on_the_port(host):
-    with pytest.raises(errors.BadInput, match=f"--host {host}: no address of this machine"):
+    with pytest.raises(errors.BadInput, match=f"--host {host}: not an address of this machine"):
         serving.serve(lambda since: b"", host=host, port=0)

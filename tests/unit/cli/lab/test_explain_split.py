@@ -49,7 +49,7 @@ def test_a_script_is_explained_and_stopped(tmp_path, capfd, monkeypatch):
     moved = [group["text"] for group in told["split"]["moved"]]
     assert moved == ["ids = raw * 31 % 50"] and told["left"] == ["batch.x"]
     assert "train.py:13  ids = raw * 31 % 50" in "\n".join(shown) and max(map(len, shown)) <= 80
-    assert told["found_s"] > 0 and "that the loop makes anyway." in shown[-1]
+    assert told["found_s"] > 0 and "own calls of the model." in shown[-1]
     assert told["split"]["guards"][0]["line"] == "train.py:13"
     assert "train.py:13: arguments 31, 50" in "\n".join(shown)
 

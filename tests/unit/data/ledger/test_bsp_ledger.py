@@ -65,7 +65,7 @@ def test_a_stretch_is_done_when_every_rank_has_done_its_part():
     assert book.samples_done == 0
     book.report(B, [Progress(0, 5, 35, 35)], 0.0)
     assert book.samples_done == 30
-    with pytest.raises(errors.BadInput, match="its next one is 1"):
+    with pytest.raises(errors.BadInput, match="its next shard is 1"):
         ask(book, A), ask(book, A), book.report(A, [Progress(2, 65, 95, 95)], 0.0)
 
 

@@ -225,7 +225,7 @@ def test_workers_with_different_data_are_told_so():
     book.lease(A, CARD, 1, 0.0)
     wrong = dataclasses.replace(CARD, samples=99)
     with pytest.raises(
-        errors.BadInput, match="worker-1 shows a data set with samples=99, other workers one with samples=100"
+        errors.BadInput, match="worker-1 has a data set with samples=99, but other workers have samples=100"
     ):
         book.lease(B, wrong, 1, 0.0)
 
@@ -253,7 +253,7 @@ def test_in_lockstep_every_rank_gets_every_shard():
     for _ in range(2):
         book.report(B, [Progress(0, 0, 40, 40)], 0.0)
     assert (book.totals().leased, book.totals().done) == (0, 1)
-    with pytest.raises(errors.BadInput, match="its next one is 1"):
+    with pytest.raises(errors.BadInput, match="its next shard is 1"):
         book.report(A, [Progress(2, 0, 20, 20)], 0.0)
     with pytest.raises(errors.BadInput, match="worker-2 is not in the bsp group of 2"):
         book.lease(LeaseHolder(2), card, 1, 0.0)

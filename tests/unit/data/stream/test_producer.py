@@ -76,7 +76,7 @@ def test_partitions_that_are_added_meanwhile_get_their_share(tmp_path: Path) -> 
     assert sum(done.partitions) == done.records and len(done.partitions) == 2 and done.partitions[1] > 0
 
 
-def test_it_ends_when_told_and_says_what_was_done(tmp_path: Path) -> None:
+def test_the_producer_ends_on_request_and_reports_its_records(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     told: list[int] = []
     done = producer.produce(

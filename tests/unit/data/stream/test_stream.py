@@ -33,7 +33,7 @@ def test_a_mistake_is_told_with_what_was_wanted(given, said):
 
 @pytest.mark.parametrize("given", [{"shuffle": True}, {"drop_last": True}, {"collate_fn": list}])
 def test_what_has_no_meaning_for_a_stream_is_refused(given):
-    with pytest.raises(errors.BadInput, match="means nothing for a stream"):
+    with pytest.raises(errors.BadInput, match="has no meaning for a stream"):
         source.open_source(st.stream("log:///tmp/x"), **given)
 
 

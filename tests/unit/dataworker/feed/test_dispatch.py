@@ -94,7 +94,7 @@ def test_a_step_that_workers_die_of_is_reported_in_the_end():
     assert book.steps[1].fate is StepFate.WAITING  # it was never in the making
 
 
-def test_so_it_is_where_a_worker_that_hangs_has_it_too():
+def test_deaths_fail_a_step_although_a_hanging_worker_has_it_too():
     book = with_workers("hangs")
     want(book, 0)
     for number in range(dispatch.DEATHS):

@@ -185,7 +185,7 @@ def test_an_unknown_type_is_made_here_once_and_known_from_then_on():
     assert all(isinstance(one, Pair) for one in made) and len(own) == 1
 
 
-def test_whoever_makes_a_batch_it_has_the_same_random_numbers_and_the_trainers_stay_its_own():
+def test_a_batch_has_the_same_random_numbers_everywhere_and_the_trainers_are_untouched():
     def noisy(indices):
         return torch.rand(3), np.random.rand(2), torch.from_numpy(indices)
 

@@ -45,7 +45,7 @@ def flat(batches):
     return [index for batch in batches for index in batch]
 
 
-def test_it_takes_every_argument_of_a_data_loader_in_its_order_and_keeps_those_it_was_given():
+def test_the_loader_takes_every_argument_of_a_data_loader_in_order_and_keeps_their_values():
     theirs, ours = (inspect.signature(kind).parameters for kind in (data.DataLoader, ElasticLoader))
     assert [name for name in ours if name in theirs] == list(theirs)
     given = {
@@ -187,7 +187,7 @@ def test_what_it_is_made_of_is_there_to_be_read_and_cannot_be_changed():
             setattr(one, name, value)
 
 
-def test_it_is_not_copied_and_says_what_to_do_instead():
+def test_copying_a_loader_is_refused_with_an_alternative():
     for copying in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match=r"has processes: .* state_dict\(\)"):
             copying(loader())
@@ -222,7 +222,7 @@ def test_a_poison_sample_fails_the_loop_by_its_index_and_line():
     assert broken.state_dict()["done"] == 4
 
 
-def test_or_it_is_left_out_and_listed(caplog):
+def test_a_poisoned_sample_is_skipped_and_listed(caplog):
     broken = loader(Numbers(poison={6, 20, 21, 22}), on_error="skip")
     with caplog.at_level(logging.WARNING):
         batches = ids(broken)

@@ -139,7 +139,7 @@ def random_sampler(**given):
         lambda: data.DistributedSampler(range(50), num_replicas=2, rank=1, seed=4),
     ],
 )
-def test_it_goes_on_in_another_process_with_the_batches_that_would_have_come(make):
+def test_a_sampler_continues_in_another_process_with_the_same_batches(make):
     order = UserSampler(make(), batch_size=4, seed=9)
     order.set_epoch(1)
     had(order)

@@ -51,6 +51,6 @@ def test_a_machine_of_one_core_has_none_to_give():
     assert run(1, make_s=0.2, train_s=0.05)[0] == 0
 
 
-def test_there_are_never_more_than_cores_beside_the_loop():
+def test_the_pool_never_has_more_data_workers_than_free_cores():
     workers, said = run(4, make_s=0.4, train_s=0.02)
     assert workers == 3, said

@@ -69,7 +69,7 @@ class Asked:
         return self.answer()
 
 
-def test_it_waits_for_the_package_or_until_it_is_not_wanted_any_more():
+def test_a_data_worker_waits_for_the_package_or_until_it_must_leave():
     packaged = data_workers.Package("whole", 2)
     found = ValueFound(msgspec.msgpack.encode(packaged))
     assert __main__.await_package(Asked(lambda: found), __main__.ExitPlan()) == packaged

@@ -202,7 +202,7 @@ def test_one_that_dies_is_replaced_and_told_of(caplog):
     assert feed.next() == ("attach", "data-worker-1", "host:1")
     crew.close()
     assert crew.deaths == 1
-    assert "data worker 0 ended (killed by SIGSEGV); a new one is started" in caplog.text
+    assert "data worker 0 ended (killed by SIGSEGV); starting another data worker" in caplog.text
 
 
 def test_workers_that_cannot_begin_are_given_up(caplog):

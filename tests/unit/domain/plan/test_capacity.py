@@ -81,7 +81,7 @@ def test_a_platform_without_shares_says_so_and_one_that_does_not_know_its_gpus_i
     quota=st.none() | st.floats(0.2, 300),
     memory=st.none() | st.integers(32, 8192),
 )
-def test_there_is_always_a_first_shape_within_bounds_that_keep_to_what_was_fixed(
+def test_the_first_shape_always_lies_within_bounds_and_keeps_fixed_numbers(
     cores, workers, servers, cpu, holds, quota, memory
 ):
     size = None if memory is None else f"{memory}M"

@@ -60,7 +60,7 @@ def test_views_that_make_no_sense_are_refused():
         PlanningIdentity(priority=0.0)
     with pytest.raises(errors.BadInput, match="-1 samples done"):
         view.TrainingProgress(samples_done=-1.0)
-    with pytest.raises(errors.BadInput, match="two jobs have one name"):
+    with pytest.raises(errors.BadInput, match="two jobs have the same name"):
         view.ClusterView(now=0.0, capacity=ResourceBudget(cpu=1.0, memory=1.0), jobs=(job(), job()))
 
 

@@ -35,7 +35,7 @@ def test_a_seed_that_servers_could_not_be_told_is_refused(seed):
 
 
 def test_a_silence_shorter_than_two_heartbeats_is_refused():
-    with pytest.raises(errors.BadInput, match=r"silence_s 5 .* heartbeat_s 20 .* lost between two of its heartbeats"):
+    with pytest.raises(errors.BadInput, match=r"silence_s 5 .* heartbeat_s 20 .* lost between two heartbeats"):
         PatienceWish(silence_s=5.0, heartbeat_s=20.0)
     PatienceWish(silence_s=2.0, heartbeat_s=1.0)
 

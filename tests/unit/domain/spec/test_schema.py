@@ -151,7 +151,7 @@ def test_mistakes_are_told_all_at_once():
     places = (
         "kind: got 'Job'",
         "metadata.name: job name",
-        "it goes under spec",
+        "this field belongs under spec",
         "spec.sync",
         "spec.seed",
         "spec.wrokers",

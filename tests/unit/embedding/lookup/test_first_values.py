@@ -101,7 +101,7 @@ def test_the_first_values_of_one_table_say_nothing_of_anothers(two):
     del client
 
 
-def test_whoever_takes_over_gives_what_the_one_before_did_not(two):
+def test_a_successor_sends_the_values_that_its_predecessor_did_not(two):
     client, lost = connect(two[0]), connect(two[0], rank=1)
     table = TableSpec(id=4, name="large", dim=1)
     for one in (client, lost):

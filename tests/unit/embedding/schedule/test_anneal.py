@@ -109,7 +109,7 @@ def test_samples_that_share_keys_go_together():
     assert spent(scheduler(policy="laia"), mixed) > 40
 
 
-def test_it_sends_less_than_herald_does_and_more_effort_does_not_send_more():
+def test_annealing_sends_less_than_herald_and_more_effort_never_sends_more():
     batches = stream(8, batches=12, samples=128, tables=8, rows=3000)
     sent = {
         name: sum(spent(of, ids, effort=effort) for ids in batches)

@@ -51,7 +51,7 @@ def test_a_job_has_none_until_it_is_told_to():
     assert not data_workers.of(state) and not data_workers.roster(state) and state.feeding.epoch == 0
 
 
-def test_they_are_wanted_with_their_cores_and_feed_once_they_are_ready():
+def test_data_workers_are_wanted_with_their_cores_and_feed_once_ready():
     state = started(worker_memory=2**30)
     (decided,) = state.handle(events.DataWorkersScaled(2, 0.5, "queues are empty"), at=2)
     assert decided.what == "scale from 0 to 2 data workers of 0.5 CPU: add data-worker-0, data-worker-1"
@@ -226,7 +226,7 @@ def test_stages_that_do_not_add_up_are_refused():
         state.handle(events.DataWorkersScaled(3, 1.0, "wrong", stages=(StageTarget(1, 1.0), StageTarget(1, 1.0))), at=2)
 
 
-def test_so_many_over_stages_later_ones_first():
+def test_data_workers_are_divided_over_stages_later_stages_first():
     assert spread(3, 1.0, 1) == ()
     assert [one.workers for one in spread(1, 1.0, 2)] == [0, 1]
     assert [one.workers for one in spread(5, 1.0, 3)] == [1, 2, 2]

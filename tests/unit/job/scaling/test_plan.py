@@ -136,7 +136,7 @@ def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
     assert plan.next_move(state) is None
 
 
-def test_whoever_scales_by_hand_is_not_overruled():
+def test_scaling_by_hand_is_not_overruled():
     state = running()
     target = Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)

@@ -47,7 +47,7 @@ def test_one_that_is_far_too_slow_has_none_from_then_on():
     assert nodes.staying_servers(state.nodes) == (0, 2)
 
 
-def test_it_is_kept_when_nobody_comes_in_its_place():
+def test_a_server_is_kept_if_its_replacement_never_comes():
     state = training(join_s=5.0)
     state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
     for event in state.due(at=7.0):

@@ -80,7 +80,7 @@ def test_local_cores_come_first_then_the_quietest_machine():
     assert {seat.machine: seat.cpu for seat in found} == {"home": 4, "quiet": 8, "loud": 2}
 
 
-def test_it_goes_home_when_there_is_room_and_away_from_noise():
+def test_a_data_worker_moves_to_its_trainer_if_there_is_room_and_away_from_noise():
     machines = [Machine(name="home", cpu=6), Machine(name="loud", cpu=32, distributed=2), Machine(name="quiet", cpu=8)]
     want = PlacementRequest(job="a", cpu=8, homes=("home",))
     found = node_placement.place([want], machines, [Seat(job="a", machine="loud", cpu=8)])

@@ -113,7 +113,7 @@ def test_whose_gain_counts_for_how_much_can_be_set_beside_the_weight_of_the_job(
 def test_settings_of_planning_that_change_nothing_are_told_of():
     said = []
     assert not start(plan=False, planning={"rho": "1"}, say=said.append).planning.on
-    assert said == ["the size of this job is fixed: planning settings without effect: rho"]
+    assert said == ["the size of this job is fixed, so these planning settings have no effect: rho"]
 
 
 def test_more_cores_than_there_are_are_refused():

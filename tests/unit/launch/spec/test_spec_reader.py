@@ -99,7 +99,7 @@ def test_code_is_where_the_file_is_or_where_it_says():
         ("script: a: b", "job.yaml:1:10: a second ': ' on one line"),
         ("script: [a", "job.yaml:1:11: not YAML"),
         ("script: t.py\nseed", "job.yaml:2:5: no ':' after a name"),
-        ("script: t.py\n? [a]\n: b", "job.yaml:2:3: a name that is no text"),
+        ("script: t.py\n? [a]\n: b", "job.yaml:2:3: a name that is not text"),
         ("script: !!python/name:os.system t.py", "job.yaml:1:9: script: a tag, "),
         ("script: &a [*a]", "job.yaml:1:"),
         ("script: *nobody", "job.yaml:1:9: not YAML: found undefined alias"),

@@ -46,7 +46,7 @@ def test_times_are_read_as_people_write_them():
         ({"settings": {"late_price": "nan"}}, "late_price nan: must be 0 or more"),
         ({"settings": {"history": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
         ({"settings": {"speedup": "0"}}, "must be above 0"),
-        ({"export_every": "5m"}, "export_every 5m: no place for exports is given; give export_to too"),
+        ({"export_every": "5m"}, "export_every 5m: export_to is missing; give the place for exports"),
         ({"metrics_port": 70000}, "metrics_port 70000: must be 0 to 65535"),
     ],
 )

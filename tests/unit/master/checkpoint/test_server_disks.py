@@ -259,7 +259,7 @@ def test_a_bsp_group_is_told_that_pods_take_their_disks_along():
     assert "pod" not in cost_of_a_host(dataclasses.replace(rules, url="s3://b"), nodes, 2, in_step=True)
 
 
-def test_it_is_said_in_the_story_once_all_have_spoken(tmp_path):
+def test_the_story_names_the_disks_once_all_servers_have_reported(tmp_path):
     async def test(job):
         apart(job, tmp_path)
         await job.train()

@@ -62,7 +62,7 @@ def test_the_next_life_takes_the_place_of_the_last():
     assert names(known.on_address(LeaseHolder(0, 1), "host:9", 0)) == ["worker-0.1"]
 
 
-def test_whoever_waits_looks_again_after_every_change():
+def test_waiting_requests_check_again_after_every_change():
     async def run():
         turnstile, seen = ChangeSignal(), []
 

@@ -111,7 +111,7 @@ def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had
     other = fed(target, **{**KEEPS_UP, "capable_per_s": 8.0, "steps_per_s": 8.0})
     for _ in range(STRANGE_FOR - 1):
         tuning, target = tuner.decide(tuning, other)
-        assert target.data_workers == 1 and "if it lasts" in target.why
+        assert target.data_workers == 1 and "to see if this lasts" in target.why
     tuning, target = tuner.decide(tuning, other)
     assert (target.data_workers, target.trainer_cpu) == (0, 4.0) and tuning.phase is TuningPhase.BASELINE
     _, target = tuner.decide(tuning, other)

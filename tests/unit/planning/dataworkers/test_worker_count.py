@@ -31,7 +31,7 @@ def test_growth_that_brings_part_of_it_keeps_as_many_as_make_as_much() -> None:
     assert notes.workers == 6
 
 
-def test_those_not_needed_go_after_a_while_and_come_back_at_once_if_missed() -> None:
+def test_surplus_data_workers_leave_later_and_return_at_once_if_missed() -> None:
     full = stage(workers=4, cpu_used=0.3, made_per_s=100.0, capable_per_s=100.0, wait_share=0.0, fill=1.0)
     notes = StageNotes(workers=4, cpu=1.0, settled=True)
     for _ in range(PATIENCE - 1):

@@ -12,7 +12,7 @@ def grown(to: float, unit: float = 1.0) -> StageNotes:
     return notes
 
 
-def test_it_grows_while_linear_up_to_a_machines_share() -> None:
+def test_a_data_worker_grows_while_linear_up_to_a_machines_share() -> None:
     notes, why = tuning_rules.tune_size(grown(4.0), stage(cpu=4.0, made_per_s=39.0), ROOM, 1.0)
     assert notes.sized and notes.cpu == 4.0 and "larger ones are not possible (4 for one)" in why
 
@@ -22,12 +22,12 @@ def test_the_last_linear_size_is_kept_when_the_next_is_not() -> None:
     assert notes.sized and notes.cpu == 2.0 and "70% of linear: back to 2" in why
 
 
-def test_it_ends_where_the_queue_is_full() -> None:
+def test_growth_ends_with_a_full_queue() -> None:
     notes, why = tuning_rules.tune_size(grown(2.0), stage(cpu=2.0, made_per_s=12.0, wait_share=0.01), ROOM, 1.0)
     assert notes.sized and notes.cpu == 2.0 and "are enough" in why
 
 
-def test_it_ends_where_no_more_cores_are_free() -> None:
+def test_growth_ends_without_free_cores() -> None:
     notes, why = tuning_rules.tune_size(grown(2.0), stage(cpu=2.0, made_per_s=20.0), ROOM._replace(cores=2.5), 1.0)
     assert notes.sized and notes.cpu == 2.0 and "2.5 in all" in why
 

@@ -29,7 +29,7 @@ def but(**changed):
 def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
     verdict = cache_benefit.decide(BUSY)
     assert verdict.on
-    assert "pulls and pushes take 60% of a step, 2% round trips that stay" in verdict.why
+    assert "pulls and pushes take 60% of a step, 2% of the step for round trips that remain" in verdict.why
     assert "spares 50% of the bytes and costs 1%: 28% of a step gained" in verdict.why
     assert "each 25 s, 10 of them to return" in verdict.why
 
@@ -38,7 +38,10 @@ def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
     ("changed", "why"),
     [
         (dict(waited_s=0.004), "take 4% of a step: a cache could not spare more"),
-        (dict(trips_s=0.056), "take 60% of a step, 56% round trips that stay: a cache could not spare more"),
+        (
+            dict(trips_s=0.056),
+            "take 60% of a step, 56% of the step for round trips that remain: a cache could not spare more",
+        ),
         (dict(saved=0.05), "must gain 5% net"),
         (dict(saved=-0.4), "spares -40% of the bytes and costs 1%: -24% of a step gained"),
         (dict(slower_s=0.025), "costs 25%: 4% of a step gained"),
@@ -49,7 +52,7 @@ def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
         (dict(beside_s=0.12), "must gain 5% net"),
     ],
 )
-def test_it_gets_none_where_that_would_not_pay_and_the_reason_is_said(changed, why):
+def test_a_job_gets_no_cache_that_would_not_pay_and_the_reason_is_given(changed, why):
     verdict = cache_benefit.decide(but(**changed))
     assert not verdict.on and why in verdict.why
 
@@ -58,7 +61,10 @@ def test_on_a_loaded_machine_whose_waits_are_for_its_processor_it_gets_none():
     """Steps of 40 ms wait 13%, a third of it round trips; every rank's schedule takes the same cores for 4 ms."""
     verdict = cache_benefit.decide(but(step_s=0.04, waited_s=0.0052, trips_s=0.0018, saved=0.64, slower_s=0.004))
     assert not verdict.on
-    assert "take 13% of a step, 4% round trips" in verdict.why and "costs 10%: -5% of a step gained" in verdict.why
+    assert (
+        "take 13% of a step, 4% of the step for round trips" in verdict.why
+        and "costs 10%: -5% of a step gained" in verdict.why
+    )
 
 
 @given(st.floats(0, 0.1), st.floats(0, 0.1), st.floats(0, 0.1))

@@ -45,7 +45,7 @@ def test_a_server_that_is_hardly_at_work_holds_nobody_up():
 
     assert causes(pace(0, keys_s=50_000), slow) == [Cause.NONE, Cause.NONE]
     assert causes(pace(0, keys_s=10_000), loaded) == [Cause.NONE, Cause.NONE]
-    assert "works for 10% of the time only" in hot_servers.judge([pace(0, keys_s=50_000), slow], RULES)[1].why
+    assert "works only 10% of the time" in hot_servers.judge([pace(0, keys_s=50_000), slow], RULES)[1].why
 
 
 def test_without_a_limit_a_server_is_hot_only_if_it_is_at_work_nearly_all_the_time():

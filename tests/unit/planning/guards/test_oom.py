@@ -72,7 +72,7 @@ def test_where_nothing_fits_beside_the_static_part_it_is_said():
 
 
 @given(some.floats(1, 500), some.integers(1, 6), some.floats(1.5, 30), some.floats(100, 4000))
-def test_so_many_servers_would_hold_the_job(live_mb, servers, times, limit_mb):
+def test_the_needed_number_of_servers_is_computed(live_mb, servers, times, limit_mb):
     rows = steady(1.0)
     now = [reading(live_mb, server=i, limit_mb=limit_mb) for i in range(servers)]
     ahead = [memory.forecast(one, rows, samples_at_end=1e6 * times) for one in now]

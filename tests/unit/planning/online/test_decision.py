@@ -62,7 +62,7 @@ def test_nothing_is_begun_while_a_change_is_under_way():
 def test_workers_are_kept_within_bounds():
     assert decide(view(workers=12), RULES).workers == 8
     assert decide(view(workers=1), replace(RULES, fewest=2)).workers == 2
-    with pytest.raises(errors.BadInput, match="expected it up to the most, 9"):
+    with pytest.raises(errors.BadInput, match="expected values up to 9 workers"):
         decide(view(), replace(RULES, most=9))
 
 

@@ -88,7 +88,7 @@ def test_nobody_at_work_teaches_nothing():
     assert known.then({0: WorkerWork(0, 0, 20)}, batch=BATCH, at=9.0) is known
 
 
-def test_it_survives_being_written_down():
+def test_the_learner_survives_encoding():
     known = learned(window(2, 50), window(3, 40, busy=0.5))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(known), type=LearnedCapacity) == known
 

@@ -19,7 +19,7 @@ def test_a_week_that_repeats_itself_is_forecast_exactly():
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_it_beats_the_last_day_and_the_last_week_and_its_interval_holds_four_of_five(seed):
+def test_the_forecast_beats_last_day_and_last_week_and_its_interval_holds_four_of_five(seed):
     past = traffic_made.days(56, seed=seed)
     ours, day, week = (backtest(past, BUILT_IN[name]) for name in ("default", "last-day", "last-week"))
     assert ours.wape < week.wape < day.wape
@@ -77,7 +77,7 @@ def test_with_a_day_it_comes_again_and_is_a_guess():
     past = traffic_made.days(1)
     said = forecast(past, 10)
     assert list(said.mean) == list(past.values[:10])
-    assert said.tried == 0 and "one day is known" in said.why
+    assert said.tried == 0 and "only one day is known" in said.why
     assert said.high == pytest.approx(1.5 * said.mean)
 
 
@@ -103,4 +103,4 @@ def test_a_member_alone_has_the_interval_of_its_own_errors_and_too_little_past_i
     said = calibrated("last-day", last_day, 1, past, DAY)
     assert list(said.mean) == list(past.values[-DAY:]) and said.tried == 7 and said.member == "last-day"
     short = calibrated("last-day", last_day, 1, traffic_made.days(1), 4)
-    assert short.why.startswith("last-day needs 2 days, 1 are known; one day is known")
+    assert short.why.startswith("last-day needs 2 days, 1 are known; only one day is known")

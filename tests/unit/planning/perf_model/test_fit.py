@@ -103,8 +103,8 @@ def test_many_jobs_at_once_are_fitted_as_each_alone():
     [
         (TimingSum(), "1 with no steps"),
         (TimingSum(steps=10), "1 with no time at all"),
-        (TimingSum(steps=10, total_s=math.nan), "1 with times that are no numbers"),
-        (TimingSum(steps=10, total_s=1.0, update_s=math.inf), "1 with times that are no numbers"),
+        (TimingSum(steps=10, total_s=math.nan), "1 with times that are not numbers"),
+        (TimingSum(steps=10, total_s=1.0, update_s=math.inf), "1 with times that are not numbers"),
         (TimingSum(steps=10, total_s=-1.0), "1 with no time at all"),
         (TimingSum(steps=10, total_s=1.0, lookup_s=-0.5), "1 with times below 0"),
     ],

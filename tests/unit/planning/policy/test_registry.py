@@ -42,7 +42,7 @@ def test_a_policy_of_an_installed_package_is_found_by_its_name_and_plans(install
     assert "half of the 8 workers" in plan.reason
 
 
-def test_its_plans_are_held_to_quota_like_all_others(installed):
+def test_plans_of_a_plug_in_are_held_to_the_quota(installed):
     view = views.cluster(views.waiting(requested=views.shape(workers=40, worker_cpu=16)))
     decision = registry.load("half")(view, CONFIG)
     assert decision.plans == ()

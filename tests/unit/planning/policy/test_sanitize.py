@@ -116,4 +116,4 @@ def test_a_plan_out_of_bounds_or_for_nobody_is_refused_by_name():
     )
     decision = acceptance.without_impossible(Decision(plans=plans, why="x"), views.cluster(views.running()), CONFIG)
     assert decision.plans == ()
-    assert "not within the job's bounds" in decision.notes[0] and "no such job" in decision.notes[1]
+    assert "not within the job's bounds" in decision.notes[0] and "an unknown job" in decision.notes[1]

@@ -68,7 +68,7 @@ def test_another_job_and_another_role_are_refused(files: dict[str, bytes], tmp_p
     mine = {"subjectAltName": (("DNS", "somewhere"), ("URI", "springtide:ads%2Fctr%207/master"))}
     assert tls.check(mine, own, "master") == ("ads/ctr 7", "master")
     assert tls.check(mine, own) == ("ads/ctr 7", "master")
-    with pytest.raises(tls.auth.Rejected, match="for a master; a server was called"):
+    with pytest.raises(tls.auth.Rejected, match="for a master, but the caller expected a server"):
         tls.check(mine, own, "server")
     with pytest.raises(tls.auth.Rejected, match="for the job 'b'"):
         tls.check({"subjectAltName": (("URI", "springtide:b/master"),)}, own)

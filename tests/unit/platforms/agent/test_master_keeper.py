@@ -86,7 +86,7 @@ def test_a_master_that_hangs_is_killed_before_the_next_is_started(kept):
 
     asyncio.run(play())
     assert platform.killed == [1]
-    assert keep.why_replaced == "silent for 3 s, and it was killed"
+    assert keep.why_replaced == "silent for 3 s, and the master was killed"
 
 
 def test_one_that_dies_before_it_listens_is_followed_by_another(kept):
@@ -123,7 +123,7 @@ def test_a_first_master_that_has_no_room_to_write_says_so_at_once(kept):
     _, keep = kept(lambda self, term: self.die(term, code=1), disk_s=600.0)
     with (
         no_file_longer_than(0),
-        pytest.raises(errors.MasterUnreachable, match=r"Nothing can be written to .*choose another with --logs"),
+        pytest.raises(errors.MasterUnreachable, match=r"Cannot write to .*choose another folder with --logs"),
     ):
         asyncio.run(keep.start())
 
@@ -285,7 +285,7 @@ def test_time_in_which_the_process_was_stopped_does_not_count():
     assert awake.now() == MOST_S
 
 
-def test_whoever_answered_while_this_process_was_stopped_is_heard():
+def test_an_answer_during_a_stop_of_this_process_counts():
     clock = Clock()
     awake = AwakeClock(clock)
 
@@ -305,7 +305,7 @@ def test_whoever_answered_while_this_process_was_stopped_is_heard():
     asyncio.run(play())
 
 
-def test_whoever_is_silent_while_this_process_runs_is_given_up():
+def test_a_master_that_is_silent_while_this_process_runs_is_given_up():
     async def play():
         with pytest.raises(TimeoutError):
             await AwakeClock().within(0.05, asyncio.Event().wait())

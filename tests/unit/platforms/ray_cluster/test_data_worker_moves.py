@@ -75,7 +75,7 @@ class World:
 
 
 @pytest.mark.parametrize("next_at", ["home", "away"])
-def test_it_is_said_once_and_a_node_that_was_asked_for_in_vain_is_left_until_it_has_more_room(monkeypatch, next_at):
+def test_a_move_is_logged_once_and_a_full_node_is_skipped_until_it_has_more_room(monkeypatch, next_at):
     from springtide.platforms.ray_cluster import placement
 
     monkeypatch.setattr(placement, "AGAIN_S", 0.0)

@@ -76,7 +76,7 @@ def test_more_than_one_core_is_asked_for_in_whole_ones():
 def test_why_a_role_was_not_placed_is_told_with_what_nodes_have():
     free = {"a": {"CPU": 1.5, "memory": 8.0}, "b": {"CPU": 0.5}}
     said = job_order.lacking({"num_cpus": 2.0}, free)
-    assert "asks for 2 CPU" in said and "none has that free (the most: 1.5 CPU)" in said
+    assert "asks for 2 CPU" in said and "has that free (the most: 1.5 CPU)" in said
     assert "1 of 2 nodes have that, but" in job_order.lacking({"num_cpus": 1.0}, free)
 
 

@@ -123,7 +123,7 @@ def test_a_caller_of_another_job_or_time_or_without_certificate_is_told_why(
 
 def test_a_listener_of_another_role_is_not_spoken_to(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
-        with pytest.raises(errors.MasterUnreachable, match="for a worker; a master was called"):
+        with pytest.raises(errors.MasterUnreachable, match="for a worker, but the caller expected a master"):
             await ask(address, str(root / "mine/worker"))
         assert isinstance(await ask(address, str(root / "mine/server"), role="worker"), ValueFound)
 

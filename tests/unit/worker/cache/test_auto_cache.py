@@ -120,7 +120,7 @@ def test_steps_that_become_longer_while_everyone_schedules_on_paper_are_the_pric
 def test_round_trips_that_stay_and_bytes_of_tables_that_are_not_cached_are_not_spared():
     times = deque([step()], maxlen=4096)
     one = begun(times, trip_s=0.004)
-    assert "12% round trips that stay" in one.why and "24% of a step gained" in one.why
+    assert "12% of the step for round trips that remain" in one.why and "24% of a step gained" in one.why
     times = deque([step()])
     one = made(times)
     probe(one, moved=lambda: 500 * len(times))

@@ -116,7 +116,7 @@ def test_an_epoch_that_is_finished_is_continued_in_the_script(tmp_path):
     assert namespace["told"] == [(2, 1.5)], "neither an empty epoch nor one that was finished"
 
 
-def test_and_in_a_module_that_it_imports_whatever_the_cache_holds(tmp_path, monkeypatch):
+def test_a_loop_in_an_imported_module_is_found_despite_the_bytecode_cache(tmp_path, monkeypatch):
     (tmp_path / "fitting.py").write_text("from opened import Batches, told\n" + TRAINING)
     (tmp_path / "opened.py").write_text(FINISHED)
     script = tmp_path / "train.py"

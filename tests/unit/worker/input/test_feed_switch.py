@@ -144,7 +144,7 @@ def test_a_job_without_data_workers_prepares_for_them_once_a_user_asks_for_some(
     assert master.packaged.wait(30)
 
 
-def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_after_they_have_left(worker, tmp_path):
+def test_a_worker_is_fed_while_data_workers_exist_and_reads_itself_afterwards(worker, tmp_path):
     feeding, master = worker()
     reading = feeding.read(iter(wants(200)))
     got = [next(reading)]

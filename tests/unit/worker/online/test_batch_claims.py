@@ -112,7 +112,7 @@ def test_a_cut_that_was_asked_for_where_the_partition_turns_out_to_end_is_not_wa
     assert claimed(tracker, heads) == [(0, 3, [0, 1, 2])] and heads.lingering({0: 3}, before=1.0) == ()
 
 
-def test_whoever_gets_the_lease_next_cuts_where_the_one_before_did():
+def test_the_next_lease_holder_cuts_at_the_same_offsets():
     tracker, heads = holding(first=0, cuts=(3, 13))
     heads.take_in(chunk(0, 17), at=0.0)
     assert [(begin, end) for begin, end, _ in claimed(tracker, heads)] == [(0, 3), (3, 8), (8, 13), (13, 16)]

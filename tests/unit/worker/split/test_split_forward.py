@@ -48,7 +48,7 @@ class Loop:
         assert (self.forward.split_calls, self.forward.whole_calls) == (split, whole)
 
 
-def test_it_gives_what_the_own_forward_gives_without_the_leaf_that_stayed_behind():
+def test_the_split_forward_gives_the_own_result_without_the_unsent_leaf():
     loop = Loop()
     loop.check(loop.model(*loop.batch), split=1)
     assert loop.read == 0

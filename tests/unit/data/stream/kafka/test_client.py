@@ -32,7 +32,7 @@ def test_what_the_user_says_wins_over_what_is_usual():
         ("kafka://one:9092,/clicks", "not a broker's address"),
         ("kafka://one/clicks?fetch.wait.max.ms=", "no value"),
         ("kafka://one/clicks?auto.offset.reset=latest", "springtide.stream"),
-        ("kafka://one/clicks?enable.auto.commit=true", "knows what it has trained"),
+        ("kafka://one/clicks?enable.auto.commit=true", "itself tracks its position"),
     ],
 )
 def test_a_wrong_url_is_the_users_mistake_and_says_which_part(url, wrong):

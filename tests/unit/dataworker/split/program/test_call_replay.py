@@ -100,7 +100,7 @@ def counted_up(ids):
 
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE.keys())
-def test_it_gives_what_forward_gives(made):
+def test_the_replay_gives_the_result_of_forward(made):
     check(*divided(made))
 
 

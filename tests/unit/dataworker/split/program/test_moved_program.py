@@ -44,7 +44,7 @@ def same(found, wanted):
     ],
     ids=["buckets", "hashes", "ids", "turned", "int32", "one value", "outliers", "strided"],
 )
-def test_it_is_what_torch_gives(tensor, inverse, counts):
+def test_unique2_gives_the_result_of_torch(tensor, inverse, counts):
     assert same(moved_program.unique2(tensor, True, inverse, counts), torchs(tensor, inverse, counts))
 
 
@@ -100,7 +100,7 @@ def test_a_split_runs_it_on_data_workers(monkeypatch):
 @pytest.mark.parametrize(
     "options", [{}, {"return_inverse": True}, {"return_counts": True}, {"sorted": False}, {"dim": 1}]
 )
-def test_it_takes_the_arguments_of_torch_unique(options):
+def test_unique_takes_the_arguments_of_torch_unique(options):
     tensor = drawn(5, (64, 30), 0, 90)
     found, wanted = moved_program.unique(tensor, **options), torch.unique(tensor, **options)
     as_list = lambda made: list(made) if isinstance(made, tuple) else [made]  # noqa: E731

@@ -162,7 +162,7 @@ def test_the_mark_changes_nothing_by_itself():
     assert doubled(4) == 8 and doubled.__doc__ == "Twice." and doubled.__springtide_stateless__
 
 
-def test_whoever_listens_answers_and_only_meanwhile():
+def test_a_listener_answers_only_while_it_listens():
     with marked_calls.handled_by(lambda function, args, kwargs: ("heard", function(*args, **kwargs))):
         assert doubled(4) == ("heard", 8)
         with marked_calls.handled_by(None):

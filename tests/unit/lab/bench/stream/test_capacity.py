@@ -49,7 +49,7 @@ def test_rounds_that_are_all_alike_have_no_interval():
 @pytest.mark.parametrize(
     ("budget_s", "takes_s", "rounds"), [(100, 30, 3), (100, 24, 4), (100, 50, 3), (1e9, 1, capacity.MOST_ROUNDS)]
 )
-def test_there_are_as_many_rounds_as_fit_and_three_at_least(budget_s, takes_s, rounds):
+def test_the_number_of_rounds_fits_the_time_and_is_at_least_three(budget_s, takes_s, rounds):
     now = itertools.count(0, takes_s)
     taken = capacity.within(itertools.count(), budget_s, least=3, label="", clock=lambda: next(now))
     assert taken == list(range(rounds))

@@ -32,7 +32,7 @@ def test_worse_models_lost_samples_and_unfinished_disturbance_show():
     told = auc.judge(runs([0.75, 0.75], [0.74, 0.74], lost=3), "widedeep", 1000)
     assert [goal.met for goal in told.goals] == [False, False]
     (difference, _) = auc.judge(runs([0.75, 0.75], [0.75, 0.75], done=DONE[:2]), "widedeep", 1000).goals
-    assert difference.value is None and difference.why == "2 runs ended before all was done to them"
+    assert difference.value is None and difference.why == "2 runs ended before all disturbances"
 
 
 def test_a_published_result_fills_the_rows_of_the_papers(tmp_path):

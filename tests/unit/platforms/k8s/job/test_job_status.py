@@ -43,7 +43,7 @@ def test_programs_read_back_the_whole_status():
     for unread in ({}, {"report": {"nonsense": 1}}):
         new = job_status.read(unread, "ctr", 5.0)
         assert (new.name, new.phase, new.elapsed_s) == ("ctr", JobPhase.STARTING, 5.0)
-        assert "does it run?" in new.why
+        assert "check that the operator runs" in new.why
 
 
 @pytest.mark.parametrize(

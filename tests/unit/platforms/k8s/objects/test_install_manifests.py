@@ -73,7 +73,7 @@ def test_in_one_namespace_it_has_no_rights_beyond():
     assert "ads" in install_manifests.operator_deployment(plan)["spec"]["template"]["spec"]["containers"][0]["command"]
 
 
-def test_whoever_may_edit_a_namespace_may_submit_jobs_there():
+def test_an_editor_of_a_namespace_may_submit_jobs_there():
     edit, view = install_manifests.user_roles()
     assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
     assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
