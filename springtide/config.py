@@ -170,6 +170,18 @@ def become(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
+@contextlib.contextmanager
+def default_environment(given: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of other libraries for the `with` block, unless the user has set them."""
+    added = {name: value for name, value in given.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
 def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
     """Return an environment that carries a child's arguments, which may hold credentials (see `own_arguments`)."""
     return {**os.environ, ARGUMENTS: json.dumps(list(arguments))}

@@ -1,4 +1,4 @@
-"""All-reduce the dense gradients of a bsp group over gloo, in one flat bucket per data type.
+"""All-reduce the dense gradients of a bsp group over gloo or NCCL, in one flat bucket per data type.
 
 In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`, and a `GroupVerdict`, which
 sums the flags of all ranks. From these sums, all ranks make the same decision without another message. Ranks find each
@@ -68,9 +68,19 @@ class Reducer:
         """Create the buckets. `words` is the number of header numbers that travel with the gradients."""
         self.params = list(params)
         self.group = group
+        self.nccl: Any = None
+        """Communicator (`worker.bsp.nccl.NcclGroup`) that sums buckets on its device; None if gloo sums all."""
         self.elder: int | None = None
         """Rank whose hyperparameters all ranks use, because the learning-rate schedules of a rank that joined late lag
         behind."""
+        self.words = [0.0] * words
+        """This rank's header numbers, which `reduce` sends."""
+        self.sums: list[float] = list(self.words)
+        """Sums of the header numbers over all ranks after a `reduce`, in float32 precision."""
+        self._skip = False
+        self._make_buckets()
+
+    def _make_buckets(self) -> None:
         device = self.params[0].device if self.params else torch.device("cpu")
         by_kind: dict[tuple[torch.dtype, torch.device], list[int]] = {(torch.float32, device): []}
         for index, param in enumerate(self.params):
@@ -79,18 +89,35 @@ class Reducer:
                     f"a parameter of dtype {param.dtype} cannot be trained; expected a floating-point type"
                 )
             by_kind.setdefault((param.dtype, param.device), []).append(index)
-        self.words = [0.0] * words
-        """This rank's header numbers, which `reduce` sends."""
-        self.sums: list[float] = list(self.words)
-        """Sums of the header numbers over all ranks after a `reduce`, in float32 precision."""
-        self._skip = False
+        self._kinds = self._kinds_now()
         self._members = list(by_kind.values())
         self._buckets = [
             self._bucket(dtype, device, members, self.words if not number else ())
             for number, ((dtype, device), members) in enumerate(by_kind.items())
         ]
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters; the CPU if they are on several."""
+        devices = {param.device for param in self.params}
+        return devices.pop() if len(devices) == 1 else torch.device("cpu")
+
+    def leave(self) -> None:
+        """Close the connections, so that the other ranks notice."""
+        if self.nccl is not None:
+            self.nccl.abort()
+        self.group = self.nccl = None
+
+    def _kinds_now(self) -> list[tuple[torch.dtype, torch.device]]:
+        return [(param.dtype, param.device) for param in self.params]
+
+    def follow_moves(self) -> None:
+        """Make new buckets if the user has moved the model, as `model.to("cuda")` after `job.prepare` does."""
+        if self._kinds != self._kinds_now():
+            self._make_buckets()
+
     def load(self, *, share: float, skip: bool) -> None:
+        self.follow_moves()
         grads = [param.grad for param in self.params]
         for members, bucket in zip(self._members, self._buckets, strict=True):
             bucket.flat.zero_()
@@ -128,7 +155,9 @@ class Reducer:
             bucket.flat.copy_(bucket.own)
             if bucket is self._buckets[0] and self.words:
                 bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words, device="cpu")
-            if self.group is not None:
+            if self.nccl is not None and bucket.flat.device == self.nccl.device:
+                self.nccl.allreduce(part(bucket))
+            elif self.group is not None:
                 with noticing_loss():
                     self.group.allreduce([part(bucket)]).wait()
         self.sums = self._buckets[0].flags[1 : 1 + len(self.words)].tolist()
@@ -239,12 +268,13 @@ def decode_words(sums: Sequence[float], tables: Sequence[int], ranks: int) -> Gr
 
 
 class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
-    """Values of one generation of the group. The store implements only the operations that gloo uses to connect."""
+    """Values of one generation of the group. The store implements only the operations that gloo and NCCL use."""
 
-    def __init__(self, master: GroupClient, generation: int) -> None:
+    def __init__(self, master: GroupClient, generation: int, **given: str) -> None:
+        """Open the store. `given` are values of this rank, which travel with the first address that gloo sets."""
         super().__init__()
         self._master, self._generation = master, generation
-        self._given: dict[str, bytes] = {}
+        self._given = {key: value.encode() for key, value in given.items()}
         self._known: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:
@@ -259,6 +289,16 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
         """Wait for these keys; `GroupChanged` as soon as the master knows that they will not come."""
         if missing := tuple(key for key in keys if key not in self._known):
             self._meet(*missing)
+
+    def values(self, prefix: str, ranks: int) -> list[str]:
+        """Return what every rank has given under this prefix and its rank."""
+        keys = [f"{prefix}{rank}" for rank in range(ranks)]
+        self.wait(keys)
+        return [self._known[key].decode() for key in keys]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return True if these keys are known here, as torch's NCCL asks; it never waits."""
+        return all(key in self._known for key in keys)
 
     def _meet(self, *wanted: str) -> None:
         self._known = self._master.meet(MeetRequest(self._generation, self._given, wanted))

@@ -144,6 +144,8 @@ class OrderedReducer(Reducer):
         self.drop()
 
     def keep(self, place: int, share: float) -> None:
+        if not self._units:
+            self.drop()
         flats = []
         for members, bucket, present in zip(self._members, self._buckets, self._present, strict=True):
             grads = [self.params[index].grad for index in members]
@@ -157,6 +159,7 @@ class OrderedReducer(Reducer):
         self._units.append((place, flats))
 
     def drop(self) -> None:
+        self.follow_moves()
         self._units = []
         self._present = [[False] * len(members) for members in self._members]
 

@@ -26,7 +26,7 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.rpc.messages.coordination import AtStep, GroupReply, GroupRequest
 from springtide.worker import connect
-from springtide.worker.bsp import allreduce
+from springtide.worker.bsp import allreduce, nccl
 from springtide.worker.bsp.allreduce import GroupStore, Reducer
 from springtide.worker.link import master_link
 
@@ -195,7 +195,7 @@ class BspGroup:
     def form(self, stepper: GroupStep, *, resting: bool = False) -> int:
         """Wait for the group and join it; return the last step complete on all servers, or -1 at the end of the job."""
         while self._in:
-            self._reducer.group = None  # closes the connections, so that the other ranks notice
+            self._reducer.leave()
             asked = GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
             formed = self._link.group.form(asked)
             self._told = formed.generation
@@ -280,9 +280,19 @@ class BspGroup:
     def _meet(self, formed: GroupReply, stepper: GroupStep) -> int:
         rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
         self._backend.set_generation(formed.generation)
-        store = GroupStore(self._link.group, formed.generation)
-        index, leader = formed.ranks.index(rank), formed.ranks.index(formed.leader)
-        gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
+        index, leader, workers = formed.ranks.index(rank), formed.ranks.index(formed.leader), len(formed.ranks)
+        device, host = self._reducer.device, connect.own_host(self._welcome)
+        store = GroupStore(self._link.group, formed.generation, **{f"{nccl.DEVICE}{index}": nccl.device_id(device)})
+        gloo = allreduce.form_group(store, rank=index, workers=workers, host=host)
+        self._reducer.nccl = nccl.form(
+            store,
+            gloo,
+            rank=index,
+            workers=workers,
+            host=host,
+            device=device,
+            lost=lambda: self._link.group.lost >= formed.generation,
+        )
         body = b""
         if leads:
             if formed.first and not formed.restored:

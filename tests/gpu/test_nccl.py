@@ -1,0 +1,111 @@
+"""What one GPU shows of bsp over NCCL: a world of one, a rank that waits for another in vain, two ranks on one GPU."""
+
+import datetime
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from springtide import config, errors
+from springtide.worker.bsp import allreduce, nccl
+from springtide.worker.bsp.allreduce import GroupStore
+from tests.unit.worker.bsp.test_allreduce import link_of
+from tests.unit.worker.ranks import Meeting
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def _warm(monkeypatch):
+    """What CUDA opens for the whole process, it opens before a test is watched."""
+    torch.ones(1, device=GPU).sum().item()
+    monkeypatch.setattr(nccl, "_broken", False)
+
+
+@pytest.fixture
+def world_of_one():
+    store = GroupStore(link_of(0, Meeting(1)), 1)
+    with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
+        group = nccl.open_group(store, rank=0, workers=1, device=GPU, lost=lambda: False)
+        group.connect()
+    yield group
+    group.abort()
+
+
+def test_a_gpu_names_itself():
+    assert len(nccl.device_id(GPU)) > 8
+
+
+def test_a_world_of_one_sums_and_is_aborted_twice_without_harm(world_of_one):
+    tensor = torch.arange(1000.0, device=GPU)
+    for _ in range(3):
+        world_of_one.allreduce(tensor)
+    assert tensor.tolist() == list(range(1000))
+    world_of_one.abort()
+    world_of_one.abort()
+    assert (torch.ones(2, device=GPU) + 1).tolist() == [2.0, 2.0], "the device is as it was"
+
+
+def test_a_new_communicator_follows_an_aborted_one():
+    for generation in (1, 2):
+        store = GroupStore(link_of(0, Meeting(1)), generation)
+        with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
+            group = nccl.open_group(store, rank=0, workers=1, device=GPU, lost=lambda: False)
+            group.connect()
+        tensor = torch.ones(5, device=GPU)
+        group.allreduce(tensor)
+        assert tensor.tolist() == [1.0] * 5
+        group.abort()
+
+
+def test_a_sum_behind_a_busy_device_is_aborted_when_a_member_is_lost(world_of_one):
+    lost = threading.Event()
+    world_of_one._lost = lost.is_set
+    torch.cuda._sleep(int(2e9))  # about a second
+    lost.set()
+    began = time.monotonic()
+    with pytest.raises(errors.GroupChanged, match="a member of the group is lost"):
+        world_of_one.allreduce(torch.ones(1, device=GPU))
+    print("freed after", time.monotonic() - began, "s")
+
+
+def test_a_rank_that_connects_while_the_other_never_comes_is_freed():
+    meeting, lost = Meeting(2), threading.Event()
+    with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
+        group = nccl.open_group(GroupStore(link_of(0, meeting), 1), rank=0, workers=2, device=GPU, lost=lost.is_set)
+        threading.Timer(3.0, lost.set).start()
+        began = time.monotonic()
+        with pytest.raises(errors.GroupChanged, match="a member of the group is lost"):
+            group.connect()
+    print("freed after", time.monotonic() - began, "s")
+
+
+def formed(devices):
+    """Form a group of two ranks, threads of this process, that name these devices."""
+    meeting, groups = Meeting(2), []
+
+    def form(rank):
+        store = GroupStore(link_of(rank, meeting), 1, **{f"{nccl.DEVICE}{rank}": devices[rank]})
+        gloo = allreduce.form_group(store, rank=rank, workers=2, host="127.0.0.1")
+        groups.append(gloo)
+        place = {"rank": rank, "workers": 2, "host": "127.0.0.1", "device": GPU}
+        return nccl.form(store, gloo, lost=lambda: False, **place)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(form, range(2)))
+
+
+def test_two_ranks_on_one_gpu_are_seen_and_use_gloo():
+    assert formed([nccl.device_id(GPU)] * 2) == [None, None]
+    assert not nccl._broken, "NCCL was not even tried"
+
+
+@pytest.mark.skipif(not os.environ.get("SPRINGTIDE_TEST_NCCL_REFUSAL"), reason="leaves a thread in NCCL")
+def test_ranks_that_share_a_gpu_unseen_are_refused_by_nccl_and_use_gloo(monkeypatch):
+    monkeypatch.setattr(allreduce, "MEETING", datetime.timedelta(seconds=20))
+    assert formed(["one", "other"]) == [None, None]
+    assert nccl._broken
