@@ -35,10 +35,21 @@ def first_line(error: BaseException, script: str, *, unneeded: bool = False, sta
         return f"{type(error).__name__}: {error.msg} ({where})"
     lines = str(error).strip().splitlines()
     text = type(error).__name__ + (f": {lines[0]}" if lines else "")
+    if memory := gpu_memory_text(error):
+        text = f"{type(error).__name__}: {memory}"
     hint = NO_BATCH if unneeded and isinstance(error, NameError | ZeroDivisionError) else ""
     if started_late:
         hint = RESTARTED.format(started=started_late)
     return f"{text} ({place(error.__traceback__, script)}){hint}"
+
+
+def gpu_memory_text(error: BaseException) -> str:
+    """Return what took the GPU's memory, for an out-of-memory there; empty for another error."""
+    if type(error).__name__ != "OutOfMemoryError":
+        return ""
+    from springtide.worker import gpu_memory  # imports torch
+
+    return gpu_memory.explain(error)
 
 
 def place(trace: TracebackType | None, script: str) -> str:
@@ -92,6 +103,8 @@ def show_all() -> None:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if memory := gpu_memory_text(error):
+        error.add_note(memory)
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is None or not is_plain(error, os.path.abspath(script)):
         sys.__excepthook__(kind, error, trace)

@@ -23,7 +23,7 @@ from springtide.domain.model import cache_rules
 from springtide.domain.spec import schema
 from springtide.domain.spec.job_spec import unit_of
 from springtide.rpc.messages.types import MemberReport
-from springtide.worker import connect, error_summary, setup
+from springtide.worker import connect, error_summary, gpu_memory, setup
 from springtide.worker.bsp import batch_order
 from springtide.worker.epochs import user_loops, user_objects
 from springtide.worker.epochs.epochs import EpochTracker
@@ -270,6 +270,7 @@ class Job:
         wired = self._wired = setup.wire(
             model, own, mode, self._link, self._settings, self.meter, on_step, max_staleness, shared, listener
         )
+        gpu_memory.watch(wired.model, own, wired.client.on_device)
         self._tracker.schedules = Schedules(wired.step.optimizers, self._registry.holds)
         self._registry.add(self._tracker.schedules, SCHEDULES)
         self._link.before_finish(wired.step.retire)

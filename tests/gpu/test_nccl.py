@@ -19,19 +19,29 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 GPU = torch.device("cuda", 0)
 
 
+def connected(generation=1):
+    """A communicator of a world of one."""
+    store = GroupStore(link_of(0, Meeting(1)), generation)
+    with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
+        group = nccl.open_group(store, rank=0, workers=1, device=GPU, lost=lambda: False)
+        group.connect()
+    return group
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm():
+    """What CUDA and NCCL open for the whole process, they open before a test is watched."""
+    connected().abort()
+
+
 @pytest.fixture(autouse=True)
-def _warm(monkeypatch):
-    """What CUDA opens for the whole process, it opens before a test is watched."""
-    torch.ones(1, device=GPU).sum().item()
+def _unbroken(monkeypatch):
     monkeypatch.setattr(nccl, "_broken", False)
 
 
 @pytest.fixture
 def world_of_one():
-    store = GroupStore(link_of(0, Meeting(1)), 1)
-    with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
-        group = nccl.open_group(store, rank=0, workers=1, device=GPU, lost=lambda: False)
-        group.connect()
+    group = connected()
     yield group
     group.abort()
 
@@ -52,10 +62,7 @@ def test_a_world_of_one_sums_and_is_aborted_twice_without_harm(world_of_one):
 
 def test_a_new_communicator_follows_an_aborted_one():
     for generation in (1, 2):
-        store = GroupStore(link_of(0, Meeting(1)), generation)
-        with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
-            group = nccl.open_group(store, rank=0, workers=1, device=GPU, lost=lambda: False)
-            group.connect()
+        group = connected(generation)
         tensor = torch.ones(5, device=GPU)
         group.allreduce(tensor)
         assert tensor.tolist() == [1.0] * 5

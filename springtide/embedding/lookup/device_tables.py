@@ -34,6 +34,13 @@ class DeviceTables:
         self._arenas: dict[Any, Arena] = {}
         self._flags: dict[torch.device, DeviceFlags] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory of all rows and their optimizer state."""
+        arenas = self._arenas.values()
+        tensors = (tensor for arena in arenas for tensor in (arena.weights, *arena.vectors, arena.number))
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
     def flags(self, device: torch.device) -> "DeviceFlags":
         if device not in self._flags:
             self._flags[device] = DeviceFlags(device)
