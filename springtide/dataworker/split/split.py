@@ -170,6 +170,7 @@ class _Cut:
             inputs = {
                 term.number for instruction in instructions for term in instruction.terms if isinstance(term, InputKey)
             }
+            device: Any = "cuda" if device_of(calls[own[0]]) == "cuda" else "cpu"
             run = MovedProgram(
                 instructions,
                 takes,
@@ -182,13 +183,13 @@ class _Cut:
                 },
                 takes.index(size) if size in takes else 0,
                 self.threads,
-                this_machine() if floats else "",
+                this_machine(gpu=device == "cuda") if floats else "",
                 self._devices(have),
                 self.marked
                 if any(instruction.name in self.marked.functions for instruction in instructions)
                 else MarkedCode(),
+                on_gpu=device == "cuda",
             )
-            device: Any = "cuda" if device_of(calls[own[0]]) == "cuda" else "cpu"
             made.append(PipelineStage(f"forward-{at}", run, device))
             takes = gives
         return tuple(made)

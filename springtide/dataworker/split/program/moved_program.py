@@ -65,6 +65,8 @@ class MovedProgram:
     """The user's marked functions that the program calls."""
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     """Torch's default dtype at recording."""
+    on_gpu: bool = False
+    """True if it computes on a GPU, whose type then matters too."""
     why: str = ""
     """Reason why the last call returned None."""
     _ready: "list[_Step]" = field(default_factory=list, repr=False)
@@ -97,8 +99,8 @@ class MovedProgram:
         for number, kind in self.kinds.items():
             if why := kind.differs(given[number]):
                 return f"input {number} {why}"
-        if self.machine and self.machine != this_machine():
-            return f"this machine ({this_machine()}) may round differently from the trainer's ({self.machine})"
+        if self.machine and self.machine != (here := this_machine(gpu=self.on_gpu)):
+            return f"this machine ({here}) may round differently from the trainer's ({self.machine})"
         return ""
 
     def _run(self, given: Sequence[Any]) -> list[Any]:
@@ -163,11 +165,12 @@ def decoded(value: Any, kind: type) -> Any:
 
 
 @functools.cache
-def this_machine() -> str:
-    """Return the machine properties that can change the last bits of elementary functions."""
-    gpu = f" {torch.cuda.get_device_name()}" if torch.cuda.is_initialized() else ""
+def this_machine(*, gpu: bool = False) -> str:
+    """Return the machine properties that can change the last bits of elementary functions, on a GPU or on the CPU."""
+    name = torch.cuda.get_device_name() if gpu and torch.cuda.is_available() else "no GPU"
+    card = f" {name}" if gpu else ""
     flushes = " flushing denormals" if bool((torch.tensor([1e-310], dtype=torch.float64) * 1 == 0).item()) else ""
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{gpu} torch {torch.__version__}{flushes}"
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{card} torch {torch.__version__}{flushes}"
 
 
 def defaulting_to(dtype: torch.dtype) -> AbstractContextManager[None]:

@@ -1,11 +1,13 @@
 """A split forward gives what the user's own gives, bit by bit; recording it changes nothing."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
 from torch import nn
 
+from springtide.dataworker.split.program.moved_program import this_machine
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.bit_compare import same
 from springtide.dataworker.split.split import Split, Unsplit
@@ -139,6 +141,22 @@ def test_another_machine_refuses_a_program_that_may_round_differently(crosses):
     run = copy.copy(divided.stages[0].run)
     run.machine = "another"
     assert run(pytree.flatten(batch(8))[0]) is None and "may round differently" in run.why
+
+
+def test_a_stage_on_the_cpu_runs_where_no_gpu_is_although_the_trainer_has_one(monkeypatch):
+    this_machine.cache_clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with monkeypatch.context() as trainer:
+        trainer.setattr(torch.cuda, "is_initialized", lambda: True)
+        trainer.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+        divided = splitting(programs.Crosses().train(), [batch(64), batch(64, 1)])
+        on_gpu = dataclasses.replace(divided.stages[0].run, machine=this_machine(gpu=True), on_gpu=True)
+    this_machine.cache_clear()
+    leaves = pytree.flatten(batch(8))[0]
+    assert divided.stages[0].run.machine and divided.stages[0].run(leaves) is not None
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
+    assert on_gpu(leaves) is None and "NVIDIA A100" in on_gpu.why, "another GPU may round differently"
+    this_machine.cache_clear()
 
 
 def test_a_result_that_is_cheaper_to_compute_than_to_send_stays():
