@@ -38,7 +38,7 @@ LIES = {
     "out of bounds": (lambda consult: plan(consult, shape=replace(LARGER, workers=99)), "not within the job's bounds"),
     "tiny": (lambda consult: plan(consult, shape=replace(LARGER, worker_cpu=1e-9)), "not within the job's bounds"),
     "another job's": (lambda consult: plan(consult, job="other"), "it is for job other; this is job-2"),
-    "of the past": (stale, "it is for an earlier state of the job"),
+    "of the past": (stale, "the advice is for an earlier state of the job"),
     "no change": (lambda consult: plan(consult, shape=consult.view.shape), "it changes nothing"),
     "another answer": (lambda consult: messages.Ok(), "answered with Ok to a consult"),
     "a refusal": (lambda consult: messages.RequestRefused("JobFailed", "I do not like you"), "I do not like you"),
@@ -129,4 +129,4 @@ def test_an_answer_to_an_earlier_question_is_refused():
             return again
 
     refused = acceptance.refused(asyncio.run(run()), views.running(), CONFIG, epoch=2, now=1.0)
-    assert refused == "it is for an earlier state of the job (epoch 1, now 2)"
+    assert refused == "the advice is for an earlier state of the job (epoch 1, now 2)"

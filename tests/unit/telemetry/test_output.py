@@ -80,7 +80,7 @@ def test_what_is_lost_is_counted_and_said(pipe, monkeypatch):
     steady.write(b"again\n")
     assert (
         os.read(ours, 5000)
-        == b"[1200 bytes of output were lost: nobody has read it for long]\n" + b"x" * 600 + b"again\n"
+        == b"[1200 bytes of output were lost: its reader was too slow]\n" + b"x" * 600 + b"again\n"
     )
 
 

@@ -164,4 +164,4 @@ def test_a_spec_that_was_edited_before_any_master_began_is_simply_the_spec(files
 def test_what_cannot_be_read_of_the_spec_before_is_said_and_costs_no_more(files, caplog):
     files.journal.touch()
     files.heeded.write_text("{")
-    assert pod_requests.read_heeded(files, making.job().job) == making.job().job and "is not known" in caplog.text
+    assert pod_requests.read_heeded(files, making.job().job) == making.job().job and "are unknown" in caplog.text

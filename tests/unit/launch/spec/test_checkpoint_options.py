@@ -39,7 +39,7 @@ def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
     [
         (CheckpointWish(every_s=0, url="s3://bucket"), "--checkpoint-url. without checkpoints"),
         (CheckpointWish(every_s=0, mirror=True), "--mirror. without checkpoints"),
-        (CheckpointWish(mirror=True), "with one server: no other could keep a copy"),
+        (CheckpointWish(mirror=True), "with one server: no other server could keep a copy"),
     ],
 )
 def test_wishes_that_contradict_each_other_are_refused(wish, said):

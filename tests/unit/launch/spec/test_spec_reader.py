@@ -104,7 +104,7 @@ def test_code_is_where_the_file_is_or_where_it_says():
         ("script: &a [*a]", "job.yaml:1:"),
         ("script: *nobody", "job.yaml:1:9: not YAML: found undefined alias"),
         ("script: t.py\nworkers: {<<: 3}", "job.yaml:2:15: workers: `<<` needs an alias of a mapping"),
-        ("script: t\x00.py", "job.yaml:1:10: a character that YAML does not allow"),
+        ("script: t\x00.py", "job.yaml:1:10: an invalid character in YAML"),
         ("kind: Job\nspec: {script: t.py}", "job.yaml:1:7: kind: got 'Job', expected ElasticJob"),
         (
             "apiVersion: v1\nspec: {script: t.py}",

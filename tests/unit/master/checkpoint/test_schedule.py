@@ -241,7 +241,7 @@ def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_los
         job.master.record.book.restore(note)
         await job.save(1)
         assert job.outcomes == [(1, "complete"), (2, "abandoned")]
-        assert "rolled back" in job.told()[1]["why"]
+        assert "rolled the ledger back" in job.told()[1]["why"]
         assert checkpoint_io.numbers(FolderStore(job.folder)) == [1]
 
     with_job(test, tmp_path)
