@@ -38,8 +38,8 @@ class RoleWish:
     memory: str | None = None
     """Memory of each process, such as 4G. Default: no limit, or the measured need."""
     gpu: float | None = None
-    """GPU of each worker: GPU of each worker: 1, 0 for none, or a share of one GPU such as 0.5, so that workers share
-    it. Default: on this machine, the workers share its GPUs; on a cluster, none.
+    """GPU of each worker: 1, 0 for none, or a share of one GPU such as 0.5, so that workers share it. Default: on this
+    machine, the workers share its GPUs; on a cluster, none.
     """
 
     def __post_init__(self) -> None:

@@ -123,9 +123,7 @@ class SpecSizes:
     worker_memory: int | None = None
     """Bytes of each worker; None means no limit."""
     worker_gpu: float | None = None
-    """GPU of each worker: GPU of each worker: 1, a share of one, or 0; None means that workers share the GPUs of their
-    host.
-    """
+    """GPU of each worker: 1, a share of one, or 0; None means that workers share the GPUs of their host."""
     gpus: int | None = None
     """Number of GPUs that the job may use; None means an unknown number, or all GPUs of the cluster."""
     server_cpu: float | None = None

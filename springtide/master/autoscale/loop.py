@@ -230,7 +230,7 @@ class Autoscaler:
             log.info("the job refuses %s: %s", type(event).__name__, refused)
 
     def _log_plan(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
-        """Log a decision. Log a decision. Skip a decision whose reason differs from the last one only in numbers,
+        """Log a decision. Skip a decision whose reason differs from the last one only in numbers,
         unless it contains a plan.
         """
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)

@@ -79,8 +79,7 @@ def test_what_is_lost_is_counted_and_said(pipe, monkeypatch):
         full -= len(os.read(ours, full))
     steady.write(b"again\n")
     assert (
-        os.read(ours, 5000)
-        == b"[1200 bytes of output were lost: its reader was too slow]\n" + b"x" * 600 + b"again\n"
+        os.read(ours, 5000) == b"[1200 bytes of output were lost: its reader was too slow]\n" + b"x" * 600 + b"again\n"
     )
 
 
