@@ -95,7 +95,7 @@ def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
         (["--data-worker-cpu", "4096"], "dataWorkerCpu 4096 (--data-worker-cpu): this machine has "),
         (["--data-workers", "1", "--data-worker-cpu", "0"], "data_worker_cpu 0: must be cores, above 0"),
         (["--poison", "skp"], "no policy named 'skp'. Did you mean 'skip'?"),
-        (["--export-every", "5m"], "export_every 5m: no place for exports is given; give export_to too"),
+        (["--export-every", "5m"], "export_every 5m: export_to is missing; give the place for exports"),
         (["--export-to", "x", "--export-every", "soon"], "export_every soon: expected a time above 0"),
         (["--export-to", "x", "--checkpoint-every", "0"], "(--export-to) needs checkpoints"),
         (["--planning", "rho"], "--planning rho: expected NAME=VALUE"),

@@ -75,7 +75,7 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
         "lag above the limit 2.60% of the time",
         "2,204 min",
         "242.0 worker-hours",
-        "letters 7 late, 1 corrupt; 5 of them left no dead letter: 256 MiB are kept",
+        "letters 7 late, 1 corrupt; 5 of these records left no dead letter: 256 MiB are kept",
     ):
         assert said in text
     assert json.loads(lines[-1])["online"]["totals"]["violation"] == 0.026
