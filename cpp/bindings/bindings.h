@@ -75,15 +75,15 @@ constexpr std::array<const char*, 2> kEvictOrders{"lru", "lfu"};
     return out;                         \
   }
 
-void bind_table_spec(nb::module_& m);  // TableSpec, Hyper
-void bind_store(nb::module_& m);       // Store and, first, the specs
+void bind_store(nb::module_& m);       // TableSpec, Hyper, Store
 void bind_probe_loop(nb::module_& m);  // the loop that `bench store` compares with
 void bind_server(nb::module_& m);
-void bind_client(nb::module_& m);    // backends, StepRows, Pending
-void bind_schedule(nb::module_& m);  // Scheduler, Scheduled, CachePlan
-void bind_cache(nb::module_& m);     // CachedBackend, VersionedBackend
-void bind_payload(nb::module_& m);   // payloads of data workers
-void bind_records(nb::module_& m);   // distinct integers, envelopes, Kafka messages
+void bind_client(nb::module_& m);       // backends, StepRows, Pending
+void bind_schedule(nb::module_& m);     // Scheduler, Scheduled, CachePlan
+void bind_cache(nb::module_& m);        // CachedBackend, VersionedBackend
+void bind_payload(nb::module_& m);      // payloads of data workers
+void bind_records(nb::module_& m);      // distinct integers, envelopes, Kafka messages
+void bind_known_calls(nb::module_& m);  // known torch calls of a split forward()
 
 namespace nanobind::detail {
 

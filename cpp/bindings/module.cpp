@@ -26,4 +26,5 @@ NB_MODULE(_native, m) {
   bind_cache(m);
   bind_payload(m);
   bind_records(m);
+  bind_known_calls(m);
 }

@@ -5,7 +5,6 @@ takes one. The replay answers a call only if data workers made exactly this call
 runs every other call itself, on real tensors. Called by: worker/split/split_forward.py.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from springtide._native import KnownCalls
 from springtide.dataworker.split.program import known_calls, lazy_values
 from springtide.dataworker.split.program.known_calls import NOTHING, KnownEntry, MatchContext
 from springtide.dataworker.split.program.lazy_values import Promise, Promises
@@ -28,13 +28,16 @@ from springtide.dataworker.split.program.value_keys import (
 )
 from springtide.dataworker.split.recorder import bit_compare, call_recorder, marked_calls, pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
-from springtide.dataworker.split.recorder.pytree import TreeShape
 from springtide.dataworker.split.recorder.torch_functions import memory, tensors
 from springtide.embedding.lookup.id_routes import is_absent
 
-_is_forward_ad, _is_autocast = torch._C._is_fwd_grad_enabled, torch._C._is_any_autocast_enabled
-_dispatch_modes, _is_inference = torch._C._len_torch_dispatch_stack, torch.is_inference_mode_enabled
-_default_dtype = torch.get_default_dtype
+SURROUNDINGS = (
+    (torch._C._is_fwd_grad_enabled, True),
+    (torch._C._is_any_autocast_enabled, False),
+    (torch._C._len_torch_dispatch_stack, 0),
+    (torch.is_inference_mode_enabled, False),
+)
+"""Functions that return the modes of torch, with their results outside any mode."""
 # number of batch sizes for which input-independent values are cached: the usual size, and sizes of last batches of an
 # epoch
 SIZES = 4
@@ -65,27 +68,31 @@ class CallReplay:
                     slots[PartKey(call.number, at)] = len(slots)
                     kinds.append((part.kind, part.device) if part.is_tensor else None)
         self.crossing, self.slots, self.leaves = crossing, len(slots), len(inputs)
-        self.dtype = torch.get_default_dtype()
         values = {key: bit_compare.TensorConstant(value) for key, value in constants.items()}
         free = {slots[PartKey(call.number, at)] for call in known if call.free for at in range(len(call.parts))}
         marked = marked or MarkedCode()
         context = MatchContext(slots, values, free, len(inputs), marked)
         made = [KnownEntry(call, context) for call in known]
         self.state = marked_calls.state_of(marked.functions, marked.owners) if marked.functions else None
-        last = TorchCall(number=-1, name="", args=(), kwargs=None, gives=TreeShape(), parts=())
-        self.entries = [*(entry for entry in made if not entry.known.free), KnownEntry(last, context)]
-        """Known calls in the order of forward(); marked functions may come at any time. The last matches no call."""
+        self.entries = [entry for entry in made if not entry.known.free]
+        """Known calls in the order of forward(); marked functions may come at any time."""
         for at, entry in enumerate(self.entries):
             entry.at = at
         self.views = [entry for entry in self.entries if entry.known.view and entry.slots]
         self.free = [entry for entry in made if entry.known.free]
         self.makers = {slot: entry for entry in made if entry.first >= 0 for slot in entry.slots}
         self.by_function: dict[Any, list[KnownEntry]] = {}
-        for entry in self.entries[:-1]:
+        for entry in self.entries:
             self.by_function.setdefault(entry.function, []).append(entry)
         self.read = frozenset(slot for entry in self.entries for slot in entry.reads)
         """Slots that known calls read. forward() gets promises for these slots, and plain values for all others."""
-        self.promises = Promises(kinds)
+        self.calls = KnownCalls(
+            [entry.native for entry in self.entries],
+            bit_compare.KINDS,
+            [*SURROUNDINGS, (torch.get_default_dtype, torch.get_default_dtype())],
+            lazy_values.on_real,
+        )
+        self.promises = Promises(kinds, self.calls)
         self._by_size: OrderedDict[int, dict[int, bit_compare.TensorConstant]] = OrderedDict()
 
     def run(
@@ -106,10 +113,10 @@ class CallReplay:
         """
         flat, _ = pytree.flatten((args, kwargs))
         answers = ForwardReplay(self, flat, crossing, pristine, check=check)
-        kind, undo = self.promises.type, list[pytree.Replacement]()
-        before, kind.springtide_running = kind.springtide_running, answers
-        listener, apply = marked_calls.listen(answers.call_marked), _functions_get_tensors()
+        undo: list[pytree.Replacement] = []
         try:
+            self.calls.begin(answers, answers.values, self.promises.all, answers.free, answers.size, not check)
+            listener, apply = marked_calls.listen(answers.call_marked), _functions_get_tensors()
             try:
                 args, kwargs = pytree.substitute((args, kwargs), answers.input, undo)
                 result = answers.unwrapped(forward(*args, **kwargs))
@@ -125,7 +132,7 @@ class CallReplay:
             self.promises.drop()
             raise
         finally:
-            kind.springtide_running = before
+            self.calls.end()
         return result, answers.report
 
     def free_values(self, size: int) -> dict[int, bit_compare.TensorConstant]:
@@ -161,44 +168,6 @@ class ReplayReport:
         return self.used == self.sent
 
 
-class CallOrder:
-    """The known calls that forward() has made, and the call that it makes next if nothing has changed."""
-
-    __slots__ = ("_done", "_to", "expected", "other")
-
-    def __init__(self, to: CallReplay) -> None:
-        self._to, self._done = to, [False] * len(to.entries)
-        self.expected = to.entries[0]
-        self.other: tuple[KnownEntry, Any] | None = None
-        """The first call of a known function that did not match, with its arguments."""
-        if self.expected.is_marked:
-            self._advance(0)
-
-    def mark_done(self, entry: KnownEntry) -> None:
-        self._done[entry.at] = True
-        if entry is self.expected:
-            self._advance(entry.at + 1)
-
-    def _advance(self, at: int) -> None:
-        entries, done = self._to.entries, self._done
-        while done[at] or entries[at].is_marked:
-            at += 1
-        self.expected = entries[at]
-
-    def is_shared(self, slot: int) -> bool:
-        """Return True if forward() has made a view of this slot, or the slot is a view."""
-        return any(self._done[view.at] and slot in (*view.slots, *view.reads) for view in self._to.views)
-
-    def find(self, func: Any, args: Any, kwargs: Any, replay: "ForwardReplay") -> KnownEntry | None:
-        """Find a known call that matches, and that forward() has not made yet."""
-        for entry in self._to.by_function.get(func, ()):
-            if not self._done[entry.at]:
-                if entry.matches(args, kwargs, replay.values, replay):
-                    return entry
-                self.other = self.other or (entry, args)
-        return None
-
-
 class ForwardReplay:
     """State of a single forward() during its replay."""
 
@@ -211,7 +180,6 @@ class ForwardReplay:
         *,
         check: bool,
     ) -> None:
-        self.thread = threading.get_ident()
         self.report = ReplayReport(to.crossing)
         self.values: list[Any] = [NOTHING] * to.slots
         """Current content of each slot: a promise, or a list input."""
@@ -222,7 +190,8 @@ class ForwardReplay:
         """Real tensor of each slot (inputs, received and computed values), with its version counter at arrival. A list
         input has its original content for a version, and an absent input has None.
         """
-        self._order = CallOrder(to)
+        self._other: tuple[KnownEntry, Any] | None = None
+        """The first call of a known function that did not match, with its arguments."""
         self._inputs: dict[int, Any] = {}
         """Promises that replace the inputs, by id of the input."""
         for number, leaf in enumerate(given):
@@ -236,18 +205,18 @@ class ForwardReplay:
             self.values[number], self._real[number] = leaf, (leaf, tuple(leaf))
         elif tensor is None or call_recorder.is_plain(tensor):
             self._real[number] = leaf, None if is_absent(leaf) else leaf._version
-            self._inputs[id(leaf)] = self.values[number] = self._to.promises.take(number)
+            self._inputs[id(leaf)] = self.values[number] = self._to.promises.all[number]
 
     def input(self, leaf: Any) -> Any:
         return self._inputs.get(id(leaf), leaf)
 
     def end(self) -> None:
-        report, other, self._order.other = self.report, self._order.other, None
+        report, other, self._other = self.report, self._other, None
         if report.complete:
             report.why = ""
         elif not report.why:
-            report.why = known_calls.difference(self, *other) if other is not None else OTHER_CALLS
-        self.values = []
+            report.why = known_calls.difference(self._to.calls, *other) if other is not None else OTHER_CALLS
+        self.values.clear()
         self._inputs.clear()
 
     def unwrapped(self, result: Any) -> Any:
@@ -261,35 +230,33 @@ class ForwardReplay:
     # ---- calls ----
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Answer a torch call with a received value or a promise, or run the call."""
-        order = self._order
-        expected = order.expected
-        entry: KnownEntry | None = expected
-        if not (func == expected.function and expected.matches(args, kwargs, self.values, self)):
-            entry = order.find(func, args, kwargs, self)
-        if entry is not None and (
-            _is_forward_ad()
-            and not _is_autocast()
-            and not _dispatch_modes()
-            and not _is_inference()
-            and _default_dtype() is self._to.dtype
-        ):
-            order.mark_done(entry)
-            if entry.plain and not self._check:
-                made = self.values[entry.first] = self._to.promises.take(entry.first)
-                return made
+        """Answer a torch call with a received value or a promise, or run the call. `KnownCalls` has answered the usual
+        calls already."""
+        entry = self._find(func, args, kwargs)
+        if entry is not None and self._to.calls.surroundings_fit():
+            self._to.calls.mark_done(entry.at)
             answer = self._checked(entry, func, args, kwargs) if self._check else self._answer(entry, args)
             if answer is not NO_ANSWER:
                 return answer
         if torch_functions.touches(func, args, kwargs):
             self._before_writing(args, kwargs)
-        return func(*lazy_values.here(args), **lazy_values.here(kwargs or {}))
+        return lazy_values.on_real(func, args, kwargs)
+
+    def _find(self, func: Any, args: Any, kwargs: Any) -> KnownEntry | None:
+        """Find a known call that matches, and that forward() has not made yet."""
+        calls = self._to.calls
+        for entry in self._to.by_function.get(func, ()):
+            if not calls.is_done(entry.at):
+                if calls.matches(entry.at, args, kwargs):
+                    return entry
+                self._other = self._other or (entry, args)
+        return None
 
     def call_marked(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Answer a call of a marked function, or run the function."""
-        entry = self._order.find(function, args, kwargs, self)
+        entry = self._find(function, args, kwargs)
         if entry is not None and not (changed := self._to.state.changed() if self._to.state is not None else "it"):
-            self._order.mark_done(entry)
+            self._to.calls.mark_done(entry.at)
             if not self._check:
                 return self._answer(entry, args)
             with marked_calls.handled_by(None):
@@ -297,7 +264,7 @@ class ForwardReplay:
         if entry is not None:
             self.report.why = f"{torch_functions.operation(entry.known.name)} reads {changed}, which has changed"
         with marked_calls.handled_by(None):
-            return function(*lazy_values.here(args), **lazy_values.here(kwargs))
+            return lazy_values.on_real(function, args, kwargs)
 
     def is_unwritten(self, number: int) -> bool:
         """Return True if the input is unchanged and requires no gradient."""
@@ -317,7 +284,7 @@ class ForwardReplay:
         parts = []
         for slot, part in zip(entry.slots, known.parts, strict=True):
             if part.crosses < 0:
-                found = self.values[slot] = self._to.promises.take(slot)
+                found = self.values[slot] = self._to.promises.all[slot]
             else:
                 found = self._give(slot, self._crossed(part))
             parts.append(found)
@@ -335,23 +302,29 @@ class ForwardReplay:
         if isinstance(value, torch.Tensor):
             self._real[slot] = value, value._version
             if slot in self._to.read:
-                value = self.values[slot] = self._to.promises.take(slot)
+                value = self.values[slot] = self._to.promises.all[slot]
         return value
 
     def _write(self, entry: KnownEntry, target: Any) -> Any:
         """Answer an in-place call on an intermediate result without views."""
         known, slot = entry.known, target.springtide_slot
         # user code may hold the target: run the call
-        if slot < self._to.leaves or slot in self._real or self._order.is_shared(slot):
+        if slot < self._to.leaves or slot in self._real or self._is_shared(slot):
             return NO_ANSWER
         if known.parts[0].crosses >= 0:
             value = self._crossed(known.parts[0])
             self._real[entry.first] = value, value._version
         return self._moved(target, entry)
 
+    def _is_shared(self, slot: int) -> bool:
+        """Return True if forward() has made a view of this slot, or the slot is a view."""
+        done = self._to.calls.is_done
+        return any(done(view.at) and slot in (*view.slots, *view.reads) for view in self._to.views)
+
     def _moved(self, target: Any, entry: KnownEntry) -> Any:
         """Move the promise of a written tensor to the slot of the new result, and return what the call returns."""
         self.values[target.springtide_slot] = NOTHING
+        self._to.promises.moved = True
         target.springtide_slot = entry.first
         self.values[entry.first] = target
         return None if entry.known.returns_none else target
@@ -361,7 +334,7 @@ class ForwardReplay:
         known = entry.known
         if entry.gives_arg >= 0:
             return self.values[entry.gives_arg]
-        result = func(*lazy_values.here(args), **lazy_values.here(kwargs or {}))
+        result = lazy_values.on_real(func, args, kwargs)
         if known.writes:
             value, _ = self._real[args[0].springtide_slot]
             self._compare(entry, known.parts[0], value)

@@ -1,8 +1,8 @@
 """Match the torch calls of a forward() against the recorded calls that moved to data workers.
 
-In: call templates (value_keys.py). A forward makes dozens of moved calls for every batch, so matching must be fast.
-This module therefore generates a Python function for each call, which compares promises, numbers and constants. Used
-by: call_replay.py.
+In: call templates (value_keys.py). A forward makes dozens of moved calls for every batch, so matching must be fast:
+`_native.KnownCalls` (cpp/bindings/known_calls.cpp) compares promises, numbers and constants, and answers most calls.
+Used by: call_replay.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from springtide._native import KnownCalls
 from springtide.dataworker.split.program import value_keys
 from springtide.dataworker.split.program.value_keys import (
     ContentKey,
@@ -30,8 +31,24 @@ from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 
 NOTHING = object()
 """Placeholder for an empty slot."""
-Matcher = Callable[[Any, Any, list[Any], Any], bool]
-"""Returns True if a call matches. Takes its arguments, its keyword arguments, the slots and the `ForwardReplay`."""
+KINDS = (
+    "slot",
+    "input",
+    "free",
+    "constant",
+    "same",
+    "equal",
+    "number",
+    "times",
+    "test",
+    "slice",
+    "tuple",
+    "list",
+    "dict",
+)
+"""Kinds of native templates, in the order of `Kind` in cpp/bindings/known_calls.cpp."""
+NativeTemplate = tuple[int, int, Any, tuple[Any, ...]]
+"""Kind, slot or factor, value, and parts of a native template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,56 +68,31 @@ class MatchContext:
             return self.constants[key].value
         return self.marked.owners[key.path] if isinstance(key, OwnerKey) else read(self.slots[key])
 
-    def matcher(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Matcher:
-        """Generate the matcher for these templates."""
-        scope: dict[str, Any] = {"KINDS": bit_compare.KINDS, "TUPLES": (tuple, torch.Size), "Tensor": torch.Tensor}
-        lines = [f"if len(args) != {len(args)}: return False"]
-        lines += [f"if len(kwargs or ()) != {len(kwargs)}: return False" if kwargs else "if kwargs: return False"]
-        given = [(f"args[{at}]", spec) for at, spec in enumerate(args)]
-        given += [(f"kwargs.get({name!r}, Tensor)", spec) for name, spec in kwargs.items()]
-        for argument, spec in given:
-            lines += [f"x = {argument}", f"if not ({self._condition(spec, 'x', scope)}): return False"]
-        body = "\n    ".join([*lines, "return True"])
-        exec(compile(f"def matches(args, kwargs, v, s):\n    {body}\n", "<springtide known call>", "exec"), scope)
-        return scope["matches"]  # type: ignore[no-any-return]
+    def template(self, spec: Any) -> NativeTemplate:
+        """Return the template of an argument in the form that `_native.KnownCalls` compares."""
 
-    def _condition(self, spec: Any, x: str, scope: dict[str, Any]) -> str:
-        """Return a Python expression that is true if the value of the expression `x` matches the template."""
-
-        def bound(value: Any) -> str:
-            name = f"w{len(scope)}"
-            scope[name] = value
-            return name
+        def made(kind: str, value: Any = None, number: int = 0, parts: Sequence[Any] = ()) -> NativeTemplate:
+            return KINDS.index(kind), number, value, tuple([self.template(part) for part in parts])
 
         match spec:
             case InputKey() | PartKey():
                 slot = self.slots[spec]
                 if slot in self.free:
-                    return f"type({x}) is Tensor and s.free[{slot}].is_still({x})"
-                return f"{x} is v[{slot}]" + (f" and s.is_unwritten({slot})" if slot < self.inputs else "")
+                    return made("free", slot)
+                return made("input" if slot < self.inputs else "slot", number=slot)
             case TimesKey(factor):
-                return f"type({x}) is int and {x} == {factor} * s.size"
+                return made("times", number=factor)
             case ContentKey():
-                return f"type({x}) in KINDS and {bound(self.constants[spec])}.is_still({x})"
+                return made("constant", self.constants[spec])
             case OwnerKey(path):
-                return f"{x} is {bound(self.marked.owners[path])}"
-            case PlainKey(kind, value):
-                if value is None:
-                    return f"{x} is None"
-                shown = f"{x}.hex()" if kind is float else f"{x}.tobytes()" if issubclass(kind, np.generic) else x
-                return f"type({x}) is {bound(kind)} and {shown} == {value if kind is int else bound(value)}"
+                return made("same", self.marked.owners[path])
+            case PlainKey(kind, value) if issubclass(kind, np.generic):
+                return made("test", lambda given: type(given) is kind and given.tobytes() == value)
+            case PlainKey(kind):
+                return made("number" if kind is float else "equal", spec.constant)
         assert isinstance(spec, NestKey)
-        if spec.kind is slice:
-            begin, parts = f"type({x}) is slice", [f"{x}.start", f"{x}.stop", f"{x}.step"]
-        elif spec.kind is dict:
-            begin = f"type({x}) is dict and tuple({x}) == {bound(spec.keys)}"
-            parts = [f"{x}[{key!r}]" for key in spec.keys]
-        else:
-            kinds = "in TUPLES" if spec.kind is tuple else f"is {spec.kind.__name__}"
-            begin = f"type({x}) {kinds} and len({x}) == {len(spec.items)}"
-            parts = [f"{x}[{at}]" for at in range(len(spec.items))]
-        conditions = [self._condition(item, part, scope) for item, part in zip(spec.items, parts, strict=True)]
-        return " and ".join([begin, *conditions])
+        value = spec.keys if spec.kind is dict else torch.Size if spec.kind is tuple else None
+        return made(spec.kind.__name__, value, parts=spec.items)
 
 
 class KnownEntry:
@@ -115,8 +107,6 @@ class KnownEntry:
         self.function: Any = None
         if known.name:
             self.function = marked.get(known.name) or torch_functions.resolve(known.name)
-        named = dict(zip(known.kwargs.keys, known.kwargs.items, strict=True)) if known.kwargs is not None else {}
-        self.matches = context.matcher(known.args, named)
         own = known.same_as is None
         self.slots = [slots[PartKey(known.number, part)] for part in range(len(known.parts))] if own else []
         self.first = self.slots[0] if self.slots else -1
@@ -126,15 +116,28 @@ class KnownEntry:
         self.plain = alone and own and not known.writes
         """True if the call returns a single tensor that no other call returned and that data workers do not send."""
 
+    @property
+    def native(self) -> tuple[Any, ...]:
+        """Function, argument templates, slot of the promise to return, for `_native.KnownCalls`."""
+        template, kwargs = self.context.template, self.known.kwargs
+        named = zip(kwargs.keys, kwargs.items, strict=True) if kwargs is not None else ()
+        return (
+            self.function,
+            tuple([template(spec) for spec in self.known.args]),
+            tuple([(name, template(spec)) for name, spec in named]),
+            self.first if self.plain else -1,
+            self.is_marked,
+        )
+
     def made(self, read: Callable[[int], Any], size: int) -> list[Any]:
         """Run the call on the values of its slots, and return its results."""
         return self.known.run(self.function, lambda key: self.context.value(key, read), size)
 
 
-def difference(replay: Any, entry: KnownEntry, args: Any) -> str:
+def difference(calls: KnownCalls, entry: KnownEntry, args: Any) -> str:
     what = f"{torch_functions.operation(entry.known.name)} of {entry.known.line or 'forward()'}"
-    for spec, given in zip(entry.known.args, args, strict=False):
-        if not entry.context.matcher([spec], {})((given,), None, replay.values, replay):
+    for place, (spec, given) in enumerate(zip(entry.known.args, args, strict=False)):
+        if not calls.argument_matches(entry.at, place, given):
             if isinstance(spec, ContentKey):
                 return f"{what} reads a tensor whose values have changed since forward() was split"
             if isinstance(spec, InputKey):

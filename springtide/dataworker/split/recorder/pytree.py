@@ -53,6 +53,7 @@ class TreeShape:
 
 
 LEAF = TreeShape()
+TEXT = str, bytes
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeShape]:
@@ -86,7 +87,7 @@ def _walk(tree: Any, found: list[Any]) -> TreeShape:
 
 def is_text(tree: Any) -> bool:
     """Return True for a list of strings, which is a single leaf."""
-    return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(item, str | bytes) for item in tree)
+    return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(item, TEXT) for item in tree)
 
 
 Replacement = tuple[Any, Any, Any, Any]

@@ -308,7 +308,7 @@ def test_a_forward_that_raises_leaves_nothing_behind():
         answered(found, model.forward, call(8, 3))
     model.made = made
     check(model, found)
-    assert found.answering.promises.type.springtide_running is None
+    assert found.answering.calls.running is None
 
 
 def test_containers_of_inputs_stay_the_same_objects():
