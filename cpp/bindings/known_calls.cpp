@@ -58,19 +58,27 @@ bool equal(PyObject* left, PyObject* right) {
 // Slots of promises that something else holds or has given attributes, or of all if C++ holders are not counted.
 // `uses` counts the holders of a tensor in C++, and `attributes` is the number of attributes of a new promise.
 nb::list held_promises(nb::list promises, nb::object uses, Py_ssize_t attributes) {
-  nb::list held;
-  for (Py_ssize_t slot = 0; slot < PyList_GET_SIZE(promises.ptr()); ++slot) {
-    PyObject* promise = PyList_GET_ITEM(promises.ptr(), slot);
-    if (promise == Py_None) continue;
-    bool alone = Py_REFCNT(promise) == 1 && !uses.is_none();
-    if (alone) {
-      const nb::object own = nb::steal(PyObject_GenericGetDict(promise, nullptr));
-      if (!own.is_valid()) throw nb::python_error();
-      alone = PyDict_GET_SIZE(own.ptr()) == attributes && nb::cast<Py_ssize_t>(uses(nb::handle(promise))) == 1;
+  const Py_ssize_t count = PyList_GET_SIZE(promises.ptr());
+  std::vector<bool> held(count, uses.is_none());
+  const auto mark = [&](auto&& is_held) {
+    for (Py_ssize_t slot = 0; slot < count; ++slot) {
+      PyObject* promise = PyList_GET_ITEM(promises.ptr(), slot);
+      if (promise != Py_None && !held[slot]) held[slot] = is_held(promise);
     }
-    if (!alone) held.append(slot);
+  };
+  // Each loop reads other memory, which is not in the caches. A short loop waits for many reads at once.
+  mark([](PyObject* promise) { return Py_REFCNT(promise) != 1; });
+  mark([attributes](PyObject* promise) {
+    const nb::object own = nb::steal(PyObject_GenericGetDict(promise, nullptr));
+    if (!own.is_valid()) throw nb::python_error();
+    return PyDict_GET_SIZE(own.ptr()) != attributes;
+  });
+  mark([&uses](PyObject* promise) { return nb::cast<Py_ssize_t>(uses(nb::handle(promise))) != 1; });
+  nb::list slots;
+  for (Py_ssize_t slot = 0; slot < count; ++slot) {
+    if (held[slot] && PyList_GET_ITEM(promises.ptr(), slot) != Py_None) slots.append(slot);
   }
-  return held;
+  return slots;
 }
 
 // All known calls of a split. A forward runs between `begin` and `end`; forwards may nest.

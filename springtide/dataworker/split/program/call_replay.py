@@ -111,8 +111,10 @@ class CallReplay:
         pristine: returns an input as it was before forward() wrote to it.
         check: compute every call here, and compare the results with the values from data workers.
         """
-        flat, _ = pytree.flatten((args, kwargs))
-        answers = ForwardReplay(self, flat, crossing, pristine, check=check)
+        given = [*args, *kwargs.values()]
+        if not all(map(torch.is_tensor, given)):
+            given, _ = pytree.flatten((args, kwargs))
+        answers = ForwardReplay(self, given, crossing, pristine, check=check)
         undo: list[pytree.Replacement] = []
         try:
             self.calls.begin(answers, answers.values, self.promises.all, answers.free, answers.size, not check)

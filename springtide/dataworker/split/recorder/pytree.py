@@ -87,7 +87,9 @@ def _walk(tree: Any, found: list[Any]) -> TreeShape:
 
 def is_text(tree: Any) -> bool:
     """Return True for a list of strings, which is a single leaf."""
-    return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(item, TEXT) for item in tree)
+    if type(tree) not in (list, tuple) or not tree or not isinstance(tree[0], TEXT):
+        return False
+    return all(isinstance(item, TEXT) for item in tree)
 
 
 Replacement = tuple[Any, Any, Any, Any]
