@@ -16,7 +16,7 @@ from springtide._native import KnownCalls
 from springtide.dataworker.split.program import known_calls, lazy_values
 from springtide.dataworker.split.program.known_calls import NOTHING, KnownEntry, MatchContext
 from springtide.dataworker.split.program.lazy_values import Promise, Promises
-from springtide.dataworker.split.program.moved_program import decoded, put
+from springtide.dataworker.split.program.moved_program import PROVEN, decoded, put
 from springtide.dataworker.split.program.value_keys import (
     CallPart,
     ContentKey,
@@ -336,7 +336,7 @@ class ForwardReplay:
         known = entry.known
         if entry.gives_arg >= 0:
             return self.values[entry.gives_arg]
-        result = lazy_values.on_real(func, args, kwargs)
+        result = lazy_values.on_real(PROVEN.get(known.name, func), args, kwargs)
         if known.writes:
             value, _ = self._real[args[0].springtide_slot]
             self._compare(entry, known.parts[0], value)

@@ -46,6 +46,36 @@ def same(found, wanted):
 )
 def test_unique2_gives_the_result_of_torch(tensor, inverse, counts):
     assert same(moved_program.unique2(tensor, True, inverse, counts), torchs(tensor, inverse, counts))
+    options = {"return_inverse": inverse, "return_counts": counts}
+    proven, wanted = moved_program.proven_unique(tensor, **options), torch.unique(tensor, **options)
+    assert same(proven, wanted) if inverse or counts else same([proven], [wanted])
+
+
+def swapped(values, inverse, counts):
+    return values.flip(0), len(values) - 1 - inverse, counts.flip(0)
+
+
+def one_more(values, inverse, counts):
+    return torch.cat([values, values[-1:] + 1]), inverse, torch.cat([counts, counts[:1] * 0])
+
+
+def miscounted(values, inverse, counts):
+    return values, inverse, counts.roll(1) + torch.arange(len(counts))
+
+
+def negative(values, inverse, counts):
+    return values, torch.where(inverse == len(values) - 1, -1, inverse), counts
+
+
+def misplaced(values, inverse, counts):
+    return values, inverse.roll(1), counts
+
+
+@pytest.mark.parametrize("wrong", [swapped, one_more, miscounted, negative, misplaced])
+def test_a_wrong_native_result_is_never_used_to_compare_data_workers(monkeypatch, wrong):
+    tensor = drawn(1, (3000,), 0, 700)
+    monkeypatch.setattr(moved_program, "unique2", lambda *_: wrong(*torchs(tensor, True, True)))
+    assert same(moved_program.proven_unique(tensor, True, True, True), torchs(tensor, True, True))
 
 
 @pytest.mark.parametrize(
