@@ -55,7 +55,7 @@ struct ByteReader {
     field(value);
     return value;
   }
-  // The size is checked before anything is allocated for it.
+  // The size is checked before memory is allocated for the value.
   template <class T>
   void elements(T& values, uint64_t count) {
     if (count > rest.size() / sizeof values[0]) throw Error(torn);

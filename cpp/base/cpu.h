@@ -16,8 +16,8 @@
 
 namespace springtide {
 
-// Hides how a value was computed, so that the compiler cannot turn it into branches. Use it for values that a
-// branch predictor cannot guess, such as which cell of a cache line holds a key.
+// Hides how a value was computed, so that the compiler cannot turn it into branches. Use this function for values that
+// a branch predictor cannot guess, such as which cell of a cache line holds a key.
 
 [[gnu::always_inline]] inline unsigned branchless(unsigned value) {
   asm("" : "+r"(value));
@@ -29,8 +29,8 @@ constexpr size_t kMostLines = 16;  // beyond 1 KiB the hardware prefetcher conti
 
 inline void prefetch_read(const void* at) { __builtin_prefetch(at, 0); }
 
-// `kBytes`: the value of `bytes` if it is known at compile time, else 0. If it is a multiple of a cache line, `from`
-// must be aligned to a line.
+// `kBytes`: the value of `bytes` if it is known at compile time, else 0. If `kBytes` is a multiple of a cache line,
+// `from` must be aligned to a line.
 template <size_t kBytes = 0, int kToWrite = 0>
 void prefetch_lines(const void* from, size_t bytes) {
   if constexpr (kBytes != 0 && kBytes % kLine == 0 && kBytes <= kMostLines * kLine) {

@@ -23,8 +23,8 @@ uint16_t float_to_bf16(float f) {
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// Converts eight halves at a time with the CPU's own instruction. Returns how many were converted; 0 without such an
-// instruction.
+// Converts eight halves at a time with the CPU's own instruction. Returns the number of converted values; 0 without
+// such an instruction.
 #if defined(__x86_64__)
 __attribute__((target("f16c,avx"))) size_t widen_eights(const uint16_t* from, float* to, size_t count) {
   size_t i = 0;

@@ -1,5 +1,5 @@
-// 16-bit storage: converting eight numbers together gives the same results as one by one, and each result is the
-// nearest.
+// 16-bit storage: converting eight numbers together gives the same results as converting them one by one, and each
+// result is the nearest value.
 #include "base/half.h"
 
 #include <array>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr DType kBoth[] = {DType::f16, DType::bf16};
 
-// Converts one number per call, which never uses the conversion of eight.
+// Converts one number per call, and never uses the conversion of eight numbers.
 std::vector<float> widened_singly(DType dtype, const std::vector<uint16_t>& from) {
   std::vector<float> to(from.size());
   for (size_t i = 0; i < from.size(); ++i) widen(dtype, &from[i], &to[i], 1);
@@ -97,7 +97,7 @@ TEST(every_half_survives_the_trip_and_nan_stays_nan) {
   }
 }
 
-// The nearest by distance, computed in double; on a tie the even one.
+// The nearest half by distance, computed in double; on a tie the half with an even mantissa.
 TEST(a_float_becomes_the_nearest_half_and_the_even_one_on_a_tie) {
   for (const DType dtype : kBoth) {
     const std::vector<float> value = widened_singly(dtype, all_halves());

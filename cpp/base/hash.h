@@ -42,7 +42,8 @@ constexpr uint32_t slot_of(uint64_t hash, uint32_t slots) {
 
 constexpr uint32_t stripe_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 58); }
 
-// The mapping is part of every stored model: if these change, tables written by older versions are unreadable.
+// The mapping is part of every stored model: if these functions change, tables written by older versions are
+// unreadable.
 static_assert(hash_key(0, 0) == 0xe220a8397b1dcdafULL);
 static_assert(key_of(7, hash_key(7, -123456789)) == -123456789);
 static_assert(slot_of(~0ULL, 1024) == 1023);

@@ -13,7 +13,7 @@ namespace springtide {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(uint32_t threads) : threads_(threads) {}  // the caller is one of them
+  explicit ThreadPool(uint32_t threads) : threads_(threads) {}  // the caller's thread included
   ~ThreadPool() {
     {
       std::lock_guard hold(lock_);
@@ -27,7 +27,7 @@ class ThreadPool {
   // itself.
   void run(uint32_t shares, const std::function<void(uint32_t)>& work) { run_in_order(shares, true, work, {}); }
   // Like run(). In addition, `done(n)` runs in the caller's thread once shares 0 to n - 1 are done, while other threads
-  // may still work; the last call has n = `shares`. Without `helped`, the caller does all shares itself.
+  // may still work. The last call has n = `shares`. Without `helped`, the caller does all shares itself.
   void run_in_order(uint32_t shares, bool helped, const std::function<void(uint32_t)>& work,
                     const std::function<void(uint32_t)>& done) {
     std::unique_lock in_use(in_use_, std::defer_lock);
@@ -97,7 +97,7 @@ class ThreadPool {
     wake_.notify_all();
   }
   void end(std::unique_lock<std::mutex>& hold) {
-    work_ = nullptr;  // a thread that wakes up only now finds no work, and nothing waits for it
+    work_ = nullptr;  // a thread that wakes up only now finds no work, and no caller waits for this thread
     finished_.wait(hold, [&] { return busy_ == 0; });
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -127,7 +127,7 @@ class ThreadPool {
   const std::function<void(uint32_t)>* work_ = nullptr;
   uint32_t shares_ = 0, next_ = 0, busy_ = 0;
   std::vector<uint8_t> done_;  // by share
-  uint32_t done_first_ = 0;    // shares 0 to done_first_ - 1 are done
+  uint32_t done_first_ = 0;    // shares 0 to done_first_ - 1 have ended
   uint64_t round_ = 0;
   std::exception_ptr failure_;
   bool stop_ = false;

@@ -15,12 +15,12 @@ namespace springtide {
 using Key = int64_t;       // 64 bits end to end; every value is legal
 using TableId = uint16_t;  // dense tensors are in tables too, one per parameter group
 // Flag of a table id in a request: asks for the row's image instead of its weights. An image is everything that a store
-// keeps for a row, as float32: weights, optimizer vectors, optimizer number. Workers that cache rows need it
+// keeps for a row, as float32: weights, optimizer vectors, optimizer number. Workers that cache rows need images
 // (cached_backend.h).
 constexpr TableId kImage = 0x8000;
 // Flag of a table id in a request: asks for the row's update count, 32 bits in place of one float (row_counts.h).
 constexpr TableId kCount = 0x4000;
-constexpr TableId kTables = 0x4000;  // table ids are below this
+constexpr TableId kTables = 0x4000;  // upper limit of table ids
 constexpr bool is_image(TableId table) { return (table & (kImage | kCount)) == kImage; }
 constexpr bool is_count(TableId table) { return (table & (kImage | kCount)) == kCount; }
 constexpr bool is_plain(TableId table) { return table < kTables; }
@@ -63,8 +63,8 @@ struct TableSpec {
   DType dtype = DType::f32;  // of the weights; optimizer state is always float32
   InitSpec init;
   OptimSpec optim;
-  uint32_t min_count = 0;      // gradients that a key must receive before it gets a row; 0 or 1: the first creates it
-  uint64_t ttl = 0;            // evict a row untouched for longer than this on the push clock; 0: never
+  uint32_t min_count = 0;      // gradients before a key gets a row; 0 or 1: the first gradient creates the row
+  uint64_t ttl = 0;            // evict a row that was untouched for longer than this, by the push clock; 0: never
   uint64_t capacity_rows = 0;  // limit for the whole job, divided among slots; 0: none
   bool operator==(const TableSpec&) const = default;
 };
@@ -76,7 +76,7 @@ struct TableHyper {
   float lr = 0;
   float weight_decay = 0;
   uint32_t reserved2 = 0;
-  uint64_t step = 0;  // step count for adam's bias correction; 0: the row's own count
+  uint64_t step = 0;  // step count for adam's bias correction; 0: the row counts its own steps
 };
 static_assert(sizeof(TableHyper) == 24);
 

@@ -27,8 +27,8 @@ void gather(std::span<const Piece> pieces, std::byte* into);
 // more, this file descriptor is sent with the first byte. Returns 0 or an errno.
 int send_pieces(Line line, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed);
 
-// Receives one data worker message from a socket without the GIL: head, text and, if the header equals the expected
-// one, the payload, straight into its final memory. In: dataworker/transport/channel.py. Next: bindings/payload.cpp.
+// Receives one data worker message from a socket without the GIL: head, text and, if the header is the expected header,
+// the payload, straight into its final memory. In: dataworker/transport/channel.py. Next: bindings/payload.cpp.
 #pragma pack(push, 1)
 struct MessageHead {  // as on the wire, little-endian
   std::byte magic[4];
@@ -47,7 +47,7 @@ struct Expected {
   std::span<const std::byte> begins;  // first bytes of every valid head
   uint32_t most_fields, most_header;
   std::span<const std::byte> header;  // header of a batch for which memory is ready; empty: none
-  std::span<std::byte> into;          // that memory, as long as the payload
+  std::span<std::byte> into;          // memory for that batch's payload, exactly as long
 };
 
 struct ReceivedMessage {
@@ -58,7 +58,8 @@ struct ReceivedMessage {
   std::vector<std::byte> text;  // fields, then header
 };
 
-// Receives the next message; the payload too if its header is the expected one and it is not in shared memory.
+// Receives the next message. Includes the payload if the header is the expected header and the payload is not in shared
+// memory.
 ReceivedMessage receive_message(int socket, const Expected& expected);
 
 }  // namespace springtide

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kDigitBits = 11;  // the counts of a digit fit into the L1 cache
 constexpr size_t kDigits = size_t{1} << kDigitBits;
-constexpr int kMostSorted = 3 * kDigitBits;  // of 2^22 hashes, one in 2,000 equals another in these bits
+constexpr int kMostSorted = 3 * kDigitBits;  // among 2^22 hashes, one in 2,000 shares these bits with another hash
 constexpr uint64_t kDense = 4;               // use by_slots() for up to this many possible values per given integer
 
 // For dense values such as table ids or buckets. Every possible value has a slot, which first holds its count and then

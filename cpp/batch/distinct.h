@@ -8,7 +8,7 @@
 namespace springtide {
 
 struct DistinctOut {
-  int64_t* values;   // this array and the others have room for all given integers
+  int64_t* values;   // every array has room for all given integers
   int64_t* inverse;  // for each given integer, its index in `values`; may be null
   int64_t* counts;   // may be null
 };

@@ -41,7 +41,8 @@ Consumed consume(const KafkaCalls& calls, void* queue, size_t most, int timeout_
   while (got < most) {
     const size_t room = std::min(most - got, kAtOnce);
     ssize_t count = calls.consume_batch_queue(queue, 0, messages.data(), room);
-    // With a timeout, librdkafka waits until it has as many messages as it has room for. So this call has room for one.
+    // With a timeout, librdkafka waits until it has as many messages as it has room for. So this call has room for one
+    // message.
     if (count <= 0 && got == 0) count = calls.consume_batch_queue(queue, timeout_ms, messages.data(), 1);
     if (count <= 0) break;
     const double now = now_s();

@@ -1,4 +1,4 @@
-// Messages of a fake library become columns by partition, complete and in order, and each message is destroyed once.
+// Messages of a fake librdkafka become columns by partition, complete and in order. Each message is destroyed once.
 #include "batch/message_columns.h"
 
 #include <deque>

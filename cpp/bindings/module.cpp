@@ -1,4 +1,4 @@
-// The Python module. Each file of this folder binds one part; nothing outside it sees nanobind.
+// The Python module. Each file of this folder binds one part; no other code uses nanobind.
 #include "bindings/bindings.h"
 
 namespace {

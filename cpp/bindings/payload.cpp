@@ -85,11 +85,12 @@ void bind_pieces(nb::module_& m) {
         return send_pieces(socket, first, pieces, passed);
       },
       "socket"_a, "prefix"_a, "pieces"_a, "payload"_a, "passed"_a = -1,
-      "Send a prefix and pieces over a blocking socket, a file descriptor with them; 0, or an errno.");
+      "Send a prefix and pieces over a blocking socket, with a file descriptor; return 0, or an errno.");
   m.def("receive_message", &receive, "socket"_a, "begins"_a, "most_fields"_a, "most_header"_a, "header"_a, "into"_a,
         "size"_a,
-        "The next message of a blocking socket: an errno (0: none, -1: closed), head, fields, header, and whether its "
-        "payload is at `into`: if header and size are as told. Nothing after the head: it is not one of ours.");
+        "Receive the next message of a blocking socket. Return an errno (0: none, -1: closed), head, fields, header, "
+        "and True if the payload is at `into`, because header and size are as expected. If the head is invalid, return "
+        "nothing after the head.");
 }
 
 // TLS on a socket that Python owns (dataworker/transport/channel.py) and keeps open meanwhile.
@@ -125,7 +126,7 @@ void bind_secure(nb::module_& m) {
             nb::gil_scoped_release release;
             return send_pieces(Line(self.fd, &self.session), first, pieces, -1);
           },
-          "prefix"_a, "pieces"_a, "payload"_a, "Send a prefix and pieces; 0, or an errno.");
+          "prefix"_a, "pieces"_a, "payload"_a, "Send a prefix and pieces; return 0, or an errno.");
 }
 
 // Torch tensors without linking torch, through DLPack's exchange API (torch.Tensor.__dlpack_c_exchange_api__,
@@ -234,7 +235,7 @@ struct Part {
   std::vector<int64_t> shape, strides;
 };
 
-// Memory shared by the tensors of one payload. The last tensor frees it, in any thread.
+// Memory shared by the tensors of one payload. The last tensor of the payload frees the memory, in any thread.
 struct Shelf {
   std::shared_ptr<const std::vector<Part>> parts;
   PyObject* holder;
@@ -316,15 +317,15 @@ class TensorPlan {
 
 void bind_tensors(nb::module_& m) {
   m.def("look_at_tensors", &look, "table"_a, "tensors"_a,
-        "Dtypes and shapes as a key, and addresses (uint64 each); None if one is not dense memory of the CPU.");
+        "Dtypes and shapes as a key, and addresses (uint64 each); None if a tensor is not dense memory of the CPU.");
   nb::class_<Layout>(m, "Layout")
       .def(nb::init<nb::list>(), "told"_a, "Of tensors (place, offset, bytes) in a payload.")
       .def("at", &Layout::at, "addresses"_a, nb::sig("def at(self, addresses: bytes) -> Pieces | None"),
-           "What tensors at these addresses are in the payload; None: one has no memory.");
+           "Return the positions of tensors at these addresses in the payload; None if a tensor has no memory.");
   nb::class_<TensorPlan>(m, "TensorPlan")
       .def(nb::init<nb::handle, nb::list, nb::list, uint64_t>(), "table"_a, "like"_a, "told"_a, "size"_a,
-           "Of tensors (place of its dtype in `like`, shape, offset) in a payload of that size.")
-      .def("make", &TensorPlan::make, "payload"_a, "Tensors over a writable buffer, each with a storage of its own.");
+           "Plan for tensors (index of the dtype in `like`, shape, offset) in a payload of that size.")
+      .def("make", &TensorPlan::make, "payload"_a, "Return tensors over a writable buffer, each with its own storage.");
 }
 
 }  // namespace

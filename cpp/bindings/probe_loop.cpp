@@ -1,5 +1,5 @@
-// Upper bound for any hashed table, for `springtide bench store`: reads (and updates) rows through random index cells
-// with the bytes, prefetches, huge pages and kernels of the store, but without hashing, comparing, locks or growth.
+// Upper bound for any hashed table, for `springtide bench store`. Reads (and updates) rows through random index cells
+// with the bytes, prefetches, huge pages and kernels of the store. Leaves out hashing, comparing, locks and growth.
 #include <span>
 #include <vector>
 

@@ -69,7 +69,7 @@ void check_written(int failed) {
   throw nb::python_error();
 }
 
-// Writes `count` more bytes before the identities to a file at `offset`, the header last. Returns whether all are
+// Writes `count` more bytes before the identities to a file at `offset`, the header last. Returns True if all bytes are
 // written.
 bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
   if (copy.size() == 0) throw BadInput("there is nothing to write: copy a slot first");

@@ -1,10 +1,10 @@
-// CachePlan: what one worker's cache does before, in and after one step. The scheduler (schedule.h) makes one plan per
+// CachePlan: actions of one worker's cache before, in and after one step. The scheduler (schedule.h) makes one plan per
 // rank and step; a cache executes the plan and decides nothing itself.
 //
 // At most one worker caches a row, always as its image (weights and optimizer state). If several workers train a row in
 // one step, the server sums its gradients in rank order. With P2P::gradients, one of these workers, the row's keeper,
-// sums them instead. A cached row is dirty from its first training until it is written back, which happens when another
-// worker trains it, on eviction, or by a flush.
+// sums them instead. A cached row is dirty from its first training until it is written back: when another worker trains
+// it, on eviction, or by a flush.
 //
 // A rank executes the plan of step s in this order:
 //   1. with the push of step s - 1: write_back, sends, value_sends, and the other ends of these
@@ -33,7 +33,7 @@ struct PlanKeys {
   }
 };
 
-// Rows that one worker sends directly to another. Both list the same keys in the same order.
+// Rows that one worker sends directly to another. Sender and receiver list the same keys in the same order.
 struct PeerRows {
   uint32_t peer = 0;  // rank of the other worker
   PlanKeys rows;
@@ -47,16 +47,16 @@ struct CachePlan {
   std::vector<PeerRows> sends;           // dirty rows whose images go to another rank instead, by rank
   std::vector<PeerRows> receives;        // counterpart of `sends`, by rank: rows to train and keep here
   std::vector<PeerRows> value_sends;     // rows whose values go to other ranks that also train them
-  std::vector<PeerRows> value_receives;  // counterpart: trained here, not kept; gradients in gradient_sends
+  std::vector<PeerRows> value_receives;  // counterpart: rows trained here, kept elsewhere; see gradient_sends
   // The step.
-  PlanKeys drop;       // rows to remove: stale after this step, or evicted to make room
-  PlanKeys hold_hit;   // trained here, already cached, stay cached
+  PlanKeys drop;       // rows to remove, because they become stale in this step or make room for others
+  PlanKeys hold_hit;   // rows trained here that are and stay cached
   PlanKeys hold_pull;  // trained here, cached from now on: the image is pulled
-  PlanKeys pass_hit;   // trained by other ranks too; the value is cached here, and the row is also in `drop`
-  PlanKeys pass_pull;  // trained by other ranks too, or no room: the value is pulled without state
+  PlanKeys pass_hit;   // other ranks train the row too; its value is cached here, and `drop` contains the row
+  PlanKeys pass_pull;  // other ranks train the row too, or there is no room: the value is pulled without state
   // After the step.
   std::vector<PeerRows> gradient_sends;     // keys whose gradients go to the rank that keeps the row, not to servers
-  std::vector<PeerRows> gradient_receives;  // counterpart: to be summed in rank order with this rank's gradients
+  std::vector<PeerRows> gradient_receives;  // the counterpart on the keeper, which sums in rank order
 
   static size_t rows_of(const std::vector<PeerRows>& all) {
     size_t rows = 0;

@@ -67,7 +67,7 @@ void CachedBackend::refuse(const std::string& what, TableId table, Key key) cons
 
 CachedRow& CachedBackend::row_of(const char* list, TableId table, Key key) const {
   if (CachedRow* row = rows_.find(table, key)) return *row;
-  refuse(std::string("is not in this worker's cache, where the plan has it (") + list +
+  refuse(std::string("is not in this worker's cache, but the plan expects it there (") + list +
              "); begin with a new schedule after the cache was cleared",
          table, key);
 }
@@ -85,7 +85,7 @@ void CachedBackend::begin(Planned& planned) {
   for (size_t i = 0; i < plan.write_back.size(); ++i) {
     const TableId table = plan.write_back.tables[i];
     if (row_of("write_back", table, plan.write_back.keys[i]).dirty)
-      refuse("is to be written back, but the push of the step before is over; set a plan before that push", table,
+      refuse("must be written back, but the push of the previous step is over; set the plan before that push", table,
              plan.write_back.keys[i]);
   }
   pack(planned);
@@ -112,8 +112,8 @@ CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
   throw BadInput("step ", step, " has no plan, so nothing comes from other ranks for it");
 }
 
-// Floats to exchange, by rank. An image counts one more float for its dirty flag. `others` are values, or gradients, to
-// which gradient_receives() adds one float each.
+// Floats to exchange, by rank. An image has one more float, which is its dirty flag. `others` are values, or gradients.
+// gradient_receives() adds one float to each gradient.
 CachedBackend::Sizes CachedBackend::sizes(const std::vector<PeerRows>& images,
                                           const std::vector<PeerRows>& others) const {
   std::map<uint32_t, size_t> by_rank;
@@ -124,7 +124,7 @@ CachedBackend::Sizes CachedBackend::sizes(const std::vector<PeerRows>& images,
   return {by_rank.begin(), by_rank.end()};
 }
 
-// Call it after the rows of the previous step were trained, and before any of them is removed.
+// Call this function after the rows of the previous step were trained, and before any row is removed.
 void CachedBackend::pack(Planned& planned) {
   const CachePlan& plan = planned.plan;
   for (const auto& [peer, floats] : sizes(plan.sends, plan.value_sends)) {
@@ -142,7 +142,7 @@ void CachedBackend::pack(Planned& planned) {
         CachedRow& row = row_of("sends", keys->tables[i], keys->keys[i]);
         parcel.floats.insert(parcel.floats.end(), row.image, row.image + row.floats);
         parcel.floats.push_back(row.dirty ? 1.0f : 0.0f);
-        rows_.set_dirty(row, false);  // from now on, the receiver has to write it back
+        rows_.set_dirty(row, false);  // from now on, the receiver must write the row back
       }
       count_.sent_rows += keys->size();
     }

@@ -1,6 +1,6 @@
 // A worker's row cache in front of its tables, for bsp groups. The cache reads, trains and keeps the rows that only
-// this worker trains, with the server's kernels. It writes a row back when another worker needs it. A plan
-// (cache_plan.h) decides all of this. Results equal those without a cache, bit for bit. Protocol:
+// this worker trains, with the server's kernels. The cache writes a row back when another worker needs it. A plan
+// (cache_plan.h) makes all these decisions. Results equal those without a cache, bit for bit. Protocol:
 // docs/design/caching.md.
 #pragma once
 
@@ -78,8 +78,9 @@ class PlanIndex {
   std::vector<Cell> cells_;
 };
 
-// The first four are current values, the others totals. Bytes are those of rows and keys on the wire. hits: rows read
-// from the cache; received, sent: from and to other ranks; pushed: to servers.
+// The first four fields are current values, the other fields are totals. Bytes are those of rows and keys on the wire.
+// hits: rows read from the cache; received, sent: from and to other ranks; pushed: to servers.
+//
 // clang-format off
 #define SPRINGTIDE_CACHE_STATS(F) \
   F(rows) F(bytes) F(dirty_rows) F(dirty_bytes) F(hits) F(pulled_values) F(pulled_images) F(received_rows) \
@@ -97,15 +98,15 @@ class CachedBackend final : public CachingBackend {
  public:
   using CachingBackend::CachingBackend;
 
-  // Sets the plan of `step` (counted as in PushMeta). Call it before the first pull of the step and before the push of
-  // the previous step: a push that finds no plan for the next step writes everything back.
+  // Sets the plan of `step` (counted as in PushMeta). Call this function before the first pull of the step and before
+  // the push of the previous step. A push that finds no plan for the next step writes everything back.
   void set_plan(uint64_t step, CachePlan plan);
   // Makes `step`'s plan that of step `to`, because another step comes first; completed parts stay done.
   void move_plan(uint64_t step, uint64_t to);
-  void flush_next();  // the next push writes back all dirty rows; they stay cached, clean
+  void flush_next();  // the next push writes back all dirty rows, which stay cached
   void clear();       // forgets all rows, even dirty ones, and all plans
 
-  // What ranks exchange after the push of the step before `step`: values of rows that other ranks train too, then
+  // Data that ranks exchange after the push of the previous step: values of rows that other ranks train too, then
   // images of rows that change owner, each followed by a dirty flag. A plan's `receives` must have arrived before the
   // first pull of the step.
   struct RankBuffer {
@@ -116,8 +117,8 @@ class CachedBackend final : public CachingBackend {
   std::vector<RankBuffer> sends(uint64_t step);
   Sizes receives(uint64_t step) const;
   void received(uint64_t step, uint32_t peer, std::span<const float> floats);
-  // What ranks exchange before the push of `step`, which must get the same parts: gradients for the ranks that keep the
-  // rows. One float before each gradient says whether the gradient exists. NonFinite as in a push.
+  // Gradients that ranks send to the keepers of rows before the push of `step`, which must get the same parts. One
+  // float before each gradient says whether the gradient exists. NonFinite as in a push.
   std::vector<RankBuffer> gradient_sends(uint64_t step, std::span<const Part> parts) const;
   Sizes gradient_receives(uint64_t step) const;
   void gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats);
@@ -140,9 +141,9 @@ class CachedBackend final : public CachingBackend {
     std::vector<RankBuffer> sends;
     std::map<uint32_t, std::vector<float>> gradients;  // received, by rank
   };
-  // Call all of these with the lock held.
+  // Call these functions with the lock held.
   Planned* plan_of(uint64_t step) const;
-  void begin(Planned& planned);  // after the write-back was sent: removes rows that go to other ranks or are dropped
+  void begin(Planned& planned);  // after the write-back: removes rows that go to other ranks or are dropped
   void pack(Planned& planned);
   void leave(CachedRow& row);
   Planned& known_plan(uint64_t step) const;
@@ -153,7 +154,7 @@ class CachedBackend final : public CachingBackend {
   void split_push(const Part& part, const Planned* planned, bool unique, RowSelection& grads,
                   RowTraining& training) const;
   void add_received(const Planned& planned, bool before_own, RowTraining& training) const;
-  std::unique_ptr<RowSelection> write_back(const Planned* next);  // null: all dirty rows
+  std::unique_ptr<RowSelection> write_back(const Planned* next);  // null: write back all dirty rows
   void enter(const RowSelection& images);                         // caches images that came from servers
 
   RowCache rows_;

@@ -1,5 +1,5 @@
-// A group with caches and a group without read the same values at every step and end with the same rows and optimizer
-// state, bit for bit. Covers all optimizers, and any number of servers and ranks, capacity and flushes.
+// A group with caches and a group without caches read the same values at every step. Both end with the same rows and
+// optimizer state, bit for bit. Covers all optimizers, and any number of servers and ranks, capacity and flushes.
 #include "cache/cached_backend.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@ using namespace springtide;
 
 namespace {
 
-// What ranks send directly to each other.
+// Data that ranks send directly to each other.
 enum class Straight : uint8_t { nothing, rows, gradients };
 
-// Random valid plans: which keys a rank trains, which rows fit, what ranks send to each other. Tracks which rank has
-// which row, like a scheduler.
+// Random valid plans: the keys that a rank trains, the rows that fit, and the data that ranks exchange. Tracks which
+// rank has which row, like a scheduler.
 class RandomPlans {
  public:
   RandomPlans(uint32_t ranks, size_t capacity, uint64_t seed, Straight straight)
@@ -44,7 +44,7 @@ class RandomPlans {
       keeper[pair] = rank;
       kept[rank].insert(pair);
     }
-    std::set<std::pair<uint32_t, Pair>> came;  // rows, or values of rows, that a rank has without a pull
+    std::set<std::pair<uint32_t, Pair>> came;  // rows or values of rows that a rank gets without a pull
     for (uint32_t r = 0; r < ranks; ++r) part_with(plans, r, trainers, keeper, came);
     for (const auto& [pair, who] : trainers) {
       const auto home = keeper.find(pair);
@@ -85,7 +85,7 @@ class RandomPlans {
     return kept[rank].size() < capacity_ ? rank : ranks;
   }
 
-  // Plans rows that rank r has and that others train, or that it trains without keeping them.
+  // Plans rows of rank r that other ranks train, and rows that rank r trains without keeping them.
   void part_with(std::vector<CachePlan>& plans, uint32_t r, const std::map<Pair, std::vector<uint32_t>>& trainers,
                  const std::map<Pair, uint32_t>& keeper, std::set<std::pair<uint32_t, Pair>>& came) {
     const std::set<Pair> before = held_[r];
@@ -331,7 +331,7 @@ TEST(what_no_plan_speaks_of_is_read_from_servers_only_while_they_have_everything
   alone.cache->set_plan(1, Alone::holds({}, {{0, 5}}));
   alone.cache->set_plan(2, Alone::holds({{0, 5}}, {}));
   alone.pull({{0, 5}, {0, 9}}, 0);
-  CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 1));  // too early: before the push that it must see
+  CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 1));  // too early: before the push that the pull must see
   alone.push({{0, 5}}, 1);
   CHECK_THROWS(BadInput, alone.pull({{0, 9}}, 1));
   CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 7));
@@ -343,7 +343,7 @@ TEST(what_no_plan_speaks_of_is_read_from_servers_only_while_they_have_everything
   std::vector<float> zeros(4);
   const Part part{&row, zeros.data()};
   CHECK_THROWS(BadInput, alone.cache->assign(std::span(&part, 1), false));
-  alone.cache->move_plan(2, 3);  // a step without gradients comes first
+  alone.cache->move_plan(2, 3);  // the first step has no gradients
   alone.cache->flush_next();
   alone.push({}, 2);
   CHECK(alone.cache->stats().dirty_rows == 0 && alone.rows() == 1);
@@ -413,7 +413,7 @@ TEST(gradients_of_other_ranks_must_have_come_before_the_push) {
   CHECK_THROWS(BadInput, alone.push({{0, 5}}, 1));
   CHECK_THROWS(BadInput, alone.cache->gradients_received(1, 2, std::span(none).first(4)));
   CHECK(same_bits(alone.pull({{0, 5}}, 0), before));
-  alone.cache->gradients_received(1, 2, none);  // it has no gradient of this key
+  alone.cache->gradients_received(1, 2, none);  // the cache has no gradient of this key
   alone.push({{0, 5}}, 1, 2);
   const auto after = alone.pull({{0, 5}}, 1);
   CHECK(std::abs(before[0] - after[0] - 0.05f * (5 + 0.01f * before[0])) < 1e-5f);

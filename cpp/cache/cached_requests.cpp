@@ -118,7 +118,7 @@ void CachedBackend::split_pull(const Part& part, const Planned* planned, RowSele
                      : use == PlannedUse::hold      ? &row_of("hold", id, key)
                      : use == PlannedUse::pass_hit  ? &row_of("pass_hit", id, key)
                                                     : nullptr;
-    if (use == PlannedUse::value && row == nullptr) refuse("has not come from the rank that keeps it", id, key);
+    if (use == PlannedUse::value && row == nullptr) refuse("has not arrived from the rank that keeps the row", id, key);
     if (row != nullptr) {
       std::copy_n(row->image, floats, home);
       if (use != PlannedUse::value) ++count_.hits;
@@ -140,7 +140,7 @@ void CachedBackend::enter(const RowSelection& images) {
   for (size_t i = 0; i < images.size(); ++i) {
     const TableId table = table_of(images.routed().tables[i]);
     const Key key = images.routed().keys[i];
-    if (rows_.find(table, key) != nullptr) continue;  // two requests of one step pulled it
+    if (rows_.find(table, key) != nullptr) continue;  // both requests of one step pulled the row
     CachedRow& row = rows_.insert(table, key, tables_.known(table).image_floats());
     std::copy_n(images.row(i), row.floats, row.image);
   }
@@ -151,7 +151,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
          const std::lock_guard lock(mutex_);
          return std::exchange(under_way_, {});
        }()) {
-    if (const auto pulling = one.lock()) pulling->wait();  // this push needs its rows
+    if (const auto pulling = one.lock()) pulling->wait();  // this push needs rows of the table
   }
   std::vector<std::unique_ptr<RowSelection>> kept;
   std::vector<Part> rest;
@@ -222,8 +222,8 @@ void CachedBackend::split_push(const Part& part, const Planned* planned, bool un
     if (table == nullptr) return grads.add(id, key, floats, grad);
     const PlannedUse use = planned == nullptr ? PlannedUse::none : planned->index.of(id, key);
     if (use == PlannedUse::none && (planned != nullptr || !on_servers_ || rows_.rows() != 0))
-      refuse("is trained in a step whose plan does not speak of it; flush and clear the cache first", id, key);
-    // The gradient went to the rank that keeps the row.
+      refuse("is trained in a step whose plan omits it; flush and clear the cache first", id, key);
+    // The rank that keeps the row has the gradient.
     if (use != PlannedUse::none && planned->index.given(id, key)) return;
     if (use != PlannedUse::hold && use != PlannedUse::hold_pull) return grads.add(id, key, floats, grad);
     training.add(row_of("hold", id, key), *table, grad, unique);
@@ -268,7 +268,8 @@ void CachedBackend::assign(std::span<const Part> parts, bool keep) {
     const std::lock_guard lock(mutex_);
     for (const Part& part : parts)
       if (rows_.rows() != 0 && tables_.any_of(*part.routed))
-        throw BadInput("rows of a cached table are assigned while a cache holds some; flush and clear it first");
+        throw BadInput(
+            "rows of a cached table are assigned while the cache holds rows; flush and clear the cache first");
   }
   inner_->assign(parts, keep);
 }

@@ -37,7 +37,7 @@ class RowCache : public NoCopy {
     const uint32_t row = index_[place_of(hash_key(table, key), table)];
     return row == kFree ? nullptr : const_cast<CachedRow*>(&rows_[row]);
   }
-  // Adds a clean row with an undefined image as the newest. Its address is stable until it is erased.
+  // Adds a clean row with an undefined image as the newest. The row's address is stable until the row is erased.
   CachedRow& insert(TableId table, Key key, uint32_t floats) {
     if (2 * (count_ + 1) > index_.size()) grow();
     const uint64_t hash = hash_key(table, key);
@@ -102,7 +102,7 @@ class RowCache : public NoCopy {
   // The row to evict next; nullptr if the cache is empty.
   CachedRow* next_victim() const { return rings_.empty() ? nullptr : rings_.begin()->second.oldest; }
 
-  // Visits all rows in a repeatable order, that of their places in rows_. `visit` must not erase rows.
+  // Visits all rows in the order of their positions in rows_, which is repeatable. `visit` must not erase rows.
   template <class Visit>
   void for_each(Visit visit) {
     for (CachedRow& row : rows_)
@@ -113,7 +113,7 @@ class RowCache : public NoCopy {
   size_t dirty_rows() const { return dirty_; }
   uint64_t bytes() const { return image_bytes_ + count_ * kRowBytes; }
   uint64_t dirty_bytes() const { return dirty_bytes_ + dirty_ * kRowBytes; }
-  // Bytes that one more row of that size counts, including its index entry.
+  // Bytes of one more row of that size, including the row's index entry.
   static uint64_t row_bytes(uint32_t floats) { return kRowBytes + floats * uint64_t{sizeof(float)}; }
 
  private:
@@ -179,7 +179,7 @@ class RowCache : public NoCopy {
   std::vector<uint32_t> free_rows_;  // places in rows_
   std::vector<uint32_t> index_;      // open addressing: a place in rows_
   std::map<uint32_t, Slab> slabs_;   // by floats
-  std::map<uint64_t, Ring> rings_;   // by uses; lru has one
+  std::map<uint64_t, Ring> rings_;   // by number of uses; lru has one list
   size_t count_ = 0, dirty_ = 0;
   uint64_t image_bytes_ = 0, dirty_bytes_ = 0;
 };

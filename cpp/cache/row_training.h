@@ -46,7 +46,7 @@ class CachedTables {
   void declared(std::span<const TableSpec> tables) {
     for (const TableSpec& spec : tables) declared_[spec.id] = spec;
   }
-  // BadInput for a table that was not declared, or whose rows cannot be trained outside a store.
+  // BadInput for an undeclared table, and for a table whose rows cannot be trained outside a store.
   void keep(std::span<const TableId> tables) {
     for (const TableId id : tables) {
       const auto spec = declared_.find(id);
@@ -60,7 +60,7 @@ class CachedTables {
   // Why a worker cannot train rows of this table; empty if it can. The fate of rows with admission or eviction depends
   // on when and how often a store sees their gradients.
   static std::string refusal_of(const TableSpec& spec) {
-    if (spec.min_count > 1) return "it admits keys by how often they were trained (min_count)";
+    if (spec.min_count > 1) return "the table admits keys by number of trainings (min_count)";
     if (spec.ttl != 0) return "its rows age (ttl)";
     if (spec.capacity_rows != 0) return "its rows are bounded (capacity_rows)";
     return {};
@@ -132,7 +132,7 @@ class RowTraining {
     CachedRow* row;
     const CachedTable* table;
     const float* grad;
-    float* summed;  // set if `grad` is a sum of our own, not the caller's memory
+    float* summed;  // set if `grad` is a sum that this object computed, not the caller's memory
   };
   // by table
   std::vector<StepArgs> prepare(const CachedTables& tables, const PushMeta& meta) const {

@@ -7,7 +7,7 @@
 namespace springtide {
 
 // Pulls the counts of all keys and the images of rows that are not cached, then the images of copies that are too old.
-// A count is read before its image, so a row is never taken for newer than it is.
+// A count is read before its image, so the cache never assumes that a row is newer than it is.
 class VersionedPull final : public Pending {
  public:
   VersionedPull(VersionedBackend& backend, PullMeta meta) : backend_(backend), meta_(meta) {}
@@ -122,7 +122,7 @@ class VersionedPull final : public Pending {
 
 VersionedBackend::VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options)
     : CachingBackend(std::move(inner)), options_(options), rows_(options.order) {
-  if (options.staleness > INT32_MAX) throw BadInput("a staleness of at most 2^31 - 1 can be told from none");
+  if (options.staleness > INT32_MAX) throw BadInput("staleness must be at most 2^31 - 1");
 }
 
 void VersionedBackend::resize(uint64_t capacity_bytes) {
@@ -154,7 +154,7 @@ VersionedStats VersionedBackend::stats() const {
 bool VersionedBackend::use_copy(TableId table, Key key, uint32_t count, bool settled, float* home) {
   CachedRow* row = rows_.find(table, key);
   if (row == nullptr) return false;  // evicted meanwhile
-  // Negative if a push of this worker is counted here but has not reached the server. After a step, no push is in
+  // Negative if the count includes a push of this worker that has not reached the server. After a step, no push is in
   // flight.
   const auto lacks = static_cast<int32_t>(count - static_cast<uint32_t>(row->version));
   if (lacks > static_cast<int32_t>(options_.staleness) || lacks < (settled ? 0 : -kOwnUnderWay)) return false;
@@ -205,7 +205,7 @@ std::unique_ptr<Pending> VersionedBackend::push(std::span<const Part> parts, con
       count_.bytes_pushed += table->spec.dim * sizeof(float) + sizeof(Key) + sizeof(TableId);
       if (CachedRow* row = rows_.find(routed.tables[r], routed.keys[r])) {
         training.add(*row, *table, part.rows + routed.row_offset[r], meta.unique);
-        ++row->version;  // the server counts each gradient, also those of duplicate keys
+        ++row->version;  // the server counts each gradient, also for duplicate keys
       }
     }
   }

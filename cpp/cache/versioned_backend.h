@@ -1,7 +1,7 @@
-// A worker's row cache of bounded staleness (HET's model, write-through). It uses a copy that is at most `staleness`
-// updates behind the server, as shown by the counts that come with every pull (row_counts.h). Every gradient is pushed
-// immediately and also applied to the copy. With staleness 0 in a bsp group, results are exact. Design:
-// docs/design/caching.md.
+// A worker's row cache of bounded staleness (HET's model, write-through). The cache uses a copy that is at most
+// `staleness` updates behind the server, as shown by the counts that come with every pull (row_counts.h). Every
+// gradient is pushed immediately and also applied to the copy. With staleness 0 in a bsp group, results are exact.
+// Design: docs/design/caching.md.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct VersionedOptions {
   uint32_t staleness = 0;  // updates by other workers that a copy may lack
 };
 
-// The first two are current values, the others totals; bytes as on the wire. stale: old copies pulled again. staleness:
-// updates missing in hits.
+// The first two fields are current values, the others are totals; bytes as on the wire. stale: old copies pulled again.
+// staleness: updates missing in hits.
 // clang-format off
 #define SPRINGTIDE_VERSIONED_STATS(F) \
   F(rows) F(bytes) F(hits) F(misses) F(stale) F(evicted) F(staleness_sum) F(staleness_max) F(pushed_gradients) \

@@ -1,4 +1,4 @@
-// A cache that asks how old its copies are: exact in a bsp group with staleness 0, within its bound otherwise.
+// The cache of bounded staleness: exact in a bsp group with staleness 0, and within its bound otherwise.
 #include "cache/versioned_backend.h"
 
 #include "client/local_backend.h"
@@ -99,7 +99,7 @@ TEST(in_a_bsp_group_that_allows_no_staleness_it_is_bit_identical) {
   for (const EvictOrder order : {EvictOrder::lru, EvictOrder::lfu})
     CHECK(train_both({1, 2, 5000, order, false, 2}).evicted > 0);
   CHECK(train_both({3, 1, 1 << 20, EvictOrder::lru, false, 3}).stale == 0);  // nobody else trains
-  CHECK(train_both({1, 2, 10, EvictOrder::lru, false, 4}).hits == 0);        // not one row fits
+  CHECK(train_both({1, 2, 10, EvictOrder::lru, false, 4}).hits == 0);        // the cache has room for no row
 }
 
 TEST(copies_lack_at_most_as_many_trainings_as_allowed) {
@@ -139,7 +139,7 @@ TEST(rows_that_went_elsewhere_or_were_assigned_are_pulled_again) {
   two.train(*two.other, 5);
   const uint32_t slot = slot_of(hash_key(0, 5), kSlots);
   const std::vector<uint8_t> image = two.cluster.stores[0]->export_slot(slot);
-  two.cluster.stores[0]->import_slot(image);  // as if it came from another server
+  two.cluster.stores[0]->import_slot(image);  // as if the push came from another worker
   CHECK(same_bits(two.read(*two.cache, 5), two.read(*two.other, 5)));
   CHECK(two.cache->stats().stale == 1);
   const Routed row = plan(two.cluster.placement, {{0, 5}});

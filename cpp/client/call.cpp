@@ -109,7 +109,7 @@ void compose(Call& call, std::span<const Slice> slices, const Message& message,
   if (shared) {
     call.shared = shared;
     if (compose_window(call, slices, message)) return;
-    give_back(call);  // the window is full: this call goes over the socket
+    give_back(call);  // the window is full, so this call uses the socket
     call.copies.clear();
     call.in_bytes = call.out_bytes = 0;
     call.header.flags = static_cast<uint8_t>(call.header.flags & ~kInWindow);

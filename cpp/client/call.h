@@ -38,7 +38,7 @@ struct Call : NoCopy {
   uint64_t out_bytes = 0;     // of body and floats, on the socket or in the window
   std::vector<iovec> in;      // pull over the socket: where the rows go
   uint64_t in_bytes = 0;
-  std::vector<Copy> copies;  // pull through the window: rows to copy to memory outside it
+  std::vector<Copy> copies;  // pull through the window: rows to copy to memory outside the window
   std::shared_ptr<SharedWindow> shared;
   std::vector<uint64_t> pieces;  // pieces of the window that this call uses until the reply
 
@@ -47,14 +47,14 @@ struct Call : NoCopy {
   Clock::time_point sent{};
   double timeout_s = 0;
   // The peer's lock guards the members below.
-  int busy = 0;  // threads that are using the caller's memory
+  int busy = 0;  // number of threads that use the caller's memory
   bool done = false;
   bool answered = false;    // the server has replied, with success or an error
   bool slots_left = false;  // pull: some slots moved away, so the rows are invalid
   std::exception_ptr error;
 };
 
-// What a push contains besides its rows; empty for other requests.
+// Content of a push besides its rows; empty for other requests.
 struct Message {
   std::span<const BatchRange> batches;
   std::span<const TableHyper> hypers;

@@ -77,7 +77,7 @@ class LocalBackend : public Backend {
   Store& store(size_t server) { return *stores_.at(server); }
 
  private:
-  // Pushes all parts in one call, so that the store sums duplicates over all parts, or records their batches once.
+  // Pushes all parts in one call, so that the store can sum duplicates over all parts and record each batch once.
   void push_together(size_t server, std::span<const Part> parts, const PushMeta& meta, bool once) {
     std::vector<TableId> tables;
     std::vector<Key> keys;
@@ -100,7 +100,7 @@ class LocalBackend : public Backend {
 
   Placement placement_;
   std::vector<std::unique_ptr<Store>> stores_;
-  std::vector<std::vector<uint8_t>> own_slots_;  // by store: a mask of its slots; empty if it has all slots
+  std::vector<std::vector<uint8_t>> own_slots_;  // by store: a mask of its slots; empty if the store has all slots
 };
 
 }  // namespace springtide

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kReplyBytes = 1ULL << 34;            // larger replies are invalid
 constexpr uint32_t kPrompt = 8;                         // consecutive prompt waits after which more are expected
-constexpr auto kLookUp = std::chrono::milliseconds(5);  // time between two checks of the receiver that stands by
+constexpr auto kLookUp = std::chrono::milliseconds(5);  // interval between checks of the idle receiver
 // After this long without calls, the receiver listens for the end of the connection.
 constexpr auto kQuiet = std::chrono::milliseconds(50);
 
@@ -152,7 +152,7 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   call->frame = call->out;
   awaiting_.push_back(call);
   bytes_under_way_ += call->out_bytes;
-  if (!broken_.empty()) return;  // it is sent with the others once the connection is reopened
+  if (!broken_.empty()) return;  // the call is sent with the others once the connection is reopened
   if (sending_) {
     queue_.push_back(call);
     return;
@@ -367,7 +367,7 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   if (closing_ || !failed_.empty() || !broken_.empty()) return;  // `broken_`: the reply's call may be gone
   if (why.empty() && (awaiting_.empty() || awaiting_.front()->header.request != answer.request)) {
-    why = "it answered what nobody asked";
+    why = "the server sent a reply without a request";
   }
   if (!why.empty()) {
     why = name() + " went away " + seconds(since(connected_)) + " after it was connected (" + why + "); " + advice();

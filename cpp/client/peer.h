@@ -1,6 +1,6 @@
-// A client's connection to one server. It sends requests and receives replies in order while the caller computes. A
-// broken connection is reopened, to the server or its restarted successor, and unanswered requests are sent again
-// (peer_reopen.cpp).
+// A client's connection to one server. The connection sends requests and receives replies in order while the caller
+// computes. A broken connection is reopened, to the server or its restarted successor, and unanswered requests are sent
+// again (peer_reopen.cpp).
 #pragma once
 
 #include <atomic>
@@ -92,15 +92,15 @@ class Peer {
   Clock::time_point connected_{};
 
   mutable std::mutex mutex_;
-  std::condition_variable moved_;               // a call is done, or credit came back
+  std::condition_variable moved_;               // a call has ended, or credit has returned
   std::condition_variable to_send_;             // the sender has work
   std::condition_variable to_receive_;          // the receiver has to read again
-  std::deque<std::shared_ptr<Call>> queue_;     // not sent yet, or only in part
-  std::deque<std::shared_ptr<Call>> awaiting_;  // no reply yet, in order
+  std::deque<std::shared_ptr<Call>> queue_;     // calls that are not sent, or only in part
+  std::deque<std::shared_ptr<Call>> awaiting_;  // calls without a reply, in order
   uint64_t bytes_under_way_ = 0;
   uint64_t next_request_ = 1;
   bool sending_ = false;      // a thread has the right to write to the socket
-  bool handed_over_ = false;  // the sender thread has that right
+  bool handed_over_ = false;  // the sender thread holds the lock
   uint32_t prompt_ = 0;       // consecutive waits that began before their reply arrived
   bool standing_by_ = false;  // the receiving thread leaves replies to the waiting callers
   bool reading_ = false;      // a waiting caller reads the socket

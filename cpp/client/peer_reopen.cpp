@@ -5,7 +5,7 @@
 #include "client/peer.h"
 
 namespace springtide {
-constexpr double kSliceS = 0.1;  // time between two checks whether this client closes or the server has moved
+constexpr double kSliceS = 0.1;  // interval between checks for the end of this client or a new address of the server
 
 void Peer::broke(const std::string& why) {
   if (!failed_.empty() || !broken_.empty()) return;
@@ -86,14 +86,14 @@ bool Peer::reopen(std::unique_lock<std::mutex>& lock) {
     if (!fresh || !failed_.empty()) continue;
     const Found found = judge(terms);
     if (found == Found::other && options_.recovery_s <= 0) {
-      fail(broken_ + "; another server is at its address now: what this one held is lost");
+      fail(broken_ + "; another server is at its address now, so its rows are lost");
     } else if (found == Found::good) {
       if (shared_) {
         lock.unlock();
         Fd local = connect_window(terms, *shared_);
         lock.lock();
         if (!local) {
-          fail(broken_ + "; its next life cannot be reached through shared memory: is it on another host?");
+          fail(broken_ + "; the restarted server cannot be reached through shared memory; it may be on another host");
         }
         fresh = std::move(local);
       }
@@ -102,8 +102,8 @@ bool Peer::reopen(std::unique_lock<std::mutex>& lock) {
         return true;
       }
     } else {
-      last = found == Found::other ? "another server is at its address, and nobody has said that it is its next life"
-                                   : "the connection broke, but the server is there still";
+      last = found == Found::other ? "another server is at its address, and the master has not announced a restart"
+                                   : "the connection broke, but the server still runs";
       moved_.wait_until(lock, soon, [&] { return closing_; });
     }
   }

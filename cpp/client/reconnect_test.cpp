@@ -1,5 +1,5 @@
-// Connections that break while requests are in flight, and slots that move during a push: nothing is lost or applied
-// twice, and a permanent failure names the server.
+// Connections break while requests are in flight, and slots move during a push. Nothing is lost or applied twice, and a
+// permanent failure names the server.
 #include <random>
 #include <thread>
 
@@ -138,7 +138,7 @@ TEST(a_client_that_closes_while_it_reconnects_does_not_hang) {
   CHECK(Clock::now() - began < std::chrono::seconds(10));
 }
 
-// If it were waited for, the client would give the server up meanwhile.
+// If the client waited for this reply, it would give the server up meanwhile.
 TEST(a_pull_that_nobody_waits_for_is_given_up_while_its_server_is_away) {
   Proxied cluster(1);
   RemoteOptions options = cluster.through_proxies();
@@ -177,7 +177,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
       cluster.stores[from]->clear_slot(slot);
     }
     for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved.server_of_slot);
-    std::thread news([&] { backend.reroute(moved); });  // if it comes later, the push waits for it
+    std::thread news([&] { backend.reroute(moved); });  // if the slot arrives later, the push waits for the slot
     for (int again = 0; again < 2; ++again) backend.push(std::span(&part, 1), named_push(1, 4))->wait();
     news.join();
     cluster.placement = moved;

@@ -133,7 +133,7 @@ void RemoteBackend::reroute(Placement placement, const std::map<uint16_t, std::s
 
 void RemoteBackend::readdress(size_t server, uint32_t life, const std::string& host, uint16_t port) {
   links_->check_process();
-  // A server that this client does not know yet will be reached at its new address anyway.
+  // A server that this client does not know yet has only its new address.
   if (Peer* known = links_->find(server)) known->move_to(life, host, port);
 }
 

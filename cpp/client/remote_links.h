@@ -31,7 +31,7 @@ constexpr uint64_t kWindowBytes = 8ULL << 30;
 // again.
 constexpr double kReachS = 1.0;
 
-// A placement, and what requests derive from it.
+// A placement, and the data that requests derive from it.
 struct Routes {
   Placement placement;
   std::vector<std::vector<uint16_t>> slots_of;  // by server
@@ -78,7 +78,7 @@ struct RemoteLinks {
     call->timeout_s = options.request_timeout_s;
     return call;
   }
-  // Sends a request to one server and waits. For requests that are not part of a training step.
+  // Sends a request to one server and waits. For requests outside training steps.
   std::shared_ptr<Call> ask(Peer& peer, Kind kind, std::vector<uint8_t> body, uint64_t step) const {
     auto call = call_for(peer, kind);
     call->header.step = step;
@@ -88,7 +88,7 @@ struct RemoteLinks {
     return call;
   }
 
-  // The reference stays valid: an index means the same server for the whole job.
+  // The reference stays valid: an index belongs to the same server for the whole job.
   Peer& peer(size_t server) const {
     if (Peer* found = find(server)) return *found;
     throw PeerLost("server ", server, " is not known here");
@@ -147,7 +147,7 @@ struct RemoteLinks {
     }
     put(std::move(placement));
   }
-  // Takes the new owners of slots from a refusal. Returns whether it names all of them.
+  // Takes the new owners of slots from a refusal. Returns True if the client knows all owners.
   bool follow(const Refusal& refusal) {
     bool all = true;
     for (const auto& [server, address] : refusal.addresses) all = reach(server, address) && all;

@@ -1,5 +1,5 @@
-// One request to all servers, until each has answered. Keys of moved slots are sent again to the owner that the refusal
-// names.
+// One request to all servers, until each has answered. Keys of moved slots are sent again to the owner named in the
+// refusal.
 #pragma once
 
 #include <unistd.h>
@@ -40,7 +40,7 @@ class RemotePending final : public Pending {
     meta_ = meta;
     start();
   }
-  // Sends a call that was made elsewhere; wait() waits for it.
+  // Sends a call made by other code; wait() waits for the reply.
   void submit(Peer& peer, std::shared_ptr<Call> call) {
     peer.submit(call);
     sent_.push_back({&peer, std::move(call), {}, nullptr});
@@ -91,12 +91,12 @@ class RemotePending final : public Pending {
   }
 
  private:
-  // Keys that go to another server than planned. Their floats are copied, because they are not contiguous in the
-  // caller's memory.
+  // Keys that go to another server than planned. The floats of these keys are copied, because they are not contiguous
+  // in the caller's memory.
   struct Detour {
     Routed routed;
     std::vector<float> floats;
-    std::vector<uint16_t> slots;                    // push: the slots that it covers
+    std::vector<uint16_t> slots;                    // push: slots that the push covers
     std::vector<std::pair<float*, uint32_t>> home;  // pull: final destination of each row, and its number of floats
     Part part{};
   };
@@ -238,7 +238,7 @@ class RemotePending final : public Pending {
     for (const size_t i : refused) {
       const Call& call = *sent_[i].call;
       std::vector<uint8_t> wanted;
-      if (kind_ != Kind::pull) {  // only these slots were not applied; a refused pull returned no rows at all
+      if (kind_ != Kind::pull) {  // the server applied all other slots; a refused pull returned no rows
         wanted.resize(server_of.size(), 0);
         for (const uint16_t slot : decode_refusal(call.reply).slots) {
           if (slot >= wanted.size()) throw PeerLost("a server refused a slot that does not exist");

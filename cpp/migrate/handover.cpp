@@ -60,7 +60,7 @@ class Attempt {
     state_.record_given(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
   }
   void keep(uint16_t slot, const std::string& why) {
-    if (state_.ownership()->mine[slot] == 0) {  // closed now or in an earlier attempt, and the target does not have it
+    if (state_.ownership()->mine[slot] == 0) {  // closed now or in an earlier attempt, and not at the target
       state_.store.open_slot(slot);
       state_.record_received({&slot, 1});
     }
@@ -69,7 +69,7 @@ class Attempt {
   }
   void settle(std::span<const uint16_t> offered, const BatchAnswer& answer) {
     for (const uint16_t slot : answer.taken) {
-      if (closed.erase(slot) == 0) throw PeerLost("accepted a slot that was not offered");
+      if (closed.erase(slot) == 0) throw PeerLost("accepted a slot that this server did not offer");
       state_.store.clear_slot(slot);
       outcome_.moved.push_back(slot);
     }
@@ -163,8 +163,8 @@ constexpr uint64_t kFewRows = 32;  // with at most this many changed rows, a slo
 constexpr size_t kTogether = 32;   // slots per own_all frame; large, so that a request meets closed slots only once
 
 // A separate thread sends whole images over one connection. Later changes and ownership go over another connection, so
-// that a closed slot never waits behind images. Slots are closed in batches, so that a worker's step is delayed only
-// once.
+// that a closed slot never waits behind images. Slots are closed in batches, so that each step of a worker is delayed
+// at most once.
 class Mover : public Attempt {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -212,7 +212,7 @@ class Mover : public Attempt {
     Clock::time_point at;
   };
 
-  // A large image may take long, as long as bytes are being sent; SlotStream counts its sends.
+  // A large image may take long, as long as bytes are being sent; SlotStream counts the images that it sends.
   Ready wait(bool for_images, SlotStream& stream) {
     pollfd fds[2] = {{pending_.empty() ? -1 : control_.fd(), POLLIN, 0}, {for_images ? images_.fd() : -1, POLLIN, 0}};
     const uint64_t sent = stream.sends();
@@ -274,7 +274,7 @@ class Mover : public Attempt {
     if (pending_.empty()) close();
   }
 
-  // Closes the slots of the batch. No client can use them until the reply.
+  // Closes the slots of the batch. No client can use these slots until the reply.
   void close() {
     if (batch_.empty()) return;
     const Clock::time_point at = Clock::now();
@@ -323,7 +323,7 @@ std::vector<uint16_t> movable_slots(ServerState& state, const HandoverOptions& t
     if (ask_again || open) {
       ours.push_back(slot);
     } else {
-      outcome.why = "was not given slot " + std::to_string(slot) + ": it is not here";
+      outcome.why = "was not given slot " + std::to_string(slot) + ": this server does not own it";
     }
   }
   return ours;
@@ -353,7 +353,7 @@ HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::sp
   if (to.server == state.options.index) throw BadInput("a server cannot hand slots to itself");
   if (state.ownership()->mine.empty()) throw BadInput("this server has no placement yet, hence no slots to hand over");
   if (state.steps.half_applied())
-    throw BadInput("this server has applied a step in part: its slots cannot be handed over");
+    throw BadInput("this server has applied only a part of a step, so it cannot hand over its slots");
   const std::lock_guard one(state.handover_mutex);
   const std::vector<uint16_t> ours = movable_slots(state, to, slots, outcome);
   if (to.hurry) {

@@ -1,6 +1,6 @@
 // Hands slots to another server while both serve requests. The source server controls the hand-over: it sends whole
-// images, then the rows that changed meanwhile. It then closes several slots together, sends their last changes and
-// transfers ownership. Next: server/requests/slot_requests.cpp, the target's side.
+// images, then the rows that changed meanwhile. Then the source closes several slots together, sends their last changes
+// and transfers ownership. Next: server/requests/slot_requests.cpp, the target's side.
 //
 //   source                              target
 //   declare(tables)               ─►
@@ -30,7 +30,7 @@ struct HandoverOutcome {
   std::vector<uint16_t> moved;
   std::vector<uint16_t> kept;      // refused by the target, still served here
   std::vector<uint16_t> in_doubt;  // closed here, but the target did not reply: hand over again, or take back
-  std::string why;                 // why the other slots were not moved
+  std::string why;                 // reason why the other slots were not moved
   uint64_t bytes = 0;
   double seconds = 0, longest_freeze_s = 0;
   bool local = false;  // over a Unix socket: the target is on this host

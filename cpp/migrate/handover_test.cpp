@@ -1,4 +1,4 @@
-// Slots change owners while clients push and pull: every gradient reaches its row once, every pulled row is a value
+// Slots change owners while clients push and pull. Every gradient reaches its row once, every pulled row is a value
 // that the row had, and each slot has exactly one owner.
 #include "migrate/handover.h"
 
@@ -63,7 +63,7 @@ void count_while_moving(bool shared, uint64_t seed) {
   Three cluster;
   constexpr size_t kKeys = 400;
   constexpr uint32_t kWorkers = 2;
-  constexpr int kSteps = 150;  // minimum; more while few slots have moved
+  constexpr int kSteps = 150;  // minimum number of moves; longer while few slots have moved
   const std::vector<TableSpec> tables = {counting(0, 4), counting(1, 9)};
   RemoteBackend first(cluster.of_two(shared, 9));
   first.declare(tables);
@@ -232,7 +232,7 @@ int takes(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 
   return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
 }
 
-// Transfers the ownership of slot 0. Returns how many slots the target accepted.
+// Transfers the ownership of slot 0. Returns the number of slots that the target accepted.
 size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t transfer = 0) {
   BatchWriter batch(false);
   batch.begin(0, transfer);
@@ -274,7 +274,7 @@ TEST(a_transfer_that_was_accepted_and_passed_on_is_not_accepted_again) {
   const std::vector<uint8_t> image = cluster.stores[0]->export_slot(0);
   CHECK(owns_all(first, image, 7) == 1);
   CHECK(cluster.move(2, 1, {0}).moved == std::vector<uint16_t>{0});
-  CHECK(owns_all(second, image, 7) == 1);  // it had accepted this transfer, and says so
+  CHECK(owns_all(second, image, 7) == 1);  // the server had accepted this transfer, and says so
   CHECK(takes(first, image, 7) == 1);
   cluster[2].expect_anew();
   CHECK(owns_all(first, image, 7) == 1);  // also after expect_anew(), which refuses only new transfers here

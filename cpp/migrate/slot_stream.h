@@ -57,8 +57,8 @@ class SlotTarget {
     }
   }
 
-  // Throws PeerLost. If the body lies in the shared window, the target reads it there, so the body must not change
-  // until the reply.
+  // Throws PeerLost. The target reads a body in the shared window in place, so the body must not change until the
+  // reply.
   void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t transfer = 0) {
     FrameHeader header;
     header.kind = static_cast<uint8_t>(kind);
@@ -91,7 +91,8 @@ class SlotTarget {
     return answer.status == static_cast<uint16_t>(Status::ok) ? "" : text_of(body) + " ";
   }
 
-  // Shared memory for images; invalid where the target is on another host. Call it once, before anything is sent.
+  // Shared memory for images; invalid where the target is on another host. Call this function once, before anything is
+  // sent.
   const Window& share(uint64_t bytes) {
     if (!local_) return window_;
     Window window = Window::create(bytes);
@@ -117,7 +118,7 @@ class SlotTarget {
 // Limits copying to a quarter of a core here, and importing to as much at the target.
 constexpr double kSleepPerWork = 3;
 constexpr double kShortestSleep = 0.001;  // seconds; shorter sleeps are added up
-constexpr double kLongestSleep = 0.2;     // seconds; limits how long a thread that has to stop is waited for
+constexpr double kLongestSleep = 0.2;     // seconds; limits the wait for a thread that must stop
 
 inline double cpu_seconds() {
   timespec used{};
@@ -154,7 +155,7 @@ class CopyThrottle {
 constexpr size_t kSlotsAhead = 16;          // slots whose images may be in flight
 constexpr uint64_t kBytesAhead = 64 << 20;  // bytes of images that may be in flight
 constexpr size_t kSlotsACut = 16;
-constexpr uint64_t kRoom = 4 << 20;  // in shared memory for one image; a larger one goes through the socket
+constexpr uint64_t kRoom = 4 << 20;  // shared memory for one image; larger images go through the socket
 
 class SlotStream : public NoCopy {
  public:
@@ -180,7 +181,7 @@ class SlotStream : public NoCopy {
     thread_.join();
   }
 
-  // Returns the image whose reply has arrived; call it once per reply.
+  // Returns the image whose reply has arrived; must be called once per reply.
   Sent arrived() {
     const std::lock_guard hold(mutex_);
     if (under_way_.empty()) throw PeerLost("sent a reply without a request");

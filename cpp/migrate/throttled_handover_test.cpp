@@ -1,4 +1,4 @@
-// Whole slots in one frame, by value and by reference: reading from a process's memory gives what it would have sent,
+// Whole slots in one frame, by value and by reference. Reading a process's memory gives the same rows as sending them,
 // and torn, foreign or missing data is refused.
 
 #include <unistd.h>

@@ -57,7 +57,7 @@ std::string describe(Io io, Line line) {
   if (io == Io::ok) return "fine";
   if (io == Io::closed) return "the connection was closed";
   if (io == Io::torn) return "the connection broke in the middle of a frame";
-  if (io == Io::idle) return "nothing came in time";
+  if (io == Io::idle) return "nothing arrived in time";
   if (io == Io::stalled) return "the other side stopped in the middle of a frame";
   if (line.tls != nullptr && !line.tls->why().empty()) return line.tls->why();
   return std::strerror(error);

@@ -17,7 +17,8 @@ Io send_frame(Line line, FrameHeader header, std::span<const uint8_t> body);
 Io send_failure(Line line, const FrameHeader& request, Status status, const std::string& why);
 FrameHeader reply_to(const FrameHeader& request);
 
-// Receives header and body. The frame is valid if the result is Io::ok and `why` is empty; else `why` has the error.
+// Receives header and body. The frame is valid if the result is Io::ok and `why` is empty; otherwise `why` has the
+// error.
 Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit, std::string& why);
 
 std::span<const uint8_t> bytes_of(const std::string& text);

@@ -44,15 +44,15 @@ std::string accept_handshake(Line line, const std::string& secret, const Welcome
 // Client's side. `who` carries rank, incarnation, generation, epoch. Throws PeerLost or HandshakeRefused.
 Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who);
 
-// A second connection to the same server through its Unix socket; invalid unless it runs on this host.
+// A second connection to the same server through its Unix socket; invalid unless the server runs on this host.
 Fd connect_on_host(const Welcome& terms, const std::string& secret, const FrameHeader& who, double timeout_s);
 // Shares a window over such a connection. Returns false if the server did not accept it. `who` as in offer_handshake.
 bool share_window(int fd, FrameHeader who, const Window& window);
 
 std::string random_bytes(size_t count);
 
-// Limits connections that have not completed the handshake: shuts down those that are overdue, and the oldest if there
-// are too many. The same in Python: springtide/rpc/transport/auth.py.
+// Limits connections that have not completed the handshake: shuts down overdue connections, and the oldest if there are
+// too many. The same code in Python: springtide/rpc/transport/auth.py.
 class PendingHandshakes {
  public:
   PendingHandshakes(size_t most, double within_s) : most_(most), within_s_(within_s) {}
@@ -64,13 +64,14 @@ class PendingHandshakes {
     pending_[++last_ticket_] = {fd, Clock::now() + seconds_of(within_s_)};
     return last_ticket_;
   }
-  // Ends the handshake; call it before the socket is closed. Returns false if it was shut down before.
+  // Ends the handshake; must be called before the socket is closed. Returns false if the connection was shut down
+  // before.
   bool end(uint64_t ticket) {
     const std::lock_guard lock(mutex_);
     return pending_.erase(ticket) != 0;
   }
-  // Shuts down overdue handshakes. Returns when the next one becomes overdue; Clock::time_point::max() if there is
-  // none.
+  // Shuts down overdue handshakes. Returns the time when the next connection becomes overdue; Clock::time_point::max()
+  // without pending handshakes.
   Clock::time_point shut_overdue() {
     const std::lock_guard lock(mutex_);
     while (!pending_.empty() && pending_.begin()->second.deadline <= Clock::now()) shut_oldest();

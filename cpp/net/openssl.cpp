@@ -15,7 +15,7 @@ struct Libraries {
   void* crypto = nullptr;
 };
 
-// Prefers libraries that are already loaded: a second version would work, but its code would be loaded too.
+// Prefers libraries that are already loaded: a second version would work, but take memory.
 Libraries open_libraries() {
   constexpr std::array<std::array<const char*, 2>, 2> known = {
       {{"libssl.so.3", "libcrypto.so.3"}, {"libssl.so.1.1", "libcrypto.so.1.1"}}};
@@ -53,7 +53,7 @@ OpenSsl load() {
 }  // namespace
 
 const OpenSsl& openssl() {
-  static const OpenSsl all = load();  // never unloaded: other threads may use it when the process ends
+  static const OpenSsl all = load();  // never unloaded, because other threads may use the library when the process ends
   return all;
 }
 

@@ -61,7 +61,7 @@ sockaddr_un local_address(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const size_t bytes = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::memcpy(address.sun_path + 1, name.data(), bytes);  // a leading zero makes it abstract
+  std::memcpy(address.sun_path + 1, name.data(), bytes);  // a leading zero makes the address abstract
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
   return address;
 }

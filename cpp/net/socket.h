@@ -89,7 +89,7 @@ int peer_process(int fd);
 
 void shut_reading(int fd);
 void shut_both(int fd);
-// Shuts down our side and briefly reads what the peer still sends. Otherwise a TCP reset could discard our last
+// Shuts down this side, and briefly reads the rest from the peer. Otherwise a TCP reset could discard our last
 // message.
 void close_gently(int fd);
 size_t total_bytes(std::span<const iovec> buffers);

@@ -99,7 +99,7 @@ size_t RecordCipher::seal(RecordKind kind, const uint8_t* from, size_t bytes, ui
   const bool done = begin(out) && update(text, from, bytes) && update(text + bytes, &last, 1) &&
                     o_.EVP_CipherFinal_ex(ctx_, text + bytes + 1, &none) == 1 &&
                     o_.EVP_CIPHER_CTX_ctrl(ctx_, kGetTag, kRecordTag, text + bytes + 1) == 1;
-  if (!done) throw std::runtime_error("OpenSSL failed to encrypt");  // a peer cannot cause this
+  if (!done) throw std::runtime_error("OpenSSL failed to encrypt");  // this error cannot be caused by a peer
   bytes_ += bytes;
   return kRecordHeader + body;
 }

@@ -93,7 +93,7 @@ std::string tls_error() {
   const OpenSsl& o = openssl();
   const unsigned long code = o.ERR_peek_error();
   const char* reason = code == 0 ? nullptr : o.ERR_reason_error_string(code);
-  return reason == nullptr ? "no reason was given" : reason;
+  return reason == nullptr ? "the peer gave no reason" : reason;
 }
 
 std::string explain_tls_error(const std::string& reason) {
@@ -103,7 +103,7 @@ std::string explain_tls_error(const std::string& reason) {
   }
   if (reason == "peer did not return a certificate") return "it showed no certificate";
   if (reason.find("alert") != std::string::npos)
-    return "it did not accept this process's certificate, or broke off (" + reason + ")";
+    return "the peer rejected this process's certificate, or closed the connection (" + reason + ")";
   return "TLS failed: " + reason;
 }
 
@@ -112,7 +112,7 @@ void note_secret(const Ssl* ssl, const char* line) {
   if (secrets != nullptr) secrets->note(line);
 }
 
-// Loads the folder's files. Returns null and sets `why` if they do not match each other.
+// Loads the folder's files. Returns null and sets `why` if certificate and key do not match.
 std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
   const OpenSsl& o = openssl();
   o.ERR_clear_error();
@@ -151,9 +151,9 @@ constexpr size_t kGoing = 11 * kSealed;
 constexpr uint8_t kKeyUpdate = 24, kNewTicket = 4;
 constexpr uint8_t kCloseNotify = 0;
 
-// How much of a message to encrypt next. Batches are small at both ends of a message, so that the other side starts to
-// decrypt early and has little left at the end. Large batches there made an exchange of 1 MB take 8% longer. In
-// between, batches are large, for fewer calls.
+// Number of bytes of a message to encrypt next. Batches are small at both ends of a message, so that the other side
+// starts to decrypt early and has little left at the end. Large batches there made an exchange of 1 MB take 8% longer.
+// In between, batches are large, for fewer calls.
 size_t batch_of(size_t done, size_t left) {
   return std::min({kBatch, std::max(kLeast, done), std::max(kLeast, left / 2)}) / kRecord * kRecord;
 }
@@ -247,7 +247,7 @@ int TlsSession::read_socket(Bio* bio, char* out, int bytes) {
   auto* self = static_cast<TlsSession*>(o.BIO_get_data(bio));
   o.BIO_clear_flags(bio, kRetryFlags);
   ssize_t got = 0;
-  do {  // reads only what OpenSSL asks for, because it must not consume bytes after the handshake
+  do {  // reads only the bytes that OpenSSL asks for, because later bytes do not belong to the handshake
     got = recv(self->fd_, out, static_cast<size_t>(bytes), MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got == 0) self->ended_ = true;
@@ -446,7 +446,7 @@ Io TlsSession::open_record(size_t record, uint8_t* out, size_t bytes, size_t& go
   size_t length = 0;
   RecordKind kind{};
   if (!opener_->open(sealed, text, length, kind)) {
-    return failed("TLS failed: a record was altered, or is not of this connection");
+    return failed("TLS failed: a record was altered, or belongs to another connection");
   }
   if (kind != RecordKind::data) return take_word(kind, text, length);
   if (fits) {

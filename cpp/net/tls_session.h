@@ -24,7 +24,7 @@ namespace springtide {
 struct TlsContext;  // this process's certificates
 
 // Reads ca.crt, tls.crt and tls.key from the folder, and reads them again when they change. BadInput if they are
-// missing or do not match each other. The same in Python: springtide/rpc/transport/tls.py.
+// missing or do not match each other. The same code in Python: springtide/rpc/transport/tls.py.
 std::shared_ptr<const TlsContext> tls_context(const std::string& folder);
 
 enum class TlsSide : uint8_t { caller, listener };
@@ -34,7 +34,7 @@ struct TlsOptions {
   TlsSide side = TlsSide::caller;
   std::string role;  // required role of the other side; empty: any role of this job
   double within_s = 10;
-  // Read no byte beyond the current record, so that poll() reports the next one. Messages must end with a record.
+  // Reads no byte beyond the current record, so that poll() reports the next one. Messages must end with a record.
   bool exact = false;
   // An AES-GCM key is safe for about 2^24 records; the session changes the key long before.
   uint64_t rekey_bytes = 32ULL << 30;
@@ -86,14 +86,14 @@ class TlsSession : public NoCopy {
   std::optional<RecordCipher> sealer_;
   std::unique_ptr<uint8_t[]> going_;  // encrypted bytes; those from `gone_` to `made_` are not sent yet
   size_t made_ = 0, gone_ = 0;
-  size_t sealed_ = 0;                    // bytes of the caller's list that are in `going_`
+  size_t sealed_ = 0;                    // bytes of the caller's list that `going_` contains
   std::unique_ptr<uint8_t[]> gathered_;  // collects small buffers to one record
 
   // Used by the receiving thread:
   std::optional<RecordCipher> opener_;
   std::unique_ptr<uint8_t[]> ahead_;  // bytes read from the socket, from `at_` to `filled_`
   size_t at_ = 0, filled_ = 0;
-  std::unique_ptr<uint8_t[]> text_;  // remaining text of a record that was larger than the caller's buffer
+  std::unique_ptr<uint8_t[]> text_;  // rest of a record that did not fit into the caller's buffer
   size_t text_at_ = 0, text_end_ = 0;
   bool ended_ = false;  // the peer has closed its side
 

@@ -307,7 +307,7 @@ TEST(requests_survive_cuts_of_a_connection_with_tls) {
 
 TEST(strangers_are_told_why_and_cost_nothing) {
   CHECK(has(said(Secure(1, "other")), "its certificate is not good"));
-  CHECK(has(said(Secure(1, "stranger")), "did not accept this process's certificate"));
+  CHECK(has(said(Secure(1, "stranger")), "rejected this process's certificate"));
   CHECK(has(said(Secure(1, "old")), "certificate expired"));
   CHECK(has(said(Secure(1, "mixed")), "key values mismatch"));
   CHECK(has(said(Secure(1, "nowhere")), "No such file"));
@@ -342,7 +342,7 @@ TEST(garbage_silence_and_half_a_handshake_end_and_the_server_goes_on) {
     callers.push_back(connect_tcp("127.0.0.1", cluster[0].port(), Clock::now() + std::chrono::seconds(5)));
     send(callers.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
-  for (const Fd& fd : callers) {  // the server ends each of them: after invalid TLS, or after a timeout
+  for (const Fd& fd : callers) {  // the server ends each connection: after invalid TLS, or after a timeout
     set_timeouts(fd.get(), 20, 20);
     char byte = 0;
     ssize_t got = 0;
@@ -361,7 +361,7 @@ TEST(a_peer_that_stops_after_its_certificate_is_dropped) {
   set_timeouts(silent.line(), 20, 20);
   uint8_t byte = 0;
   Io io = Io::ok;
-  while (io == Io::ok) io = receive_all(silent.line(), &byte, 1);  // its last message, and then the end
+  while (io == Io::ok) io = receive_all(silent.line(), &byte, 1);  // the server's last message, then the end
   CHECK(io == Io::closed || io == Io::failed);
 }
 
@@ -402,7 +402,7 @@ TEST(an_exact_reader_leaves_the_next_message_on_the_socket) {
     sending.join();
   }
   uint8_t byte = 0;
-  CHECK(recv(pair.two.get(), &byte, 1, MSG_PEEK) == 1);  // poll() would report it
+  CHECK(recv(pair.two.get(), &byte, 1, MSG_PEEK) == 1);  // poll() would report the end
   CHECK(receive_all(pair.two.line(), got.data(), second.size()) == Io::ok && got[0] == 2 && got[10] == 1);
   set_timeouts(pair.two.line(), 0.05, 1);
   CHECK(receive_all(pair.two.line(), got.data(), 1) == Io::idle);

@@ -1,5 +1,5 @@
 // Shared memory between a client and a server on one host: a sealed memfd that the client creates and the server maps.
-// It holds frame bodies; the socket carries the headers. Every offset from a peer is checked here.
+// The memory holds frame bodies; the socket carries the headers. Every offset from a peer is checked here.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class Window {
     return map(std::move(fd), bytes);
   }
   // Maps a descriptor from a peer. BadInput unless the descriptor is sealed against shrinking; otherwise the peer could
-  // shrink it while we use it.
+  // shrink the window while it is in use.
   static Window adopt(Fd fd, uint64_t limit) {
     const int seals = fd ? fcntl(fd.get(), F_GET_SEALS) : -1;
     struct stat about{};
@@ -62,7 +62,7 @@ class Window {
     if (offset % align != 0 || offset > size_ || bytes > size_ - offset) return nullptr;
     return base_ + offset;
   }
-  // Offset of the memory in the window; none if it lies outside.
+  // Offset of the memory in the window; none if the memory lies outside.
   std::optional<uint64_t> offset_of(const void* memory, uint64_t bytes) const {
     const auto address = reinterpret_cast<uintptr_t>(memory), base = reinterpret_cast<uintptr_t>(base_);
     if (base_ == nullptr || address < base || address - base > size_ || bytes > size_ - (address - base)) return {};
@@ -74,7 +74,7 @@ class Window {
     Window window;
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
     if (base == MAP_FAILED) return window;
-    madvise(base, bytes, MADV_DONTFORK);  // forked data loaders must not inherit it
+    madvise(base, bytes, MADV_DONTFORK);  // forked data loaders must not inherit the window
     window.fd_ = std::move(fd);
     window.base_ = static_cast<uint8_t*>(base);
     window.size_ = bytes;
@@ -84,7 +84,7 @@ class Window {
   Fd fd_;
   uint8_t* base_ = nullptr;
   uint64_t size_ = 0;
-  int owner_ = 0;  // process that mapped it; a forked child must not unmap this address
+  int owner_ = 0;  // process that mapped the window; a forked child must not unmap this address
 };
 
 // Allocates pieces of a window, first fit, and merges adjacent free pieces. Thread-safe.

@@ -23,7 +23,7 @@ class Directory {
   struct Row {
     Key key;
     uint64_t trained;     // last step that trained the row; the row is dirty until a flush of that step or a later one
-    RowAt before, after;  // neighbours in its owner's eviction order; `after` is the older one
+    RowAt before, after;  // neighbours in its owner's eviction order; `after` is the older row
     TableId table;
     uint16_t owner;
     uint16_t uses;
@@ -82,7 +82,7 @@ class Directory {
     ++by_table_[table];
     return at;
   }
-  // Removes an unlinked row. It leaves no tombstone: later cells of the probe sequence move into the hole.
+  // Removes an unlinked row. Removal leaves no tombstone: later cells of the probe sequence move into the hole.
   void forget(RowAt at) {
     const Row& row = rows_[at];
     size_t hole = home(tag_of(hash_key(row.table, row.key)));
@@ -98,7 +98,7 @@ class Directory {
     --live_;
     free_.push_back(at);
   }
-  // unlink() removes a row from its owner's eviction order. link() adds it as the newest, trained in `step`.
+  // unlink() removes a row from its owner's eviction order. link() adds the row as the newest, trained in `step`.
   void unlink(RowAt at) {
     const Row& row = rows_[at];
     const size_t level = this->level(row);
@@ -123,7 +123,7 @@ class Directory {
     filled_[owner * words_ + level / 64] |= uint64_t{1} << level % 64;
     ++count_[owner];
   }
-  // The worker's next victim; kNoRow if it caches nothing.
+  // The worker's next victim; kNoRow if the worker caches no row.
   RowAt oldest(uint32_t worker) const {
     for (size_t word = 0; word < words_; ++word) {
       const uint64_t bits = filled_[worker * words_ + word];

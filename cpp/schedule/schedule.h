@@ -1,5 +1,5 @@
 // The scheduler: assigns the samples of the next batch to workers (allocate.h) and plans what every worker's cache
-// sends and pulls (cache_plan.h). Every rank runs it on the same batches and gets the same result.
+// sends and pulls (cache_plan.h). Every rank runs the scheduler on the same batches and gets the same result.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace springtide {
 
 struct SchedulerOptions {
   uint32_t workers = 1;
-  uint64_t capacity_rows = 0;  // of each worker's cache
+  uint64_t capacity_rows = 0;  // capacity of each worker's cache
   EvictOrder order = EvictOrder::lru;
   std::string policy = "laia";  // allocate.h; by name in policies()
   uint64_t seed = 0;
@@ -71,10 +71,10 @@ class Scheduler {
   // Returns what `policy` would do with the batch, without scheduling it.
   Considered consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
                       const ScheduleWish& wish = {});
-  // Call it after a flush: all rows trained up to `step` are on the servers. The plan of the next step may exist
+  // Must be called after a flush: all rows trained up to `step` are on the servers. The plan of the next step may exist
   // already.
   void flushed(uint64_t step);
-  // Call it when all caches are empty, as after a return to a checkpoint. The step number continues.
+  // Must be called when all caches are empty, as after a return to a checkpoint. The step number continues.
   void clear();
 
   uint64_t step() const { return step_; }
@@ -126,7 +126,7 @@ class Scheduler {
   std::vector<Trainers> trainers_;  // with P2P::gradients
   std::vector<uint8_t> scored_;
   std::vector<uint32_t> positions_, quota_;
-  // By worker: the units that it trains, those of them that its cache already has, and those that enter its cache.
+  // By worker: the units that the worker trains, the units already in its cache, and the units that enter its cache.
   std::vector<std::vector<uint32_t>> trains_, hits_, enters_;
   std::vector<uint64_t> room_;
   std::vector<std::shared_ptr<CachePlan>> plans_;

@@ -1,6 +1,6 @@
 // The plan of a step, and the directory after it (Algorithm 2 of Herald): a dirty row is written back only when another
-// worker trains it next. Here, rows are also written back on eviction, and sent from worker to worker if that saves a
-// transmission.
+// worker trains the row next. Here, rows are also written back on eviction, and sent from worker to worker if that
+// saves a transmission.
 #include <algorithm>
 
 #include "schedule/schedule.h"
@@ -28,7 +28,7 @@ void reserve(CachePlan& plan, const CachePlan& before) {
 
 }  // namespace
 
-// Proceeds worker by worker, so that a key is new to a worker if the last worker that named the key is another one.
+// Proceeds worker by worker: a key is new to a worker if the last worker that named the key is a different worker.
 void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   std::vector<uint32_t> begin(options_.workers + 1), samples(rank_of_sample.size());
   for (int32_t rank : rank_of_sample) ++begin[static_cast<size_t>(rank) + 1];
@@ -159,7 +159,7 @@ void Scheduler::plan_trained(uint32_t worker) {
   }
 }
 
-// Plans which rows owners give up or share, and what workers send to each other.
+// Plans the rows that owners give up or share, and the data that workers send to each other.
 void Scheduler::plan_owned() {
   const auto keys = batch_.keys();
   const auto tables = batch_.tables();
@@ -179,8 +179,8 @@ void Scheduler::plan_owned() {
   }
 }
 
-// A row that a few workers train and one keeps: the other trainers get its value from the owner or the server, and send
-// their gradients to the keeper.
+// A row that a few workers train and one worker keeps: the other trainers get its value from the owner or the server,
+// and send their gradients to the keeper.
 void Scheduler::plan_exchange(uint32_t unit) {
   const TableId table = batch_.tables()[unit];
   const Key key = batch_.keys()[unit];
@@ -197,7 +197,7 @@ void Scheduler::plan_exchange(uint32_t unit) {
 }
 
 // Updates the directory to the state after the step. Rows that were given up are removed, and trained rows become the
-// newest. To make room for new rows, it evicts rows that the batch does not use.
+// newest. To make room for new rows, the cache evicts rows that the batch does not use.
 void Scheduler::update_directory() {
   const size_t units = batch_.size();
   for (size_t ahead = 0; ahead < units + 2 * kAhead; ++ahead) {

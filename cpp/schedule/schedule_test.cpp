@@ -1,6 +1,6 @@
 // The scheduler on random streams: plans are executed on simulated caches and servers that count the updates of each
-// row. No worker reads an outdated row, every key of a sample is in one list of its rank's plan, all gradients of a
-// kept row reach its keeper, and two schedulers make the same plans from the same batches.
+// row. No worker reads an outdated row, and every key of a sample is in one list of its rank's plan. All gradients of a
+// kept row reach its keeper. Two schedulers make the same plans from the same batches.
 #include "schedule/schedule.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ std::vector<Row> rows_of(const PlanKeys& keys) {
   return rows;
 }
 
-// Counts what plans have asked for, to make sure that the test covers every kind.
+// Counts the actions of plans by kind, to ensure that the test covers every kind.
 struct Seen {
   size_t hits = 0, pulls = 0, written_back = 0, dropped = 0, images = 0, values = 0, gradients = 0;
 };

@@ -1,5 +1,5 @@
 // Hostile or broken peers: ten thousand mutated frames, slow and half-open connections. The server stays up, counts
-// them, and still serves a good client.
+// invalid frames, and still serves a good client.
 #include <sys/socket.h>
 
 #include <array>
@@ -292,7 +292,7 @@ TEST(peers_that_stop_in_the_middle_lose_their_connection_and_idle_ones_do_not) {
   header.body_bytes = 1 << 20;
   seal(header);
   CHECK(send(half_body.get(), &header, sizeof header, MSG_NOSIGNAL) == sizeof header);
-  read_to_the_end(silent.get());  // each of these returns when the server has closed
+  read_to_the_end(silent.get());  // each call returns when the server has closed
   read_to_the_end(half_header.get());
   read_to_the_end(half_body.get());
   CHECK(target.server->stats().stalled == 2);

@@ -44,7 +44,7 @@ class Connection {
   ~Connection() { state_.handshakes.end(ticket_); }
 
   // Serves until the peer leaves, violates the protocol or does not finish its handshake in time (PendingHandshakes),
-  // or until one of the next two functions is called.
+  // or until one of the next two functions runs.
   void serve(const Welcome& terms) {
     if (!local_) tune_tcp(link_.get());
     if (!greeted(terms)) {
@@ -89,9 +89,11 @@ class Connection {
       ++state_.count.bad_frames;
     }
   }
-  // Called when the client has proved the secret. Returns why there is no room for it; empty if there is room.
+  // Called when the client has proved the secret. Returns the reason why there is no room for the window; empty if
+  // there is room.
   std::string take_place() {
-    if (!state_.handshakes.end(ticket_)) return "the handshake took too long, or others were faster; try again";
+    if (!state_.handshakes.end(ticket_))
+      return "the handshake took too long, or newer connections replaced it; try again";
     const uint32_t most = state_.options.max_connections;
     has_place_ = state_.count.connections++ < most;
     if (has_place_) return {};
@@ -122,7 +124,7 @@ class Connection {
       const uint8_t* from =
           handler.window().valid() ? handler.window().at(header.window_offset, header.body_bytes, 8) : nullptr;
       if (from == nullptr) return misbehaved(header, "a body lies outside the shared window");
-      // Not copied: it comes from a server of this job, and is checked while it is read.
+      // Not copied, because the body comes from a server of this job and is checked while it is read.
       if (header.kind == static_cast<uint8_t>(Kind::take)) {
         body = {from, header.body_bytes};
         return true;
@@ -141,7 +143,7 @@ class Connection {
   bool receive_window(const FrameHeader& header, RequestHandler& handler) {
     uint64_t claimed = 0;
     if (!local_ || header.body_bytes != sizeof claimed || handler.window().valid()) {
-      return misbehaved(header, "a window comes once, on a local connection");
+      return misbehaved(header, "a window may be sent only once, on a local connection");
     }
     Fd passed;
     const Io io = receive_with_fd(link_.get(), &claimed, sizeof claimed, passed);
@@ -258,7 +260,8 @@ void Server::reap() {
 }
 
 Server::Server(Store& store, const ServerOptions& options) : state_(store, options) {
-  if (options.secret.empty()) throw BadInput("a server needs the job's secret: bytes that only its members know");
+  if (options.secret.empty())
+    throw BadInput("a server needs the job's secret: bytes that only members of the job know");
   if (options.workers == 0) throw BadInput("workers is 0; a server needs at least 1");
 }
 
@@ -266,7 +269,7 @@ Server::~Server() { stop(0); }
 
 void Server::start() {
   if (!state_.options.tls.empty()) tls_context(state_.options.tls);  // reports errors in the certificates now
-  if (tcp_ || stopped_) throw BadInput("this server was started before; make a new one");
+  if (tcp_ || stopped_) throw BadInput("this server was started before; create a new server");
   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) throw BadInput("this server cannot be started: ", std::strerror(errno));
   tcp_ = listen_tcp(state_.options.host, state_.options.port, port_);

@@ -1,5 +1,5 @@
-// A server dies and restarts at another address with its slots restored: waiting clients continue, unacknowledged
-// pushes are applied once, and without the new address the error names the server.
+// A server dies and restarts at another address with its slots restored. Waiting clients continue, and unacknowledged
+// pushes are applied once. Without the new address, the error names the server.
 #include <random>
 #include <thread>
 
@@ -73,7 +73,7 @@ TEST(requests_wait_for_the_next_life_of_a_lost_server_and_go_on) {
 
 TEST(a_server_that_hangs_is_left_for_its_next_life) {
   Cluster cluster(2);
-  Cluster hung(2);  // stands for the old process: it still answers, but is no longer the right server
+  Cluster hung(2);  // stands for the old process, which still answers, but is no longer the right server
   RemoteOptions options = hung.options(false);
   options.recovery_s = 20;
   RemoteBackend backend(options);

@@ -185,7 +185,7 @@ void SlotIdentities::reserve_more(std::span<const SampleSpan> spans, std::span<c
       if (slots == 0) continue;
       if (slots == groups_[g].slots) {
         groups_[g].set.reserve_more(spans.size());
-      } else {  // the other slots of the group do not apply it, so they need a separate set
+      } else {  // the other slots of the group do not apply the push, so they need a separate set
         Group copy{groups_[g].set, 0};
         copy.set.reserve_more(spans.size());
         groups_.push_back(std::move(copy));

@@ -33,8 +33,8 @@ struct SampleRun {
   bool operator==(const SampleRun&) const = default;
 };
 
-// A reserved shard number: its "samples" [id, id + 1) mean that the slot has the initial values of table `id`. No job
-// has so many shards.
+// A reserved shard number. Its "samples" [id, id + 1) mean that the slot has the initial values of table `id`. No job
+// has that many shards.
 constexpr uint32_t kFirstValues = UINT32_MAX;
 inline SampleSpan first_values_of(TableId table) { return {kFirstValues, table, uint64_t{table} + 1}; }
 
@@ -52,10 +52,10 @@ class IdentitySet {
   explicit IdentitySet(std::vector<SampleRun> runs);
 
   Has has(const SampleSpan& span) const;
-  // The same for all spans of a push together: `some` if the results differ.
+  // The same function for all spans of a push together: `some` if the results differ.
   Has has(std::span<const SampleSpan> spans) const;
   void reserve_more(size_t spans) { springtide::reserve_more(runs_, spans); }
-  void add(const SampleSpan& span);  // the set must have no part of it; cannot fail after reserve_more()
+  void add(const SampleSpan& span);  // the set must contain no part of the spans; cannot fail after reserve_more()
 
   const std::vector<SampleRun>& runs() const { return runs_; }
   bool operator==(const IdentitySet& other) const { return fingerprint_ == other.fingerprint_ && runs_ == other.runs_; }
@@ -69,13 +69,13 @@ class IdentitySet {
 
 // Decision on a push at one slot.
 enum class Verdict : uint8_t {
-  apply,    // new: the caller records and applies it before it releases the lock
+  apply,    // the push is new: the caller records and applies the push before it releases the lock
   had,      // applied before: acknowledge and skip
   foreign,  // the push does not cover the slot
   torn,     // the slot has applied a part of these batches; nothing is applied, because gradients cannot be split
 };
 
-// The batches applied by each slot of a lock stripe. Slots with the same history share one set. They get separate sets
+// The batches applied by each slot of a lock stripe. Slots with the same history share one set. Slots get separate sets
 // when a push covers only some of them, or when one of them is imported or cleared. Used under the stripe's lock.
 class SlotIdentities {
  public:
@@ -84,8 +84,8 @@ class SlotIdentities {
   // Decides on a push that covers the slots of `spoken` (empty: all). `verdicts` gets one entry per slot, or a single
   // entry for all slots.
   void judge(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken, std::vector<Verdict>& verdicts) const;
-  // Reserves memory for record(), which must come next and then cannot fail. If memory is short, it throws and changes
-  // nothing.
+  // Reserves memory for record(), which must come next and then cannot fail. If memory is short, this function throws
+  // and changes nothing.
   void reserve_more(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts);
   void record(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) noexcept;
 

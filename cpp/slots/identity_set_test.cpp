@@ -19,7 +19,7 @@ SampleRun run(uint32_t shard, uint64_t first, uint64_t end) { return {shard, sha
 
 std::vector<SampleSpan> one(uint32_t shard, uint64_t first, uint64_t end) { return {span(shard, first, end)}; }
 
-// Records the spans at every slot that has none of them, as a push does. Returns true if all slots are alike.
+// Records the spans at every slot without any of these spans, as a push does. Returns true if all slots are alike.
 bool admit(SlotIdentities& slots, const std::vector<SampleSpan>& spans, std::span<const uint8_t> spoken,
            std::vector<Verdict>& verdicts) {
   slots.judge(spans, spoken, verdicts);
@@ -46,13 +46,13 @@ TEST(whole_shards_side_by_side_are_one_range_and_others_are_not) {
   set.add(span(6, 0, 4));
   CHECK((set.runs() == std::vector<SampleRun>{{5, 6, 4, 4}}));
   set.add(tail(7, 0, 8));
-  CHECK(set.runs().size() == 2);  // the rest of shard 6 lies between them
+  CHECK(set.runs().size() == 2);  // the rest of shard 6 lies between the two
   set.add(tail(6, 4, 8));
   set.add(span(5, 0, 4));
   CHECK((set.runs() == std::vector<SampleRun>{{5, 7, 0, kShardEnd}}));
   CHECK(set.has(span(6, 2, 8)) == Has::all && set.has(tail(7, 0, 8)) == Has::all);
   CHECK(set.has(span(4, 0, 1)) == Has::none && set.has(span(8, 0, 1)) == Has::none);
-  set.add(span(3, 8, 9));  // beyond an end that is named later: an inconsistency, so nothing is applied
+  set.add(span(3, 8, 9));  // beyond a shard end that a later push names: an inconsistency, so nothing is applied
   CHECK(set.has(tail(3, 0, 8)) == Has::some && set.has(span(3, 0, 8)) == Has::none);
   set = IdentitySet(std::vector<SampleRun>{{5, 7, 0, kShardEnd}});
   set.add(span(9, 0, 8));  // not known to be complete

@@ -44,7 +44,7 @@ iovec piece(uint64_t address, size_t bytes) {
   return {reinterpret_cast<void*>(static_cast<uintptr_t>(address)), bytes};  // NOLINT: of another process
 }
 
-// Reads all pieces in order to contiguous memory.
+// Reads all pieces, in order, into contiguous memory.
 void read_memory(int process, std::span<iovec> from, uint8_t* to) {
   for (size_t first = 0; first < from.size(); first += kPiecesACall) {
     const auto some = from.subspan(first, std::min(kPiecesACall, from.size() - first));

@@ -44,7 +44,7 @@ std::vector<uint8_t> encode(const BatchAnswer& answer);
 BatchAnswer decode_answer(std::span<const uint8_t> bytes);
 
 // A slot by reference: keys and ages as bytes, and the addresses of its rows. A server on the same host reads the rows
-// itself (process_vm_readv), which costs a CPU-throttled source next to nothing. The slot stays closed meanwhile.
+// itself (process_vm_readv), which costs a CPU-throttled source almost nothing. The slot stays closed meanwhile.
 // TableReference has one table's part, column by column; the addresses are those of the source process.
 struct TableReference {
   TableShape shape;

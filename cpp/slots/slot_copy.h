@@ -1,5 +1,5 @@
-// A copy of one slot, made at once or in parts between which the slot's lock is released: a slot of 9 MB would
-// otherwise block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
+// A copy of one slot, made at once, or in parts between which the slot's lock is released. Otherwise, a slot of 9 MB
+// would block training for milliseconds. In: calls of Store::copy_slot. Out: the bytes of an image.
 //
 //   a mark ─► part 1 ─► part 2 ─► ... ─► changes after the mark, and the batches that the slot has applied
 //
@@ -19,7 +19,7 @@
 
 namespace springtide {
 
-// An image in several pieces of memory, without its checksum. Valid while the memory of its parts is.
+// An image in several pieces of memory, without its checksum. Valid as long as the memory of its parts.
 struct ScatteredImage {
   std::vector<std::span<const uint8_t>> pieces;  // all but the identities
   uint64_t bytes = 0;                            // in these pieces
@@ -82,7 +82,7 @@ class SlotCopy {
   uint32_t slot_ = 0;
   uint64_t since_cut_ = 0;
   uint32_t parts_ = 0, next_ = 0;  // 0 parts: no copy in progress
-  AgeClock::Mark mark_;            // made before the first part
+  AgeClock::Mark mark_;            // mark that was made before the first part
   bool full_ = true;
   std::vector<ImageWriter> images_;
   ImageWriter later_, end_, whole_;  // whole: a copy that was made at once

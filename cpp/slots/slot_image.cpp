@@ -20,8 +20,8 @@ constexpr size_t kLeastRoom = 64 << 10, kPage = 4096;
 #pragma pack(push, 1)
 struct Head {
   uint32_t magic, version;
-  uint64_t bytes;     // of everything after this header
-  uint64_t checksum;  // of everything after this header
+  uint64_t bytes;     // size of all data after this header
+  uint64_t checksum;  // size of all data after this header
 };
 struct SlotHead {
   uint32_t slot, slots;
@@ -208,7 +208,7 @@ void ImageWriter::finish() {
   std::ranges::copy(signature(size_, sum), at_);
 }
 
-// The header of an image, if this build can read it.
+// The header of an image, if this build can read the image.
 static Head head_of(Reader& r) {
   auto head = r.get<Head>();
   if (head.magic != kMagic) throw BadInput("slot image: unknown format");

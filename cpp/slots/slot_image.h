@@ -29,7 +29,7 @@ struct Column {
   }
 };
 
-// How a table's rows are stored.
+// Storage of a table's rows.
 struct TableFormat {
   TableId id = 0;
   uint32_t dim = 0;
@@ -73,18 +73,19 @@ class ImageWriter {
   // Size of an image in bytes. Here and below, `about` has everything except tables.
   static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
   bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
-  // Allocates and touches memory for images of this size, which takes as long as a copy. Do not call it under a lock.
+  // Allocates and touches memory for images of this size; this takes as long as a copy. Must not be called under a
+  // lock.
   void reserve_more(size_t bytes);
   void make_room_for(size_t bytes) {
     if (!has_room(bytes)) reserve_more(bytes);
   }
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
-  void finish();  // call it when all columns are full, unless the caller computes the checksum
+  void finish();  // must be called when all columns are full, unless the caller computes the checksum
   std::span<const uint8_t> bytes() const { return {at_, size_}; }
   std::span<const uint8_t> identities() const { return bytes().last(identity_bytes_); }
   bool full() const { return full_; }
-  // Writes the next images into `room` if they fit, else into own memory.
+  // Writes the next images into `room` if they fit, otherwise into its own memory.
   void write_into(std::span<uint8_t> room) { room_ = room; }
 
  private:
@@ -97,11 +98,11 @@ class ImageWriter {
 };
 // Valid while the bytes are, because columns are not copied.
 SlotImage decode(std::span<const uint8_t> bytes);
-// The same without checks, for an image that this process has written, finished or not.
+// The same function without checks, for a complete or incomplete image of this process.
 SlotImage view(std::span<const uint8_t> bytes);
 
-// Checksum over bytes that are added in several pieces. Four independent lanes make it run at memory speed. It does not
-// protect against forgery; connections are authenticated separately.
+// Checksum over bytes that are added in several pieces. Four independent lanes make it run at memory speed. The
+// checksum does not protect against forgery; connections are authenticated separately.
 class Checksum {
  public:
   void add(std::span<const uint8_t> bytes);
@@ -124,7 +125,7 @@ struct ImageHeads {
   std::vector<std::vector<uint8_t>> tables;
 };
 ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes);
-// The first bytes of an image, which contain its size and the checksum of the bytes that `follow`.
+// The first bytes of an image, which contain its size and the checksum of the bytes that follow.
 constexpr size_t kUnsummed = 24;
 std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow);
 
@@ -132,10 +133,10 @@ std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow)
 struct ImageInfo {
   uint32_t slot = 0;
   bool full = true;
-  uint64_t checksum = 0;  // of all that follows the header
+  uint64_t checksum = 0;  // size of all data after the header
 };
 ImageInfo image_info(std::span<const uint8_t> bytes);
-// Whether these bytes are one whole image, undamaged.
+// Whether these bytes are one whole, undamaged image.
 bool is_whole(std::span<const uint8_t> bytes);
 
 }  // namespace springtide

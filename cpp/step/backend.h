@@ -17,7 +17,7 @@ struct Placement {
   uint32_t epoch = 0;
   std::vector<uint16_t> server_of_slot;  // size: slots of the job, a power of two, 64 at least
   uint16_t servers = 1;
-  uint64_t version = 0;  // of this map in this process; increases with every change, also within an epoch
+  uint64_t version = 0;  // version of this map in this process; increases with every change, also within an epoch
 };
 
 // Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]. Rows of one server are
@@ -27,7 +27,7 @@ struct Routed {
   std::vector<Key> keys;
   std::vector<uint32_t> row_offset;    // size keys.size() + 1
   std::vector<uint32_t> server_begin;  // size servers + 1, indices into keys
-  uint64_t version = 0;                // version of the placement that it was planned with
+  uint64_t version = 0;                // version of the placement with which the part was planned
 
   // Calls visit(row) for every row, and server_ends() after the rows of each server.
   template <class Visit, class ServerEnds>
@@ -47,7 +47,7 @@ struct Part {
   bool holds_images() const { return !routed->tables.empty() && is_image(routed->tables[0]); }
 };
 
-// The keys of a part that go to one server: [begin, end) in the part's plan.
+// Keys of a part that go to one server: [begin, end) in the part's plan.
 struct Slice {
   const Part* part;
   uint32_t begin, end;
@@ -62,20 +62,20 @@ inline std::vector<Slice> slices_of(std::span<const Part> parts, size_t server) 
   std::vector<Slice> slices;
   for (const Part& part : parts) {
     const auto& begin = part.routed->server_begin;
-    if (begin.size() <= server + 1) continue;  // planned before that server joined
+    if (begin.size() <= server + 1) continue;  // true if the part was planned before that server joined
     if (begin[server] != begin[server + 1]) slices.push_back({&part, begin[server], begin[server + 1]});
   }
   return slices;
 }
 
 struct PullMeta {
-  uint64_t after_step = 0;  // bsp: answer only once this step is applied; 0: at once
+  uint64_t after_step = 0;  // bsp: answer only after this step is applied; 0: at once
 };
 
 struct PushMeta {
   uint64_t step = 0;                // bsp: the group's step, counted from 1; async: the worker's own step
-  bool bsp = false;                 // sum with the other ranks' parts in rank order, then apply once
-  bool unique = true;               // no key occurs twice in all parts; else the store sums duplicates first
+  bool bsp = false;                 // sum with the parts of other ranks in rank order, then apply once
+  bool unique = true;               // no key occurs twice in all parts; otherwise the store sums duplicates first
   uint64_t clock = 0;               // age clock: steps or event time
   std::vector<BatchRange> batches;  // identities of the batches that this push trains
   std::vector<TableHyper> hyper;
@@ -96,7 +96,7 @@ class Pending {
 class Backend : public NoCopy {
  public:
   virtual ~Backend() = default;
-  virtual std::shared_ptr<const Placement> placement() const = 0;  // as it is now
+  virtual std::shared_ptr<const Placement> placement() const = 0;  // current placement
   virtual void declare(std::span<const TableSpec> tables) = 0;     // on every server; BadInput on a mismatch
   // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one server are
   // served in order, so a pull after a push sees the pushed updates.

@@ -10,7 +10,7 @@
 
 namespace springtide {
 
-// An open-addressing index that is reused for every table of every step. A stamp marks old entries, so the index is
+// An open-addressing index, reused for every table of every step. A stamp marks old entries, so the index is
 // never cleared, and the ids of one table stay in the L1 and L2 caches.
 class KeyIndex {
   struct Cell {
@@ -19,7 +19,7 @@ class KeyIndex {
   };
 
  public:
-  // The index of one table while it is filled. Loops keep it by value, so that its members stay in registers.
+  // The index of one table while it is filled. Loops keep a copy, so that its members stay in registers.
   class Filling {
    public:
     // The index under which `key` was first seen, or `next` if the key is new (then the key is added).

@@ -25,8 +25,8 @@ inline bool one_id_a_bag(const Bag& bag) {
   return !bag.offsets && bag.per_bag == 1 && !bag.weights && bag.pooling != Pooling::none;
 }
 
-// A vector of sixteen or eight floats; the compiler maps it to the machine's registers. Pass it only by reference or
-// through memory, because its calling convention by value depends on the instruction set.
+// A vector of sixteen or eight floats; the compiler maps it to the machine's registers. Pass a vector only by reference
+// or through memory, because its calling convention by value depends on the instruction set.
 template <uint32_t N>
 struct Lanes {
   typedef float type __attribute__((vector_size(N * sizeof(float))));
@@ -39,8 +39,8 @@ using Wide = Lanes<4>::type;
 using Narrow = Lanes<4>::type;
 #endif
 
-// Computes to += from * by, and detects non-finite sums. It checks the sum, which is NaN or infinite if any term is, or
-// if it overflows. Multiplied by zero, such a sum gives NaN.
+// Computes to += from * by, and detects non-finite sums. The function checks the sum, which is NaN or infinite if any
+// term is, or if it overflows. Multiplied by zero, such a sum gives NaN.
 template <typename V>
 [[gnu::always_inline]] inline void add_lanes(float* to, const float* from, float by, V& poison) {
   V sum, add;
@@ -51,7 +51,7 @@ template <typename V>
   std::memcpy(to, &sum, sizeof(V));
 }
 
-// D is the row length if known at compile time, else 0.
+// D is the row length if it is known at compile time, else 0.
 template <uint32_t D>
 struct Row {
   using V = std::conditional_t<D != 0 && D % 16 == 0, Wide, Narrow>;

@@ -41,7 +41,7 @@ std::shared_ptr<const RowSource::Buckets> RowSource::buckets() const {
   return buckets_;
 }
 
-// Sets of one request are kept until all of them are forgotten, because the request writes to their memory.
+// Sets of one request are kept until the caller has dropped all of them, because the request writes to their memory.
 RowSource::~RowSource() {
   for (const auto& set : in_flight_) set->forget_pull();
 }
@@ -92,11 +92,11 @@ RowSet::~RowSet() { reset(); }
 
 void RowSet::reset() {
   if (pulling_) {
-    // The rows are no longer needed, but a reply may still be written to them.
+    // The caller no longer needs the rows, but a reply may still write to them.
     try {
       pulling_->wait();
     } catch (const std::exception&) {
-      pulling_.reset();  // the next request for rows reports the error; no caller waits for this pull
+      pulling_.reset();  // no caller waits for this pull, so the next request for rows reports the error
     }
   }
   pulling_.reset();
@@ -282,7 +282,7 @@ Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names
   grads();
   if (suspect_ || always_check) check_finite(names);
   // A set that follows its slots is pulled while its push is in flight. The pull changes routed_ and wire_, but a
-  // refused push is sent again from the memory that it gets here. The push therefore needs its own copy.
+  // refused push is sent again from its own memory. The push therefore needs its own copy.
   const bool pulled_meanwhile = !followed_.expired();
   FloatBuffer& wire = pulled_meanwhile ? pushed_ : wire_;
   if (std::find(touched_.begin(), touched_.end(), uint8_t{0}) != touched_.end()) {

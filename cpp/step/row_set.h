@@ -136,7 +136,7 @@ class RowSet : public NoCopy {
   bool arrived() const { return pulling_->done(); }     // while pulling()
   void forget_pull() { pulling_.reset(); }  // the last set of a request blocks until nothing uses its memory
 
-  // Marks a group whose gradients will be pushed. The push omits other groups, as if the set had none of their keys.
+  // Marks a group whose gradients will be pushed. The push omits other groups, as if the set had no keys of them.
   void touch(size_t group) { touched_.at(group) = 1; }
   void untouch(size_t group) { touched_.at(group) = 0; }
   bool touched(size_t group) const { return touched_.at(group) != 0; }
@@ -147,8 +147,8 @@ class RowSet : public NoCopy {
   // The values of rows() in wire order, for Backend::assign.
   Part assign_part();
 
-  // By server: the number of pushes it had applied when it read the rows from which gradients are computed. These are
-  // the latest rows that were waited for. If the caller uses hold_basis(), they are the rows at its last call.
+  // By server: the number of pushes it had applied when it read the rows from which gradients are computed. These rows
+  // are the latest that a caller waited for. After hold_basis(), they are the rows at its last call.
   std::span<const uint64_t> basis() const { return basis_; }
   void hold_basis();  // gradients are computed from the current rows until the next call
   void join_basis(const RowSet& other);

@@ -91,7 +91,7 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Fi
   uint32_t end = run.end;
   const auto look_up = [&](Key key, uint64_t hash) {
     const uint32_t found = index.find_or_add(key, hash, end);
-    unique_keys[end] = key;  // overwritten unless it is new
+    unique_keys[end] = key;  // overwritten unless the key is new
     unique_hashes[end] = hash;
     end += found == end;
     return found;

@@ -53,7 +53,7 @@ struct PoolItem {
 
 struct GradItem {
   size_t feature = 0;
-  Bag bag;  // the same as in pool()
+  Bag bag;  // same meaning as in pool()
   const float* grad = nullptr;
   int64_t stride = 0;
   float* grad_weights = nullptr;  // d(per-sample weights), if wanted
@@ -61,7 +61,7 @@ struct GradItem {
 
 class StepRows {
  public:
-  // Reads the ids; they may change afterwards. BadInput names the feature, the position and the id that is out of
+  // Reads the ids, which may change afterwards. BadInput names the feature, the position and the id that is out of
   // range.
   StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids);
 
@@ -78,7 +78,8 @@ class StepRows {
   void pool(std::span<const PoolItem> items);
   // Adds d(out) to the gradients. Items of one table are added in their order, each in batch order.
   void accumulate(std::span<const GradItem> items);
-  // The same for all features together, with one id per bag and outputs side by side in rows of `stride` floats.
+  // The same function for all features together, with one id per bag and outputs side by side in rows of `stride`
+  // floats.
   void pool_columns(int64_t bags, float* out, int64_t stride);
   void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
   // True if all gradients are finite, also after the caller has changed them.
@@ -107,7 +108,7 @@ class DenseRows {
             std::span<const uint32_t> dims);
 
   const std::shared_ptr<RowSet>& set() const { return set_; }
-  // All gradients as a part of a push; NonFinite names the table's number and the key.
+  // Returns all gradients as a part of a push; NonFinite names the table's number and the key.
   Part push_part();
 
  private:

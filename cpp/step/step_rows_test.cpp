@@ -62,7 +62,7 @@ void pull(StepRows& step) {
   RowSet::pull(sets, {});
 }
 
-// Its replies come when the test says so.
+// The server's replies come when the test says so.
 struct SlowBackend final : LocalBackend {
   using LocalBackend::LocalBackend;
   struct Reply final : Pending {

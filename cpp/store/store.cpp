@@ -11,7 +11,8 @@ namespace springtide {
 
 namespace {
 
-// Incremented in every forked child. A child does not inherit table memory (arena.h), so a store refuses to work there.
+// Incremented in every forked child. A child does not inherit table memory (arena.h), so a store refuses to work in a
+// child.
 std::atomic<uint64_t> process_generation{1};
 
 uint64_t this_process() {
@@ -125,7 +126,8 @@ void Store::check_slot(uint32_t slot) const {
 
 void Store::check_process() const {
   if (process_ == this_process()) return;
-  throw BadInput("a store cannot be used in a forked child; make it there, or start the process by spawn");
+  throw BadInput(
+      "a store cannot be used in a forked child; create the store in the child, or start the process with spawn");
 }
 
 void Store::for_stripes(size_t keys, const std::function<void(uint32_t)>& work) {

@@ -1,7 +1,7 @@
 // The tables of one server, or of a job in one process: slots of every table in shared huge-page arenas. In: (table,
-// key) pairs and gradients. Out: rows. Its files: store.cpp (tables), store_pull.cpp, store_push.cpp, store_once.cpp
-// (pushes by identity), store_reserve.cpp, store_evict.cpp, store_slots.cpp (scan, loads, import), store_export.cpp.
-// Oracle: tests/oracles/reference.py.
+// key) pairs and gradients. Out: rows. Files of the store: store.cpp (tables), store_pull.cpp, store_push.cpp,
+// store_once.cpp (pushes by identity), store_reserve.cpp, store_evict.cpp, store_slots.cpp (scan, loads, import),
+// store_export.cpp. Oracle: tests/oracles/reference.py.
 #pragma once
 
 #include <array>
@@ -62,7 +62,7 @@ struct PushStats {
 struct PushRows {
   std::span<const TableId> tables;
   std::span<const Key> keys;
-  std::span<const RowRun> runs;  // together they cover all keys
+  std::span<const RowRun> runs;  // together the shares cover all keys
 };
 
 // The batches that a push trains, and the slots that it covers, including slots without keys of the push.
@@ -91,7 +91,7 @@ struct Tombstone {
   uint32_t tick;
 };
 
-// What a slot stores besides its cells.
+// Data that a slot stores besides its cells.
 struct SlotHistory {
   std::vector<Tombstone> gone;  // oldest first; recorded only after the first cut
   uint32_t complete_from = 0;   // an export since an earlier boundary must be full
@@ -112,12 +112,12 @@ class Store : public NoCopy {
 
   // Idempotent. BadInput names the field that differs from an earlier spec.
   void declare(const TableSpec& spec);
-  const TableSpec& spec(TableId id) const { return table(id).spec; }  // BadInput when it was never declared
+  const TableSpec& spec(TableId id) const { return table(id).spec; }  // BadInput for a table that was never declared
   uint32_t slots() const { return options.slots; }
   uint64_t row_floats(std::span<const TableId> tables) const;  // floats in the rows of these tables, one each
   uint32_t image_floats(TableId id) const { return table(id).image_floats(); }  // in the image of a row (types.h)
 
-  // Reads the rows of keys[i] in tables[i] to `out`, one after the other, as float32. For a missing row, reads its
+  // Writes the row of each keys[i] in tables[i] to `out`, one after the other, as float32. For a missing row, reads its
   // initial value (with kImage: its initial image). Fastest if keys are in slot order, because each stripe is then
   // locked once. `refused` gets the closed slots, whose rows in `out` are undefined. `ready(n)` runs in the caller's
   // thread when the first n rows are complete and their closed slots are in `refused`; its last call has all rows.
@@ -157,22 +157,22 @@ class Store : public NoCopy {
   // Image of one slot, bit for bit; with since_cut != 0 only changes after that cut, and tombstones of removed rows.
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
   void export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to);  // into reused memory
-  // Image in parts, to hold the slot's lock only briefly: each call copies about `part_bytes`, and the call that
-  // returns true completes the image as of that moment. A smaller slot is copied in one call.
+  // Image in parts, to hold the slot's lock only briefly. Each call copies about `part_bytes`; the call that returns
+  // true completes the image as of that moment. A smaller slot is copied in one call.
   bool copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes);
   // A full image replaces the slot's rows; an image since a cut is applied on top. BadInput, with nothing changed, for
   // a malformed image. If memory runs out, the slot is empty and closed afterwards.
   void import_slot(std::span<const uint8_t> image) { import_image(decode(image), Into::any); }
   void clear_slot(uint32_t slot);
 
-  // A closed slot belongs to another store, or will soon. Pushes and assignments skip it, and pulls report it.
-  // Initially all slots are open. Closing and opening are atomic with respect to pulls and pushes.
+  // A closed slot belongs to another store, or will soon. Pushes and assignments skip a closed slot, and pulls report
+  // it. Initially all slots are open. Closing and opening are atomic with respect to pulls and pushes.
   void close_slot(uint32_t slot) { set_closed(slot, true); }
   void open_slot(uint32_t slot) { set_closed(slot, false); }
   bool is_open(uint32_t slot) const;
   // Closes the slot and copies the changes since the cut, atomically.
   void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
-  // Addresses of a closed slot's rows, valid until it is opened, cleared or imported. BadInput if it is open.
+  // Addresses of a closed slot's rows, valid until it is opened, cleared or imported. BadInput if the slot is open.
   void refer(uint32_t slot, SlotReference& to);
   // Imports into a closed slot and, with `open`, opens it. BadInput if the slot is open, or the image belongs to
   // another slot.
@@ -266,7 +266,7 @@ class Store : public NoCopy {
   void apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats);  // keys without a row
   // Applies the gradient of a key that is in a Reservation.
   void apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept;
-  // Creates a row with undefined content. If the key has a candidate cell, that cell becomes the row's.
+  // Creates a row with undefined content. If the key has a candidate cell, that cell becomes the cell of the row.
   RowHandle make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick);
   void update(const Item& item, RowHandle row);
   void assign_one(const Item& item, uint32_t tick, bool keep);
@@ -276,7 +276,7 @@ class Store : public NoCopy {
   void evict_oldest(Table& table, uint32_t slot_number);
   // Removes a row or a candidate. If there is no memory for this, throws and changes nothing.
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
-  // Afterwards, drop_reserved() cannot fail; call settle() after it.
+  // Afterwards, drop_reserved() cannot fail. Must be followed by settle().
   void reserve_drop(uint32_t slot_number, Table& table);
   void drop_reserved(uint32_t slot_number, Cell* cell, Table& table, bool remember);
   void settle(uint32_t slot_number, Table& table) noexcept;
@@ -312,7 +312,7 @@ class Reservation : public NoCopy {
  public:
   enum class Admission : uint8_t { counted, at_once };
 
-  // If it throws BadInput or bad_alloc, nothing has changed.
+  // If the function throws BadInput or bad_alloc, nothing has changed.
   Reservation(Store& store, std::span<const Item> keys, Admission admission);
   // Returns unused memory, and removes the cells of keys that were not applied.
   ~Reservation() { settle(); }

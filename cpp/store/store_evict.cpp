@@ -159,7 +159,7 @@ uint64_t Store::evict(uint64_t at) {
 void Store::renumber_ticks() {
   std::vector<std::unique_lock<std::mutex>> holds;
   for (Stripe& stripe : stripes_) holds.emplace_back(stripe.lock);
-  if (!clock.nearly_full()) return;  // another thread has done it
+  if (!clock.nearly_full()) return;  // another thread has already renumbered the ticks
   std::vector<bool> used(size_t{kMaxStamp} + 1);
   for (uint32_t number = 0; number < options.slots; ++number) {
     index_.for_each(index_.slot(number), [&](const Cell& cell) { used[stamp_of(cell.meta)] = true; });

@@ -19,7 +19,7 @@ class SlotExport {
     return mine;
   }
 
-  // Selects what changed after a cut, or everything.
+  // Selects all changes after a cut, or everything.
   void pick(Store& store, uint32_t number, uint64_t since_cut) {
     forget();
     const uint32_t boundary = boundary_of(store, number, since_cut);
@@ -29,7 +29,7 @@ class SlotExport {
     if (!full) add_gone(store, number, boundary);
   }
 
-  // Selects the part of it that lies at these places, without removed rows.
+  // Selects the rows at these places, without removed rows.
   void pick_part(Store& store, uint32_t number, uint64_t since_cut, const Places& places) {
     forget();
     const uint32_t boundary = boundary_of(store, number, since_cut);
@@ -38,7 +38,8 @@ class SlotExport {
     });
   }
 
-  // Selects what completes parts copied after the mark: rows that changed later, and rows that were removed or expired.
+  // Selects the rows that complete parts copied after the mark: rows that changed later, and rows that were removed or
+  // expired.
   void pick_later(Store& store, uint32_t number, uint32_t mark) {
     forget();
     full = false;

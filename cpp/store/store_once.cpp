@@ -53,15 +53,14 @@ std::string describe_torn(const Store& store, std::span<const BatchRange> batche
     const IdentitySet::Has has = have.has(span);
     if (has == IdentitySet::Has::some) {
       return "slot " + std::to_string(slot) + " has applied a part of " + name_of(span) +
-             ": batches of a shard must lie on one grid, whoever trains them; nothing of this push was "
-             "applied to " +
+             ": all workers must cut a shard into the same batches; nothing of this push was applied to " +
              std::to_string(torn.size()) + " slots";
     }
     if (has == IdentitySet::Has::all) which += (which.empty() ? "" : ", ") + name_of(span);
   }
   return "slot " + std::to_string(slot) + " has applied " + which + " of the " + std::to_string(batches.size()) +
-         " batches of this push, not the others: gradients summed over several batches cannot be split, so "
-         "nothing was applied to " +
+         " batches of this push, but not the others: gradients summed over several batches cannot be split, so nothing "
+         "was applied to " +
          std::to_string(torn.size()) + " slots. Accumulate over the same batches whenever they are trained again";
 }
 
@@ -107,7 +106,7 @@ struct RowUpdate {
 constexpr size_t kNear = 256;  // with more rows, the first have left the L1 cache when the last are found
 constexpr size_t kAhead = 6;   // distance of the second prefetch in that case
 
-// What a push will do in one stripe, determined before anything is changed.
+// Effects of a push in one stripe, determined before any change.
 struct Store::OnceWork {
   static OnceWork& of_this_thread() {
     thread_local OnceWork mine;
@@ -127,7 +126,7 @@ struct Store::OnceWork {
   uint32_t tick = 0;
 };
 
-// Everything that can fail comes first. A batch that is recorded but not applied would be lost, and a batch that is
+// All operations that can fail come first. A batch that is recorded but not applied would be lost, and a batch that is
 // applied but not recorded would be trained twice.
 void Store::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
                              std::span<const uint8_t> covers, OnceStats& stats) {
@@ -160,8 +159,8 @@ void Store::note_refused(uint32_t number, const OnceWork& work, OnceStats& stats
   stats.foreign.erase(std::unique(stats.foreign.begin(), stats.foreign.end()), stats.foreign.end());
 }
 
-// Returns which slots of the stripe the push covers and may change. Covered slots that are closed by now are reported,
-// even without keys.
+// Returns which slots of the stripe the push covers and may change. Covered slots that are now closed are reported,
+// even if the push has no keys of them.
 std::span<const uint8_t> Store::covered_and_open(uint32_t number, std::span<const uint8_t> covers, OnceWork& work,
                                                  OnceStats& stats) {
   const uint32_t slots = slots_a_stripe(), first = number * slots;

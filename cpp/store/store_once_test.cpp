@@ -99,7 +99,7 @@ TEST(a_push_that_a_slot_has_in_part_is_not_applied_there) {
   const std::vector<float> rows = t.rows();
   for (float row : rows) CHECK(row == 1.0f);
   const BatchRange summed{0, 1, 0, 8};
-  CHECK(describe_torn(t.store, {&summed, 1}, both.torn).find("one grid") != std::string::npos);
+  CHECK(describe_torn(t.store, {&summed, 1}, both.torn).find("the same batches") != std::string::npos);
   const BatchRange grid[] = {{0, 1, 0, 4}, {0, 1, 4, 4}};
   CHECK(describe_torn(t.store, grid, both.torn).find("cannot be split") != std::string::npos);
 }
@@ -147,7 +147,7 @@ TEST(pushes_of_one_identity_at_once_apply_once) {
   CHECK(t.store.identity_stats().runs == kStripes);
 }
 
-// Whenever the copy is made, its rows and its set of batches agree: after importing the copy and pushing everything
+// Whenever the copy is made, its rows and its set of batches agree. After importing the copy and pushing everything
 // again, every batch is applied once.
 TEST(a_copy_taken_while_pushes_run_has_rows_and_set_of_one_moment) {
   Tables t;

@@ -12,7 +12,7 @@ void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, flo
                  bool helped, const std::function<void(size_t)>& ready) {
   std::mutex noting;
   std::vector<uint16_t> noted;
-  const auto note = [&](uint64_t hash) {  // call it under the stripe's lock
+  const auto note = [&](uint64_t hash) {  // must be called under the stripe's lock
     const uint32_t slot = slot_number(hash);
     if (closed_[slot] == 0) return;
     const std::lock_guard hold(noting);

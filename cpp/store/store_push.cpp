@@ -1,5 +1,5 @@
 // Applies gradients. In each stripe, existing rows are updated first, in a pipeline like the pull's. Keys without a row
-// follow in order, because only these change the index.
+// follow in order, because only these keys change the index.
 #include "base/hash.h"
 #include "store/keys/row_pipeline.h"
 #include "store/store.h"
@@ -32,7 +32,7 @@ PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys
 }
 
 // For keys in slot order: each thread processes some stripes directly from the caller's arrays. Keys that are out of
-// order wait until all others are done, so that the result does not depend on the number of threads.
+// order wait until all other keys are done, so that the result does not depend on the number of threads.
 PushStats Store::push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
                                const float* grads, std::vector<uint16_t>* refused) {
   struct Share {

@@ -32,8 +32,8 @@ void Reservation::expect(const Item& item, Admission admission) {
   if (admission == Admission::at_once || count >= table.spec.min_count) expect_row(number, table, is_row);
 }
 
-// `has_one`: the key has a row past its ttl. That row is released first, unless an eviction for another key has removed
-// it.
+// `has_one`: the key has a row past its ttl. That row is released first, unless an eviction for another key has already
+// removed the row.
 void Reservation::expect_row(uint32_t number, Table& table, bool has_one) {
   if (table.share == 0) {
     if (!has_one) table.rows.expect(store_.stripe_of_number(number));

@@ -1,5 +1,5 @@
-// Pushes that run out of memory at any point: every allocation of a push is made to fail in turn. A slot then has the
-// whole push with its identity, or nothing of either, and a repeated push completes it.
+// Pushes that run out of memory at any point: the test makes every allocation of a push fail in turn. A slot then has
+// both the whole push and its identity, or neither. A repeated push completes the slot.
 #include <cstdlib>
 #include <map>
 #include <new>
@@ -127,7 +127,7 @@ void in_new_thread(Body body) {  // its scratch memory is empty
   std::thread(body).join();
 }
 
-// Makes the n-th allocation of `body` fail. Returns whether one failed.
+// Makes the n-th allocation of `body` fail. Returns whether an allocation failed.
 template <class Body>
 bool in_want(Fault fault, int64_t n, Body body) {
   bool failed = false;
@@ -173,7 +173,7 @@ void survive(Fault fault, int64_t least) {
       return;
     }
   }
-  CHECK(n > least);  // otherwise no allocation was made to fail
+  CHECK(n > least);  // otherwise the test made no allocation fail
 }
 
 // Keys that are all new.
@@ -280,8 +280,8 @@ TEST(an_image_that_lacks_memory_leaves_a_slot_as_it_was_or_empty_and_closed) {
   }
 }
 
-// If memory is short for one of several slots, the others change owners, and each slot has one owner. Only the target
-// takes memory for rows, whether it reads them from the source's memory or gets them over a socket.
+// If memory is short for one of several slots, the other slots change owners, and each slot has one owner. Only the
+// target takes memory for rows, whether the target reads rows from the source's memory or receives them over a socket.
 TEST(a_slot_for_which_the_target_lacks_memory_stays_and_the_others_go) {
   for (const bool hurry : {false, true}) {
     Cluster cluster(2);

@@ -167,7 +167,7 @@ TEST(any_damage_to_an_image_is_noticed_and_changes_nothing) {
     std::vector<uint8_t> forged = image;
     if (i % 4 == 0) forged.resize(kUnsummed + random() % (forged.size() - kUnsummed));
     for (size_t hits = 1 + random() % 3; hits != 0; --hits) {
-      // the first bytes have most of the sizes
+      // the first bytes contain most of the sizes
       const size_t at = std::min<size_t>(kUnsummed + random() % (i % 2 == 0 ? 100 : 10'000), forged.size() - 1);
       forged[at] = static_cast<uint8_t>(random() % 3 == 0 ? 0xff : random());
     }
@@ -192,7 +192,7 @@ TEST(rows_that_are_said_to_be_ready_are_those_of_a_plain_pull) {
     std::mt19937_64 random(4);
     for (const size_t count : {0, 10, 3000, 20000}) {
       Batch b = batch(store, random, count, 1 << 30, 2);
-      if (count != 10) {  // as clients send them
+      if (count != 10) {  // as clients send keys
         std::vector<std::pair<uint64_t, size_t>> order;
         for (size_t i = 0; i < count; ++i) order.emplace_back(hash_key(b.tables[i], b.keys[i]), i);
         std::sort(order.begin(), order.end());

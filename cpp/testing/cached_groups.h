@@ -1,5 +1,5 @@
-// Helpers for tests that train a group twice, with and without a cache, and compare all rows bit by bit: tables of
-// every kind, requests for their rows, and the complete state of the servers.
+// Helpers for tests that train a group twice, with and without a cache, and compare all rows bit by bit. They cover
+// tables of every kind, requests for their rows, and the complete state of the servers.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ inline std::vector<float> values_of(Backend& backend, const Routed& rows, uint64
   return out;
 }
 
-// The images of all keys that may have been trained, and the row counts of the stores.
+// The images of all keys that a step may have trained, and the row counts of the stores.
 inline std::vector<float> everything(std::vector<Store*> stores, const Placement& placement,
                                      const std::vector<TableSpec>& specs) {
   std::vector<float> all;

@@ -33,7 +33,7 @@ class Proxy {
     ++cuts_;
   }
   // Cuts the connections after this many further bytes of replies. The server has then done its work, but the client
-  // does not learn of it.
+  // does not know it.
   void cut_replies_after(int64_t bytes) { left_ = bytes; }
   void send_to(uint16_t port) { to_ = port; }
   void refuse(bool refuse) { refusing_ = refuse; }

@@ -30,7 +30,7 @@ void check(const TableSpec& spec) {
 
 constexpr uint64_t round_up(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// Makes it unlikely that bytes of a torn or shifted stream look like a header.
+// Makes it unlikely that bytes of a torn or shifted stream pass as a header.
 uint32_t check_of(const FrameHeader& header) {
   constexpr size_t words = (sizeof(FrameHeader) - sizeof header.check) / 4;
   std::array<uint32_t, words> word;
@@ -53,7 +53,7 @@ void put(std::vector<uint8_t>& out, uint64_t at, std::span<const T> items) {
 }  // namespace
 
 BodyLayout layout_of(const FrameHeader& header) {
-  // Counts are at most 32 bits wide, so none of these sums can overflow 64.
+  // Counts are at most 32 bits wide, so these 64-bit sums cannot overflow.
   BodyLayout at{};
   at.hypers = at.batches + header.batches * uint64_t{sizeof(BatchRange)};
   at.spans = at.hypers + header.hypers * uint64_t{sizeof(TableHyper)};
@@ -162,7 +162,7 @@ std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes) {
   ByteReader<BadInput> r{bytes, "a declaration of tables ends in the middle of a field, or has bytes after its end"};
   const auto count = r.get<uint32_t>();
   std::vector<TableSpec> tables;
-  for (uint32_t i = 0; i < count; ++i) {  // grows with the entries that are really there, not by the claimed count
+  for (uint32_t i = 0; i < count; ++i) {  // grows with the entries that exist, not with the claimed count
     walk(r, tables.emplace_back());
     check(tables.back());
   }

@@ -38,7 +38,7 @@ enum class Kind : uint8_t {
   // handover.h: an image of slot `step`, which stays closed; the reply's `step` is 1 if the server owns the slot
   // already.
   take,
-  own_all,  // handover.h: the last parts of slots, or whole slots (slot_batch.h); the server owns them from now on
+  own_all,  // handover.h: the last parts of slots, or whole slots (slot_batch.h); the target then owns these slots
   last = own_all,
 };
 
@@ -64,11 +64,11 @@ enum Flag : uint8_t {
   kKeep = 4,         // assign: first values; existing rows, and slots that have their first values, do not change
   kInWindow = 8,     // the body is in the window at window_offset, floats at the spans
   kNamesSlots = 16,  // push: covers only the slots in its body; without it, all slots of the server at its epoch
-  // Reply: the last 8 bytes of the body are server_ns, known only after the rows were sent. With kSlotsLeft in it,
-  // slots moved away meanwhile: ignore the rows and ask again.
+  // Reply: the last 8 bytes of the body are server_ns, known only after the rows were sent. kSlotsLeft in this field
+  // means that slots moved away meanwhile: ignore the rows and ask again.
   kTimed = 32,
   kSeen = 64,     // push: server_ns is the push count that came with its oldest rows
-  kAtRest = 128,  // regroup: no rank is within a step, so a server without slots so far joins at this step
+  kAtRest = 128,  // regroup: no rank is within a step, so a server that had no slots joins at this step
 };
 
 struct FrameHeader {
@@ -126,7 +126,7 @@ struct BodyView {
   std::span<const float> floats;
 };
 
-void seal(FrameHeader& header);  // fills in `check`; call it last before sending
+void seal(FrameHeader& header);  // fills in `check`; must be the last call before sending
 // Returns what is wrong with the header, or an empty string. `limit` bounds body_bytes.
 std::string header_error(const FrameHeader& header, uint64_t limit);
 // Returns an empty string and fills `view` if the body's size matches the header's counts; else returns the error.
@@ -149,19 +149,19 @@ struct Refusal {
   std::map<uint16_t, std::string> addresses;  // host:port of owners that the client may not know
 };
 
-// What a client gets: WrongOwner with the new owners.
+// Reply that a client gets: WrongOwner with the new owners.
 struct Refused : WrongOwner {
   Refused(const std::string& why, Refusal what) : WrongOwner(why), refusal(std::move(what)) {}
   Refusal refusal;
 };
 
 std::vector<uint8_t> encode(const Refusal& refusal);
-Refusal decode_refusal(std::span<const uint8_t> body);  // PeerLost if it is malformed
+Refusal decode_refusal(std::span<const uint8_t> body);  // PeerLost if the frame is malformed
 
 // Table specs as bytes, the body of a declare frame. Decoding checks every length.
 constexpr size_t kMaxTableName = 4096;
 
 std::vector<uint8_t> encode_tables(std::span<const TableSpec> tables);
-std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes);  // BadInput if they are malformed
+std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes);  // BadInput if the entries are malformed
 
 }  // namespace springtide

@@ -126,7 +126,7 @@ TEST(tables_survive_the_trip_and_nonsense_does_not) {
     for (int change = 0; change < 3; ++change) bad[random() % bad.size()] = static_cast<uint8_t>(random());
     try {
       CHECK(decode_tables(bad).size() <= 2);
-    } catch (const BadInput&) {  // the usual outcome; the other is a valid spec with other numbers
+    } catch (const BadInput&) {  // the usual outcome; otherwise, the result is a valid spec with other numbers
     }
   }
 }

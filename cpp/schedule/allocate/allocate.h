@@ -14,7 +14,7 @@ namespace springtide {
 constexpr uint16_t kNoWorker = UINT16_MAX;  // owner of a key that no worker caches
 constexpr uint32_t kMostWorkers = 128;
 
-// What workers send directly to each other. off: nothing. rows: a row goes to the next worker that trains it alone.
+// Data that workers send directly to each other. off: none. rows: a row goes to the next worker that trains it alone.
 // gradients: in addition, if a few workers train a row, they exchange its values and gradients, and one of them keeps
 // the row.
 enum class P2P : uint8_t { off = 0, rows = 1, gradients = 2 };
@@ -27,7 +27,7 @@ struct AllocationTask {
   std::span<const uint32_t> sample_begin;  // size samples + 1
   std::span<const uint32_t> units;
   std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNoWorker
-  std::span<const uint8_t> dirty;   // by unit: 1 when only its owner has the latest row, not the servers
+  std::span<const uint8_t> dirty;   // by unit: 1 when only the owner has the latest row, and the servers do not
   // Keys that count for scoring. If `positions` is not empty, all samples have keys of the same tables at the same
   // positions, and `positions` lists the positions that count. Otherwise `scored` marks the units that count.
   std::span<const uint32_t> positions;
@@ -35,7 +35,7 @@ struct AllocationTask {
   std::span<const uint32_t> quota;  // by worker: number of its samples; the sum is `samples`
   uint64_t capacity_rows = 0;       // of a worker's cache
   P2P p2p = P2P::off;
-  uint32_t p2p_trainers = 0;  // P2P::gradients: with more trainers than this the server sums
+  uint32_t p2p_trainers = 0;  // P2P::gradients: if a key has more trainers than this, the server sums
   uint64_t seed = 0;
   uint64_t step = 0;
   uint32_t effort = 0;         // limit of the search, in a unit of the policy; 0: its default
@@ -56,7 +56,7 @@ void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_samp
 // scheduler uses (springtide/data/shards.py).
 std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers);
 
-// Number of transmissions of a key, given its trainers and its owner. It equals the counts of the plan
+// Number of transmissions of a key, given its trainers and its owner. The number equals the counts of the plan
 // (schedule_plan.cpp) without evictions.
 class KeyCost {
  public:
@@ -79,7 +79,7 @@ class KeyCost {
     const auto count = static_cast<int32_t>(trainers);
     return trainers <= exchange_ ? 2 * count - 1 - owner_trains : 2 * count + dirty - owner_trains;
   }
-  // Cost of one more trainer that is not the owner. If the owner joins, the cost is lower by kOwnerSaves.
+  // Cost of an additional trainer that is not the owner. If the owner joins, the cost is lower by kOwnerSaves.
   int32_t joins(uint32_t trainers, uint16_t owner, bool dirty, uint16_t sole_trainer) const {
     if (trainers > 1) return shared(trainers + 1, dirty, false) - shared(trainers, dirty, false);
     return shared(2, dirty, owner == sole_trainer) - sole(owner, dirty, sole_trainer);

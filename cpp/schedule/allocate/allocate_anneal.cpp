@@ -1,7 +1,7 @@
 // Annealing allocator: searches the even allocation whose plan has the fewest transmissions.
 //
-// It visits the samples in turn, takes a sample out, computes its cost at every worker (AnnealNets) and assigns it
-// again by a heat bath: to the worker with the lowest cost plus noise. The noise decreases from sweep to sweep.
+// The search takes out one sample after the other and computes its cost at every worker (AnnealNets). A heat bath
+// assigns the sample again: to the worker with the lowest cost plus noise. The noise decreases from sweep to sweep.
 // Overfull workers cost more, and at the end capacities are enforced. Integers and a fixed number of sweeps give the
 // same result on every rank.
 #include <algorithm>
@@ -186,7 +186,7 @@ class Anneal {
         asks -= static_cast<int64_t>(heat) * noise()[word & 1023];
         word >>= 10;
       } else if (w == from) {
-        asks -= 1;  // ties stay where they are
+        asks -= 1;  // on a tie, the sample stays
       }
       if (asks < least) {
         least = asks;

@@ -1,6 +1,6 @@
 // Bulk-synchronous steps on one server. A step is complete when every rank's part has arrived. A client requests its
-// application once it is complete on all servers, so that all servers can drop a step that is complete only on some.
-// Gradients are summed in rank order.
+// application once it is complete on all servers, so that all servers can drop an incomplete step. Gradients are summed
+// in rank order.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct StepRowsIn {
 
 struct StepPart {
   StepRowsIn grads;
-  StepRowsIn images;  // of rows that a worker has trained itself; assigned after the sums
+  StepRowsIn images;  // images of rows that a worker has trained itself; assigned after the sums
   std::vector<TableHyper> hyper;
   uint64_t clock = 0;
   bool unique = true;
@@ -59,7 +59,7 @@ class BspSteps {
  public:
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
-  // Keeps the part, unless it is a duplicate or its step is applied already. Returns false for a part of an older
+  // Keeps the part, unless the part is a duplicate or the step is already applied. Returns false for a part of an older
   // group. Ranks are those of the job, so the ranks of a group may have gaps. BadInput if the group already has all its
   // ranks.
   bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part) {
@@ -102,7 +102,7 @@ class BspSteps {
     return step;
   }
   // Re-forms the group: applies the steps up to `step` and drops later parts. `at_rest`: all ranks have completed
-  // `step`, so earlier steps without parts here date from before this server had slots. StepMissing if a later step is
+  // `step`, so steps without parts on this server are older than its first slots. StepMissing if a later step is
   // already applied here.
   uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false) {
     const std::lock_guard lock(mutex_);
@@ -126,7 +126,7 @@ class BspSteps {
     const auto ready = [&] { return applied_ >= step || is_complete(step) || !stopped_.empty() || resets_ != resets; };
     const bool came = moved_.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
     if (applied_ >= step) return;
-    if (resets_ != resets) throw StepMissing("the group was formed anew while this pull waited");
+    if (resets_ != resets) throw StepMissing("the group was re-formed while this pull waited");
     if (!stopped_.empty()) throw StepMissing(stopped_);
     if (!came) {
       throw StepMissing("step ", applied_ + 1, " was not complete after ", static_cast<int64_t>(timeout_s), " s",
@@ -217,7 +217,7 @@ class BspSteps {
     return ": no part of rank " + ranks;
   }
 
-  // Limits the memory for a rank that runs ahead, which is possible only on a server that has none of its keys.
+  // Limits the memory for a rank that runs ahead. A rank can run ahead only on a server without keys of that rank.
   static constexpr uint64_t kAhead = 64;
 
   Store& store_;
@@ -227,7 +227,7 @@ class BspSteps {
   uint32_t generation_ = 0;  // generation of the current group
   uint64_t applied_ = 0;
   uint64_t resets_ = 0;
-  std::string stopped_;  // why nothing will be applied any more
+  std::string stopped_;  // reason why no step will be applied any more
   bool half_applied_ = false;
   std::map<uint64_t, std::map<uint32_t, StepPart>> parts_;
 };

@@ -11,7 +11,7 @@ TEST(a_part_of_a_group_that_is_over_is_not_taken_though_its_frame_came_before) {
   CHECK(steps.add(1, 4, 1, {}));
   steps.settle(0, 2, 2);
   CHECK(!steps.add(1, 4, 1, {}));
-  CHECK(!steps.add(1, 0, 1, {}));  // otherwise it would replace the new rank's part
+  CHECK(!steps.add(1, 0, 1, {}));  // otherwise the late part would replace the new rank's part
   CHECK(steps.add(1, 0, 2, {}));
   CHECK(steps.complete() == 0);
   CHECK(steps.add(1, 1, 2, {}));
@@ -33,7 +33,7 @@ TEST(a_server_without_steps_joins_a_group_at_rest_and_one_that_is_ahead_of_it_re
   BspSteps steps(store, 1);
   steps.settle(26, 1, 1, true);
   CHECK(steps.applied() == 26);
-  steps.settle(26, 1, 2, true);  // its leader was lost meanwhile
+  steps.settle(26, 1, 2, true);  // the group lost its leader meanwhile
   CHECK(steps.applied() == 26);
   CHECK(checks::throws<StepMissing>([&] { steps.settle(25, 1, 3, true); }));
 }

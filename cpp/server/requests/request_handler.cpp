@@ -12,7 +12,7 @@ namespace springtide {
 namespace {
 
 // A reply to a pull is built in pieces of kPieceBytes, and sent in units of kSendBytes while rows are looked up. The
-// peer copies meanwhile, and rows are still in the CPU cache when the kernel copies them.
+// peer copies earlier pieces meanwhile, and the kernel copies rows that are still in the CPU cache.
 constexpr size_t kPieceBytes = 2 << 20, kSendBytes = 128 << 10;
 
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan ends with the slot that exceeds this size

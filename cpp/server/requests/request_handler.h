@@ -35,13 +35,13 @@ class RequestHandler {
   bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
   bool look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common, RowReply& reply);
   // Returns the end of the piece of a reply that starts at `at`, and sets its `bytes`. `common`: the dim of all tables;
-  // 0 if they differ.
+  // 0 if row lengths differ.
   size_t piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes);
   bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs, uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);
   bool push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  const SlotOwnership& owned);
-  // Adds slots to `refused` that belong to another server by now and were not applied.
+  // Adds slots to `refused` that now belong to another server and were not applied.
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  std::span<const uint8_t> keep, std::vector<uint16_t>& refused);
   void note_push(const FrameHeader& header, const BodyView& body, uint64_t applied, uint64_t spent_ns);
@@ -51,7 +51,7 @@ class RequestHandler {
   bool stats(const FrameHeader& header);
   bool step(const FrameHeader& header);
   bool regroup(const FrameHeader& header);
-  uint32_t checked_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
+  uint32_t checked_slot(uint64_t named) const;  // this function and the next five: slot_requests.cpp
   bool has_or_had(uint32_t slot, uint64_t transfer) const;
   void check_importable(uint32_t slot) const;
   bool take(const FrameHeader& header, std::span<const uint8_t> body);

@@ -28,7 +28,7 @@ class Dims {
     return learn(table);
   }
   uint64_t floats(std::span<const TableId> tables);  // total floats of one row per entry
-  // The same. `common` gets the dim of all tables; 0 if they differ.
+  // The same. `common` gets the dim of all tables; 0 if row lengths differ.
   uint64_t floats(std::span<const TableId> tables, uint32_t& common);
 
  private:
@@ -44,11 +44,11 @@ std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const 
 std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
 
 // The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all. A push covers the
-// slots that it names, or all slots that this server has owned since the push's epoch. The client sent keys of slots
-// that this server got later to other servers.
+// slots that it names, or all slots that this server has owned since the push's epoch. For slots that this server got
+// later, the client sent the keys to other servers.
 std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned);
 
-// Slots of keys that this server does not own, ascending; `keep[i]` says which keys it does.
+// Slots of keys that this server does not own, ascending; `keep[i]` is true for keys that this server owns.
 std::vector<uint16_t> foreign_slots(const BodyView& body, const SlotOwnership& owned, uint32_t slots,
                                     std::vector<uint8_t>& keep);
 // Copies the runs' keys and floats, those with keep[i] only (all when keep is empty), into one part.

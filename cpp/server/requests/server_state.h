@@ -27,7 +27,7 @@ namespace springtide {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 0;  // 0: a free one
+  uint16_t port = 0;  // 0: any free port
   std::string secret;
   std::string tls;       // folder of this server's certificates (tls_session.h); empty: no TLS
   uint32_t index = 0;    // of this server in the job
@@ -45,6 +45,7 @@ struct ServerOptions {
 // Totals since the start. `connections`: open now; `shared`: accepted connections with a shared window; `refused`: bad
 // version or secret, or too many; `bad_frames`: malformed, truncated or oversized; `stalled`: dropped after stall_s;
 // `repeated_keys`: keys that were pushed again and skipped, because their slots had applied these batches.
+//
 // clang-format off
 #define SPRINGTIDE_SERVER_COUNTS(F) \
   F(pulls) F(pushes) F(assigns) F(scans) F(declares) F(pulled_keys) F(pushed_keys) F(bytes_in) F(bytes_out) \
@@ -75,7 +76,7 @@ class TransferLog {
     return id;
   }
 
-  // Hold it from `outcome` to `record`: the same transfer may arrive over two connections at once.
+  // Hold the lock from `outcome` to `record`: the same transfer may arrive over two connections at once.
   std::unique_lock<std::mutex> lock(uint32_t slot) { return std::unique_lock(stripes_[slot % stripes_.size()]); }
   // Unknown for id 0, which means a transfer without an id.
   Outcome outcome(uint32_t slot, uint64_t id) const {
@@ -96,7 +97,7 @@ class TransferLog {
   }
 
  private:
-  // A few would do: a source repeats an offer only for a heartbeat or two, until it has the newest placement.
+  // A few entries suffice: a source repeats an offer only for a heartbeat or two, until it has the newest placement.
   static constexpr size_t kEntriesPerSlot = 64;
   struct Entry {
     uint64_t id;
@@ -154,8 +155,8 @@ class RequestPause {
 // application. Out: median and maximum, for the server's statistics.
 class Staleness {
  public:
-  // Number of pushes that have changed rows of this server. A pull's reply contains it, and the push of that step
-  // returns it.
+  // Number of pushes that changed rows of this server. A pull's reply contains this number, and the push of that
+  // step returns the number.
   uint64_t applied() const { return applied_.load(std::memory_order_relaxed); }
 
   void push_applied() { applied_.fetch_add(1, std::memory_order_relaxed); }
@@ -182,14 +183,14 @@ class Staleness {
   uint64_t most() const { return most_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr size_t kCounted = 1024;  // for the median, longer lags count as this one
+  static constexpr size_t kCounted = 1024;  // for the median, longer lags count as this lag
 
   std::atomic<uint64_t> applied_{0}, most_{0};
   std::array<std::atomic<uint64_t>, kCounted + 1> pushes_{};  // by lag
 };
 
-// A snapshot of which slots this server owns, and which servers own the others. It is updated after slots of the store
-// are opened or closed.
+// A snapshot of which slots this server owns, and which servers own the others. The snapshot is updated after slots of
+// the store are opened or closed.
 struct SlotOwnership {
   uint32_t epoch = 0;
   uint32_t slots = 0;
@@ -201,7 +202,7 @@ struct SlotOwnership {
   std::map<uint16_t, std::string> addresses = {};  // host:port of servers that slots went to
 };
 constexpr size_t kMaxPendingHandshakes = 64;  // each has a thread; a handshake takes a few milliseconds
-constexpr uint32_t kNamedOnly = UINT32_MAX;   // only a push that names the slot covers it
+constexpr uint32_t kNamedOnly = UINT32_MAX;   // only a push that names the slot covers this slot
 
 struct ServerCounters {
 #define SPRINGTIDE_COUNTER(name) std::atomic<uint64_t> name{0};
@@ -228,7 +229,7 @@ struct ServerState {
     changed->all = std::ranges::all_of(changed->mine, [](uint8_t mine) { return mine != 0; });
     owned = std::move(changed);
   }
-  // Call it after the slots are closed.
+  // Must be called after the slots are closed.
   void record_given(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
     change_ownership([&](SlotOwnership& now) {
       for (const uint16_t slot : slots) {
@@ -238,7 +239,7 @@ struct ServerState {
       now.addresses[to] = address;
     });
   }
-  // Call it after the slots are open.
+  // Must be called after the slots are open.
   void record_received(std::span<const uint16_t> slots) {
     if (slots.empty()) return;
     change_ownership([&](SlotOwnership& now) {
@@ -253,7 +254,7 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     in_doubt[slot] = server;
   }
-  // Returns whether the slot was in doubt.
+  // Returns True if the slot was in doubt.
   bool clear_in_doubt(uint16_t slot) {
     const std::lock_guard lock(mutex);
     return in_doubt.erase(slot) != 0;
@@ -262,7 +263,7 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     return in_doubt;
   }
-  // Call it when the slot's image arrives: the next owner is not decided yet.
+  // Must be called when the slot's image arrives: the next owner is not decided yet.
   void mark_owner_unknown(uint32_t slot) {
     if (ownership()->owner[slot] == kNoOwner) return;
     change_ownership([&](SlotOwnership& now) { now.owner[slot] = kNoOwner; });

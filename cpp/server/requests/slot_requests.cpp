@@ -12,11 +12,12 @@ uint32_t RequestHandler::checked_slot(uint64_t named) const {
   return static_cast<uint32_t>(named);
 }
 
-// True if this server has the slot, or accepted this transfer before. It may have passed the slot on since, which the
-// source does not need to know.
+// True if this server has the slot, or accepted this transfer before. This server may have passed the slot on since,
+// which the source does not need to know.
 bool RequestHandler::has_or_had(uint32_t slot, uint64_t transfer) const {
   const TransferLog::Outcome outcome = state_.transfers.outcome(slot, transfer);
-  if (outcome == TransferLog::Outcome::refused) throw BadInput("has refused this transfer before; start a new one");
+  if (outcome == TransferLog::Outcome::refused)
+    throw BadInput("has refused this transfer before; start a new transfer");
   return outcome == TransferLog::Outcome::accepted || state_.store.is_open(slot);
 }
 
@@ -29,8 +30,8 @@ void RequestHandler::check_importable(uint32_t slot) const {
                      "has handed this slot over itself and has no reply yet; try again");
 }
 
-// Imports an image into a slot that stays closed. If the slot is open here, an earlier frame of the source transferred
-// it already, over another connection, and the source has not changed it since.
+// Imports an image into a slot that stays closed. If the slot is open on this server, an earlier frame of the source
+// transferred it over another connection, and the source has not changed the slot since.
 bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
   FrameHeader answer = reply_to(header);
   {
@@ -54,12 +55,12 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
   return reply(answer, {});
 }
 
-// Takes whole slots, each on its own. Rows by reference are read from the source's memory; the source keeps the slots
-// closed until it gets the reply.
+// Takes whole slots, and accepts or refuses each slot separately. Rows by reference are read from the source's memory;
+// the source keeps the slots closed until it gets the reply.
 bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t> body) {
   const SlotBatch batch = decode_batch(body);
   const int giver = batch.by_reference ? peer_process(line_.fd) : 0;
-  if (batch.by_reference && giver == 0) throw BadInput("slots by reference come from a process on this host");
+  if (batch.by_reference && giver == 0) throw BadInput("slots by reference need a source process on this host");
   return take_all(header, batch, giver);
 }
 

@@ -17,7 +17,8 @@ namespace springtide {
 
 class Arena : public NoCopy {
  public:
-  // Reserves less, down to 1/64, if the system refuses this much address space. BadInput if it refuses that too.
+  // Reserves less, down to 1/64, if the system refuses this much address space. BadInput if the system refuses even
+  // that.
   Arena(std::string name, size_t bytes) : name_(std::move(name)) {
     size_t wanted = round_up(std::max(bytes, kHugePage), kHugePage);
     for (size_t least = wanted / 64; wanted >= least; wanted /= 2) {
@@ -51,7 +52,7 @@ class Arena : public NoCopy {
   }
   uint8_t* base() const { return base_; }
   size_t capacity() const { return capacity_; }
-  // whole huge pages up to the last byte handed out
+  // whole huge pages up to the last byte in use
   size_t resident() const {
     std::lock_guard hold(lock_);
     return round_up(used_, kHugePage);

@@ -25,7 +25,7 @@ constexpr uint32_t kMaxRowsPerExtent = 1u << kRowBits;
 constexpr uint32_t kMaxCount = (1u << 23) - 1;
 constexpr uint64_t kCandidateBit = uint64_t{1} << 39;
 constexpr uint64_t kHandleMask = kCandidateBit - 1;
-constexpr TableId kNoTable = 0xffff;  // an id that no table can have
+constexpr TableId kNoTable = 0xffff;  // not a valid table id
 
 // Where a row lies: extent number and row number in it.
 using RowHandle = uint64_t;

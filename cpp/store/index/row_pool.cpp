@@ -8,7 +8,7 @@
 namespace springtide {
 
 constexpr size_t align64(size_t bytes) { return (bytes + 63) / 64 * 64; }
-constexpr size_t kKeptFree = 512;  // maximum free rows that a stripe keeps after evictions
+constexpr size_t kKeptFree = 512;  // maximum number of free rows that a stripe keeps after evictions
 constexpr uint64_t kMostAtOnce = 64;
 
 ExtentArena::ExtentArena(size_t reserve_bytes)
@@ -33,7 +33,7 @@ RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint3
   size_t row = size_t{weight_bytes} + vector_bytes + number_bytes;
   double best = 2;
   uint32_t least = static_cast<uint32_t>((row + 128 + kExtentBytes - 1) / kExtentBytes);
-  for (uint32_t extents = least; extents < least + 16; ++extents) {  // the fewest extents that waste less than 1/64
+  for (uint32_t extents = least; extents < least + 16; ++extents) {  // the fewest extents with a waste below 1/64
     size_t bytes = extents * kExtentBytes;
     auto rows = static_cast<uint32_t>(std::min<size_t>((bytes - 126) / row, kMaxRowsPerExtent));
     double waste = 1.0 - static_cast<double>(rows * row) / static_cast<double>(bytes);

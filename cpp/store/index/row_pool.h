@@ -36,12 +36,12 @@ class RowPool {
   RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes, uint32_t number_bytes);
 
   // The caller holds the stripe's lock. The table's own lock is taken only once for several rows. take() and
-  // give_back() cannot fail for rows that were announced by expect() and expect_back(). Otherwise they may throw, with
-  // nothing changed.
+  // give_back() cannot fail for rows that were announced by expect() and expect_back(). For other rows these calls may
+  // throw, and then change nothing.
   RowHandle take(uint32_t stripe);
   void give_back(uint32_t stripe, RowHandle row);
-  void expect(uint32_t stripe);           // one more row will be taken
-  void expect_back(uint32_t stripe);      // one more will be given back
+  void expect(uint32_t stripe);           // announces that one more row will be taken
+  void expect_back(uint32_t stripe);      // announces that one more row will be given back
   void settle(uint32_t stripe) noexcept;  // ends all announcements of expect() and expect_back()
 
   uint8_t* weights(RowHandle row) const { return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_; }
@@ -68,7 +68,7 @@ class RowPool {
   uint32_t weight_bytes_, vector_bytes_;
   uint32_t extents_ = 1;                    // extents that are taken together
   uint32_t rows_ = 0;                       // rows in them
-  size_t vectors_at_ = 0, numbers_at_ = 0;  // offsets of the first of each
+  size_t vectors_at_ = 0, numbers_at_ = 0;  // offset of the first row of each extent
   std::unique_ptr<std::array<Stripe, kStripes>> stripes_;
   std::mutex lock_;
   std::vector<RowHandle> free_;  // returned by stripes that had too many free rows

@@ -13,7 +13,7 @@ SegmentPool::SegmentPool(size_t reserve_bytes)
     : arena_("index", std::min(reserve_bytes, size_t{1} << 40)),
       tags_arena_("index tags", arena_.capacity() / kUnit),
       tags_(tags_arena_.base()) {
-  // Unit 0 is the empty segment that every slot starts with: it is read and never written.
+  // Unit 0 is the empty segment of every new slot, and is never written.
   arena_.take(kUnit, kUnit);
 }
 
@@ -79,8 +79,9 @@ SlotIndex::SlotIndex(uint32_t slots, size_t reserve_bytes, const TableId* extent
       slot_bits_(static_cast<uint32_t>(std::countr_zero(slots))),
       extent_table_(extent_table) {}
 
-// A key is in its home bucket; if that is full, in the other bucket of the pair; if both are full, in the next pair
-// with room. A search may therefore stop at an empty cell of the home bucket or of any later bucket on its path.
+// A key is in its home bucket. If that bucket is full, the key is in the other bucket of the pair; if both are full, in
+// the next pair with room. A search may therefore stop at an empty cell of the home bucket or of any later bucket on
+// its path.
 Cell* SlotIndex::find_slowly(Slot& slot, uint64_t hash, TableId table) {
   Cell* cells = cells_at(segment_unit(slot, hash));
   uint32_t mask = slot.bucket_mask, home = static_cast<uint32_t>(hash) & mask;
@@ -149,7 +150,7 @@ Cell* SlotIndex::first_homed(Cell* cells, uint32_t bucket, uint32_t home, uint32
   return nullptr;
 }
 
-// Returns a cell of this pair whose home pair is the pair of `to` or, counted backwards from here, lies before it.
+// Returns a cell of this pair whose home is the pair of `to`, or a pair before it, counted backwards from here.
 Cell* SlotIndex::first_that_may_move(Cell* cells, uint32_t pair, uint32_t to, uint32_t mask) {
   uint32_t last = (mask + 1) * kBucket - 1, distance = (pair - (to & ~1u)) & mask;
   for (uint32_t i = pair * kBucket; i < (pair + 2) * kBucket; ++i) {

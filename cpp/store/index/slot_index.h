@@ -42,14 +42,14 @@ class SegmentPool {
   Arena tags_arena_;
   uint8_t* tags_;  // by unit: size class + 1 if a free block starts there, else 0
   std::mutex lock_;
-  std::array<uint32_t, kClasses> free_{};  // 0: none; unit 0 is never given out
+  std::array<uint32_t, kClasses> free_{};  // 0: none, because unit 0 is never allocated
 };
 
 // One cache line, which includes the directory unless the slot is very large.
 struct alignas(64) Slot {
   static constexpr uint32_t kInlineDepth = 3;
 
-  uint32_t segments[1u << kInlineDepth] = {};  // directory; if it is too large, [0] is the unit where it lies
+  uint32_t segments[1u << kInlineDepth] = {};  // directory; [0]: the unit of a larger directory
   uint8_t depth = 0;                           // the directory has 2^depth entries
   uint16_t bucket_mask = 0;                    // buckets per segment minus one; 0: the slot is empty
   uint32_t cells = 0;                          // rows and candidates
@@ -187,7 +187,7 @@ class SlotIndex {
   };
   static constexpr uint64_t kHeaderMeta = 1;
 
-  // Cells with this hash, as bits. They may include empty cells (hash 0), which belong to no table.
+  // Cells with this hash, as bits. The bits may include empty cells (hash 0), which belong to no table.
   static unsigned match(const Cell* b, uint64_t hash) {
     return branchless(unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 |
                       unsigned{b[2].hash == hash} << 2 | unsigned{b[3].hash == hash} << 3);

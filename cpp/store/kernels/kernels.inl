@@ -30,7 +30,7 @@ void sgd_momentum(const StepArgs& a, float* w, float* buffer, float*, const floa
   momentum_rows(a, w, buffer, grad, D ? D : dim, a.momentum, 1.0f);
 }
 
-// torch does not dampen the first gradient, so a row records whether it had one.
+// torch does not dampen the first gradient, so a row records whether it had a gradient.
 template <uint32_t D>
 void sgd_dampened(const StepArgs& a, float* w, float* buffer, float* started, const float* grad, uint32_t dim) {
   bool first = *started == 0.0f;
@@ -50,7 +50,8 @@ void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, floa
   }
 }
 
-// Adds sixteen partial sums by halving. The steps are written out, because a loop over them would go through memory.
+// Adds sixteen partial sums by halving. The steps are unrolled by hand, because a loop over them would go through
+// memory.
 inline float folded(float (&part)[16]) {
   for (uint32_t j = 0; j < 8; ++j) part[j] += part[j + 8];
   for (uint32_t j = 0; j < 4; ++j) part[j] += part[j + 4];

@@ -20,7 +20,7 @@ class AgeClock {
  public:
   AgeClock() { tick_ = new_tick(0); }
 
-  // Call it for each new table with a ttl or a capacity: makes ages as fine as the table needs.
+  // Must be called for each new table with a ttl or a capacity. Makes ages as fine as the table needs.
   void refine(uint64_t ttl, bool has_capacity) {
     if (ttl == 0 && !has_capacity) return;
     std::lock_guard hold(lock_);
@@ -39,7 +39,7 @@ class AgeClock {
     now_ = clock;  // last, so that the clock is unchanged if there is no memory for a tick
   }
   uint64_t now() const { return now_.load(std::memory_order_acquire); }
-  // Read it under the stripe's lock: then a cut that precedes the read also precedes the change that gets this stamp.
+  // Must be read under the stripe's lock: then a cut before the read also precedes the change that gets this stamp.
   uint32_t tick() const { return tick_.load(std::memory_order_acquire); }
 
   uint64_t age_at(uint32_t tick) const { return ages_[tick >> kChunkBits][tick & kChunkMask]; }
@@ -48,7 +48,7 @@ class AgeClock {
     return ttl != 0 && at > then && at - then > ttl;
   }
 
-  // A current tick for rows that are imported with their own age. Call it under the stripe's lock.
+  // A current tick for rows that are imported with their own age. Must be called under the stripe's lock.
   uint32_t tick_for(uint64_t age) {
     std::lock_guard hold(lock_);
     return tick_of(age);
@@ -59,7 +59,7 @@ class AgeClock {
     boundaries_.push_back(leave_behind());
     return boundaries_.size();
   }
-  // True if a cut or mark was made, so that evictions since then may be asked for.
+  // True if there is a cut or mark, so that an export may ask for evictions since then.
   bool has_cuts() const { return has_cuts_.load(std::memory_order_acquire); }
   // Rows with a later stamp than the result changed after the cut. BadInput if there is no such cut.
   uint32_t boundary(uint64_t cut) {
@@ -79,7 +79,8 @@ class AgeClock {
   }
   bool knows(const Mark& mark) const { return mark.numbering == numbering_; }  // under a stripe's lock
 
-  // When ticks run out, the store renumbers those in use and keeps their order: `new_tick` maps old ticks to new ones.
+  // When ticks run out, the store renumbers the ticks in use and keeps their order: `new_tick` maps old ticks to new
+  // ones.
   bool nearly_full() const { return tick() > last_tick_ - last_tick_ / 8; }
   void renumber(const std::vector<bool>& used, std::vector<uint32_t>& new_tick) {
     std::lock_guard hold(lock_);

@@ -119,7 +119,7 @@ TEST(a_store_whose_ticks_run_out_is_as_one_whose_do_not) {
     const PushStats here = few.push(tables, keys, at), there = many.push(tables, keys, at);
     if (here.applied != there.applied || here.created != there.created || here.evicted != there.evicted ||
         here.waiting != there.waiting) {
-      CHECK(!"the push did the same in both");
+      CHECK(!"the push had the same effect in both");
       return;
     }
     if (at % 500 == 0) {

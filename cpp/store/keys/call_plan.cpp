@@ -114,7 +114,7 @@ void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> key
     begin_[s] = next;
     end_[s] = next += count[s];
   }
-  if (ordered) return;  // the caller had them in slot order already
+  if (ordered) return;  // the caller had the keys in slot order already
   std::swap(items_, unordered_);
   if (items_.size() < n) items_.resize(n);
   std::array<uint32_t, kStripes> at = begin_;

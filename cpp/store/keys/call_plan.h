@@ -13,7 +13,7 @@
 
 namespace springtide {
 
-// A table as one call uses it. Members that every key needs come first, in one cache line.
+// A table in one call. Members that every key needs come first, in one cache line.
 struct alignas(64) TableUse {
   TableUse(Table& used, Kernel by, const StepArgs& with)
       : id(used.spec.id),
@@ -120,7 +120,7 @@ class CallPlan {
   // True if a sample of the keys is in slot order. Keys of one stripe are then adjacent without grouping.
   bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
   std::vector<KeyRange> cut(std::span<const TableId> tables, std::span<const Key> keys, uint32_t parts) const;
-  // The same for keys in slot order with alike() rows. No range ends in the middle of a stripe.
+  // The same function for keys in slot order with alike() rows. No range ends in the middle of a stripe.
   std::vector<KeyRange> cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
                                        uint32_t parts) const;
   void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
@@ -130,7 +130,7 @@ class CallPlan {
   void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const RowRun> runs) {
     grouped_.fill(tables, keys, runs, use_by_id_.data());
   }
-  // Sums gradients of equal (table, key) pairs in their order, and keeps one item for each pair.
+  // Sums gradients of equal (table, key) pairs in their order, and keeps one item per pair.
   void sum_duplicates();
 
   std::span<const Item> stripe(uint32_t number) const { return grouped_.stripe(number); }
@@ -141,7 +141,7 @@ class CallPlan {
 
   GroupedKeys grouped_;
   bool uniform_ = false;
-  uint32_t common_dim_ = 0;  // dim of all keys; 0 if they differ
+  uint32_t common_dim_ = 0;  // dim of all keys; 0 if row lengths differ
   std::deque<TableUse> uses_;
   std::vector<const TableUse*> use_by_id_;
   std::vector<TableId> used_ids_;

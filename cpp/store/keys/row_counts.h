@@ -32,15 +32,15 @@ class RowCounts {
     return bases_[hash >> slot_shift_].load(std::memory_order_relaxed) +
            counters[hash >> (64 - kBits)].load(std::memory_order_acquire);
   }
-  // Call it after the rows have changed. A reader that first reads the count and then the row never gets a row older
-  // than the count.
+  // Must be called after the rows have changed. A reader that first reads the count and then the row never gets a row
+  // older than the count.
   void trained(std::span<const TableId> tables, std::span<const Key> keys) {
     std::atomic<uint32_t>* counters = counters_.load();
     if (counters == nullptr) return;
     for (size_t i = 0; i < keys.size(); ++i)
       counters[hash_key(tables[i], keys[i]) >> (64 - kBits)].fetch_add(1, std::memory_order_release);
   }
-  // Call it when a slot gets other rows: makes all earlier counts of the slot invalid.
+  // Must be called when a slot gets other rows: makes all earlier counts of the slot invalid.
   void renew(uint32_t slot) { bases_[slot] = any_number(); }
 
  private:

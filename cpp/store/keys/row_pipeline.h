@@ -1,6 +1,6 @@
-// Software-pipelined walk of pull and push over keys of one stripe, in four stages: prefetch the home line of the
-// index; read it and prefetch the row (or the neighbour of a full line); read the neighbour and prefetch the row;
-// process the row.
+// Software-pipelined walk of pull and push over keys of one stripe, in four stages. 1: prefetch the home line of the
+// index. 2: read it and prefetch the row, or the neighbour of a full line. 3: read the neighbour and prefetch the row.
+// 4: process the row.
 #pragma once
 
 #include <algorithm>
@@ -80,7 +80,7 @@ struct StreamedItems {
 };
 
 // Keys pass through the stages in groups, one group per stage. The lines that a group prefetches have arrived when the
-// group reaches the next stage, and enough cache misses are in flight to keep the line buffers full.
+// group reaches the next stage. Enough cache misses are in flight to keep the line buffers full.
 struct Group {
   InFlight keys[kGroup];
   size_t count = 0;
@@ -142,7 +142,7 @@ void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, 
 }
 
 // Pull and push over keys of one stripe when all tables of the call have float32 rows of one length without ttl: the
-// common case. The stages are the same, with less state per key. The caller holds the stripe's lock.
+// common case. The stages are the same as above, with less state per key. The caller holds the stripe's lock.
 struct UniformRow {
   uint64_t hash;
   const Cell* home;
@@ -163,10 +163,10 @@ struct UniformGroup {
 
   UniformRow keys[kKeys];
   size_t first = 0, count = 0;
-  uint8_t overflown[kKeys];  // those not found in their home line
+  uint8_t overflown[kKeys];  // keys not found in their home line
   size_t overflows = 0;
 
-  // Takes the next keys of one stripe. It is a separate loop, so that the multipliers of the hash stay in registers.
+  // Takes the next keys of one stripe. This loop is separate, so that the multipliers of the hash stay in registers.
   __attribute__((noinline)) void fill(const UniformKeys& call, size_t from, size_t end, uint32_t stripe) {
     const TableId* const tables = call.tables + from;
     const Key* const call_keys = call.keys + from;

@@ -27,7 +27,7 @@ struct Quota {
   std::vector<Victim> oldest_last;
 };
 
-// Memory for the float32 weights of a 16-bit row, valid until this thread calls it again.
+// Memory for the float32 weights of a 16-bit row, valid until the next call in this thread.
 inline float* half_row(uint32_t dim) {
   thread_local std::vector<float> wide;
   if (wide.size() < dim) wide.resize(dim);
@@ -57,7 +57,7 @@ struct Table {
   std::vector<Quota> quotas;  // by slot
   std::atomic<int64_t> count{0};
 
-  // Reads a missing row: the value that creating it would store.
+  // Reads a missing row: the value with which the row would be created.
   void read_init(uint64_t hash, float* out) const {
     init.fill(hash, out, dim);
     if (spec.dtype == DType::f32) return;
