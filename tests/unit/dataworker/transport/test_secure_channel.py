@@ -128,7 +128,7 @@ def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkey
 def test_a_caller_speaks_to_data_workers_only(root: pathlib.Path) -> None:
     with (
         listening(root, "server") as made,
-        pytest.raises(auth.Rejected, match="for a server, but the caller expected a data-worker"),
+        pytest.raises(auth.Rejected, match="for a server; a data-worker was"),
     ):
         handshake.connect(made.address, SECRET, certificates=str(root / "mine/worker"))
 
