@@ -24,7 +24,7 @@ from springtide.brain.store import store
 from springtide.cli.common.options import Debug, Json, command, pairs, verb_group
 from springtide.cli.common.render import print_json, short_time, wrap
 from springtide.domain.core.resources import parse_memory, show_memory
-from springtide.domain.core.shape import ResourceBudget
+from springtide.domain.core.shape import UNKNOWN_GPUS, ResourceBudget
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.launch.spec import field_overrides
 from springtide.planning.policy import registry
@@ -190,7 +190,7 @@ def parse_capacity(text: str) -> ResourceBudget:
     cores, _, rest = text.partition(",")
     size, _, cards = rest.partition(",")
     try:
-        cpu, gpu = float(cores), float(int(cards)) if cards else math.inf
+        cpu, gpu = float(cores), float(int(cards)) if cards else UNKNOWN_GPUS
     except ValueError:
         raise errors.BadInput(
             f"--capacity {text!r}: expected CORES, CORES,SIZE or CORES,SIZE,GPUS, such as 64,256G,8"
@@ -252,8 +252,8 @@ def status_lines(found: counsel.BrainStatus) -> list[str]:
     lines += wrap(
         f"holds   {found.held.cpu:,.4g} of {room.cpu:,.4g} cores, memory {show_memory(int(found.held.memory))}{limit}"
         + (
-            f", {found.held.gpu:g}{'' if room.gpu == math.inf else f' of {room.gpu:g}'} GPUs"
-            if 0 < found.held.gpu < math.inf
+            f", {found.held.gpu:g}{'' if room.gpu == UNKNOWN_GPUS else f' of {room.gpu:g}'} GPUs"
+            if 0 < found.held.gpu < UNKNOWN_GPUS
             else ""
         )
     )

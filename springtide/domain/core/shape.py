@@ -9,6 +9,8 @@ from springtide import errors
 from springtide.domain.core import resources, validation
 
 GIB = 1 << 30
+UNKNOWN_GPUS = float(1 << 20)
+"""GPUs of a cluster that does not say how many it has; finite, because JSON has no infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +71,7 @@ class ResourceBudget:
 
     cpu: float
     memory: float
-    gpu: float = math.inf
-    """GPUs; infinite if their number is unknown."""
+    gpu: float = UNKNOWN_GPUS
 
     def __post_init__(self) -> None:
         if not all(amount >= 0 for amount in self.amounts):  # the negated form also rejects NaN
@@ -109,7 +110,7 @@ class ResourceBudget:
         return self.joined(other, lambda here, there: max(0.0, here - there))
 
     def describe(self) -> str:
-        gpus = f" and {self.gpu:g} GPUs" if 0 < self.gpu < math.inf else ""
+        gpus = f" and {self.gpu:g} GPUs" if 0 < self.gpu < UNKNOWN_GPUS else ""
         return f"{self.cpu:,.5g} cores and {self.memory / GIB:,.5g} GiB{gpus}"
 
 

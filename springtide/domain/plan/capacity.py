@@ -162,7 +162,7 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
         quota=shape.ResourceBudget(
             cpu=max(most_cpu, least.cpu),
             memory=max(memory, float(least.memory)),
-            gpu=math.inf if gpus is None else max(gpus, least.gpus),
+            gpu=shape.UNKNOWN_GPUS if gpus is None else max(gpus, least.gpus),
         ),
     )
 

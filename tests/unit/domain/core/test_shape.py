@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from springtide import errors
@@ -18,6 +19,12 @@ def test_a_shape_takes_what_its_roles_take_together():
     assert LARGE.cpu == 40.0
     assert LARGE.memory == 48 * GIB
     assert shape.cost(LARGE, Prices(cpu=1.0, memory=0.5)) == 64.0
+
+
+def test_a_budget_without_a_word_on_gpus_is_the_same_after_a_plan_has_stored_it():
+    budget = ResourceBudget(cpu=4.0, memory=2.0**40)
+    assert msgspec.json.decode(msgspec.json.encode(budget), type=ResourceBudget) == budget
+    assert budget.holds(replace(LARGE, workers=4, servers=1, worker_cpu=0.5, worker_gpu=1.0)), "any number of GPUs"
 
 
 @pytest.mark.parametrize(("each", "gpus"), [(0.0, 0), (1.0, 8), (0.5, 4), (0.4, 4), (0.3, 3), (0.01, 1)])
