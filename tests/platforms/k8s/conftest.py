@@ -28,7 +28,6 @@ from springtide.platforms.k8s.api.kinds import (
     NAMESPACES,
     NODES,
     PODS,
-    PRIORITY_CLASSES,
     SERVICE_ACCOUNTS,
     ObjectKind,
 )
@@ -63,7 +62,7 @@ class Cluster:
         return asyncio.run(within())
 
 
-OF_THE_CLUSTER = (DEFINITIONS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, PRIORITY_CLASSES, NODES)
+OF_THE_CLUSTER = (DEFINITIONS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, NODES)
 
 
 def pytest_report_header() -> str:

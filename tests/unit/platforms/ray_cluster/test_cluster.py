@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("ray")
+
 from springtide import config
 from springtide.platforms.ray_cluster import cluster
 

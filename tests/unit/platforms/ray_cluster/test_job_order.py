@@ -1,10 +1,12 @@
-"""Names and needs of a job's actors on Ray, without Ray."""
+"""Names and needs of a job's actors on Ray, without a cluster."""
 
 import asyncio
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+
+pytest.importorskip("ray")
 
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
