@@ -174,7 +174,7 @@ def test_a_name_that_is_taken_is_told_and_waited_for(cluster: Cluster, tmp_path:
         await client.create(kinds.SERVICES, kinds.SERVICES.body("ctr") | {"spec": spec})
         await submit(client)
         await waiting.soon(lambda: condition(client, "MasterRunning", "False"))
-        assert "services ctr is there and belongs to another" in (await status_of(client))["message"]
+        assert "services ctr exists and belongs to another" in (await status_of(client))["message"]
         await client.delete(kinds.SERVICES, "ctr")
         await waiting.soon(lambda: has(client, "ctr-master"))
 

@@ -44,7 +44,7 @@ def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp
         submit.submit(ElasticJob(name="ctr", script="train.py"), None, where)
     over = {"status": {"phase": "Succeeded"}}
     cluster.run(lambda client: client.patch(ELASTIC_JOBS, "ctr", over, subresource="status"))
-    with pytest.raises(errors.BadInput, match=r"is still in namespace .* \(finished\): delete it"):
+    with pytest.raises(errors.BadInput, match=r"is still in namespace .* \(finished\): delete the job"):
         submit.submit(ElasticJob(name="ctr", script="train.py"), None, where)
 
 
