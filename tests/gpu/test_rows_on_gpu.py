@@ -1,5 +1,7 @@
 """Rows of a job without servers live in GPU memory: same model as on the CPU, and no wait for the GPU in the loop."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -68,18 +70,30 @@ def test_rows_equal_those_of_the_cpu_after_a_thousand_steps(name, ids_on):
         torch.testing.assert_close(value, states[1][key], atol=2e-3, rtol=2e-2)
 
 
+@pytest.fixture
+def sync_is_an_error():
+    """Function that makes every wait for the GPU an error until the end of the test."""
+
+    def switch():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+
+    yield switch
+    torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("ids_on", ["cpu", "cuda"])
-def test_the_loop_never_waits_for_the_gpu(ids_on):
+def test_the_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
     model, optimizer, batches = made(OPTIMIZERS["adagrad"], "cuda")
     for number, (ids, y) in enumerate(batches):
         if number == 10:  # by then kernels are compiled, and memory is reserved
             torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
+            sync_is_an_error()
         step(model, optimizer, ids.pin_memory().to(ids_on, non_blocking=True), y.pin_memory().cuda(non_blocking=True))
         if number == 40:
             torch.cuda.set_sync_debug_mode("default")
             break
-    torch.cuda.set_sync_debug_mode("default")
 
 
 def test_equal_runs_are_equal_to_the_bit():
@@ -114,6 +128,7 @@ def test_an_id_outside_its_table_stops_the_loop(ids_on):
             step(model, optimizer, ids.to(ids_on), y.cuda())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
 def test_a_compiled_top_trains():
     model, optimizer, batches = made(OPTIMIZERS["sgd"], "cuda")
     model.top.compile()

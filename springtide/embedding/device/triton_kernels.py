@@ -30,8 +30,8 @@ def _keys(ids, features, bag_of, out, status, JAGGED: tl.constexpr, BLOCK: tl.co
     bag_stride, id_stride, place = tl.load(field + 3), tl.load(field + 4), tl.load(field + 5)
     rows, padding, begin = tl.load(field + 6), tl.load(field + 7), tl.load(field + 8)
     mark = (tl.load(field + 9) + 1).to(tl.float32)
-    for block in range(tl.program_id(1) * BLOCK, count, tl.num_programs(1) * BLOCK):
-        at = block + tl.arange(0, BLOCK)
+    if tl.program_id(1) * BLOCK < count:
+        at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         here = at < count
         ids_at = first + at // per_bag * bag_stride + at % per_bag * id_stride
         given = tl.load(ids + ids_at, mask=here, other=0).to(tl.int64)
@@ -48,7 +48,7 @@ def keys(batch: IdBatch, status: torch.Tensor) -> torch.Tensor:
     out = torch.empty(batch.total, dtype=torch.int32, device=batch.ids.device)
     if not batch.total:
         return out
-    blocks = max(1, min(64, triton.cdiv(max(batch.counts), ID_BLOCK)))
+    blocks = max(1, triton.cdiv(max(batch.counts), ID_BLOCK))
     jagged = batch.bag_of is not None
     _keys[(len(batch.counts), blocks)](
         batch.ids,

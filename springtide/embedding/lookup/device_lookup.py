@@ -63,24 +63,74 @@ def look_up(tables: DeviceTables, calls: Sequence[DeviceCall], anchor: torch.Ten
         if len(tables.layouts) >= MOST_LAYOUTS:
             tables.layouts.clear()
         groups = tables.layouts[key] = _layouts(calls, together=together)
+    return _pooled(tables, groups, calls, start, anchor, after)
+
+
+def _pooled(
+    tables: DeviceTables,
+    groups: Sequence[LookupLayout],
+    calls: Sequence[DeviceCall],
+    start: int,
+    anchor: torch.Tensor,
+    after: After,
+) -> Outputs:
+    """Return the outputs of all calls; the ids of the first begin at `start` of the storage."""
     outs: list[torch.Tensor] = [anchor] * len(calls)
     weighted = any(call.weights is not None for call in calls)
     for layout in groups:
         members = [calls[number] for number in layout.members]
         with torch._C.DisableTorchFunctionSubclass():
             trained = any(segment.table.weight.requires_grad for segment in layout.segments)
+        weights = [call.weights for call in members] if weighted else ()
         made = PooledOnDevice.apply(  # type: ignore[no-untyped-call]
-            anchor if trained else anchor.detach(),
-            tables,
-            layout,
-            members,
-            after,
-            *((call.weights for call in members) if weighted else ()),
+            anchor if trained else anchor.detach(), tables, layout, members, start, after, *weights
         )
         for number, call, out in zip(layout.members, members, made, strict=True):
             gpu = call.features[0].table.gpu
             outs[number] = out if gpu == layout.arena.device else out.to("cpu" if gpu is None else gpu)
     return tuple(outs)
+
+
+class PreparedCalls:
+    """Calls with the ids of one tensor that the script moves to the device, for all batches of one layout."""
+
+    def __init__(self, whole: torch.Tensor, found: Sequence[tuple[int, torch.Tensor, DeviceCall]]) -> None:
+        """Prepare calls, given with the identities of their modules and their ids."""
+        self.calls = [call.moved(whole, call.offset) for _, _, call in found]
+        self.start = self.calls[0].offset - int(whole.storage_offset())
+        base = whole.data_ptr()
+        self.at = {(module, ids.data_ptr() - base): i for i, (module, ids, _) in enumerate(found)}
+        self.views = [(ids.shape, ids.stride()) for _, ids, _ in found]
+        self.groups = _layouts(self.calls, together=True)
+
+    def look_up(
+        self, whole: torch.Tensor, tables: DeviceTables, anchor: torch.Tensor, after: After
+    ) -> "PreparedOutputs":
+        for call in self.calls:
+            call.ids = whole
+        outs = _pooled(tables, self.groups, self.calls, int(whole.storage_offset()) + self.start, anchor, after)
+        return PreparedOutputs(self, whole, outs)
+
+
+class PreparedOutputs:
+    """Outputs of prepared calls in one step. Each is handed out once."""
+
+    def __init__(self, prepared: PreparedCalls, whole: torch.Tensor, outs: Outputs) -> None:
+        self.prepared = prepared
+        self._whole, self._base, self._version = whole, whole.data_ptr(), whole._version
+        self._outs: list[torch.Tensor | None] = list(outs)
+
+    def take(self, module: int, ids: Any) -> torch.Tensor | None:
+        """Return the output of a module's call; None if it was not prepared, or ids have changed."""
+        at = self.prepared.at.get((module, ids.data_ptr() - self._base))
+        if at is None or (ids.shape, ids.stride()) != self.prepared.views[at] or ids._version != self._version:
+            return None
+        out, self._outs[at] = self._outs[at], None
+        return out
+
+    @property
+    def unused(self) -> bool:
+        return any(out is not None for out in self._outs)
 
 
 def place_of(table: ServedTable) -> TablePlace:
@@ -218,12 +268,13 @@ class PooledOnDevice(torch.autograd.Function):
         tables: DeviceTables,
         layout: LookupLayout,
         calls: Sequence[DeviceCall],
+        start: int,
         after: After,
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         arena = layout.arena
         chosen, flags = kernel_registry.of_device(arena.device.type), tables.flags(arena.device)
-        batch = id_batch(layout, calls, min(call.offset for call in calls))
+        batch = id_batch(layout, calls, start + layout.first)
         keys = chosen.keys(batch, flags.invalid)
         scale = _scale(calls, arena.device) if weights else None
         out = chosen.pool(keys, batch, arena.weights, scale, mean=layout.mean, read_skipped=layout.read_skipped)
@@ -244,12 +295,12 @@ class PooledOnDevice(torch.autograd.Function):
         rows = _bag_gradients(grads, layout.bags, arena.dim)
         if layout.mean:
             rows = _averaged(rows, batch, keys, arena.dim)
-        to_weights = _weight_gradients(ctx, rows, keys) if any(ctx.needs_input_grad[5:]) else ()
+        to_weights = _weight_gradients(ctx, rows, keys) if any(ctx.needs_input_grad[6:]) else ()
         with torch._C.DisableTorchFunctionSubclass():
             segments = [segment for segment in segments if segment.table.weight.requires_grad]
         if segments:
             ctx.after(reduced(arena, segments, keys, batch, rows, scale))
-        return (None, None, None, None, None, *(to_weights or [None] * (len(ctx.needs_input_grad) - 5)))
+        return (None, None, None, None, None, None, *(to_weights or [None] * (len(ctx.needs_input_grad) - 6)))
 
 
 def _without(
@@ -275,16 +326,16 @@ def _scale(calls: Sequence[DeviceCall], device: torch.device) -> torch.Tensor | 
 
 def _bag_gradients(grads: Sequence[torch.Tensor | None], bags: Sequence[int], dim: int) -> BagGradients:
     """Return the gradients of all bags, without a copy if they are evenly spaced in one storage."""
-    given = [None if grad is None else as_rows(grad) for grad in grads]
+    given = _matrices(grads)
     present = [grad for grad in given if grad is not None]
     first, last = present[0], present[-1]
     if len(given) == 1:
         return BagGradients(first, max(len(first), 1), 0, first.stride(0))
     if len(present) == len(given) and first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr():
         step, begin = present[1].data_ptr() - first.data_ptr(), first.data_ptr()
-        shape, stride = first.shape, first.stride()
+        inner, count = first.stride(0), bags[0]
         if all(
-            grad.data_ptr() - begin == i * step and grad.shape == shape and grad.stride() == stride
+            grad.data_ptr() - begin == i * step and bags[i] == count and grad.stride(0) == inner
             for i, grad in enumerate(present)
         ):
             return BagGradients(first, max(len(first), 1), step // first.itemsize, first.stride(0))
@@ -294,6 +345,16 @@ def _bag_gradients(grads: Sequence[torch.Tensor | None], bags: Sequence[int], di
     ]
     together = torch.cat(parts)
     return BagGradients(together, max(len(together), 1), 0, dim)
+
+
+def _matrices(grads: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    """Return gradients as float32 rows. Gradients are usually alike, so the first decides for all."""
+    first = grads[0]
+    if first is not None and first.dim() == 2 and first.stride(1) == 1 and first.dtype == torch.float32:
+        stride, kind = first.stride(), first.dtype
+        if all(grad is not None and grad.stride() == stride and grad.dtype == kind for grad in grads):
+            return grads
+    return [None if grad is None else as_rows(grad) for grad in grads]
 
 
 def _rows(grads: BagGradients, bags: int, dim: int) -> torch.Tensor:
@@ -321,5 +382,5 @@ def _weight_gradients(ctx: Any, grads: BagGradients, keys: torch.Tensor) -> list
     sums = torch.where(keys & 1 == 0, rows.sum(1), 0.0).split(batch.counts)
     return [
         own.view(call.weights.shape).to(call.weights.device, call.weights.dtype) if needed else None
-        for call, own, needed in zip(ctx.calls, sums, ctx.needs_input_grad[5:], strict=True)
+        for call, own, needed in zip(ctx.calls, sums, ctx.needs_input_grad[6:], strict=True)
     ]

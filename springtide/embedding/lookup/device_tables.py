@@ -19,6 +19,7 @@ from springtide.embedding.lookup.tables import ServedTable, TablePlace
 
 log = logging.getLogger(__name__)
 MOST_LAYOUTS = 64
+PUSHES_A_POLL = 4
 ReadRows = Callable[[str, npt.NDArray[Any]], npt.NDArray[Any]]
 
 
@@ -31,6 +32,7 @@ class DeviceTables:
         self.layouts: dict[Any, Any] = {}
         """Layouts of lookups. device_lookup.py fills it."""
         self._waiting = list(tables)
+        self._pushes = 0
         self._arenas: dict[Any, Arena] = {}
         self._flags: dict[torch.device, DeviceFlags] = {}
 
@@ -121,7 +123,9 @@ class DeviceTables:
             part.note_bad(self.flags(part.arena.device).bad)
         for part in parts:
             part.train(by_table, self.flags(part.arena.device).bad)
-        self.poll()
+        self._pushes += 1
+        if self._pushes % PUSHES_A_POLL == 0:
+            self.poll()
 
     def poll(self, *, wait: bool = False) -> None:
         """Raise for an invalid id or gradient that the device has met, without waiting unless `wait` is set."""

@@ -18,6 +18,7 @@ import torch.overrides
 from springtide import _native
 from springtide.embedding.lookup import compile_guard, device_lookup, id_routes, row_batch
 from springtide.embedding.lookup.calls import Call, DeviceCall, LookupCall
+from springtide.embedding.lookup.device_lookup import PreparedCalls, PreparedOutputs
 from springtide.embedding.lookup.id_routes import CallCache, FoundCall
 from springtide.embedding.lookup.row_batch import Gathered, Pooled, RowPlan
 from springtide.embedding.lookup.row_gradients import DeviceGradients
@@ -95,6 +96,7 @@ class LookupHandle:
     calls: dict[tuple[Any, ...], _Prefetched] = field(default_factory=dict)
     moved: dict[int, MovedIds] = field(default_factory=dict)
     """Id tensors on a device that calls of this step have used, by address."""
+    prepared: list[PreparedOutputs] = field(default_factory=list)
 
 
 class Lookups:
@@ -108,6 +110,8 @@ class Lookups:
         self._learnt: dict[tuple[int, int, int], _Learnt] = {}
         """Knowledge by module, number of the call in a step, and kind of batch."""
         self._replays: defaultdict[int, CallCache] = defaultdict(CallCache)
+        self._prepared: dict[Any, PreparedCalls] = {}
+        """Calls of earlier steps, by the layout of the tensor that has their ids."""
         self._counts: dict[int, int] = {}
         self._active: LookupHandle | None = None
         self._pending: list[Gathered | DeviceGradients] = []
@@ -133,8 +137,8 @@ class Lookups:
         if self.client.on_device is not None and not self._pending:
             self.client.on_device.place(self.client.read, trained=self.client.trained)
 
-    def _request(self, handle: LookupHandle, batch: Any, after_step: int) -> None:
-        """Add the calls that `batch` is known to make to the handle."""
+    def _request(self, handle: LookupHandle, batch: Any, after_step: int) -> list[FoundCall]:
+        """Add the calls that `batch` is known to make to the handle, and return them."""
         replay = self._replays[_kind(batch)]
         known_calls = replay.recall(batch)
         found = self._follow(batch) if known_calls is None else known_calls
@@ -148,6 +152,7 @@ class Lookups:
             ready = handle.calls[known.key] = _Prefetched(group, first, known.call, known.learnt)
             group.members.append(ready)
             first += len(known.call.features) if group is pulled else 0
+        return found
 
     def announced(self, batch: Any) -> list[LookupCall]:
         """Return the lookup calls that this batch is known to make, without any request. Thread-safe."""
@@ -192,7 +197,10 @@ class Lookups:
         if torch.compiler.is_compiling():
             outs: Outputs = self._eagerly(module, *inputs, weights=weights)
             return outs
-        if torch._C._len_torch_function_stack():
+        if not torch._C._len_torch_function_stack():
+            if (made := self._prepared_output(module, inputs, weights)) is not None:
+                return made
+        else:
             mode: Any = torch.overrides._get_current_function_mode()
             if hasattr(mode, "at_lookup"):  # dataworker/split/recorder/call_recorder.py records no calls in a lookup
                 binding = getattr(module, "springtide_binding", None)
@@ -201,7 +209,20 @@ class Lookups:
                     return self._run(module, *inputs, weights=weights)
         return self._run(module, *map(id_routes.real, inputs), weights=id_routes.real(weights))
 
+    def _prepared_output(self, module: Caller, inputs: tuple[Any, ...], weights: Any) -> Outputs | None:
+        """Return the output that an earlier call of this step made for this call; None if there is none."""
+        handle = self._active
+        if handle is None or not handle.prepared or weights is not None or type(inputs[0]) is not torch.Tensor:
+            return None
+        for prepared in handle.prepared:
+            if (out := prepared.take(id(module), inputs[0])) is not None:
+                self._counts[id(module)] = self._counts.get(id(module), 0) + 1
+                return (out,)
+        return None
+
     def _run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None) -> Outputs:
+        if (made := self._prepared_output(module, inputs, weights)) is not None:
+            return made
         count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         handle = self._active
         if handle is not None:
@@ -245,14 +266,33 @@ class Lookups:
                 batch = handle.moved.get(whole.data_ptr())
                 if batch is None:
                     batch = handle.moved[whole.data_ptr()] = MovedIds(whole, len(handle.moved))
-                    self._request(handle, batch, 0)
-                    ready = handle.calls.get(_call_key(id(module), inputs))
-                    if ready is not None and call.weights is None:
-                        ready.used = True
-                        return self._grouped(ready)
+                    out = self._with_others(handle, batch, module, inputs)
+                    if out is not None and call.weights is None:
+                        return out
             if batch is not handle.batch or not _on_gpu(inputs[0]):
                 self._note(module, count, batch, inputs, call)
         return self._pool(None, [(0, call)])
+
+    def _with_others(self, handle: LookupHandle, batch: MovedIds, module: Caller, inputs: Any) -> Outputs | None:
+        """Look up all calls that are known to use the ids of this tensor; return the output of this call."""
+        whole, tables = batch.ids, self.client.on_device
+        layout = (batch.order, whole.dtype, whole.shape, whole.stride())
+        if torch.is_grad_enabled() and layout in self._prepared and tables is not None:
+            made = self._prepared[layout].look_up(whole, tables, self._anchor, self._after_device)
+            handle.prepared.append(made)
+            out = made.take(id(module), inputs[0])
+            return None if out is None else (out,)
+        found = self._request(handle, batch, 0)
+        views = [known.inputs[0].follow(batch) for known in found if known.inputs[0] is not None]
+        calls = [known.call for known in found]
+        if calls and all(isinstance(call, DeviceCall) and call.offsets is None for call in calls):
+            modules = [known.key[0] for known in found]
+            self._prepared[layout] = PreparedCalls(whole, list(zip(modules, views, calls, strict=True)))  # type: ignore[arg-type]
+        ready = handle.calls.get(_call_key(id(module), inputs))
+        if ready is None:
+            return None
+        ready.used = True
+        return self._grouped(ready)
 
     def _grouped(self, ready: _Prefetched) -> Outputs:
         """Return the outputs of one prefetched call. The first call pools the rows of all prefetched calls; each output
@@ -346,6 +386,7 @@ class Lookups:
         if learnt.misses >= TRIES:
             return
         self._replays[kind].forget()
+        self._prepared.clear()
         found = tuple(None if given is None else id_routes.find(batch, given) for given in inputs)
         learnt.inputs = None
         if all((route is None) == (given is None) for route, given in zip(found, inputs, strict=True)):
@@ -363,6 +404,8 @@ class Lookups:
     def _retire(self) -> None:
         """Drop the active batch, and forget routes that were unused for several batches in a row."""
         handle, self._active = self._active, None
+        if handle is not None and any(outs.unused for outs in handle.prepared):
+            self._prepared.clear()
         if handle is None or self.fixed or not any(ready.used for ready in handle.calls.values()):
             return
         for ready in handle.calls.values():

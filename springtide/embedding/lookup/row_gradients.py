@@ -110,8 +110,8 @@ class DeviceGradients:
 
     def drop(self) -> None:
         """Clear `weight.grad` after a push."""
-        for table, _, _ in self.segments:
-            table.weight.grad = None
+        for segment in self.segments:
+            segment.table.weight.grad = None
 
     def note_bad(self, bad: torch.Tensor) -> None:
         """Set `bad` on the device if a gradient is not finite. Gradients that the script changed are checked again."""

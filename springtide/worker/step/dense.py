@@ -24,6 +24,7 @@ from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.link.optimizer import JobOptimizer, is_watched
 from springtide.worker.step.hyperparams import TableRates
 
+STEPS_A_CHECK = 16  # NaN in a gradient stays in the parameters, so that later gradients have it too
 CHUNK = 1024  # floats per row (4 KiB): large enough to stream, small enough to spread a layer over servers
 
 
@@ -296,7 +297,7 @@ class LocalDense:
         on_device: DeviceTables | None = None,
     ) -> None:
         """Create the parameters. With `on_device`, gradients on a GPU are checked there, without waiting."""
-        self._on_device = on_device
+        self._on_device, self._steps = on_device, 0
         self._named = [(f"parameter {name!r}", param) for name, param in named]
         self._reducer, self._own = reducer, list(own)
         self._tables: Sequence[nn.Parameter] = ()
@@ -309,10 +310,15 @@ class LocalDense:
                 self._reducer.load(share=share, skip=skip)
             skip = self._reducer.reduce()
             self._reducer.follow(self._own)
-        if not skip and self._on_device is not None:
-            mark_finite(self._named, self._on_device)
-        elif not skip:
+        if skip:
+            return skip
+        if self._on_device is None:
             check_finite(self._named)
+            return skip
+        self._steps += 1
+        if self._steps % STEPS_A_CHECK == 0:
+            mark_finite(self._named, self._on_device)
+        check_finite([(name, param) for name, param in self._named if not param.is_cuda])
         return skip
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
@@ -335,6 +341,7 @@ class LocalDense:
     def settle(self) -> None:
         """Wait for the GPU at the end of a pass, so that no bad id or gradient goes unnoticed."""
         if self._on_device is not None:
+            mark_finite(self._named, self._on_device)
             self._on_device.poll(wait=True)
 
 
@@ -366,16 +373,14 @@ def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
 
 
 def mark_finite(named: Sequence[tuple[str, torch.Tensor]], tables: DeviceTables) -> None:
-    """Let each GPU mark gradients that are not finite; check gradients in CPU memory at once."""
-    near = [(name, param) for name, param in named if param.grad is None or not param.grad.is_cuda]
-    if len(near) < len(named):
-        grads = [param.grad for _, param in named if param.grad is not None and param.grad.is_cuda]
-        norms: dict[torch.device, list[torch.Tensor]] = {}
-        for norm in torch._foreach_norm([grad.to_dense() if grad.is_sparse else grad for grad in grads], math.inf):
-            norms.setdefault(norm.device, []).append(norm.float())
-        for device, found in norms.items():
-            tables.flags(device).bad.add_(torch.stack(found).max(), alpha=0)  # infinity and NaN make it NaN
-    check_finite(near)
+    """Let each GPU mark gradients that are not finite."""
+    grads = [param.grad for _, param in named if param.grad is not None and param.grad.is_cuda]
+    norms: dict[torch.device, list[torch.Tensor]] = {}
+    dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
+    for norm in torch._foreach_norm(dense, math.inf) if dense else ():
+        norms.setdefault(norm.device, []).append(norm.float())
+    for device, found in norms.items():
+        tables.flags(device).bad.add_(torch.stack(found).max(), alpha=0)  # infinity and NaN make it NaN
     tables.poll()
 
 

@@ -103,7 +103,7 @@ def sync_calls(train: Train) -> float:
             train(COUNTED_STEPS)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(warning.message) for warning in caught) / COUNTED_STEPS
+    return sum("called a synchronizing" in str(warning.message) for warning in caught) / COUNTED_STEPS
 
 
 def gather_vs_copy(dim: int, *, rounds: int, rows: int = 4_000_000, count: int = 1_000_000) -> harness.Ratio:

@@ -69,7 +69,8 @@ class Dlrm(nn.Module):
         self.bottom = layers([DENSE, *work.bottom, work.dim])
         count = TABLES + 1
         self.top = layers([count * (count - 1) // 2 + work.dim, *work.top, 1])
-        self.register_buffer("pairs", torch.tril_indices(count, count, -1), persistent=False)
+        lower = torch.tril_indices(count, count, -1)
+        self.register_buffer("pairs", lower[0] * count + lower[1], persistent=False)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         assert self.bags is not None
@@ -78,7 +79,7 @@ class Dlrm(nn.Module):
     def forward(self, dense: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         x = self.bottom(dense)
         all_rows = torch.cat([x[:, None], self.look_up(ids) if rows is None else rows], 1)
-        dots = torch.bmm(all_rows, all_rows.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]  # type: ignore[index]
+        dots = torch.bmm(all_rows, all_rows.transpose(1, 2)).flatten(1).index_select(1, self.pairs)  # type: ignore[arg-type]
         out: torch.Tensor = self.top(torch.cat([x, dots], 1)).squeeze(1)
         return out
 

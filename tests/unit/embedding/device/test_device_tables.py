@@ -135,6 +135,39 @@ def test_a_table_called_twice_in_a_step_gets_the_sum(near):
     assert_equal(ours, train(OPTIMIZERS["adam"], forward=twice), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("copied", [False, True], ids=["batch", "copied"])
+def test_calls_may_change_from_step_to_step(near, copied):
+    def train_changing():
+        steps = itertools.count()
+
+        def forward(model, x):
+            step = next(steps)
+            bags = list(model.bags) if step % 5 < 3 else list(reversed(model.bags))
+            columns = range(2) if step % 7 else (1, 0)
+            with torch.no_grad():
+                model(x)
+            parts = [bag(x[:, i : i + 1]) for bag, i in zip(bags, columns, strict=True)]
+            rows = model.rows(x[:, -1]) if step % 4 else torch.zeros(len(x), clicks.DIM)
+            return model.mlp(torch.cat([*parts, rows], 1)).squeeze(1)
+
+        return train(OPTIMIZERS["adagrad"], forward=forward, copied=copied, epochs=3)
+
+    ours = train_changing()
+    near(False)
+    assert_equal(ours, train_changing(), rtol=0, atol=0)
+
+
+def test_ids_that_change_in_place_are_looked_up_again(near):
+    def forward(model, x):
+        first = model.bags[0](x[:, :1])
+        x[:, 1] = (x[:, 1] + 1) % clicks.ROWS
+        return model.mlp(torch.cat([first, model.bags[1](x[:, 1:2]), model.rows(x[:, -1])], 1)).squeeze(1)
+
+    ours = train(OPTIMIZERS["sgd"], forward=forward, copied=True)
+    near(False)
+    assert_equal(ours, train(OPTIMIZERS["sgd"], forward=forward, copied=True), rtol=0, atol=0)
+
+
 class Odd(nn.Module):
     """Bags of all kinds over one table shape, with padding, offsets and weights."""
 

