@@ -48,7 +48,7 @@ def test_json_and_yaml_say_the_same(tmp_path):
         ("jobs:\n  - model: dcn\n    at: .inf\n", "trace.yaml:3: jobs[0].at"),
         ("jobs:\n  - model: dcn\n    worker_cpu: 0\n", "worker_cpu 0: must be cores, above 0"),
         ("jobs:\n  - at: 3\n", "trace.yaml:2: jobs[0]: a TracedJob needs model too"),
-        ("jobs: []\n", "trace.yaml:1: jobs: 0 jobs of 0 names; expected one or more"),
+        ("jobs: []\n", "trace.yaml:1: jobs: 0 jobs of 0 names; expected at least one job"),
         ("jobs:\n  - 5\n", "trace.yaml:2: jobs[0]: expected the fields of a TracedJob, got int"),
         ("job:\n  - model: dcn\n", "trace.yaml:1: job: no field named 'job'. Did you mean 'jobs'"),
         (
@@ -65,7 +65,7 @@ def test_json_and_yaml_say_the_same(tmp_path):
         ),
         (
             "jobs:\n  - {model: dcn, name: a}\n  - {model: dcn, name: a}\n",
-            "trace.yaml:1: jobs: 2 jobs of 1 names; expected one or more, each named once",
+            "trace.yaml:1: jobs: 2 jobs of 1 names; expected at least one job, and unique names",
         ),
         ("jobs: [\n  {model: dcn\n", "not YAML"),
         ("", "the file: expected the fields of the file, got nothing"),

@@ -57,7 +57,7 @@ class ServedTable:
     initial_keys: torch.Tensor | None = None
     """Keys of the rows in `initial`. None means the keys 0, 1, 2 and so on."""
     gpu: torch.device | None = None
-    """The GPU that the model is on. Lookups return their outputs there; None returns them in CPU memory."""
+    """The GPU that the model is on. Lookups return their outputs there; None means CPU memory."""
     place: TablePlace | None = None
     """Where the rows are in device memory. None means on servers, or in CPU memory."""
     on_cpu: str = ""
