@@ -50,7 +50,7 @@ def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
         usage = waiting.until(lambda: usage_of(tmp_path), "the agent has looked at every member")
         assert all(each["memory"] > 1 << 20 for each in usage) and any(each["cpu_s"] > 0 for each in usage)
         code, out = command(tmp_path, "stop", "train", "--wait")
-        assert code == 0 and out == ["job train: draining, workers finish the batch in hand", "job train: stopped"]
+        assert code == 0 and out == ["job train: draining, workers finish their current batch", "job train: stopped"]
         code, out = job.finish()
     assert code == 130 and "stopped by `springtide stop`" in out[0]
     code, after = command(tmp_path, "status", "train", "--json")

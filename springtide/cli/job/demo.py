@@ -91,7 +91,7 @@ class DemoFaults:
             asked = next(event["at"] for event in story if self._added in str(event.get("what")))
             slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
             lines.append(
-                f"added {self._added}: it had {slots} slots after {until - asked:.1f} s, and training continued"
+                f"added   {self._added}: it had {slots} slots after {until - asked:.1f} s, and training continued"
             )
         if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
             back = after(story, dead, "joined", self.worker)
