@@ -1,4 +1,4 @@
-// Columns of records for data workers and streams: distinct integers, envelopes, Kafka messages.
+// Bindings for records of data workers and streams: find distinct integers, read envelopes, read Kafka messages.
 #include <nanobind/stl/pair.h>
 
 #include "batch/distinct.h"

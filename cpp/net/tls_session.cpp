@@ -146,7 +146,8 @@ constexpr int kSource = 0x0400;         // a kind of BIO that is a source or sin
 constexpr size_t kAhead = 128 << 10;    // maximum bytes read from the socket by one call
 constexpr size_t kBatch = 8 * kRecord;  // maximum bytes encrypted and then sent by one call
 constexpr size_t kLeast = 2 * kRecord;
-// Maximum records of a batch: eight whole records, one of small buffers before and one after, and a key update.
+// Maximum number of records in a batch: eight full records, one record of small buffers before them, one after them,
+// and one key update.
 constexpr size_t kGoing = 11 * kSealed;
 constexpr uint8_t kKeyUpdate = 24, kNewTicket = 4;
 constexpr uint8_t kCloseNotify = 0;

@@ -1,7 +1,8 @@
 """Formats metrics for Prometheus (text exposition format 0.0.4), and serves them: `GET /metrics` over plain HTTP.
 
-In: families of metrics, which `master.metrics` makes from a job's status. Out: text, and an address. The server answers
-small requests on the process's own event loop; a slow or invalid request gets an error. Requests cannot change a job.
+In: families of metrics, which `master.metrics` makes from a job's status. Out: the text of all metrics, and the address
+of the server. The server answers small requests on the process's own event loop; a slow or invalid request gets an
+error. Requests cannot change a job.
 """
 
 import asyncio

@@ -28,8 +28,8 @@ constexpr uint32_t kSmallBatch = 64;
 constexpr uint32_t kSmallRounds = 4;
 
 // Cost of a sample at each worker, given the positions of all others; kUnit per transmission, without constant terms.
-// Keys of one sample are summed once, keys of several samples ("nets") are counted by worker, and keys of very many
-// samples are ignored.
+// The costs of keys that only one sample has are summed once. Keys that several samples share ("nets") are counted per
+// worker. Keys that very many samples share are ignored.
 class AnnealNets {
  public:
   explicit AnnealNets(const AllocationTask& task)

@@ -320,7 +320,7 @@ class Dispatch:
 def fitting_room(asked: int, *, workers: int, most_bytes: int, batch_bytes: int | None) -> int:
     """Return how many batches a trainer may want ahead: enough to keep all workers busy, within the memory limit.
 
-    The result is at least 1. Until the size of a batch is known, the number is at most 2.
+    The result is at least 1. Until the size of a batch is known, the result is at most 2.
     """
     if batch_bytes is None:
         return min(asked, 2)

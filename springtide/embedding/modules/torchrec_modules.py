@@ -78,7 +78,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
     springtide_binding: Binding
 
     def call(self, features: Any, weights: torch.Tensor | None = None) -> calls.LookupCall:
-        """Build the lookup of one forward: one bag per feature, side by side in one output."""
+        """Build the lookup for one forward pass: each feature is one bag, and the bags are columns of one output."""
         names = [name for names in self._feature_names for name in names]
         modes = [
             module.mode

@@ -166,8 +166,8 @@ def _there(state: JobState) -> list[RoleNode]:
 
 
 def _relieved(node: RoleNode) -> bool:
-    """Return True for a data worker that serves only until its replacement serves. While both run, only the replacement
-    counts as a data worker.
+    """Return True for a data worker that serves only until its replacement serves. While a data worker and its
+    replacement both run, only the replacement is counted.
     """
     return node.departure.replaced and node.role.kind is RoleKind.DATA_WORKER
 

@@ -103,7 +103,7 @@ class JobMix:
 class MeasurementNoise:
     """Errors of the measurements that a policy sees."""
 
-    noise: float = known(0.05, "sigma", "assumed: error of a window of 60 s of measured steps")
+    noise: float = known(0.05, "sigma", "assumed: error of a step time that is measured over 60 s")
     use_noise: float = known(
         0.05,
         "sigma",

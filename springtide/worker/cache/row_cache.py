@@ -137,7 +137,7 @@ class RowCache:
                 self.backend.received(number + 1, peer, floats)
 
     def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
-        """Send gradients of step `number` to the ranks that hold the rows; `parts` is the next push."""
+        """Send gradients of step `number` to the ranks that hold the rows. `parts` are those of the next push."""
         if self._p2p == "gradients" and number == self._planned:
             sizes = self.backend.gradient_receives(number)
             for peer, floats in exchange(self._gloo(), self.backend.gradient_sends(number, list(parts)), sizes):

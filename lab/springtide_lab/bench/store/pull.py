@@ -53,8 +53,8 @@ def bench(options: Options) -> report.Result:
 
 
 def tls(options: Options) -> report.Result:
-    """Measure the cost of TLS for the pulls of `bench pull`: plain TCP against mutual TLS, with Python's own TLS as a
-    peer.
+    """Measure the cost of TLS for the pulls of `bench pull`: plain TCP, mutual TLS, and for comparison Python's
+    own TLS.
 
     Out: `tls_vs_tcp` (pulls per second), `tls_vs_python_tls` (the same rows by a Python socket with np.take and ssl).
     """

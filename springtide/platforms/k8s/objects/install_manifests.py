@@ -42,7 +42,7 @@ OPERATOR_RIGHTS = (
     Right(OURS, "scaleplans/status", ("get", "patch", "update"), "reports the state of each pod"),
     Right("", "pods", (*LOOK, "create", "delete"), "creates and ends the pods of jobs"),
     Right("", "pods/resize", ("get", "patch"), "changes CPU and memory of running pods"),
-    Right("", "pods/eviction", ("create",), "drains nodes that are about to be removed, within the servers' budget"),
+    Right("", "pods/eviction", ("create",), "lets nodes be drained, within the disruption budget of the servers"),
     Right("", "services", ("get", "create"), "names for a job's pods"),
     Right(
         "",
