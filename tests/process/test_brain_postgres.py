@@ -140,14 +140,15 @@ def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
     asyncio.run(second(asyncio.run(first())))
 
 
-HOLDERS = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+HOLDERS = "SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory' AND granted"
 
 
 def terminate(url):
-    """What an administrator, a failover or a cut cable does to the connection that holds the brain's lock."""
+    """End the connection that holds the brain's lock, as a failover does; return when its lock is free."""
     engine = sa.create_engine(store.parse(url), poolclass=sa.NullPool)
     with engine.begin() as connection:
-        assert connection.execute(sa.text(HOLDERS + " AND pid <> pg_backend_pid()")).all()
+        ended = connection.execute(sa.text(HOLDERS + " AND pid <> pg_backend_pid()")).scalars().all()
+    assert ended and all(ended)
 
 
 def test_a_brain_that_has_lost_its_lock_can_write_nothing_whether_it_knows_or_not(url):
@@ -208,7 +209,7 @@ def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url
 
     def reach(allowed):
         server.psql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed};")
-        server.psql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}';")
+        server.psql(f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = '{name}';")
 
     async def run():
         async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:
