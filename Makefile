@@ -12,7 +12,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra sanitize clean
+.PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -26,6 +26,7 @@ help:
 	@echo "make soak         the long tests"
 	@echo "make setup-extra  what the tests marked 'extra' need"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
+	@echo "make chart        write the Helm chart to build/helm/springtide"
 
 env: $(STAMPS)/deps native
 
@@ -72,7 +73,6 @@ format: env
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python tools/settings_page.py
-	$(BIN)/python tools/helm_chart.py
 	$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 # Only a KUBECONFIG given on the command line counts: nobody's cluster is used because a shell happens to know it.
@@ -98,6 +98,9 @@ setup-extra: $(STAMPS)/deps
 
 sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize
+
+chart: env
+	@$(BIN)/python tools/helm_chart.py
 
 clean:
 	rm -rf build $(STAMPS) springtide/_native*.so springtide/_native.pyi

@@ -1,4 +1,4 @@
-"""Write deploy/helm/springtide from what `springtide k8s install` makes. A test fails when the chart is behind.
+"""Write the Helm chart, build/helm/springtide, from what `springtide k8s install` makes (`make chart`).
 
 What differs from one release to another is put in as marks, which become Helm's templates once the YAML is written.
 """
@@ -15,7 +15,7 @@ from springtide import __version__  # noqa: E402
 from springtide.cli.cluster.k8s import as_yaml  # noqa: E402
 from springtide.platforms.k8s.objects import crds, install_manifests  # noqa: E402
 
-CHART = ROOT / "deploy" / "helm" / "springtide"
+CHART = ROOT / "build" / "helm" / "springtide"
 NOTE = "# Written by tools/helm_chart.py from springtide/platforms/k8s; change it there.\n"
 REPLICAS = 987654321
 SECRET = '{{ if $known }}{{ index $known.data "secret" }}{{ else }}{{ randAlphaNum 64 | sha256sum | b64enc }}{{ end }}'
