@@ -33,7 +33,7 @@ def relays():
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
-def test_a_batch_is_acknowledged_only_when_all_servers_have_its_push(served_job, relays, monkeypatch, sync):
+def test_batch_is_acknowledged_only_when_all_servers_have_its_push(served_job, relays, monkeypatch, sync):
     job = served_job(servers=2, sync=sync, shared_memory=False)
     relays += [Relay(address) for address in job._link.join().servers]
     job._link._welcome = msgspec.structs.replace(job._link.join(), servers=tuple(relay.address for relay in relays))

@@ -23,27 +23,27 @@ def caught(folder, text, modules=()):
     raise AssertionError("the script did not raise")
 
 
-def test_the_line_is_the_innermost_one_of_the_users_own(tmp_path):
+def test_error_line_is_the_users_innermost_frame(tmp_path):
     error, script = caught(tmp_path, "import json\ndef load():\n    return json.loads('{')\nload()\n")
     assert error_summary.first_line(error, script).endswith("(train.py:3)")
     assert error_summary.first_line(error, script).startswith("JSONDecodeError: Expecting property name")
 
 
-def test_a_line_of_what_cython_compiled_is_nobodys(tmp_path, monkeypatch):
+def test_error_line_of_a_cython_frame_is_skipped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "exec(compile('raise OSError(1)', 'pyarrow/error.pxi', 'exec'))\n"
     error, script = caught(tmp_path, text)
     assert error_summary.first_line(error, script) == "OSError: 1 (train.py:1)"
 
 
-def test_an_error_of_many_lines_or_none_is_one_line(tmp_path):
+def test_multi_line_or_empty_error_becomes_one_line(tmp_path):
     error, script = caught(tmp_path, "raise RuntimeError('first\\nsecond')\n")
     assert error_summary.first_line(error, script) == "RuntimeError: first (train.py:1)"
     error, script = caught(tmp_path, "x = 1\nassert x == 2\n")
     assert error_summary.first_line(error, script) == "AssertionError (train.py:2)"
 
 
-def test_a_name_that_a_loop_without_a_batch_did_not_define_is_explained(tmp_path):
+def test_undefined_name_after_an_empty_loop_is_explained(tmp_path):
     error, script = caught(tmp_path, "for loss in ():\n    pass\nprint(loss)\n")
     assert error_summary.first_line(error, script) == "NameError: name 'loss' is not defined (train.py:3)"
     said = error_summary.first_line(error, script, unneeded=True)
@@ -59,7 +59,7 @@ def test_a_syntax_error_names_its_own_line(tmp_path):
     assert error_summary.first_line(error, script) == "SyntaxError: no line of it (train.py)"
 
 
-def test_our_own_files_are_not_the_users():
+def test_springtide_frames_are_not_user_lines():
     assert error_summary.is_ours(error_summary.__file__)
     assert not error_summary.is_ours(str(pathlib.Path("/home/user/train.py")))
 
@@ -83,14 +83,14 @@ def raised(text):
     raise AssertionError("nothing was raised")
 
 
-def test_a_mistake_is_one_message_with_the_users_line(capsys):
+def test_user_mistake_prints_one_message_with_the_users_line(capsys):
     error_summary.show_briefly()
     sys.excepthook(*raised("\n\nraise errors.BadInput('batch_size=0: wanted 1 or more')"))
     said = "error: batch_size=0: wanted 1 or more (train.py:3)\nSPRINGTIDE_DEBUG=1 shows the traceback\n"
     assert capsys.readouterr().err == said
 
 
-def test_so_is_one_that_we_found_by_an_error_of_others(capsys):
+def test_springtide_error_caused_by_another_prints_one_message(capsys):
     error_summary.show_briefly()
     sys.excepthook(*raised("config.job_secret(config.Settings(secret_file='/nowhere'))"))
     said = capsys.readouterr().err
@@ -109,26 +109,26 @@ def test_so_is_one_that_we_found_by_an_error_of_others(capsys):
         "try:\n    {}['age']\nexcept KeyError:\n    raise errors.BadInput('while something else was wrong')",
     ],
 )
-def test_everything_else_has_its_traceback(capsys, text):
+def test_other_errors_print_a_traceback(capsys, text):
     error_summary.show_briefly()
     sys.excepthook(*raised(text))
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_a_hook_of_someone_else_stays(monkeypatch):
+def test_foreign_excepthook_is_kept(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", print)
     error_summary.show_briefly()
     error_summary.show_all()
     assert sys.excepthook is print
 
 
-def test_nor_is_it_for_who_types_or_debugs(monkeypatch):
+def test_excepthook_stays_in_interactive_sessions(monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     error_summary.show_briefly()
     assert sys.excepthook is sys.__excepthook__
 
 
-def test_to_join_is_enough_unless_the_settings_ask_for_tracebacks(monkeypatch):
+def test_join_installs_the_short_excepthook_unless_tracebacks_are_set(monkeypatch):
     monkeypatch.setattr(config.os, "environ", {})
     job.join()
     assert sys.excepthook is not sys.__excepthook__

@@ -60,22 +60,22 @@ def told(tmp_path, monkeypatch):
     return run
 
 
-def test_a_script_that_raises_is_told_with_its_line(told):
+def test_explain_reports_a_raising_script_with_its_line(told):
     found = told("rows = 3\nraise ValueError('no such column')\n")
     assert (found.error, found.blame) == ("ValueError: no such column (train.py:2)", "script")
     assert "Traceback" in found.trace
 
 
-def test_a_script_that_leaves_is_told_with_its_status(told):
+def test_explain_reports_the_exit_status_of_a_script(told):
     assert told("import sys\nsys.exit(3)\n").error == "the script exited with status 3"
 
 
-def test_a_script_without_prepare_has_nothing_to_split(told):
+def test_explain_reports_a_script_without_prepare(told):
     found = told(BEGIN)
     assert "never called job.prepare" in found.error and found.blame == "usage"
 
 
-def test_an_iterable_cannot_be_asked_for_samples(told):
+def test_explain_reports_that_an_iterable_has_no_sample_access(told):
     iterable = (
         "class Endless(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        return iter([])\n"
         "data = Endless()\n"
@@ -85,13 +85,13 @@ def test_an_iterable_cannot_be_asked_for_samples(told):
 
 
 @pytest.mark.parametrize("size", [10, 25], ids=["a long loop", "a short one"])
-def test_a_loop_that_never_calls_its_model_is_told_so(told, size):
+def test_explain_reports_a_loop_that_never_calls_its_model(told, size):
     loop = LOOP.replace("batch_size=10", f"batch_size={size}")
     found = told(BEGIN + loop.replace("model(x)", "x.sum(1).requires_grad_()"))
     assert not found.error and "not called in training mode" in found.why and found.read_s > 0
 
 
-def test_an_argument_that_the_loop_computes_is_told_with_the_line_of_the_call(told):
+def test_explain_names_the_line_of_a_computed_model_argument(told):
     text = BEGIN + LOOP.replace("model(x)", "model(x * 2)")
     line = text.splitlines().index("    nn.functional.mse_loss(model(x * 2), y).backward()") + 1
     found = told(text)
@@ -102,6 +102,6 @@ def test_an_argument_that_the_loop_computes_is_told_with_the_line_of_the_call(to
     assert found.called == f"train.py:{line}" and found.split is None
 
 
-def test_too_short_a_loop_is_told_from_what_was_seen(told):
+def test_explain_reports_a_loop_with_too_few_batches(told):
     found = told(BEGIN + LOOP.replace("batch_size=10", "batch_size=100"))
     assert not found.error and "fewer than 4 batches" in found.why

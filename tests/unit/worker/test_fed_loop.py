@@ -88,7 +88,7 @@ def same(ours, theirs):
 
 
 @pytest.mark.parametrize("fed", [lambda number: True, lambda number: number < 2 or number > 14])
-def test_a_fed_loop_trains_the_model_that_it_would_train_by_itself(monkeypatch, tmp_path, plain, fed):
+def test_fed_loop_trains_the_same_model(monkeypatch, tmp_path, plain, fed):
     loop = FedLoop(monkeypatch, tmp_path, fed)
     assert same(loop.run(), plain)
     forward = loop.splitting._forward
@@ -98,7 +98,7 @@ def test_a_fed_loop_trains_the_model_that_it_would_train_by_itself(monkeypatch, 
     assert (loop.feed.state.read_s > 0) is not fed(9)
 
 
-def test_a_leaf_that_is_wanted_after_all_is_read_again_until_it_travels(monkeypatch, tmp_path, plain):
+def test_leaf_needed_later_is_reread_until_it_is_sent(monkeypatch, tmp_path, plain):
     loop = FedLoop(monkeypatch, tmp_path, lambda number: True)
     assert same(loop.run(lambda batch: batch[0].sum()), plain)
     assert loop.splitting.received.reread == 0  # seen while it was watched: it travels from the first batch on

@@ -30,7 +30,7 @@ def prepared():
     return model, optimizer, rows
 
 
-def test_rows_dense_part_batch_and_other_processes_are_told_apart():
+def test_gpu_memory_report_separates_rows_dense_batch_and_other_processes():
     kept = prepared()
     parts = gpu_memory.parts_of(allocated=20 * GIB, reserved=22 * GIB, free=8 * GIB, total=80 * GIB)
     assert (parts.rows, parts.dense, parts.batch) == (3 * GIB, 6 * GIB, 11 * GIB)
@@ -40,7 +40,7 @@ def test_rows_dense_part_batch_and_other_processes_are_told_apart():
     del kept
 
 
-def test_a_model_that_was_dropped_takes_nothing():
+def test_gpu_memory_report_ignores_a_deleted_model():
     prepared()
     gc.collect()
     parts = gpu_memory.parts_of(allocated=5 * GIB, reserved=5 * GIB, free=0, total=5 * GIB)
@@ -48,7 +48,7 @@ def test_a_model_that_was_dropped_takes_nothing():
     assert "lower batch_size" in str(parts)
 
 
-def test_the_error_of_the_job_and_the_traceback_without_one_have_it(monkeypatch, capsys):
+def test_gpu_out_of_memory_error_line_includes_the_memory_report(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 8 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 7 * GIB)
@@ -62,5 +62,5 @@ def test_the_error_of_the_job_and_the_traceback_without_one_have_it(monkeypatch,
     assert "lower batch_size (accumulate=2 keeps the step)" in capsys.readouterr().err
 
 
-def test_other_errors_are_left_as_they_are():
+def test_cpu_memory_error_line_is_unchanged():
     assert error_summary.first_line(MemoryError("x"), "/somewhere/train.py") == "MemoryError: x (train.py)"

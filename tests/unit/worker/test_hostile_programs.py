@@ -24,7 +24,7 @@ SPLIT = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_trained_model_does_not_depend_on_the_maker_of_batches(monkeypatch, name):
+def test_hidden_state_programs_train_the_same_model_when_fed(monkeypatch, name):
     alone = Run(PROGRAMS[name], monkeypatch, fed=False).run()
     fed = Run(PROGRAMS[name], monkeypatch, fed=True)
     ours = fed.run()

@@ -38,20 +38,20 @@ def first_values(tables):
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_every_batch_of_every_epoch_is_remembered_by_every_slot(served_job, servers):
+def test_every_slot_records_every_batch_of_every_epoch(served_job, servers):
     job = served_job(servers=servers)
     clicks.train(*prepared(job, epochs=2))
     assert remembered(job) == shards(20)
 
 
 @pytest.mark.parametrize(("sync", "tables"), [("async", 4), ("bsp", 3)])
-def test_every_slot_remembers_that_it_has_the_first_values_of_all_tables(served_job, sync, tables):
+def test_every_slot_records_the_initial_values_of_all_tables(served_job, sync, tables):
     job = served_job(servers=2, sync=sync)
     prepared(job, sync=sync)
     assert all_remembered(job) == [first_values(tables)], "the embeddings, and async the dense parameters"
 
 
-def test_a_second_pass_is_not_taken_for_the_first(served_job):
+def test_second_pass_has_identities_distinct_from_the_first(served_job):
     job = served_job()
     model, optimizer, batches = prepared(job)
     clicks.train(model, optimizer, batches)
@@ -61,7 +61,7 @@ def test_a_second_pass_is_not_taken_for_the_first(served_job):
     assert remembered(job) == shards(20)
 
 
-def test_batches_accumulated_into_one_step_have_one_name(served_job):
+def test_batches_accumulated_into_one_step_share_one_identity(served_job):
     job = served_job(servers=2)
     model, optimizer, batches = prepared(job, accumulate=3)
     for x, y in batches:  # ten batches: the last sum has one
@@ -72,14 +72,14 @@ def test_batches_accumulated_into_one_step_have_one_name(served_job):
     assert remembered(job) == shards(4)
 
 
-def test_gradients_that_wait_for_a_later_batch_are_refused_and_what_to_do_is_said(served_job):
+def test_gradients_left_for_a_later_batch_are_refused_with_advice(served_job):
     model, _, batches = prepared(served_job())
     with pytest.raises(errors.BadInput, match="accumulate=4"):
         for x, y in batches:
             clicks.loss_of(model, x, y).backward()
 
 
-def test_gradients_of_a_model_without_tables_are_seen_too(served_job):
+def test_leftover_gradients_of_a_model_without_tables_are_detected(served_job):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)
     dataset = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.randn(60, 1))
@@ -90,7 +90,7 @@ def test_gradients_of_a_model_without_tables_are_seen_too(served_job):
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_without_tables_too_a_batch_is_passed_over_by_zero_grad(served_job, to_none):
+def test_zero_grad_skips_a_batch_even_without_tables(served_job, to_none):
     job, model = served_job(), torch.nn.Linear(3, 1)
     dataset = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.randn(60, 1))
     model, optimizer, batches = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20)
@@ -100,7 +100,7 @@ def test_without_tables_too_a_batch_is_passed_over_by_zero_grad(served_job, to_n
     assert remembered(job) == shards(3)
 
 
-def test_a_batch_that_the_loop_passes_over_is_named_by_itself(served_job):
+def test_skipped_batch_is_pushed_under_its_own_identity(served_job):
     job = served_job()
     model, optimizer, batches = prepared(job)
     for number, (x, y) in enumerate(batches):
@@ -115,7 +115,7 @@ def test_a_batch_that_the_loop_passes_over_is_named_by_itself(served_job):
     assert remembered(job) == shards(10)
 
 
-def test_a_step_that_was_skipped_is_named_all_the_same(served_job):
+def test_skipped_step_still_records_its_identity(served_job):
     job = served_job()
     model, optimizer, batches = prepared(job)
     before = model.mlp[0].weight.detach().clone()
@@ -128,7 +128,7 @@ def test_a_step_that_was_skipped_is_named_all_the_same(served_job):
     assert remembered(job) == shards(10)
 
 
-def test_a_batch_in_hand_when_the_loop_is_left_is_not_named(served_job):
+def test_batch_in_progress_at_break_is_not_recorded(served_job):
     job = served_job()
     model, optimizer, batches = prepared(job)
     for number, (x, y) in enumerate(batches):
@@ -140,14 +140,14 @@ def test_a_batch_in_hand_when_the_loop_is_left_is_not_named(served_job):
     assert remembered(job) == shards(4)
 
 
-def test_with_identities_off_nothing_is_remembered(served_job):
+def test_identities_off_records_nothing(served_job):
     job = served_job(identities=False)
     losses = clicks.train(*prepared(job))
     assert len(losses) == 10
     assert remembered(job) == []
 
 
-def test_in_step_the_step_is_the_identity(served_job):
+def test_bsp_uses_the_step_number_as_identity(served_job):
     job = served_job(sync="bsp")
     clicks.train(*prepared(job))
     assert remembered(job) == []

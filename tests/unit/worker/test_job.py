@@ -54,18 +54,18 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_alone_a_loop_gives_what_plain_pytorch_gives(name):
+def test_single_worker_loop_equals_plain_pytorch(name):
     assert_same(both(OPTIMIZERS[name], sparse="sparse" in name))
 
 
-def test_the_same_shape_of_optimizers_comes_back():
+def test_prepare_returns_optimizers_in_the_given_structure():
     model, dataset = clicks.make()
     _, back, _ = st.join().prepare(model, [sgd(model)], dataset)
     assert isinstance(back, list)
     assert isinstance(back[0], torch.optim.Optimizer)
 
 
-def test_schedulers_made_before_or_after_change_the_rates_of_tables_and_dense():
+def test_schedulers_change_table_and_dense_rates_before_or_after_prepare():
     results = []
     for when in ("plain", "before", "after"):
         model, dataset = clicks.make()
@@ -87,7 +87,7 @@ def test_schedulers_made_before_or_after_change_the_rates_of_tables_and_dense():
 
 
 @pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_])
-def test_clipping_acts_on_tables_too(clip):
+def test_gradient_clipping_includes_tables(clip):
     results = []
     for served in (False, True):
         model, dataset = clicks.make()
@@ -104,7 +104,7 @@ def test_clipping_acts_on_tables_too(clip):
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_gradients_can_be_accumulated_over_batches_and_clipped_together(clip):
+def test_gradients_accumulate_over_batches_and_clip_together(clip):
     results = []
     for served in (False, True):
         model, dataset = clicks.make()
@@ -145,7 +145,7 @@ def test_autocast_to_bfloat16_trains():
     assert_same(results, tolerance=2e-3)
 
 
-def test_a_grad_scaler_skips_a_step_with_infinities_and_the_batch_counts_as_trained():
+def test_step_skipped_by_grad_scaler_counts_as_trained():
     model, dataset = clicks.make(samples=60)
     model, optimizer, batches = st.join().prepare(model, sgd(model), dataset, batch_size=20, shuffle=False)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -161,7 +161,7 @@ def test_a_grad_scaler_skips_a_step_with_infinities_and_the_batch_counts_as_trai
     assert same == [False, True, False]
 
 
-def test_a_grad_scaler_trains_what_a_plain_loop_trains():
+def test_grad_scaler_loop_equals_plain_pytorch():
     model, dataset = clicks.make()
     model, optimizer, batches = st.join().prepare(model, sgd(model), dataset, batch_size=20, shuffle=False)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -177,7 +177,7 @@ def test_a_grad_scaler_trains_what_a_plain_loop_trains():
     assert losses == pytest.approx(clicks.train(plain_model, sgd(plain_model), clicks.plain(plain_data, 20)), abs=1e-6)
 
 
-def test_not_a_number_is_refused_by_name_and_nothing_is_applied():
+def test_nan_gradient_is_refused_by_name_before_any_update():
     model, dataset = clicks.make()
     model, optimizer, batches = st.join().prepare(model, sgd(model), dataset, batch_size=20, shuffle=False)
     before = copy.deepcopy(model.state_dict())
@@ -197,7 +197,7 @@ def test_not_a_number_is_refused_by_name_and_nothing_is_applied():
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_evaluating_reads_and_trains_nothing():
+def test_evaluation_reads_rows_and_trains_nothing():
     model, dataset = clicks.make()
     model, optimizer, batches = st.join().prepare(model, sgd(model), dataset, batch_size=20, shuffle=False)
     clicks.train(model, optimizer, batches)
@@ -213,7 +213,7 @@ def test_evaluating_reads_and_trains_nothing():
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
 
 
-def test_a_state_dict_goes_from_plain_to_served_and_back():
+def test_state_dict_round_trips_between_plain_and_served_models():
     trained, dataset = clicks.make(seed=5)
     model, _ = clicks.make(seed=6)
     model, optimizer, _ = st.join().prepare(model, sgd(model), dataset)
@@ -224,7 +224,7 @@ def test_a_state_dict_goes_from_plain_to_served_and_back():
     assert optimizer.param_groups is optimizer.own.param_groups
 
 
-def test_frozen_tables_and_layers_stay_as_they_are():
+def test_frozen_tables_and_layers_stay_unchanged():
     def frozen(model):
         model.rows.weight.requires_grad_(False)
         model.mlp[0].weight.requires_grad_(False)
@@ -236,7 +236,7 @@ def test_frozen_tables_and_layers_stay_as_they_are():
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_of_two_optimizers_each_may_clear_its_gradients_as_soon_as_it_has_stepped(set_to_none):
+def test_optimizer_may_clear_its_gradients_right_after_its_step(set_to_none):
     results = []
     for served in (False, True):
         model, dataset = clicks.make()
@@ -256,7 +256,7 @@ def test_of_two_optimizers_each_may_clear_its_gradients_as_soon_as_it_has_steppe
     assert_same(results)
 
 
-def test_of_two_optimizers_one_may_rest():
+def test_one_of_two_optimizers_may_skip_batches():
     results = []
     for served in (False, True):
         model, dataset = clicks.make()
@@ -293,7 +293,7 @@ def test_a_closure_is_evaluated_once():
     assert called == [1]
 
 
-def test_a_table_without_row_count_trains():
+def test_table_without_a_row_count_trains():
     class Open(nn.Module):
         def __init__(self):
             super().__init__()
@@ -315,7 +315,7 @@ def test_a_table_without_row_count_trains():
 DIM = clicks.DIM
 
 
-def test_a_dataloader_an_iterable_and_reader_processes_feed_a_loop():
+def test_loop_accepts_a_dataloader_an_iterable_and_reader_processes():
     for num_workers in (0, 2):
         model, dataset = clicks.make(samples=100)
         loader = DataLoader(dataset, batch_size=10, num_workers=num_workers)
@@ -334,7 +334,7 @@ def test_a_dataloader_an_iterable_and_reader_processes_feed_a_loop():
     assert clicks.train(model, optimizer, batches)[:10] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_shuffled_epoch_has_every_sample_once_and_the_next_another_order():
+def test_shuffled_epochs_have_every_sample_once_in_different_orders():
     model, dataset = clicks.make(samples=50)
     numbered = torch.utils.data.TensorDataset(dataset.tensors[0], torch.arange(50))
     _, _, batches = st.join(seed=3).prepare(model, sgd(model), numbered, batch_size=7, epochs=2)
@@ -344,7 +344,7 @@ def test_a_shuffled_epoch_has_every_sample_once_and_the_next_another_order():
     assert batches.epoch == 1
 
 
-def test_where_the_time_of_each_step_went_is_recorded():
+def test_step_time_terms_are_recorded():
     job = st.join()
     model, dataset = clicks.make()
     model, optimizer, batches = job.prepare(model, sgd(model), dataset, batch_size=20)
@@ -356,7 +356,7 @@ def test_where_the_time_of_each_step_went_is_recorded():
     assert total.gradient_s == pytest.approx(total.forward_s + total.backward_s)
 
 
-def test_a_batch_whose_ids_are_no_tensor_says_so_in_the_loop():
+def test_non_tensor_ids_raise_an_error_in_the_loop():
     class Lists(torch.utils.data.Dataset):
         def __len__(self):
             return 4
@@ -371,7 +371,7 @@ def test_a_batch_whose_ids_are_no_tensor_says_so_in_the_loop():
             model(batch)
 
 
-def test_a_prepared_model_is_not_pickled_and_says_what_to_save():
+def test_pickling_a_prepared_model_is_refused_with_advice():
     model, dataset = clicks.make()
     model, _, _ = st.join().prepare(model, sgd(model), dataset)
     with pytest.raises(errors.BadInput, match=r"Save model\.state_dict\(\) instead"):
@@ -379,7 +379,7 @@ def test_a_prepared_model_is_not_pickled_and_says_what_to_save():
     assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
 
 
-def test_a_table_that_is_added_to_the_optimizer_later_is_refused_and_a_layer_is_not():
+def test_adding_a_table_to_the_optimizer_later_is_refused_but_a_layer_is_not():
     model, dataset = clicks.make()
     first, second = model.dense_weights()[:1], model.dense_weights()[1:]
     tables = model.table_weights()
@@ -390,7 +390,7 @@ def test_a_table_that_is_added_to_the_optimizer_later_is_refused_and_a_layer_is_
         optimizer.add_param_group({"params": tables})
 
 
-def test_a_job_prepares_one_model():
+def test_job_prepares_only_one_model():
     job = st.join()
     model, dataset = clicks.make()
     job.prepare(model, sgd(model), dataset)
@@ -399,7 +399,7 @@ def test_a_job_prepares_one_model():
         job.prepare(other, sgd(other), dataset)
 
 
-def test_reports_take_numbers_only():
+def test_reports_accept_only_numbers():
     job = st.join()
     job.report(loss=torch.tensor(0.5), auc=0.75)
     with pytest.raises(errors.BadInput, match=r"report\(auc=...\) got a str"):

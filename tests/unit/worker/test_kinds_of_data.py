@@ -52,7 +52,7 @@ def columns(folder):
 
 @pytest.mark.parametrize("kind", [mapped, tensors, text, columns])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_sample_comes_once_though_workers_die(tmp_path, kind, seed):
+def test_every_sample_is_trained_once_though_workers_die(tmp_path, kind, seed):
     dataset, samples_of = kind(tmp_path)
     opened = source.open_source(dataset, batch_size=BATCH)
     card = DatasetCard(samples=SAMPLES, batch_size=BATCH, shard_batches=4, seed=seed)

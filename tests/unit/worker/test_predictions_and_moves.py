@@ -35,7 +35,7 @@ def servers():
         roles.pop().stop(0)
 
 
-def test_a_fixed_batch_is_predicted_bit_for_bit_the_same_before_and_after_a_migration_at_rest(servers):
+def test_predictions_are_bit_identical_after_an_idle_migration(servers):
     torch.manual_seed(11)
     ids, labels = torch.randint(0, ROWS, (512, 6)), torch.rand(512).round()
     job = jobs.job([role.address for role in servers[:2]])

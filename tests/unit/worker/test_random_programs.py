@@ -46,7 +46,7 @@ def run(recipe, patch, *, fed):
 
 @hypothesis.settings(max_examples=12, deadline=None, suppress_health_check=ANY)
 @hypothesis.given(recipes())
-def test_a_program_drawn_at_random_trains_the_same_model_whoever_makes_its_batches(recipe):
+def test_random_program_trains_the_same_model_when_fed(recipe):
     assert not (why := compare(recipe).difference), why
 
 
@@ -54,5 +54,5 @@ def test_a_program_drawn_at_random_trains_the_same_model_whoever_makes_its_batch
 @pytest.mark.timeout(7200)
 @hypothesis.settings(max_examples=3000, deadline=None, suppress_health_check=ANY)
 @hypothesis.given(recipes())
-def test_many_programs_drawn_at_random_train_the_same_model_whoever_makes_their_batches(recipe):
+def test_many_random_programs_train_the_same_model_when_fed(recipe):
     assert not (why := compare(recipe).difference), why

@@ -35,7 +35,7 @@ def sgd(model):
         ),
     ],
 )
-def test_what_cannot_be_prepared_is_refused_with_what_to_do(change, words):
+def test_unusable_prepare_arguments_are_refused_with_advice(change, words):
     model, dataset = clicks.make()
     with pytest.raises(errors.BadInput, match=words):
         st.join().prepare(*change(model, sgd(model), dataset))
@@ -64,7 +64,7 @@ def test_what_cannot_be_prepared_is_refused_with_what_to_do(change, words):
         ({"max_staleness": 1.5}, "max_staleness=1.5: expected a whole number of pushes"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options, words):
+def test_meaningless_prepare_options_are_refused(options, words):
     model, dataset = clicks.make()
     with pytest.raises(errors.BadInput, match=words):
         st.join().prepare(model, sgd(model), dataset, **options)

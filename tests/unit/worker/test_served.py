@@ -42,7 +42,7 @@ def served(job, optimizer, sparse, **options):
 
 @pytest.mark.parametrize("sync", ["bsp", "async"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_one_worker_on_servers_gives_what_plain_pytorch_gives(served_job, name, sync):
+def test_single_worker_on_servers_equals_plain_pytorch(served_job, name, sync):
     sparse = "sparse" in name
     losses, state = served(served_job(servers=2, sync=sync), OPTIMIZERS[name], sparse, max_staleness=0)
     plain_losses, plain_state = plainly(OPTIMIZERS[name], sparse)
@@ -52,7 +52,7 @@ def test_one_worker_on_servers_gives_what_plain_pytorch_gives(served_job, name, 
 
 
 @pytest.mark.parametrize("sync", ["bsp", "async"])
-def test_the_number_of_servers_changes_no_bit(served_job, sync):
+def test_number_of_servers_leaves_the_model_bit_identical(served_job, sync):
     results = [
         served(served_job(servers=count, sync=sync), OPTIMIZERS["adagrad"], False, max_staleness=0)
         for count in (1, 2, 3, 5)
@@ -62,7 +62,7 @@ def test_the_number_of_servers_changes_no_bit(served_job, sync):
         assert all(torch.equal(value, results[0][1][key]) for key, value in state.items())
 
 
-def test_reading_ahead_lags_by_one_step_and_ends_with_everything_applied(served_job):
+def test_prefetch_lags_one_step_and_ends_with_every_push_applied(served_job):
     job = served_job(servers=2)
     losses, state = served(job, OPTIMIZERS["sgd"], False)
     plain_losses, _ = plainly(OPTIMIZERS["sgd"], False)
@@ -77,7 +77,7 @@ def test_reading_ahead_lags_by_one_step_and_ends_with_everything_applied(served_
     assert total.forward_s + total.backward_s < total.gradient_s < total.total_s
 
 
-def test_reader_processes_forked_after_joining_leave_the_servers_alone(served_job):
+def test_reader_processes_forked_after_join_use_no_server_connection(served_job):
     model, dataset = clicks.make()
     job = served_job(servers=2)
     model, optimizer, batches = job.prepare(
@@ -86,7 +86,7 @@ def test_reader_processes_forked_after_joining_leave_the_servers_alone(served_jo
     assert clicks.train(model, optimizer, batches) == pytest.approx(plainly(OPTIMIZERS["sgd"], False)[0], abs=2e-6)
 
 
-def test_parameters_without_a_gradient_are_left_out_of_a_push(served_job):
+def test_parameters_without_gradient_are_omitted_from_a_push(served_job):
     """Momentum would move a parameter that is pushed with a gradient of zero."""
 
     def run(model, optimizer, batches):
@@ -113,7 +113,7 @@ def test_parameters_without_a_gradient_are_left_out_of_a_push(served_job):
         torch.testing.assert_close(value, expected[key], atol=2e-6, rtol=1e-5)
 
 
-def test_an_optimizer_that_servers_do_not_have_needs_bsp(served_job):
+def test_optimizer_unknown_to_servers_needs_bsp(served_job):
     def radam(model):
         return [torch.optim.SGD(model.table_weights(), lr=0.1), torch.optim.RAdam(model.dense_weights(), lr=0.01)]
 
@@ -133,7 +133,7 @@ def test_a_double_precision_model_is_refused_in_async_mode(served_job):
         served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset)
 
 
-def test_not_a_number_in_a_dense_gradient_is_refused_by_name(served_job):
+def test_nan_in_a_dense_gradient_is_refused_by_name(served_job):
     model, dataset = clicks.make()
     model, optimizer, batches = served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset, batch_size=20)
     for x, y in batches:
@@ -144,7 +144,7 @@ def test_not_a_number_in_a_dense_gradient_is_refused_by_name(served_job):
         break
 
 
-def test_adding_a_group_later_is_refused_where_dense_parameters_are_on_servers(served_job):
+def test_adding_a_parameter_group_is_refused_when_servers_hold_dense_parameters(served_job):
     model, dataset = clicks.make()
     _, optimizer, _ = served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset)
     with pytest.raises(errors.BadInput, match=r"added after job.prepare"):
@@ -161,7 +161,7 @@ def test_a_compiled_model_trains(served_job):
     assert clicks.train(compiled, optimizer, batches) == pytest.approx(plainly(OPTIMIZERS["sgd"], False)[0], abs=2e-6)
 
 
-def test_a_parameter_that_thaws_is_refused_where_servers_do_not_know_it(served_job):
+def test_unfreezing_a_parameter_unknown_to_servers_is_refused(served_job):
     model, dataset = clicks.make()
     model.mlp[0].bias.requires_grad_(False)
     model, optimizer, batches = served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset, batch_size=20)
@@ -173,7 +173,7 @@ def test_a_parameter_that_thaws_is_refused_where_servers_do_not_know_it(served_j
         break
 
 
-def test_a_parameter_of_two_optimizers_is_refused_on_servers(served_job):
+def test_parameter_of_two_optimizers_is_refused_on_servers(served_job):
     model, dataset = clicks.make()
     both = [OPTIMIZERS["sgd"](model), torch.optim.SGD(model.mlp[2].parameters(), lr=0.1)]
     with pytest.raises(errors.BadInput, match=r"'mlp.2.weight' is in two optimizers"):
@@ -181,7 +181,7 @@ def test_a_parameter_of_two_optimizers_is_refused_on_servers(served_job):
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_group_does_not_speak_in_the_clear_in_a_job_with_tls_unless_that_is_allowed(served_job, allowed):
+def test_bsp_group_in_a_tls_job_refuses_plaintext_unless_allowed(served_job, allowed):
     job = served_job(sync="bsp", plain_groups=allowed)
     job._welcome = msgspec.structs.replace(job._welcome, certificates="somewhere")
     if allowed:

@@ -17,7 +17,7 @@ def model():
     return nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))
 
 
-def test_loading_the_model_or_a_part_after_prepare_is_refused():
+def test_loading_model_weights_after_prepare_is_refused():
     watched, other = model(), model()
     before = copy.deepcopy(watched.state_dict())
     LoadGuard(watched)
@@ -28,7 +28,7 @@ def test_loading_the_model_or_a_part_after_prepare_is_refused():
     assert all(torch.equal(before[name], value) for name, value in watched.state_dict().items())
 
 
-def test_copies_and_parts_that_were_sent_elsewhere_are_loaded():
+def test_copies_of_the_model_accept_weights_after_prepare():
     watched, other = model(), model()
     LoadGuard(watched)
     for free in (copy.deepcopy(watched), pickle.loads(pickle.dumps(watched))):
@@ -36,7 +36,7 @@ def test_copies_and_parts_that_were_sent_elsewhere_are_loaded():
         assert torch.equal(free[0].weight, other[0].weight)
 
 
-def test_tables_refuse_it_too_where_they_are_a_jobs():
+def test_table_of_a_job_refuses_weights_after_prepare():
     trained, dataset = clicks.make(seed=5)
     served, _ = clicks.make(seed=6)
     served, _, _ = st.join().prepare(served, torch.optim.SGD(served.parameters(), lr=0.1), dataset)
@@ -63,7 +63,7 @@ STATE = {
 }
 
 
-def test_tables_without_a_row_count_begin_with_what_was_loaded_before_they_are_prepared():
+def test_open_tables_start_with_weights_loaded_before_prepare():
     data = torch.utils.data.TensorDataset(torch.zeros(4, 1))
     made = Open()
     made.load_state_dict({name: STATE[name] for name in sorted(STATE)})
@@ -74,6 +74,6 @@ def test_tables_without_a_row_count_begin_with_what_was_loaded_before_they_are_p
     assert all(torch.equal(found[name], STATE[name]) for name in STATE if name != "one.keys")
 
 
-def test_rows_of_another_length_are_refused_before_there_are_tables():
+def test_loaded_rows_of_another_length_are_refused_before_prepare():
     with pytest.raises(RuntimeError, match=r"one.rows: the checkpoint has \(2, 3\), the model needs \(2, 2\)"):
         Open().load_state_dict(STATE | {"one.rows": torch.ones(2, 3)})

@@ -16,7 +16,7 @@ def told(**spec):
     return schema.settings_of(ElasticJob(script="train.py", **spec))
 
 
-def test_data_sets_are_found_by_their_names():
+def test_spec_datasets_are_found_by_name():
     job = st.join(**told(data={"train": "s3://clicks/2026", "test": "/mnt/test"}))
     assert job.data["train"] == "s3://clicks/2026" and dict(job.data) == {
         "train": "s3://clicks/2026",
@@ -29,7 +29,7 @@ def test_data_sets_are_found_by_their_names():
         st.join().data["train"]
 
 
-def test_tables_are_what_the_spec_says_over_what_the_script_says():
+def test_table_options_in_the_spec_override_the_script():
     model, dataset = clicks.make(sparse=False)
     names = [
         name for name, module in model.named_modules() if isinstance(module, torch.nn.EmbeddingBag | torch.nn.Embedding)
@@ -41,7 +41,7 @@ def test_tables_are_what_the_spec_says_over_what_the_script_says():
     assert (table.spec.ttl, table.spec.min_count, table.spec.capacity_rows, table.spec.dtype) == (7, 2, 50, "bfloat16")
 
 
-def test_a_table_that_the_model_has_not_is_told_with_those_it_has():
+def test_spec_table_missing_in_the_model_is_refused_with_known_names():
     model, dataset = clicks.make(sparse=False)
     job = st.join(**told(tables={"usr": TableWish(ttl=1)}))
     with pytest.raises(errors.UnknownName, match="the job's spec names it"):
@@ -49,6 +49,6 @@ def test_a_table_that_the_model_has_not_is_told_with_those_it_has():
 
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"user": {"tll": 1}})])
-def test_settings_that_are_no_such_thing_are_refused(text):
+def test_invalid_table_options_are_refused(text):
     with pytest.raises(errors.BadInput):
         schema.tables_of(text)

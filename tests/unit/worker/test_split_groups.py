@@ -73,7 +73,7 @@ def same(ours, theirs):
     )
 
 
-def test_a_group_that_leaves_its_cache_open_is_split_and_then_has_none(all_fed, tmp_path):
+def test_group_with_automatic_cache_is_split_and_uses_no_cache(all_fed, tmp_path):
     whole = train(tmp_path / "whole", rules=cache_rules.OFF, split="off")
     found = train(tmp_path / "split", rules=cache_rules.CacheRules())
     assert same(found, whole)
@@ -91,12 +91,12 @@ def test_a_group_that_leaves_its_cache_open_is_split_and_then_has_none(all_fed, 
         (cache_rules.OFF, {"reduction": "batch-order:8"}, 'reduction="batch-order"'),
     ],
 )
-def test_what_keeps_a_group_whole_is_said(all_fed, tmp_path, rules, options, why):
+def test_reason_against_splitting_a_group_is_given(all_fed, tmp_path, rules, options, why):
     for _, _, parts, _ in train(tmp_path, rules=rules, **options):
         assert not parts._made.moved and why in parts._made.why
 
 
-def test_a_group_that_keeps_rows_by_its_own_choice_stays_whole():
+def test_group_with_a_requested_cache_is_not_split():
     def made(**how):
         return coordinator.CacheCoordinator(None, SimpleNamespace(permitted=False), None, save_due=lambda: False, **how)
 

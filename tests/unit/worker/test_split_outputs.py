@@ -82,7 +82,7 @@ def train(monkeypatch, model, *, fed):
 
 
 @pytest.mark.parametrize("kind", [Summed, Scores, ModelOutput, Drawn])
-def test_whatever_forward_returns_comes_back_as_forward_makes_it_and_hashing_moves(monkeypatch, kind):
+def test_split_forward_returns_the_same_output_class(monkeypatch, kind):
     torch.manual_seed(0)
     plain, wanted, _ = train(monkeypatch, Returning(kind), fed=lambda number: False)
     torch.manual_seed(0)
@@ -123,7 +123,7 @@ INTERNALS = (
 
 
 @pytest.mark.parametrize(("model", "line"), [(Numpy, "np.minimum"), (InPython, "")])
-def test_why_forward_stays_whole_is_a_plain_sentence_with_the_users_line(monkeypatch, model, line):
+def test_reason_for_not_splitting_is_plain_text_with_the_users_line(monkeypatch, model, line):
     training = Training(monkeypatch, lambda number: True, model=model())
     training.run()
     assert not training.made.moved
@@ -148,7 +148,7 @@ class OfWords(torch.nn.Module):
         return self.table(torch.tensor([len(word) for word in words])).squeeze(1)
 
 
-def test_a_model_that_is_given_no_tensor_is_told_what_it_can_do(monkeypatch):
+def test_model_without_tensor_inputs_gets_advice(monkeypatch):
     training = Training(monkeypatch, lambda number: True, model=OfWords(), dataset=Words())
     for batch in training.batches:
         training.optimizer.zero_grad()

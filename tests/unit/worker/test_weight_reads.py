@@ -63,36 +63,36 @@ def assert_counted(model, ids):
     torch.testing.assert_close(model.twice.weight.data[:, 0], 2 * counted(ids))
 
 
-def test_alone_a_weight_is_the_whole_table_after_every_step():
+def test_single_worker_reads_the_whole_weight_after_every_step():
     count(st.join())
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-def test_an_async_worker_reads_the_whole_table_with_its_own_last_step(served_job, servers):
+def test_async_worker_reads_a_weight_with_its_own_last_step(served_job, servers):
     count(served_job(servers))
 
 
-def test_an_async_worker_with_copies_of_rows_reads_what_servers_have(served_job):
+def test_async_worker_with_a_row_cache_reads_weights_from_servers(served_job):
     count(served_job(2), cache="100%")
 
 
-def test_an_async_worker_with_bounded_staleness_reads_the_whole_table(served_job):
+def test_async_worker_with_bounded_staleness_reads_the_whole_weight(served_job):
     count(served_job(2), max_staleness=0)
 
 
-def test_ranks_of_a_group_read_the_whole_table_after_every_step():
+def test_ranks_read_the_whole_weight_after_every_step():
     with Group(2, servers=2) as group:
         for model in group.run(count):
             assert sum(one.numel() for one in model.parameters()) == 3 * ROWS
 
 
-def test_ranks_that_keep_rows_read_the_whole_table_after_a_flush_and_after_the_pass():
+def test_ranks_with_a_cache_read_the_whole_weight_after_a_flush_and_the_pass():
     for flush in (True, False):
         with Group(2, servers=2, rules=KEPT) as group:
             group.run(lambda job, flush=flush: count(job, flush=flush, read=flush))
 
 
-def test_a_rank_that_keeps_rows_does_not_read_a_weight_that_servers_do_not_have():
+def test_rank_with_unflushed_rows_refuses_to_read_a_weight():
     with (
         Group(2, servers=2, rules=KEPT) as group,
         pytest.raises(errors.BadInput, match=r"Call job\.flush\(\) on every"),
@@ -141,29 +141,29 @@ def assert_same(state, plain):
         torch.testing.assert_close(state[name], value, atol=1e-5, rtol=1e-4)
 
 
-def test_alone_a_tied_output_layer_trains_as_in_plain_pytorch(plain):
+def test_tied_output_layer_of_a_single_worker_equals_plain_pytorch(plain):
     assert_same(prepared(st.join()), plain)
 
 
-def test_on_servers_a_tied_output_layer_trains_as_in_plain_pytorch(served_job, plain):
+def test_tied_output_layer_on_servers_equals_plain_pytorch(served_job, plain):
     assert_same(prepared(served_job(2), max_staleness=0), plain)
 
 
 @pytest.mark.parametrize("rules", [cache_rules.OFF, AUTO, KEPT], ids=["off", "auto", "kept"])
-def test_in_a_group_a_tied_output_layer_trains_as_in_plain_pytorch(plain, rules):
+def test_tied_output_layer_in_a_group_equals_plain_pytorch(plain, rules):
     with Group(2, servers=2, rules=rules) as group:
         for state in group.run(prepared):
             assert_same(state, plain)
 
 
-def test_the_size_of_a_table_that_may_be_read_whole_is_a_setting(served_job):
+def test_size_limit_for_whole_table_reads_is_a_setting(served_job):
     for job in (st.join(whole_table_bytes=100), served_job(1, whole_table_bytes=100)):
         model, _, _ = job.prepare(*tied(), DATA)
         with torch.no_grad(), pytest.raises(errors.BadInput, match=r"4800 bytes, more than whole_table_bytes=100"):
             copy.copy(model).item.weight.T.sum()
 
 
-def test_a_table_on_the_meta_device_trains_in_a_group_and_its_optimizer_keeps_nothing_of_it():
+def test_meta_device_table_trains_in_a_group_without_optimizer_state():
     def work(job):
         model = nn.Sequential(nn.EmbeddingBag(ROWS, 4, device="meta"), nn.Linear(4, 1))
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
@@ -180,7 +180,7 @@ def test_a_table_on_the_meta_device_trains_in_a_group_and_its_optimizer_keeps_no
             assert torch.isfinite(model[0].weight.detach()).all()
 
 
-def test_a_group_is_prepared_without_reading_its_tables():
+def test_group_prepare_does_not_read_whole_tables():
     def work(job):
         model = nn.Sequential(nn.EmbeddingBag(ROWS, 4), nn.Linear(4, 1))
         job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=BATCH)

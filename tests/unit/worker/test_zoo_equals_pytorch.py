@@ -66,17 +66,17 @@ def check(name, kind, served_job):
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)
-def test_every_model_trains_as_in_plain_pytorch(served_job, name):
+def test_every_zoo_model_equals_plain_pytorch(served_job, name):
     check(name, "SGD", served_job)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS[1:])
-def test_every_optimizer_trains_as_in_plain_pytorch(served_job, kind):
+def test_every_optimizer_equals_plain_pytorch(served_job, kind):
     check("widedeep", kind, served_job)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("name", zoo.MODELS)
-def test_every_model_trains_as_in_plain_pytorch_with_every_optimizer(served_job, name, kind):
+def test_every_zoo_model_with_every_optimizer_equals_plain_pytorch(served_job, name, kind):
     check(name, kind, served_job)

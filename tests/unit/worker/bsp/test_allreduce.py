@@ -50,7 +50,7 @@ def test_gradients_are_averaged_by_each_ranks_share():
     assert on_ranks(2, work) == [([1.75, 3.5], [5.25])] * 2
 
 
-def test_a_parameter_without_gradient_somewhere_counts_as_zero_there_and_nowhere_has_none():
+def test_missing_gradient_counts_as_zero_unless_all_ranks_lack_it():
     def work(rank, group):
         some, none = param(0.0), param(0.0)
         if rank == 1:
@@ -63,7 +63,7 @@ def test_a_parameter_without_gradient_somewhere_counts_as_zero_there_and_nowhere
     assert on_ranks(2, work) == [([2.0], None)] * 2
 
 
-def test_words_are_those_of_the_moment_also_when_gradients_are_summed_once_more():
+def test_reduce_sends_the_current_words_on_each_call():
     def work(rank, group):
         reducer = allreduce.Reducer([param(0.0)], group, words=2)
         reducer.words = [1.0, float(rank)]
@@ -76,7 +76,7 @@ def test_words_are_those_of_the_moment_also_when_gradients_are_summed_once_more(
     assert on_ranks(2, work) == [([2.0, 1.0], [1.0, 10.0])] * 2
 
 
-def test_one_rank_that_skips_makes_all_skip():
+def test_all_ranks_skip_a_step_that_one_rank_skips():
     def work(rank, group):
         one = param(0.0)
         one.grad = torch.tensor([4.0])
@@ -87,7 +87,7 @@ def test_one_rank_that_skips_makes_all_skip():
     assert on_ranks(2, work) == [(True, [4.0])] * 2
 
 
-def test_alone_nothing_is_summed():
+def test_reduce_without_a_group_keeps_the_gradients():
     one = param(1.0)
     one.grad = torch.tensor([4.0])
     reducer = allreduce.Reducer([one], None)
@@ -96,7 +96,7 @@ def test_alone_nothing_is_summed():
     assert one.grad.item() == pytest.approx(4.0)
 
 
-def test_learning_rates_are_the_elders():
+def test_learning_rates_follow_the_elder_rank():
     # made by one thread: the first optimizer of a process imports the compiler
     optimizers = [torch.optim.SGD([param(0.0)], lr=0.1 * (rank + 1), weight_decay=rank) for rank in range(3)]
 
@@ -112,7 +112,7 @@ def test_learning_rates_are_the_elders():
     assert on_ranks(3, work) == [(0.2, 1)] * 3
 
 
-def test_a_lost_member_is_told_as_such():
+def test_lost_member_raises_group_changed():
     gone = threading.Event()
 
     def work(rank, group):
@@ -148,7 +148,7 @@ def together(said):
 
 
 @given(st.lists(SAID, min_size=1, max_size=128))
-def test_any_wish_for_a_flush_counts_all_must_be_ready_and_a_table_is_refused_by_one(said):
+def test_rank_words_combine_flags_by_any_or_all(said):
     verdict = together(said)
     assert verdict.flush == any(one.flush for one in said)
     assert verdict.paper == any(one.paper for one in said)
@@ -160,18 +160,18 @@ def test_any_wish_for_a_flush_counts_all_must_be_ready_and_a_table_is_refused_by
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 128))
-def test_equal_digests_are_seen_to_be_equal_by_any_number_of_ranks(digest, ranks):
+def test_equal_digests_are_reported_equal_for_any_number_of_ranks(digest, ranks):
     assert together([allreduce.RankWords(digest=digest)] * ranks).alike
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 31), st.integers(2, 128), st.data())
-def test_one_bit_on_one_rank_is_seen_by_all(digest, bit, ranks, data):
+def test_one_differing_digest_bit_is_detected_by_all_ranks(digest, bit, ranks, data):
     said = [allreduce.RankWords(digest=digest)] * ranks
     said[data.draw(st.integers(0, ranks - 1))] = allreduce.RankWords(digest=digest ^ 1 << bit)
     assert not together(said).alike
 
 
-def test_the_lowest_ranks_effort_is_everyones():
+def test_group_uses_the_lowest_effort_of_its_ranks():
     assert together([allreduce.RankWords(effort=12), allreduce.RankWords(), allreduce.RankWords()]).effort == 12
 
 
@@ -190,7 +190,7 @@ class LostLink:
         return asked.given
 
 
-def test_ranks_that_know_nothing_but_their_master_sum_over_gloo():
+def test_ranks_form_a_gloo_group_through_the_master():
     meeting, sums = Meeting(3), {}
 
     def run(rank):
@@ -209,6 +209,6 @@ def test_ranks_that_know_nothing_but_their_master_sum_over_gloo():
     assert set(meeting.given) == {1} and len(meeting.given[1]) >= 3
 
 
-def test_a_rank_whose_group_is_over_hears_it_from_the_master_and_not_from_a_clock():
+def test_forming_a_group_that_has_ended_raises_group_changed_without_a_timeout():
     with pytest.raises(errors.GroupChanged, match="group 7 is over"):
         allreduce.form_group(GroupStore(LostLink(), 7), rank=0, workers=2, host="127.0.0.1")

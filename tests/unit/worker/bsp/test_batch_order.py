@@ -67,22 +67,20 @@ def assert_same(found, expected):
         ("adam", 3, dict(cache="50%", allocation="anneal+gradients"), 2),
     ],
 )
-def test_under_another_allocation_with_another_number_of_workers_the_model_is_the_same_to_the_bit(
-    kind, workers, options, other
-):
+def test_model_is_bit_identical_for_another_allocation_and_worker_count(kind, workers, options, other):
     found = train(workers, kind=kind, **options)
     assert_same(found, train(other, kind=kind, cache="off"))
     assert found[2].looked_up > 0, "a schedule was at work"
 
 
-def test_one_sample_at_a_time_is_the_same_to_the_bit_too():
+def test_model_is_bit_identical_with_one_sample_per_unit():
     assert_same(train(3, how="batch-order", cache="20%"), train(2, how="batch-order", cache="off"))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("unit", [1, 4])
-def test_two_hundred_steps_are_the_same_to_the_bit(kind, unit):
+def test_model_is_bit_identical_over_two_hundred_steps(kind, unit):
     how = f"batch-order:{unit}"
     expected = train(1, steps=200, kind=kind, how=how, cache="off")
     for workers in (2, 3, 4):
@@ -96,7 +94,7 @@ def test_two_hundred_steps_are_the_same_to_the_bit(kind, unit):
             assert_same(found, expected)
 
 
-def test_in_rank_order_another_number_of_workers_gives_other_bits():
+def test_rank_order_sums_differ_for_another_number_of_workers():
     one, two = train(1, how="rank-order"), train(2, how="rank-order")
     assert any(not torch.equal(value, two[1][name]) for name, value in one[1].items())
     for name, value in one[1].items():
@@ -116,7 +114,7 @@ class Few(nn.Module):
 
 
 @pytest.mark.parametrize("dense", [0, 1])
-def test_a_model_may_have_fewer_dense_floats_than_the_group_has_ranks(dense):
+def test_model_may_have_fewer_dense_floats_than_the_group_has_ranks(dense):
     _, dataset = skewed(2 * BATCH)
     first, made = Few(dense), []
 
@@ -140,7 +138,7 @@ def test_a_model_may_have_fewer_dense_floats_than_the_group_has_ranks(dense):
         assert all(torch.equal(value, other[name]) for other in found[1:]), name
 
 
-def test_a_step_in_which_one_unit_of_one_rank_overflows_is_skipped_on_all():
+def test_overflow_in_one_unit_of_one_rank_skips_the_step_on_all_ranks():
     made = [skewed(BATCH) for _ in range(2)]
 
     def work(job):
@@ -167,7 +165,7 @@ def test_a_step_in_which_one_unit_of_one_rank_overflows_is_skipped_on_all():
             assert (same, steps) == ([True, False], 2)
 
 
-def test_an_overflow_in_a_batch_that_the_loop_has_left_skips_no_other_batch():
+def test_overflow_in_an_abandoned_batch_skips_no_other_batch():
     changed = []
 
     def work(model, optimizer, batches):
@@ -189,7 +187,7 @@ def test_an_overflow_in_a_batch_that_the_loop_has_left_skips_no_other_batch():
 # ---- data workers ----
 
 
-def test_what_data_workers_made_of_a_whole_part_goes_with_none_of_its_units():
+def test_units_of_a_split_batch_carry_no_crossings():
     order = SimpleNamespace(places=np.arange(8), whole=np.arange(8), indices=np.arange(8))
     picker = SimpleNamespace(pick=lambda batch, indices, mine, jagged: batch[mine])
     cutting = batch_order.UnitSplitter(SimpleNamespace(settled=False), picker, 4)
@@ -198,7 +196,7 @@ def test_what_data_workers_made_of_a_whole_part_goes_with_none_of_its_units():
 
 
 @pytest.mark.parametrize(("how", "moves"), [("rank-order", True), ("batch-order:4", False)])
-def test_forward_is_not_split_where_batches_are_cut_in_units(how, moves):
+def test_forward_is_not_split_when_batches_are_cut_in_units(how, moves):
     def work(job):
         model, dataset = skewed(BATCH)
         job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=BATCH, reduction=how)
@@ -214,12 +212,12 @@ def test_forward_is_not_split_where_batches_are_cut_in_units(how, moves):
 @pytest.mark.parametrize(
     ("given", "unit"), [(None, 0), ("rank-order", 0), ("batch-order", 1), ("batch-order:1", 1), ("batch-order:32", 32)]
 )
-def test_an_order_is_a_word_and_perhaps_a_number_of_samples(given, unit):
+def test_reduction_parses_an_order_with_an_optional_unit_size(given, unit):
     assert job_spec.unit_of(given) == unit
 
 
 @pytest.mark.parametrize("given", ["batch", "batch-order:", "batch-order:0", "batch-order:-1", "batch-order:x", ""])
-def test_other_orders_are_refused(given):
+def test_unknown_reductions_are_refused(given):
     with pytest.raises(errors.BadInput, match="batch-order:8"):
         job_spec.unit_of(given)
 
@@ -247,7 +245,7 @@ def prepare(group, model, dataset, **options):
         (nn.Identity(), dict(batch_size=12, reduction="batch-order:16"), "each of 1 workers needs 16"),
     ],
 )
-def test_what_cannot_be_summed_in_order_is_refused_by_name(layer, options, said):
+def test_batch_order_refuses_unsupported_models_by_name(layer, options, said):
     plain, dataset = clicks.make()
     model = nn.Sequential(plain, layer)
     with ranks.Group(workers=1) as group, pytest.raises(errors.BadInput, match=said):
@@ -269,7 +267,7 @@ def loop(work):
         group.run(one)
 
 
-def test_a_unit_that_is_not_stepped_on_is_refused():
+def test_unit_without_a_step_is_refused():
     def work(model, optimizer, batches):
         for x, y in batches:
             clicks.loss_of(model, x, y).backward()
@@ -282,7 +280,7 @@ def test_a_unit_that_is_not_stepped_on_is_refused():
     ("name", "value", "said"),
     [("lr", 0.09, "the learning rate"), ("momentum", 0.5, "momentum"), ("betas", (0.8, 0.9), "betas")],
 )
-def test_a_rate_that_changes_within_a_batch_is_refused(name, value, said):
+def test_learning_rate_change_within_a_batch_is_refused(name, value, said):
     def work(model, optimizer, batches):
         optimizer.param_groups[0].setdefault(name, (0.9, 0.9))
         for x, y in batches:
@@ -295,7 +293,7 @@ def test_a_rate_that_changes_within_a_batch_is_refused(name, value, said):
         loop(work)
 
 
-def test_a_loop_that_is_left_in_the_middle_of_a_batch_has_taken_its_whole_batches_only():
+def test_loop_left_in_the_middle_of_a_batch_applies_only_whole_batches():
     steps = []
 
     def work(model, optimizer, batches):
@@ -311,7 +309,7 @@ def test_a_loop_that_is_left_in_the_middle_of_a_batch_has_taken_its_whole_batche
     assert steps == [1]
 
 
-def test_alone_the_option_changes_nothing():
+def test_batch_order_changes_nothing_for_a_single_worker():
     model, dataset = clicks.make()
     job = st.join()
     _, _, batches = job.prepare(
@@ -354,7 +352,7 @@ entries = strategies.sets(
 
 
 @given(entries, strategies.randoms(use_true_random=False))
-def test_the_sum_of_a_row_is_that_of_its_units_one_by_one_in_their_order(found, chance):
+def test_row_gradients_are_summed_unit_by_unit_in_order(found, chance):
     shuffled = sorted(found)
     chance.shuffle(shuffled)
     sums, expected = batch_order.sum_rows(made(shuffled)), by_hand(found)
@@ -368,20 +366,20 @@ def test_the_sum_of_a_row_is_that_of_its_units_one_by_one_in_their_order(found, 
         assert got[name].tobytes() == value.tobytes()
 
 
-def test_a_row_of_one_unit_stays_as_it_is_a_negative_zero_too():
+def test_row_of_a_single_unit_keeps_its_bits_even_negative_zero():
     one = made([(0, 5, 3)])._replace(grads=np.array([-0.0], np.float32))
     assert np.signbit(batch_order.sum_rows(one).grads[0])
 
 
 @given(entries)
-def test_rows_reach_another_rank_as_they_are(found):
+def test_row_gradients_survive_the_exchange_between_ranks(found):
     sent = made(sorted(found))
     for column, other in zip(batch_order.RowGradients.from_bytes(sent.to_bytes()), sent, strict=True):
         assert column.dtype == other.dtype and np.array_equal(column, other)
 
 
 @given(strategies.lists(entries, min_size=1, max_size=4))
-def test_each_row_is_summed_by_the_lowest_rank_that_has_it(found):
+def test_lowest_rank_with_a_row_sums_it(found):
     known = []
     for one in found:
         pairs = sorted({(table, key) for table, key, _ in one})
@@ -394,7 +392,7 @@ def test_each_row_is_summed_by_the_lowest_rank_that_has_it(found):
 
 
 @pytest.mark.parametrize("wanted", [[True, False, True], [False] * 3])
-def test_some_rows_come_with_their_own_gradients(wanted):
+def test_row_gradients_filter_keeps_matching_gradients(wanted):
     three = made([(1, 4, 0), (7, 2, 0), (0, 9, 1)])
     some = three.where(np.array(wanted))
     assert some.keys.tolist() == [key for key, here in zip([4, 2, 9], wanted, strict=True) if here]

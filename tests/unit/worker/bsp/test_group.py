@@ -31,7 +31,7 @@ def client():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_what_is_put_on_servers_comes_back_to_the_bit(client, dtype):
+def test_group_model_is_read_back_bit_identical(client, dtype):
     place, one, other = group_model.GroupPosition(7, 3, 40, [7]), held(3, 2000, dtype=dtype), held(3, 2000, dtype=dtype)
     one.tensors()[0].data[0, 0] = float("nan")
     group.put_model(client, group.pack_model(one, place))
@@ -44,13 +44,13 @@ def test_what_is_put_on_servers_comes_back_to_the_bit(client, dtype):
         assert all(torch.equal(value, states[1][number][name]) for name, value in kept.items())
 
 
-def test_a_shorter_one_that_is_put_later_is_what_counts(client):
+def test_shorter_group_model_replaces_a_longer_one(client):
     for body in (b"x" * 10_000, b"", b"y" * 4096):
         group.put_model(client, body)
         assert group.get_model(client) == body
 
 
-def test_servers_that_hold_none_and_another_model_are_told_apart(client):
+def test_missing_group_model_and_group_model_of_another_script_differ_in_error(client):
     with pytest.raises(errors.JobFailed, match='was not made with sync="bsp"'):
         group.get_model(client)
     body = group.pack_model(held(3), group_model.GroupPosition(1, 0, 0, [1]))

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("ids", "apart"), [(["a", "b"], True), (["a", "a"], False), (["a", ""], False), (["", ""], False), (["a"], True)]
 )
-def test_nccl_needs_a_gpu_of_its_own_for_every_rank(ids, apart):
+def test_nccl_needs_one_gpu_per_rank(ids, apart):
     assert nccl.all_apart(ids) == apart
 
 
@@ -30,7 +30,7 @@ def test_a_worker_on_the_cpu_names_no_gpu():
     assert nccl.device_id(CPU) == nccl.device_id(None) == ""
 
 
-class InPlaceOfNccl(nccl.NcclGroup):
+class FakeNccl(nccl.NcclGroup):
     """Sums over a gloo group of its own. Tells how often it was aborted."""
 
     aborted, left = 0, None
@@ -44,14 +44,12 @@ class InPlaceOfNccl(nccl.NcclGroup):
 
 
 @pytest.fixture(autouse=True)
-def instead(monkeypatch):
+def fake_nccl(monkeypatch):
     def open_group(store, *, rank, workers, device, lost):
         if "broken" in store.values(nccl.DEVICE, workers)[rank]:
             raise RuntimeError("NCCL error: invalid usage")
         apart = torch.distributed.PrefixStore("nccl", store)
-        return InPlaceOfNccl(
-            allreduce.form_group(apart, rank=rank, workers=workers, host="127.0.0.1"), store, CPU, lost
-        )
+        return FakeNccl(allreduce.form_group(apart, rank=rank, workers=workers, host="127.0.0.1"), store, CPU, lost)
 
     monkeypatch.setattr(nccl, "open_group", open_group)
     monkeypatch.setattr(nccl, "_broken", False)
@@ -85,7 +83,7 @@ def step(reducer, rank):
 @pytest.mark.parametrize(
     ("devices", "over_nccl"), [(("a", "b", "c"), True), (("a", "b", "a"), False), (("a", ""), False)]
 )
-def test_all_ranks_choose_alike_by_the_gpus_that_they_exchange(devices, over_nccl):
+def test_all_ranks_choose_the_same_backend_from_exchanged_gpus(devices, over_nccl):
     ranks = Ranks(*devices)
 
     def work(rank):
@@ -98,14 +96,14 @@ def test_all_ranks_choose_alike_by_the_gpus_that_they_exchange(devices, over_ncc
     assert ranks.run(work) == [total] * len(devices)
 
 
-def test_if_nccl_fails_on_one_rank_gloo_sums_on_all_and_that_rank_never_tries_again(monkeypatch):
+def test_nccl_failure_on_one_rank_moves_the_group_to_gloo_for_good(monkeypatch):
     ranks = Ranks("a", "broken")
 
     def connect(self):
         if self._lost():
             raise errors.GroupChanged("lost")  # the others wait for a rank that failed, until their limit
 
-    monkeypatch.setattr(InPlaceOfNccl, "connect", connect)
+    monkeypatch.setattr(FakeNccl, "connect", connect)
     monkeypatch.setattr(allreduce, "form_group", form_alone_if_nccl(allreduce.form_group))
     assert ranks.run(lambda rank: ranks.form(rank, 1)[1]) == [None, None]
     assert nccl._broken and nccl.device_id(torch.device("cuda")) == ""
@@ -118,7 +116,7 @@ def form_alone_if_nccl(form):
     return form_group
 
 
-def test_a_rank_that_waits_in_a_sum_is_freed_when_a_member_is_lost_and_sums_in_the_next_group():
+def test_rank_waiting_in_an_nccl_sum_is_freed_when_a_member_is_lost():
     ranks = Ranks("a", "b")
     second = threading.Barrier(2)
 
@@ -147,21 +145,21 @@ def test_a_rank_that_waits_in_a_sum_is_freed_when_a_member_is_lost_and_sums_in_t
     assert ranks.run(work) == [[6.0, 6.0]] * 2
 
 
-def test_a_wait_has_a_limit_also_if_the_master_knows_of_no_loss():
-    group = InPlaceOfNccl(object(), None, CPU, lambda: False)
+def test_nccl_wait_times_out_even_if_the_master_reports_no_loss():
+    group = FakeNccl(object(), None, CPU, lambda: False)
     with pytest.raises(errors.GroupChanged, match="no sum in 0 s"):
         group.await_done(lambda: False, datetime.timedelta())
     assert group.aborted == 1
 
 
-def test_what_the_user_set_for_nccl_stays_and_ours_is_gone_afterwards(monkeypatch):
+def test_nccl_settings_of_the_user_stay_and_ours_are_removed(monkeypatch):
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
     with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
         assert os.environ["NCCL_SOCKET_IFNAME"] == "eth7" and os.environ["TORCH_NCCL_ENABLE_MONITORING"] == "0"
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth7" and "TORCH_NCCL_ENABLE_MONITORING" not in os.environ
 
 
-def test_a_model_that_moves_after_prepare_gets_its_gradients_where_it_is():
+def test_gradients_follow_a_model_that_changes_dtype_after_prepare():
     param = nn.Parameter(torch.zeros(2))
     reducer = allreduce.Reducer([param], None)
     param.data = param.data.double()

@@ -61,7 +61,7 @@ def probe(one, **probes):
     one._probes = one._probes._replace(**probes)
 
 
-def test_a_group_that_waits_begins_after_a_schedule_on_paper_and_keeps_a_cache_that_helps():
+def test_auto_cache_starts_after_a_paper_schedule_and_stays_when_it_helps():
     times = deque([step()], maxlen=4096)
     one = made(times)
     assert watch(one, times, FIRST) == [] and one.trying
@@ -72,7 +72,7 @@ def test_a_group_that_waits_begins_after_a_schedule_on_paper_and_keeps_a_cache_t
     assert "a step took 100.0 ms without a cache and 70.0 ms with it" in one.why
 
 
-def test_a_cache_that_made_steps_longer_is_given_up_and_what_it_cost_is_remembered():
+def test_auto_cache_stops_when_steps_get_longer_and_remembers_the_cost():
     times = deque([step()], maxlen=4096)
     one = begun(times)
     times.append(step(total_s=0.13))
@@ -83,7 +83,7 @@ def test_a_cache_that_made_steps_longer_is_given_up_and_what_it_cost_is_remember
     assert "costs 30%: 0% of a step gained" in one.why, "half of the 60 ms that it was dearer than reckoned"
 
 
-def test_a_cache_that_does_not_pay_is_tried_ever_more_seldom():
+def test_auto_cache_that_does_not_pay_is_retried_less_and_less_often():
     times = deque([step()], maxlen=4096)
     one, waits = begun(times), []
     for _ in range(7):
@@ -97,7 +97,7 @@ def test_a_cache_that_does_not_pay_is_tried_ever_more_seldom():
     assert waits == [pytest.approx(auto_cache.AGAIN * times, abs=4) for times in (2, 4, 8, 16, 16, 16, 16)]
 
 
-def test_a_cache_that_paid_once_is_given_up_when_it_does_no_more():
+def test_auto_cache_stops_when_it_no_longer_pays():
     times = deque([step()], maxlen=4096)
     one = begun(times)
     times.append(step(total_s=0.07))
@@ -108,7 +108,7 @@ def test_a_cache_that_paid_once_is_given_up_when_it_does_no_more():
     assert "120.0 ms with it" in one.why
 
 
-def test_steps_that_become_longer_while_everyone_schedules_on_paper_are_the_price_of_it():
+def test_auto_cache_counts_longer_steps_during_paper_scheduling_as_cost():
     times = deque([step()], maxlen=4096)
     one = made(times)
     watch(one, times, FIRST)
@@ -117,7 +117,7 @@ def test_steps_that_become_longer_while_everyone_schedules_on_paper_are_the_pric
     assert "spares 50% of the bytes and costs 28%: 2% of a step gained" in one.why
 
 
-def test_round_trips_that_stay_and_bytes_of_tables_that_are_not_cached_are_not_spared():
+def test_auto_cache_counts_remaining_round_trips_and_uncached_bytes_as_not_saved():
     times = deque([step()], maxlen=4096)
     one = begun(times, trip_s=0.004)
     assert "12% of the step for round trips that remain" in one.why and "24% of a step gained" in one.why
@@ -128,7 +128,7 @@ def test_round_trips_that_stay_and_bytes_of_tables_that_are_not_cached_are_not_s
     assert "spares 20% of the bytes" in one.why, "100 of the 500 that this rank moved a step"
 
 
-def test_one_odd_step_in_eight_is_no_measure():
+def test_auto_cache_ignores_rare_outlier_steps():
     times = deque([step()], maxlen=4096)
     one = begun(times)
     times.append(step(total_s=0.07))
@@ -147,7 +147,7 @@ def test_one_odd_step_in_eight_is_no_measure():
         (step(), Paper(with_caches=260), "spares -30% of the bytes"),
     ],
 )
-def test_a_group_that_would_not_gain_goes_on_as_it_is_and_is_looked_at_again_later(timing, paper, why):
+def test_auto_cache_that_would_not_pay_stays_off_and_is_checked_again(timing, paper, why):
     times = deque([timing], maxlen=4096)
     one = made(times, paper=paper)
     assert watch(one, times, FIRST + auto_cache.TRIED + 1) == []
@@ -156,7 +156,7 @@ def test_a_group_that_would_not_gain_goes_on_as_it_is_and_is_looked_at_again_lat
     assert any(one.trying or watch(one, times, 1) for _ in range(auto_cache.AGAIN + auto_cache.WATCHED + 1))
 
 
-def test_a_new_group_hears_again_what_was_decided_but_one_of_another_size_finds_out_anew():
+def test_regrouped_auto_cache_keeps_its_decision_unless_the_group_size_changes():
     times = deque([step()], maxlen=4096)
     one = made(times)
     one.regrouped()

@@ -55,7 +55,7 @@ def train(group, *, samples=200, epochs=1, model_of=clicks.make, optimizer=torch
 
 @pytest.mark.parametrize("allocation", ["laia", "random"])
 @pytest.mark.parametrize("samples", [200, 193])
-def test_every_sample_of_a_batch_is_trained_by_one_rank_in_even_parts(allocation, samples):
+def test_every_sample_of_a_batch_is_trained_by_one_rank_in_equal_parts(allocation, samples):
     with ranks.Group(workers=3, servers=2) as group:
         found = train(group, samples=samples, epochs=2, cache="off", allocation=allocation)
     batches = list(zip(*(had for had, _, _, _ in found), strict=True))
@@ -69,7 +69,7 @@ def test_every_sample_of_a_batch_is_trained_by_one_rank_in_even_parts(allocation
     assert not all(runs[3:]), "they are no runs of the batch"
 
 
-def test_the_model_is_that_of_runs_to_rounding():
+def test_scheduled_model_equals_contiguous_allocation_up_to_rounding():
     states = []
     for allocation in ("contiguous", "random"):
         with ranks.Group(workers=2) as group:
@@ -94,7 +94,7 @@ def computed(**options):
     return Computed(), dataset
 
 
-def test_ids_that_the_model_computes_cannot_be_scheduled_and_it_says_so_and_goes_on(caplog):
+def test_ids_computed_in_the_model_disable_scheduling_with_a_log_line(caplog):
     with ranks.Group(workers=2) as group:
         found = train(group, model_of=computed, cache="off", allocation="laia")
     assert "trains a contiguous run of each batch: the ids of every table are computed inside the model" in caplog.text
@@ -119,7 +119,7 @@ def admitting(**options):
     return Admitting(), dataset
 
 
-def test_a_table_that_no_cache_may_keep_is_trained_beside_those_that_are_kept():
+def test_uncacheable_table_is_trained_alongside_cached_ones():
     states = []
     for cache in ("off", "64M"):
         with ranks.Group(workers=2) as group:
@@ -144,7 +144,7 @@ class Shaky(Dataset):
         return ids, torch.from_numpy(indices % 2).float()
 
 
-def test_ranks_that_read_different_samples_find_out_before_anything_is_lost(caplog):
+def test_ranks_that_read_different_samples_are_detected_before_any_loss(caplog):
     models = [clicks.make()[0] for _ in range(3)]
 
     def work(job):
@@ -163,7 +163,7 @@ def test_ranks_that_read_different_samples_find_out_before_anything_is_lost(capl
     assert caplog.text.count("ranks have read different samples at the same index") == 3
 
 
-def test_accumulated_gradients_end_the_schedule_and_give_the_model_of_runs(caplog):
+def test_accumulated_gradients_disable_scheduling_without_changing_the_model(caplog):
     states = []
     for allocation in ("contiguous", "laia"):
         models = [clicks.make() for _ in range(2)]
@@ -209,7 +209,7 @@ def collate(samples):
     }
 
 
-def test_bags_of_several_ids_are_scheduled_too_and_read_again_for_the_rank_that_gets_them():
+def test_variable_length_bags_are_scheduled_and_read_by_the_assigned_rank():
     def work(job):
         model = nn.EmbeddingBag(40, 2, mode="sum")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -240,7 +240,7 @@ def test_bags_of_several_ids_are_scheduled_too_and_read_again_for_the_rank_that_
     assert any(sorted(one) != list(range(min(one), min(one) + 10)) for one in first[4:])
 
 
-def test_where_one_rank_hears_of_the_end_sooner_the_schedule_ends_for_all_and_no_data_set_is_blamed(caplog):
+def test_schedule_ends_on_all_ranks_when_one_sees_the_end_first_without_blaming_data(caplog):
     lookups = SimpleNamespace(fixed=False, settled=True, computed=set)
     pair = []
     for rank in range(2):
@@ -275,7 +275,7 @@ class Counting:
         self.steps += 1
 
 
-def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_comes_first():
+def test_undecided_cache_starts_only_after_a_full_pass_without_mid_pass_reads():
     place, deciding = GroupPlace(0, 1, 0), Counting()
     allotting = SimpleNamespace(place=place, on=False, tables=(0,), restart=lambda place: None)
     sharing = CacheCoordinator(None, allotting, None, save_due=lambda: False, deciding=deciding)
@@ -308,7 +308,7 @@ def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_co
         (False, True, False, "no pass is under way", True),
     ],
 )
-def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_none(on, pays, in_pass, why, passing):
+def test_reason_shown_for_no_cache_is_not_that_the_cache_pays(on, pays, in_pass, why, passing):
     allotting = SimpleNamespace(place=GroupPlace(0, 1, 0), on=on, why="" if on else NOT_YET)
     cache, deciding = SimpleNamespace(use=CacheUse), SimpleNamespace(pays=pays, why="it spares 30%")
     sharing = CacheCoordinator(None, allotting, cache, save_due=lambda: False, deciding=deciding, at_once=True)
@@ -317,7 +317,7 @@ def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_n
     assert sharing.use() == CacheUse(on=on, why=why, passing=passing)
 
 
-def test_a_cache_that_was_asked_for_is_off_for_now_until_it_begins_and_for_good_where_it_cannot():
+def test_requested_cache_reports_temporarily_off_until_it_starts_or_cannot():
     allotting = SimpleNamespace(place=GroupPlace(0, 1, 0), on=False, why=NOT_YET)
     sharing = CacheCoordinator(
         None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False, why="asked for: 10%"

@@ -76,9 +76,7 @@ def assert_identical(found, expected):
         (1, 1, "adam", "10%", "laia"),
     ],
 )
-def test_with_a_cache_and_without_it_losses_parameters_and_rows_are_the_same_to_the_bit(
-    workers, servers, kind, cache, allocation
-):
+def test_row_cache_leaves_losses_parameters_and_rows_bit_identical(workers, servers, kind, cache, allocation):
     results = []
     for keep in (True, False):
         with ranks.Group(workers=workers, servers=servers) as group:
@@ -92,7 +90,7 @@ def test_with_a_cache_and_without_it_losses_parameters_and_rows_are_the_same_to_
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("cache", [48, "5%", "100%"])
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_five_hundred_steps_are_the_same_to_the_bit(kind, cache, workers):
+def test_row_cache_is_bit_identical_over_five_hundred_steps(kind, cache, workers):
     results = []
     for keep in (True, False):
         with ranks.Group(workers=workers, servers=3) as group:
@@ -100,7 +98,7 @@ def test_five_hundred_steps_are_the_same_to_the_bit(kind, cache, workers):
     assert_identical(*results)
 
 
-def test_what_goes_from_worker_to_worker_spares_the_servers_and_leaves_all_the_same_to_the_bit():
+def test_worker_to_worker_transfers_reduce_server_traffic_bit_identically():
     results = []
     for keep, way in ((True, "rows"), (True, "gradients"), (False, "rows"), (False, "gradients")):
         with ranks.Group(workers=3, servers=2) as group:
@@ -112,7 +110,7 @@ def test_what_goes_from_worker_to_worker_spares_the_servers_and_leaves_all_the_s
     assert sum(use.pushed for _, _, use in gradients) < sum(use.pushed for _, _, use in rows)
 
 
-def test_a_pass_ends_with_all_rows_on_the_servers_and_the_next_one_begins_with_empty_caches():
+def test_pass_ends_with_all_rows_on_servers_and_the_next_starts_with_empty_caches():
     results = []
     for keep in (True, False):
         with ranks.Group(workers=2) as group:
@@ -121,7 +119,7 @@ def test_a_pass_ends_with_all_rows_on_the_servers_and_the_next_one_begins_with_e
 
 
 @pytest.mark.parametrize("allocation", ["laia", "laia+gradients"])
-def test_in_the_middle_of_a_pass_rows_can_be_read_after_a_flush_and_not_before(allocation):
+def test_mid_pass_row_reads_need_a_flush(allocation):
     seen = {}
 
     def look(job, number):
@@ -152,7 +150,7 @@ def test_in_the_middle_of_a_pass_rows_can_be_read_after_a_flush_and_not_before(a
             assert torch.equal(value, states[place][name]), (place, name)
 
 
-def test_until_a_flush_is_complete_on_all_servers_its_rows_are_lost_with_any_rank(monkeypatch):
+def test_rows_of_an_incomplete_flush_are_lost_with_a_rank(monkeypatch):
     seen = []
     await_complete = train_group.BspGroup.await_complete
 
@@ -176,7 +174,7 @@ def test_until_a_flush_is_complete_on_all_servers_its_rows_are_lost_with_any_ran
     assert seen == [True, True]
 
 
-def test_a_flush_with_a_batch_in_hand_is_refused():
+def test_flush_before_the_batch_is_stepped_is_refused():
     model, dataset = skewed(10 * BATCH)
 
     def work(job):
@@ -195,7 +193,7 @@ def test_a_flush_with_a_batch_in_hand_is_refused():
 
 
 @pytest.mark.parametrize("how", ["left early", "accumulated", "skipped"])
-def test_loops_that_are_left_accumulate_or_skip_steps_lose_nothing(how):
+def test_cached_loops_that_break_accumulate_or_skip_steps_lose_no_update(how):
     results = []
     for size in ("20%", "off"):
         made = [skewed(20 * BATCH) for _ in range(2)]
@@ -226,7 +224,7 @@ def test_loops_that_are_left_accumulate_or_skip_steps_lose_nothing(how):
     assert_identical(*results)
 
 
-def test_a_model_that_looks_across_samples_is_trained_in_runs_unless_something_else_is_asked_for():
+def test_model_with_batch_norm_is_allocated_contiguously_unless_asked_otherwise():
     across = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     rules = cache_rules.CacheRules(share=0.1)
     assert coordinator.for_model(rules, across).policy == "contiguous"
@@ -235,14 +233,14 @@ def test_a_model_that_looks_across_samples_is_trained_in_runs_unless_something_e
     assert coordinator.for_model(asked, across) == asked
 
 
-def test_too_many_rows_that_are_nowhere_else_are_written_back():
+def test_dirty_rows_above_the_limit_are_written_back():
     rules = cache_rules.CacheRules(share=1.0, policy="laia", dirty=64)
     with ranks.Group(workers=2, rules=rules) as group:
         found = train(group, steps=20)
     assert all(use.flushes > 5 for _, _, use in found)
 
 
-def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_together(monkeypatch):
+def test_ranks_start_and_stop_the_auto_cache_together(monkeypatch):
     for name in ("WATCHED", "COLD", "TRIED", "WARM"):
         monkeypatch.setattr(auto_cache, name, 4)
     looked = []
@@ -275,7 +273,7 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
 
 
 @pytest.mark.parametrize(("policy", "least", "most"), [("anneal", 1, 20), ("laia", 3, 3)])
-def test_a_schedule_does_what_there_is_time_for(policy, least, most):
+def test_scheduler_effort_fits_the_available_time(policy, least, most):
     settings = scheduler.ScheduleSettings(workers=2, capacity_rows=10, tables=(0, 1, 2), policy=policy)
     planner = Planner(settings)
     ids = np.arange(8, dtype=np.int64)

@@ -31,7 +31,7 @@ def read(client, keys):
     return part.rows()
 
 
-def test_rows_are_kept_within_a_share_of_all_rows_or_within_bytes():
+def test_async_row_cache_is_bounded_by_a_row_share_or_bytes():
     for size, table in (("10%", served(0, rows=100)), (1000, served(0))):
         kept, client = begin(cache_rules.rules(size), table)
         for first in range(0, 100, 5):
@@ -43,7 +43,7 @@ def test_rows_are_kept_within_a_share_of_all_rows_or_within_bytes():
         assert kept.use().hits == 5
 
 
-def test_rows_that_are_read_outside_a_step_are_those_of_the_servers():
+def test_rows_read_outside_a_step_come_from_the_servers():
     tables = TableClient.local(slots=64)
     kept = row_cache.for_async(cache_rules.rules("64K", staleness=100), max_staleness=None)
     client = TableClient(tables.backend, behind=kept.wrap)
@@ -59,19 +59,19 @@ def test_rows_that_are_read_outside_a_step_are_those_of_the_servers():
     assert (client.read("table 0", np.array([7])) == before + 1).all()
 
 
-def test_a_share_of_tables_without_a_row_count_is_refused_with_what_to_do():
+def test_row_share_without_a_row_count_is_refused_with_advice():
     with pytest.raises(errors.BadInput, match="table 0 has no row count: give a size in bytes"):
         begin(cache_rules.rules("10%"), served(0))
 
 
-def test_tables_that_servers_admit_or_drop_rows_of_by_themselves_are_left_out_and_named():
+def test_tables_with_admission_or_eviction_are_left_uncached_and_named():
     kept, client = begin(cache_rules.rules("64K"), served(0), served(1, min_count=2))
     read(client, [1, 2])
     assert "no rows of table 1, because servers admit or drop these rows" in kept.use().why
     assert kept.use().rows == 2
 
 
-def test_nothing_is_kept_unless_a_size_is_asked_for():
+def test_async_row_cache_is_off_unless_a_size_is_set():
     for rules in (
         cache_rules.CacheRules(),
         cache_rules.rules("auto"),
@@ -81,7 +81,7 @@ def test_nothing_is_kept_unless_a_size_is_asked_for():
         assert row_cache.for_async(rules, max_staleness=None) is None
 
 
-def test_a_bound_on_pushes_and_a_cache_are_not_for_one_job():
+def test_max_staleness_and_an_async_row_cache_exclude_each_other():
     with pytest.raises(errors.BadInput, match="Use only one of them"):
         row_cache.for_async(cache_rules.rules("64M"), max_staleness=2)
     with pytest.raises(errors.BadInput, match="rows that lack -1 trainings"):

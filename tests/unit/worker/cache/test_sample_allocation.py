@@ -52,7 +52,7 @@ def scheduled(samples, mine, turn):
     return ReadBatch(order, mine, plan=AllottedBatch(list(range(samples)), made, 1, turn))
 
 
-def test_another_group_begins_a_schedule_of_its_own_for_as_many_workers_as_it_has():
+def test_new_group_starts_its_own_schedule_for_its_worker_count():
     begun = []
     one = allotting(begun)
     one.restart(GroupPlace(0, 2, 1))
@@ -64,7 +64,7 @@ def test_another_group_begins_a_schedule_of_its_own_for_as_many_workers_as_it_ha
     assert begun == [(GroupPlace(0, 2, 1), (0, 2)), (GroupPlace(2, 3, 2), (0, 2))]
 
 
-def test_what_was_scheduled_for_the_group_before_is_shared_out_in_runs_of_the_group_of_now():
+def test_batches_scheduled_for_the_previous_group_are_reallocated_contiguously():
     one = allotting([])
     one.restart(GroupPlace(0, 2, 1))
     one.apply_verdict(READY)

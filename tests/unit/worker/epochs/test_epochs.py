@@ -144,7 +144,7 @@ WAYS = [{"register": True}, {}, {"top": True}, {"top": True, "register": True}]
 
 @pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("die", [(2, 1), (2, 0), (3, 2), (0, 1)])
-def test_a_next_life_begins_in_the_epoch_of_the_last_one_at_its_rate(options, die):
+def test_restarted_worker_resumes_in_the_last_epoch_with_its_rate(options, die):
     worker = Worker()
     before, _ = run(worker, die=die, **options)
     seen, after = run(worker, **options)
@@ -152,14 +152,14 @@ def test_a_next_life_begins_in_the_epoch_of_the_last_one_at_its_rate(options, di
     assert before + seen == undisturbed(**options), "no batch is lost or repeated, and every rate is that of its epoch"
 
 
-def test_every_rate_is_that_of_its_epoch_through_many_lives():
+def test_learning_rates_match_their_epochs_across_many_restarts():
     worker, seen = Worker(), []
     for die in [(0, 2), (1, 1), (1, 1), (2, 1), (3, 0)]:
         seen += run(worker, die=die)[0]
     assert seen + run(worker)[0] == undisturbed()
 
 
-def test_a_life_that_ended_behind_its_loop_enters_the_epoch_again_with_a_batch_that_trains_nothing():
+def test_restart_after_the_loop_reenters_the_epoch_with_an_untrained_batch():
     worker = Worker()
     before, _ = run(worker, die=(1, "after"))
     seen, after = run(worker)
@@ -183,7 +183,7 @@ def test_a_repeated_batch_changes_neither_weights_nor_buffers():
     assert all(param.grad is None for param in model.parameters()), "nothing of it is left for the next step"
 
 
-def test_with_all_epochs_done_the_last_is_entered_again_so_that_its_names_are_there():
+def test_finished_job_reenters_the_last_epoch_so_its_variables_exist():
     worker = Worker()
     whole, _ = run(worker, epochs=2)
     seen, after = run(worker, epochs=2)
@@ -194,7 +194,7 @@ def test_with_all_epochs_done_the_last_is_entered_again_so_that_its_names_are_th
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_a_plain_loop_that_cannot_be_continued_gets_a_batch_of_each_finished_epoch(options, caplog):
+def test_plain_loop_that_cannot_be_resumed_gets_one_batch_per_finished_epoch(options, caplog):
     worker = Worker()
     before, _ = run(worker, by="range", die=(2, 1), **options)
     seen, after = run(worker, by="range", **options)
@@ -204,7 +204,7 @@ def test_a_plain_loop_that_cannot_be_continued_gets_a_batch_of_each_finished_epo
 
 
 @pytest.mark.parametrize("by", ["job.epochs", "range"])
-def test_a_worker_that_was_asked_to_leave_keeps_its_place_and_begins_no_other_epoch(by):
+def test_worker_asked_to_leave_keeps_its_position_and_starts_no_epoch(by):
     worker = Worker()
     before, after = run(worker, by=by, leave=(1, 0))
     assert after == ([0, 1] if by == "job.epochs" else [0, 1, "ended"])
@@ -212,7 +212,7 @@ def test_a_worker_that_was_asked_to_leave_keeps_its_place_and_begins_no_other_ep
     assert before + seen == undisturbed(), "the rest of the epoch, at its own rate: what followed the loop is not kept"
 
 
-def test_two_loops_in_an_epoch_are_both_gone_on_with():
+def test_two_loops_in_one_epoch_are_both_resumed():
     worker, seen = Worker(), []
 
     def life(die=None):
@@ -240,7 +240,7 @@ def test_two_loops_in_an_epoch_are_both_gone_on_with():
     assert seen == expected
 
 
-def test_an_iterable_data_set_goes_on_in_its_epoch():
+def test_iterable_dataset_resumes_in_its_epoch():
     worker = Worker()
     before, _ = run(worker, data=Stream(), die=(1, 1))
     seen, after = run(worker, data=Stream())
@@ -254,7 +254,7 @@ def test_epochs_are_counted_over_the_whole_job():
     assert list(job.epochs(5)) == [2, 3, 4] and list(job.epochs(5)) == []
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_or_nested_epochs_are_refused():
     job = Worker().start()
     with pytest.raises(errors.BadInput, match="epochs"):
         job.epochs(1.5)
@@ -269,7 +269,7 @@ def test_what_makes_no_sense_is_refused():
         other.epochs(3)
 
 
-def test_a_loop_over_several_epochs_tells_the_epoch_it_is_in():
+def test_loop_over_several_epochs_reports_the_current_epoch():
     worker = Worker()
     job = worker.start()
     model, optimizer, _, batches = prepared(job, epochs=3)
@@ -295,13 +295,13 @@ def by_hand(own):
     return Halving()
 
 
-def test_rates_that_the_script_sets_by_hand_are_kept_too():
+def test_manually_set_learning_rates_survive_a_restart():
     worker = Worker()
     before, _ = run(worker, die=(2, 1), schedule=by_hand)
     assert before + run(worker, schedule=by_hand)[0] == undisturbed(schedule=by_hand)
 
 
-def test_schedulers_are_found_where_a_script_has_them():
+def test_schedulers_are_found_in_the_scripts_variables():
     class Odd:
         """Does something when an attribute is read."""
 
@@ -322,7 +322,7 @@ def test_schedulers_are_found_where_a_script_has_them():
     assert set(job._tracker.schedules.state_dict()["schedules"]) == {"trainer.schedule", "schedulers.own", "_first"}
 
 
-def test_looking_for_them_keeps_nothing_alive():
+def test_scheduler_search_keeps_no_reference_to_user_objects():
     class Large:
         pass
 
@@ -340,7 +340,7 @@ def test_looking_for_them_keeps_nothing_alive():
     assert loop()
 
 
-def test_a_resumed_script_with_other_rates_keeps_them(caplog):
+def test_resumed_script_with_changed_rates_keeps_the_new_rates(caplog):
     worker = Worker()
     run(worker, die=(2, 1))
     seen, _ = run(worker, lr=0.1)
@@ -348,7 +348,7 @@ def test_a_resumed_script_with_other_rates_keeps_them(caplog):
     assert "the script sets other learning rates" in caplog.text
 
 
-def test_an_error_in_the_epoch_of_the_restart_says_so():
+def test_error_in_the_epoch_of_a_restart_mentions_the_restart():
     worker = Worker()
     run(worker, die=(2, 1))
     job = worker.start()
@@ -361,7 +361,7 @@ def test_an_error_in_the_epoch_of_the_restart_says_so():
     assert told == ["restarted in epoch 2"] * 2 + [""] * BATCHES
 
 
-def test_a_new_rank_begins_at_the_place_of_the_furthest():
+def test_new_rank_starts_at_the_furthest_rank():
     record = JobRecord(JobSpec(name="job"))
     record.scripts.remember(0, {"schedule": b"of 0"}, EpochPlace(3, 3, 4))
     record.scripts.remember(1, {"schedule": b"of 1"}, EpochPlace(4, 4, 5))
@@ -391,7 +391,7 @@ class Mixed(nn.Module):
         ("bsp", {"reduction": "batch-order"}),
     ],
 )
-def test_a_worker_for_whom_nothing_is_left_gets_a_batch_that_nobody_applies(served_job, sync, options):
+def test_worker_without_remaining_work_gets_a_batch_that_is_never_applied(served_job, sync, options):
     job = served_job(servers=2, sync=sync)
     model = Mixed()
     own = torch.optim.Adagrad(model.parameters(), lr=0.5)

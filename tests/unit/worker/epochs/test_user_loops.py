@@ -64,7 +64,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_the_innermost_loop_around_is_found(kind, tmp_path):
+def test_innermost_enclosing_loop_is_found(kind, tmp_path):
     text, name = LOOPS[kind]
     script = tmp_path / "train.py"
     script.write_text(OPEN + text)
@@ -107,7 +107,7 @@ def fit(batches):
 """
 
 
-def test_an_epoch_that_is_finished_is_continued_in_the_script(tmp_path):
+def test_finished_epoch_is_continued_in_the_script(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(FINISHED + TRAINING + "\nfit(Batches())\n")
     code = user_loops.install(str(script), "train.py fit 0")
@@ -116,7 +116,7 @@ def test_an_epoch_that_is_finished_is_continued_in_the_script(tmp_path):
     assert namespace["told"] == [(2, 1.5)], "neither an empty epoch nor one that was finished"
 
 
-def test_a_loop_in_an_imported_module_is_found_despite_the_bytecode_cache(tmp_path, monkeypatch):
+def test_loop_in_an_imported_module_is_found_despite_the_bytecode_cache(tmp_path, monkeypatch):
     (tmp_path / "fitting.py").write_text("from opened import Batches, told\n" + TRAINING)
     (tmp_path / "opened.py").write_text(FINISHED)
     script = tmp_path / "train.py"
@@ -132,7 +132,7 @@ def test_a_loop_in_an_imported_module_is_found_despite_the_bytecode_cache(tmp_pa
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_a_loop_that_is_not_there_any_more_changes_nothing(tmp_path):
+def test_loop_missing_from_the_changed_script_is_ignored(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(OPEN + "list(batches)\n")
     assert user_loops.install(str(script), "train.py fit 0") is None
@@ -140,7 +140,7 @@ def test_a_loop_that_is_not_there_any_more_changes_nothing(tmp_path):
     assert user_loops.install(str(script), "train.py <module> 0") is None
 
 
-def test_lines_stay_where_they_are(tmp_path):
+def test_loop_rewrite_keeps_line_numbers(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("for epoch in range(2):\n    one = 1\n    raise ValueError(epoch)\n")
     code = user_loops.install(str(script), "train.py <module> 0")

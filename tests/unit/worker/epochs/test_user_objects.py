@@ -65,7 +65,7 @@ def steps(own, scheduler, count):
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.filterwarnings("ignore")  # PyTorch warns of its own habits
-def test_a_schedule_goes_on_where_it_was_with_the_rate_it_had(kind):
+def test_learning_rate_scheduler_resumes_with_its_rate(kind):
     first = optimizer()
     scheduler = SCHEDULERS[kind](first)
     here, told, _ = registered()
@@ -88,7 +88,7 @@ def test_a_schedule_goes_on_where_it_was_with_the_rate_it_had(kind):
         (random.Random, lambda one: [one.gauss(0, 1) for _ in range(3)]),
     ],
 )
-def test_chance_goes_on_where_it_was(make, draw):
+def test_random_generator_resumes_where_it_stopped(make, draw):
     mine, told_to = make(1), registered()
     here, told, _ = told_to
     here.add(mine, "chance")
@@ -100,7 +100,7 @@ def test_chance_goes_on_where_it_was(make, draw):
     assert draw(again) == draw(mine)
 
 
-def test_names_are_the_kinds_in_order_and_only_what_was_known_is_given_back():
+def test_registered_objects_are_named_by_class_and_restored_only_if_known():
     here, told, _ = registered()
     for seen in (1, 2, 3):
         here.add(Counter(seen), "mine" if seen == 3 else None)
@@ -115,7 +115,7 @@ def test_names_are_the_kinds_in_order_and_only_what_was_known_is_given_back():
         there.add(Counter(), "mine")
 
 
-def test_states_are_taken_now_and_then_and_at_the_end():
+def test_registered_states_are_sent_periodically_and_at_the_end():
     here, told, clock = registered(every_s=1.0)
     counter = Counter()
     here.send_if_due()
@@ -128,7 +128,7 @@ def test_states_are_taken_now_and_then_and_at_the_end():
     assert [state_image.decode_state(states["Counter"])["seen"] for states in told] == [0, 4, 8, 9]
 
 
-def test_what_cannot_be_kept_is_refused_by_name():
+def test_objects_that_cannot_be_saved_are_refused_by_name():
     here, told, _ = registered()
     with pytest.raises(errors.BadInput, match=r"'Thing' cannot be saved: it is a Thing; expected an object with"):
         here.add(type("Thing", (), {})(), None)
@@ -141,7 +141,7 @@ def test_what_cannot_be_kept_is_refused_by_name():
     assert not told, "a refused object is not registered"
 
 
-def test_bytes_that_are_no_state_are_refused():
+def test_bytes_that_are_not_a_state_are_refused():
     whole = state_image.encode_state({"a": torch.arange(3), "b": [1, "x", None]})
     assert state_image.decode_state(whole)["b"] == [1, "x", None]
     with pytest.raises(errors.BadInput):

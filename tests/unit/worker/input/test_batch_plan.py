@@ -26,7 +26,7 @@ def all_of(card, rank=0, group=1):
 
 
 @given(samples=some.integers(1, 500), batch_size=some.integers(1, 40), epochs=some.integers(1, 3), drop=some.booleans())
-def test_alone_every_sample_of_every_epoch_comes_once(samples, batch_size, epochs, drop):
+def test_single_worker_gets_every_sample_of_every_epoch_once(samples, batch_size, epochs, drop):
     card = DatasetCard(samples=samples, batch_size=batch_size, epochs=epochs, shard_batches=3, drop_last=drop)
     found = all_of(card)
     assert len(found) == card.batches
@@ -38,7 +38,7 @@ def test_alone_every_sample_of_every_epoch_comes_once(samples, batch_size, epoch
 
 
 @given(samples=some.integers(8, 400), batch_size=some.integers(8, 64), group=some.integers(1, 8))
-def test_ranks_of_a_group_share_each_batch_and_none_is_without_one(samples, batch_size, group):
+def test_ranks_split_each_batch_and_none_gets_an_empty_part(samples, batch_size, group):
     card = batch_plan.fit_to_group(DatasetCard(samples=samples, batch_size=batch_size, shard_batches=2), group)
     ranks = [all_of(card, rank=rank, group=group) for rank in range(group)]
     assert len({len(found) for found in ranks}) == 1
@@ -51,7 +51,7 @@ def test_ranks_of_a_group_share_each_batch_and_none_is_without_one(samples, batc
 
 
 @given(samples=some.integers(60, 400), each=some.integers(1, 6), sizes=some.lists(some.integers(1, 4), min_size=1))
-def test_with_weak_scaling_every_rank_has_its_own_batch_size_however_many_there_are(samples, each, sizes):
+def test_weak_scaling_keeps_the_batch_size_of_each_rank(samples, each, sizes):
     card = DatasetCard(samples=samples, batch_size=each * 3, shard_batches=4, in_step=True)
     changes = dict(enumerate(sizes, start=1))  # before shard n the group has so many ranks, and keeps them until n + 1
     alone, shard, ranks = master_link.local_link(config.load(environ={})), 0, 3
@@ -73,12 +73,12 @@ def test_with_weak_scaling_every_rank_has_its_own_batch_size_however_many_there_
         assert batches[-1][0] < each * batches[-1][1] + batches[-1][1], "the rest of a shard joins the one before it"
 
 
-def test_a_group_larger_than_its_batch_is_refused():
+def test_group_larger_than_its_batch_is_refused():
     with pytest.raises(errors.BadInput, match="cannot be shared by 5 workers"):
         batch_plan.fit_to_group(DatasetCard(samples=100, batch_size=4), 5)
 
 
-def test_waiting_is_a_pause_and_the_end_is_believed_with_empty_hands_only():
+def test_wait_reply_pauses_and_end_counts_only_with_no_lease_held():
     tracker = LeaseTracker()
     answers = iter(
         [messages.WaitReply(), messages.LeaseReply((Grant(7, 1, 0, 2, 5),)), messages.DataEnd(), messages.DataEnd()]
@@ -101,7 +101,7 @@ def test_waiting_is_a_pause_and_the_end_is_believed_with_empty_hands_only():
     assert list(told) == []
 
 
-def test_a_draining_job_reads_no_further_even_within_a_shard():
+def test_draining_job_stops_reading_within_a_shard():
     alone = master_link.local_link(config.load(environ={}))
     card = DatasetCard(samples=100, batch_size=10)
     told = batch_plan.leased(

@@ -10,7 +10,7 @@ from springtide.worker.input import batch_rows
 PLACES = np.array([4, 0, 2])
 
 
-def test_rows_of_every_tensor_in_any_nesting_are_taken():
+def test_rows_are_taken_from_tensors_in_any_nesting():
     x = torch.arange(10).view(5, 2)
     found = batch_rows.rows_of(Batch({"ids": x, "names": list("abcde")}, (x[:, 0],)), 5, torch.from_numpy(PLACES))
     assert isinstance(found, Batch)
@@ -20,7 +20,7 @@ def test_rows_of_every_tensor_in_any_nesting_are_taken():
 
 
 @pytest.mark.parametrize("odd", [torch.zeros(3), torch.tensor(1.0), {"a": "text"}])
-def test_what_has_no_row_a_sample_is_told(odd):
+def test_value_without_one_row_per_sample_is_reported(odd):
     with pytest.raises(batch_rows.NotRows):
         batch_rows.rows_of((torch.zeros(5), odd), 5, torch.from_numpy(PLACES))
 
@@ -40,7 +40,7 @@ def collate(samples):
     return torch.tensor([each for one in samples for each in one]), lengths.cumsum(0)
 
 
-def test_batches_of_a_users_collate_are_read_again():
+def test_batches_of_a_user_collate_fn_are_read_again():
     opened = source.open_source(Bags(), collate_fn=collate)
     samples = np.arange(10, 15)
     picked = batch_rows.SourcePicker(opened).pick(opened.fetch(samples), samples, PLACES, jagged=False)
@@ -48,7 +48,7 @@ def test_batches_of_a_users_collate_are_read_again():
     assert isinstance(picked, Batch) and picked.x.tolist() == ids.tolist() and picked.y.tolist() == offsets.tolist()
 
 
-def test_a_plain_data_set_is_read_once():
+def test_plain_dataset_is_read_once():
     ids = torch.arange(40).view(20, 2)
     opened = source.open_source(TensorDataset(ids, ids[:, 0]))
     samples = np.arange(10, 15)

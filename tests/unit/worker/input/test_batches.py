@@ -69,14 +69,14 @@ def loop(feed, *, ahead):
     return batches.Batches(feed, diary, StepMeter(), ahead=ahead, length=None), diary
 
 
-def test_the_follower_hears_of_each_batch_and_the_one_after():
+def test_step_observer_receives_each_batch_and_its_successor():
     over, diary = loop(feed_of(6, 2), ahead=True)
     assert [batch.y.tolist() for batch in over] == [[0, 1], [2, 3], [4, 5]]
     tracker = [("hand", 0, 2), "back", ("hand", 2, 4), "back", ("hand", 4, None), "back", "pause", "close"]
     assert diary.entries == tracker
 
 
-def test_without_reading_ahead_no_batch_is_read_before_it_is_wanted():
+def test_without_readahead_no_batch_is_read_early():
     over, diary = loop(feed_of(4, 2), ahead=False)
     assert [type(batch) for batch in over] == [Batch, Batch]
     assert diary.entries == [("hand", 0, None), "back", ("hand", 2, None), "back", "close"]
@@ -105,7 +105,7 @@ def test_two_loops_at_once_are_refused():
     running.close()
 
 
-def test_a_pause_reports_what_is_done_and_asks_again():
+def test_pause_reports_progress_and_asks_again():
     def feed(_):
         order = batch_plan.BatchOrder(indices=np.arange(1), ranges=())
         yield batches.PAUSED
@@ -122,13 +122,13 @@ def test_a_pause_reports_what_is_done_and_asks_again():
 RANGE = (SampleRange(epoch=0, shard=0, first=0, count=1),)
 
 
-def test_the_length_is_told_where_it_is_known():
+def test_batches_length_is_given_when_known():
     assert len(batches.Batches(feed_of(4, 2), Diary(), StepMeter(), ahead=False, length=2)) == 2
     with pytest.raises(TypeError, match="len\\(batches\\) is not known"):
         len(loop(feed_of(4, 2), ahead=False)[0])
 
 
-def test_readers_in_other_processes_give_the_same_batches():
+def test_reader_processes_give_the_same_batches():
     over, diary = loop(feed_of(40, 3, num_workers=2), ahead=True)
     assert [y for batch in over for y in batch.y.tolist()] == list(range(40))
     assert diary.entries[-1] == "close"
@@ -147,7 +147,7 @@ class Scratched(data.Dataset):
 
 
 @pytest.mark.parametrize("readers", [0, 2])
-def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers):
+def test_unreadable_batch_ends_its_lease_and_other_leases_continue(readers):
     opened = source.open_source(Scratched(), batch_size=2, shuffle=False, num_workers=readers)
     card = DatasetCard(samples=12, batch_size=2, shuffle=False, shard_batches=4)
     answers = iter([messages.LeaseReply((Grant(0, 0, 0, 0, 8), Grant(1, 0, 1, 0, 4)))])
@@ -173,7 +173,7 @@ def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers
 
 
 @pytest.mark.parametrize("readers", [0, 2])
-def test_a_job_that_drains_trains_nothing_more_of_what_was_read_ahead_and_gives_it_back(readers):
+def test_draining_job_returns_batches_read_ahead_untrained(readers):
     opened = source.open_source(data.TensorDataset(torch.arange(16)), batch_size=2, shuffle=False, num_workers=readers)
     card = DatasetCard(samples=16, batch_size=2, shuffle=False, shard_batches=8)
     answers = iter([messages.LeaseReply((Grant(0, 0, 0, 0, 16),))])
@@ -197,7 +197,7 @@ def test_a_job_that_drains_trains_nothing_more_of_what_was_read_ahead_and_gives_
     assert tracker.report().progress == (Progress(0, 0, 4, 4),)
 
 
-def test_alone_what_the_reader_raises_ends_the_loop():
+def test_reader_error_ends_the_loop_of_a_single_worker():
     opened = source.open_source(Scratched(), batch_size=2, shuffle=False)
     alone = master_link.local_link(config.load(environ={}))
     card = DatasetCard(samples=12, batch_size=2, shuffle=False)
@@ -209,7 +209,7 @@ def test_alone_what_the_reader_raises_ends_the_loop():
         )
 
 
-def test_samples_are_counted_in_whatever_collate_made():
+def test_samples_are_counted_in_any_collate_output():
     assert batch_rows.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
     assert batch_rows.samples_in("text") == 0
 
@@ -228,7 +228,7 @@ class Skipping:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_batch_of_which_nothing_is_left_is_passed_over_and_counts_as_trained(ahead):
+def test_empty_batch_is_skipped_and_counts_as_trained(ahead):
     alone = master_link.local_link(config.load(environ={}))
     card = DatasetCard(samples=9, batch_size=3, shuffle=False)
 
@@ -244,7 +244,7 @@ def test_a_batch_of_which_nothing_is_left_is_passed_over_and_counts_as_trained(a
     assert diary.entries[0] == ("skip", 0) and diary.entries[-1] == "close"
 
 
-def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
+def test_batch_with_skipped_samples_keeps_its_name_and_places():
     order = batch_plan.order_of(
         Grant(shard=0, epoch=0, nth=0, first=0, end=8), BatchClaim(0, 0, 0, 8), np.arange(10, 18), 1, 2
     )
@@ -257,7 +257,7 @@ def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
         list(feeds.read(Skipping(good=99), [order], plain=False))
 
 
-def test_a_borrowed_sample_counts_for_nothing():
+def test_borrowed_sample_does_not_count_as_trained():
     order = batch_plan.order_of(
         Grant(shard=0, epoch=0, nth=0, first=0, end=8), BatchClaim(0, 0, 0, 8), np.arange(8), 1, 2
     )

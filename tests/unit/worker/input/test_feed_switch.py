@@ -120,7 +120,7 @@ def looped(feeding, wanted):
     return got
 
 
-def test_without_data_workers_it_reads_for_itself(worker):
+def test_worker_without_data_workers_reads_its_own_batches(worker):
     feeding, _ = worker()
     got = list(feeding.read(wants(5)))
     assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(5)]
@@ -128,13 +128,13 @@ def test_without_data_workers_it_reads_for_itself(worker):
     assert feeding.state.looped_s >= feeding.state.read_s
 
 
-def test_a_job_without_data_workers_tells_nothing_of_them(worker):
+def test_job_without_data_workers_reports_no_feed_state(worker):
     feeding, _ = worker(workers=0)
     list(feeding.read(wants(2)))
     assert feeding.state is None
 
 
-def test_a_job_without_data_workers_prepares_for_them_once_a_user_asks_for_some(worker):
+def test_job_without_data_workers_prepares_for_them_once_requested(worker):
     feeding, master = worker(workers=0)
     looped(feeding, wants(2))
     assert feeding.splitting is None
@@ -144,7 +144,7 @@ def test_a_job_without_data_workers_prepares_for_them_once_a_user_asks_for_some(
     assert master.packaged.wait(30)
 
 
-def test_a_worker_is_fed_while_data_workers_exist_and_reads_itself_afterwards(worker, tmp_path):
+def test_worker_is_fed_while_data_workers_exist_and_reads_itself_afterwards(worker, tmp_path):
     feeding, master = worker()
     reading = feeding.read(iter(wants(200)))
     got = [next(reading)]
@@ -168,7 +168,7 @@ def test_a_worker_is_fed_while_data_workers_exist_and_reads_itself_afterwards(wo
     assert state.taken == 200 and 0 < state.made < 200
 
 
-def test_pauses_keep_their_place_while_it_is_fed(worker, tmp_path):
+def test_pauses_keep_their_position_in_fed_batches(worker, tmp_path):
     feeding, master = worker()
     pause = WantedBatch(np.empty(0, dtype=np.int64), None)
     serving = fed(feeding, master, tmp_path)
@@ -196,7 +196,7 @@ def fed(feeding, master, folder, **serving):
     return made
 
 
-def test_what_cannot_be_made_is_told_in_its_place_or_raised_where_nobody_else_can_try(worker, tmp_path):
+def test_unreadable_batch_is_reported_in_its_place_or_raised_without_other_readers(worker, tmp_path):
     broken = Numbers()
     broken.broken = 6
     feeding, master = worker(broken)
@@ -214,7 +214,7 @@ def test_what_cannot_be_made_is_told_in_its_place_or_raised_where_nobody_else_ca
 
 
 @pytest.mark.parametrize("by_others", [True, False])
-def test_poison_is_skipped_and_reported_by_its_index_where_the_job_allows_it(worker, tmp_path, by_others):
+def test_poison_sample_is_skipped_and_reported_by_index(worker, tmp_path, by_others):
     broken = Numbers()
     broken.broken = 6
     feeding, master = worker(broken, poison="skip")
@@ -234,7 +234,7 @@ def test_poison_is_skipped_and_reported_by_its_index_where_the_job_allows_it(wor
     assert handed == (["hand reading and collating to data workers"] if by_others else [])
 
 
-def test_without_that_the_index_is_named_in_the_error(worker):
+def test_error_names_the_poison_index_when_skipping_is_off(worker):
     broken = Numbers()
     broken.broken = 6
     feeding, master = worker(broken)
@@ -254,7 +254,7 @@ class Broken(Numbers):
 
 
 @pytest.mark.parametrize("tolerant", [True, False])
-def test_a_batch_of_which_nothing_is_left_is_nothing_and_all_of_it_is_reported(worker, tolerant):
+def test_batch_of_only_poison_samples_is_empty_and_fully_reported(worker, tolerant):
     feeding, master = worker(Broken(), poison="skip")
     (one,) = feeding.read(wants(1), tolerant=tolerant)
     assert one.batch is None and not len(one.kept)
@@ -263,7 +263,7 @@ def test_a_batch_of_which_nothing_is_left_is_nothing_and_all_of_it_is_reported(w
     assert told.error.startswith("ValueError: no such disk")
 
 
-def test_samples_that_can_only_not_be_made_together_are_all_left_out(worker):
+def test_samples_that_fail_to_collate_together_are_all_skipped(worker):
     class Ragged(Numbers):
         def __getitem__(self, index):
             return torch.zeros(1 + index)
@@ -274,7 +274,7 @@ def test_samples_that_can_only_not_be_made_together_are_all_left_out(worker):
     assert "stack expects each tensor to be equal size" in master.noted[0].error
 
 
-def test_a_rank_with_nothing_left_of_its_part_borrows_a_sample_of_the_group(worker):
+def test_rank_without_readable_samples_borrows_one_from_the_group(worker):
     broken = Broken()
     broken.good = 6
     feeding, master = worker(broken, poison="skip")
@@ -285,7 +285,7 @@ def test_a_rank_with_nothing_left_of_its_part_borrows_a_sample_of_the_group(work
     assert master.noted[0].indices == (0, 1, 2, 3) and master.noted[0].batch == own.name
 
 
-def test_where_the_group_has_nothing_left_either_all_ranks_report_its_whole_batch(worker):
+def test_group_without_readable_samples_reports_its_whole_batch_on_all_ranks(worker):
     feeding, master = worker(Broken(), poison="skip")
     group = WantedBatch(np.arange(8), BatchName(0, 0, 0, 8))
     parts = [one._replace(group=group) for one in wants(2)]
@@ -293,7 +293,7 @@ def test_where_the_group_has_nothing_left_either_all_ranks_report_its_whole_batc
     assert [(each.batch, each.indices) for each in master.noted] == [(group.name, tuple(range(8)))] * 2
 
 
-def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
+def test_dataset_that_cannot_be_sent_is_refused_and_read_locally(worker):
     stuck = Numbers()
     stuck.handle = threading.Lock()
     feeding, master = worker(stuck)
@@ -342,7 +342,7 @@ def marked_tensor(samples):
         (marked_tensor, r"its own attributes \(source\), which would not be sent"),
     ],
 )
-def test_batches_that_cannot_be_sent_are_made_here_and_no_data_worker_is_asked_for_one(worker, collate_fn, why):
+def test_unsendable_batches_are_made_locally_without_asking_data_workers(worker, collate_fn, why):
     feeding, master = worker(collate_fn=collate_fn)
     master.want()
     got = looped(feeding, wants(3))
@@ -352,7 +352,7 @@ def test_batches_that_cannot_be_sent_are_made_here_and_no_data_worker_is_asked_f
 
 
 @pytest.mark.parametrize("tolerant", [True, False])
-def test_a_single_batch_that_cannot_be_sent_is_made_here_and_that_is_said_once(worker, tmp_path, tolerant):
+def test_single_unsendable_batch_is_made_locally_and_logged_once(worker, tmp_path, tolerant):
     def collate(samples):
         stacked = torch.stack(samples)
         return stacked.to_sparse() if int(stacked[0]) in (4, 8) else stacked
@@ -368,7 +368,7 @@ def test_a_single_batch_that_cannot_be_sent_is_made_here_and_that_is_said_once(w
     assert what == "read batches here that data workers cannot read" and "torch.sparse_coo" in why
 
 
-def test_a_package_that_can_be_written_nowhere_is_refused_and_batches_read_here(worker, tmp_path, monkeypatch):
+def test_unwritable_package_is_refused_and_batches_read_locally(worker, tmp_path, monkeypatch):
     (tmp_path / "package").write_text("no folder")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "package"))
     feeding, master = worker()
@@ -377,7 +377,7 @@ def test_a_package_that_can_be_written_nowhere_is_refused_and_batches_read_here(
     assert master.refused.wait(20) and "cannot be written" in master.told[0]
 
 
-def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
+def test_search_for_poison_samples_leaves_the_loops_random_state(worker):
     class Noisy(Numbers):
         broken = 2
 
@@ -391,7 +391,7 @@ def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_program_that_was_split_otherwise_is_not_fed(worker):
+def test_trainer_with_a_different_split_program_is_not_fed(worker):
     feeding, master = worker()
     other, _ = worker()
     other._feed._link = master.link  # the second worker of the same job
@@ -405,7 +405,7 @@ def test_a_program_that_was_split_otherwise_is_not_fed(worker):
     assert "split differently" in other._feed._unfed and not other.fed
 
 
-def test_where_there_are_no_indices_the_master_hears_why(worker):
+def test_master_is_told_why_a_dataset_without_indices_cannot_be_fed(worker):
     master = Master()
     refuse(master.link, "no indices")
     master.want(wanted=0)
@@ -414,7 +414,7 @@ def test_where_there_are_no_indices_the_master_hears_why(worker):
     assert master.refused.wait(20) and master.told == ["no indices"]
 
 
-def test_a_master_that_has_gone_is_no_reason_to_fail(worker):
+def test_unreachable_master_does_not_fail_the_feed(worker):
     master = Master()
     asked = threading.Event()
 
@@ -428,7 +428,7 @@ def test_a_master_that_has_gone_is_no_reason_to_fail(worker):
     assert asked.wait(20)
 
 
-def test_a_package_that_cannot_be_delivered_is_told_and_nothing_waits_for_it(worker, monkeypatch):
+def test_undeliverable_package_is_reported_and_settled(worker, monkeypatch):
     feeding, master = worker()
     settled = []
     monkeypatch.setattr(master.link.shared, "settle", settled.append)

@@ -39,7 +39,7 @@ def handed(*several):
 
 
 @given(samples=some.integers(1, 300), size=some.integers(1, 9), accumulate=some.integers(1, 5), drop=some.booleans())
-def test_parts_cover_every_sample_once_and_a_sum_has_the_name_that_its_batch_has(samples, size, accumulate, drop):
+def test_split_batch_parts_cover_each_sample_once_and_keep_the_batch_name(samples, size, accumulate, drop):
     card = DatasetCard(samples=samples, batch_size=size * accumulate, shard_batches=3, drop_last=drop)
     alone = master_link.local_link(config.load(environ={}))
     wanted = batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card)
@@ -60,7 +60,7 @@ def test_parts_cover_every_sample_once_and_a_sum_has_the_name_that_its_batch_has
         assert one.samples == claim.end - claim.begin
 
 
-def test_parts_of_a_batch_are_handed_out_together_and_a_pause_passes():
+def test_parts_of_a_batch_are_handed_out_together_and_pauses_pass_through():
     first, second = feeds.parts_of(order(0, 7), 4), feeds.parts_of(order(7, 9), 4)
     given = [*handed(*first), PAUSED, *handed(*second)]
     assert [(one.batch, one.order.last) for one in feeds.complete(given) if one is not PAUSED] == [
@@ -72,7 +72,7 @@ def test_parts_of_a_batch_are_handed_out_together_and_a_pause_passes():
 
 
 @given(missing=some.sets(some.integers(0, 11)), ends=some.booleans())
-def test_of_a_batch_that_lacks_a_part_the_loop_sees_nothing(missing, ends):
+def test_batch_with_a_missing_part_is_not_shown_to_the_loop(missing, ends):
     all_parts = [part for at in range(3) for part in feeds.parts_of(order(8 * at, 8 * at + 8), 2)]
     feed = [one for number, one in enumerate(handed(*all_parts)) if number not in missing]
     feed = feed if ends else [*feed, PAUSED]
@@ -82,7 +82,7 @@ def test_of_a_batch_that_lacks_a_part_the_loop_sees_nothing(missing, ends):
 
 
 @given(empty=some.sets(some.integers(0, 7)))
-def test_parts_of_which_nothing_can_be_trained_are_passed_over_and_their_batch_keeps_its_name(empty):
+def test_untrainable_parts_are_skipped_and_their_batch_keeps_its_name(empty):
     all_parts = [part for at in range(2) for part in feeds.parts_of(order(8 * at, 8 * at + 8), 2)]
     feed = [
         ReadBatch(one, None, empty=True) if number in empty else ReadBatch(one, number)
@@ -100,7 +100,7 @@ def test_parts_of_which_nothing_can_be_trained_are_passed_over_and_their_batch_k
         assert trained.ranges == [(0, 0, first, 8)] and trained.claims == [BatchClaim(0, 0, first, first + 8)]
 
 
-def test_a_batch_with_an_unreadable_part_goes_back_as_a_whole():
+def test_batch_with_an_unreadable_part_is_returned_as_a_whole():
     class Broken(torch.utils.data.Dataset):
         def __len__(self):
             return 32
@@ -132,7 +132,7 @@ def test_a_batch_with_an_unreadable_part_goes_back_as_a_whole():
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_a_loop_that_steps_where_it_is_told_trains_as_pytorch_does(served_job, clip):
+def test_loop_stepping_when_completes_step_says_so_equals_plain_pytorch(served_job, clip):
     results = []
     for served in (None, st.join(), served_job(servers=2)):
         model, dataset = clicks.make(samples=190)
@@ -169,7 +169,7 @@ def test_a_loop_that_steps_where_it_is_told_trains_as_pytorch_does(served_job, c
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_sum_that_the_loop_has_left_is_not_in_the_next_one(served_job, alone, left):
+def test_abandoned_gradient_sum_is_not_in_the_next_one(served_job, alone, left):
     """`left`: passes that end in the middle of their first sum, before one that is whole."""
     model, dataset = clicks.make(samples=80)
     model, optimizer, data = (st.join() if alone else served_job()).prepare(
@@ -200,7 +200,7 @@ def test_a_sum_that_the_loop_has_left_is_not_in_the_next_one(served_job, alone, 
         assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
 
 
-def test_a_step_in_the_middle_of_a_sum_is_refused():
+def test_step_in_the_middle_of_a_gradient_sum_is_refused():
     model, dataset = clicks.make()
     model, optimizer, data = st.join().prepare(
         model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20, accumulate=2
@@ -210,7 +210,7 @@ def test_a_step_in_the_middle_of_a_sum_is_refused():
 
 
 @pytest.mark.parametrize(("accumulate", "sync"), [(0, "async"), (-1, "async"), (2, "bsp")])
-def test_numbers_of_batches_a_step_that_cannot_be_are_refused(served_job, accumulate, sync):
+def test_invalid_accumulate_values_are_refused(served_job, accumulate, sync):
     model, dataset = clicks.make()
     with pytest.raises(errors.BadInput, match=f"accumulate={accumulate}"):
         served_job(sync=sync).prepare(
@@ -219,7 +219,7 @@ def test_numbers_of_batches_a_step_that_cannot_be_are_refused(served_job, accumu
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
-def test_an_iterable_is_summed_alike_too(accumulate):
+def test_iterable_dataset_accumulates_the_same_way(accumulate):
     class Numbers(torch.utils.data.IterableDataset):
         def __iter__(self):
             return iter([(torch.tensor([n % 50, 1, 2]), torch.tensor(1.0)) for n in range(37)])
@@ -248,7 +248,7 @@ def batch(number):
 REGROUP = ReadBatch(BatchOrder(indices=np.empty(0, dtype=np.int64), regroups=1), None)
 
 
-def test_every_batch_knows_what_follows_it_and_pauses_are_no_part_of_the_sequence():
+def test_each_batch_knows_its_successor_and_pauses_are_skipped():
     ahead = iter(BatchReadahead(iter([batch(0), PAUSED, batch(4), PAUSED]), lambda one: one))
     first = next(ahead)
     assert first.batch == 0 and first.following().batch == 4
@@ -257,7 +257,7 @@ def test_every_batch_knows_what_follows_it_and_pauses_are_no_part_of_the_sequenc
     assert list(ahead) == []
 
 
-def test_where_more_may_come_at_any_time_nothing_follows_a_batch_before_a_pause_and_the_loop_gets_the_pause():
+def test_live_stream_batch_before_a_pause_has_no_successor():
     ahead = iter(BatchReadahead(iter([batch(0), PAUSED, PAUSED, batch(4)]), lambda one: one, pauses=True))
     first = next(ahead)
     assert first.batch == 0 and first.following() is None
@@ -266,7 +266,7 @@ def test_where_more_may_come_at_any_time_nothing_follows_a_batch_before_a_pause_
     assert list(ahead) == []
 
 
-def test_nothing_is_read_past_a_change_of_the_group_before_it_has_changed():
+def test_readahead_stops_at_a_regroup():
     read = []
 
     def feed():
@@ -281,7 +281,7 @@ def test_nothing_is_read_past_a_change_of_the_group_before_it_has_changed():
     assert next(ahead).batch == 4
 
 
-def test_the_next_batch_is_made_ready_while_this_one_is_trained_and_reviewed_when_it_is_through():
+def test_next_batch_is_prepared_during_this_one_and_reviewed_afterwards():
     begun, here = threading.Event(), threading.current_thread()
 
     def make_ready(one):
@@ -298,7 +298,7 @@ def test_the_next_batch_is_made_ready_while_this_one_is_trained_and_reviewed_whe
     assert reviewed == [0, 4]
 
 
-def test_what_the_reader_raises_comes_to_the_loop_and_leaving_early_ends_the_thread_and_the_feed():
+def test_reader_error_reaches_the_loop_and_break_closes_thread_and_feed():
     closed = []
 
     def feed():

@@ -84,7 +84,7 @@ def test_workers_share_an_iterable_and_train_each_sample_once(workers, count):
     assert totals.samples == totals.samples_done == 4 * -(-count // 2)
 
 
-def test_a_reader_goes_on_where_it_is_and_begins_again_for_what_lies_behind():
+def test_iterable_reader_continues_forward_and_restarts_for_earlier_positions():
     numbers = Numbers(10)
     reader = iterable.IterableReader(source.open_source(numbers, batch_size=2))
     read = [reader.read(place) for place in (0, 1, 3, 3, 1, 5, 9, 4)]
@@ -102,7 +102,7 @@ def test_a_reader_goes_on_where_it_is_and_begins_again_for_what_lies_behind():
     assert numbers.iterations == 4
 
 
-def test_alone_an_iterable_is_read_once():
+def test_single_worker_reads_an_iterable_once():
     numbers = Numbers(100)
     alone = master_link.local_link(config.load(environ={}))
     feed = iterable.leased(source.open_source(numbers, batch_size=2), CARD, range(1), alone, alone=True)
@@ -115,7 +115,7 @@ def test_alone_an_iterable_is_read_once():
     assert numbers.iterations == 1
 
 
-def test_what_an_iterable_can_promise_is_said_once(caplog):
+def test_iterable_dataset_warning_is_logged_once(caplog):
     iterable.say_once.cache_clear()
     for _ in range(2):
         feed = iterable.leased(
@@ -153,7 +153,7 @@ def opened(count, size=2, **how):
     return source.open_source(RankNumbers(count), batch_size=size, **how)
 
 
-def test_every_rank_gets_as_many_batches_and_its_own():
+def test_every_rank_gets_equally_many_batches_of_its_own():
     read = [list(IterableRounds(opened(13), rank=rank, workers=2).read(range(2))) for rank in range(2)]
     assert [len(one) for one in read] == [6, 6]
     assert [handed.batch.x.tolist() for handed in read[1][:3]] == [[2, 3], [6, 7], [10, 11]]
@@ -165,7 +165,7 @@ def whole_rounds(source):
     return one, list(one.read(range(1), wholes=lambda: True))
 
 
-def test_a_round_is_one_batch_for_a_schedule_whose_samples_can_be_had_by_number():
+def test_iterable_round_is_one_schedulable_batch_with_samples_by_number():
     one, read = whole_rounds(opened(8))
     assert [handed.batch.x.tolist() for handed in read] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert all(handed.whole for handed in read) and read[1].order.whole.tolist() == [4, 5, 6, 7]
@@ -182,7 +182,7 @@ def summed(items):
 
 
 @pytest.mark.parametrize("readers", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_of_samples_that_a_collate_fn_makes_batches_of_any_batch_can_be_made(readers):
+def test_collated_iterable_samples_can_be_regrouped_into_any_batch(readers):
     one, read = whole_rounds(opened(8, collate_fn=summed, num_workers=readers))
     assert [handed.batch for handed in read] == [{"samples": 4, "sum": 0 + 1 + 2 + 3}, {"samples": 4, "sum": 22}]
     assert one.fetch(np.array([5, 7])) == {"samples": 2, "sum": 5 + 7}
@@ -193,7 +193,7 @@ def test_of_samples_that_a_collate_fn_makes_batches_of_any_batch_can_be_made(rea
 
 
 @pytest.mark.parametrize("how", [{}, {"collate_fn": lambda items: torch.stack([x for x, _ in items])}])
-def test_a_round_of_unequal_parts_is_trained_a_part_a_rank(how):
+def test_round_of_unequal_parts_is_trained_one_part_per_rank(how):
     _, uneven = whole_rounds(opened(7, **how))
     assert [handed.whole for handed in uneven] == [True, False] and uneven[1].order.whole is None
 
@@ -231,7 +231,7 @@ def stacked(visits):
 
 
 @pytest.mark.parametrize("how", [{"allocation": "laia"}, {"allocation": "contiguous"}, {"collate_fn": stacked}])
-def test_rows_of_an_iterable_are_kept_and_the_model_is_the_same_to_the_bit(how):
+def test_cached_rows_of_an_iterable_job_leave_the_model_bit_identical(how):
     found, expected = (train(keep=keep, cache="30%", **how) for keep in (True, False))
     for (losses, state, use), (other_losses, other_state, _) in zip(found, expected, strict=True):
         assert losses == other_losses and len(losses) == 20

@@ -33,7 +33,7 @@ class Clock:
         return self.now
 
 
-def test_an_answer_that_is_late_is_waited_for_in_turns_and_asked_for_once():
+def test_late_lease_reply_is_waited_for_and_requested_once():
     asked, answer = [], threading.Event()
 
     def ask(card, most):
@@ -51,7 +51,7 @@ def test_an_answer_that_is_late_is_waited_for_in_turns_and_asked_for_once():
     ahead.close()
 
 
-def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
+def test_lease_prefetch_holds_twelve_seconds_of_work_at_the_recent_pace():
     tracker, clock = LeaseTracker(), Clock()
     tracker.begin_pass(CARD)
     master = Master(tracker)
@@ -72,7 +72,7 @@ def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
     ahead.close()
 
 
-def test_with_tiny_shards_the_number_of_leases_is_bounded():
+def test_number_of_leases_is_bounded_for_tiny_shards():
     tracker, clock = LeaseTracker(), Clock()
     tracker.begin_pass(CARD)
     ahead = lease_prefetch.PrefetchedLeases(Master(tracker), tracker, patience_s=60, clock=clock)
@@ -90,7 +90,7 @@ def test_with_tiny_shards_the_number_of_leases_is_bounded():
     ahead.close()
 
 
-def test_after_the_end_it_does_not_ask_while_it_has_work():
+def test_lease_prefetch_does_not_ask_after_the_end_while_it_has_work():
     tracker, clock, asked = LeaseTracker(), Clock(), []
     tracker.begin_pass(CARD)
     tracker.add_grants(CARD, [Grant(0, 0, 0, 0, 100)])
@@ -111,7 +111,7 @@ def test_after_the_end_it_does_not_ask_while_it_has_work():
     ahead.close()
 
 
-def test_when_it_hurries_one_more_is_asked_for_however_much_is_in_hand():
+def test_hurry_request_makes_prefetch_ask_for_one_more_lease():
     tracker, clock = LeaseTracker(), Clock()
     tracker.begin_pass(CARD)
     master = Master(tracker)
@@ -130,7 +130,7 @@ def test_when_it_hurries_one_more_is_asked_for_however_much_is_in_hand():
     ahead.close()
 
 
-def test_the_end_does_not_count_if_it_was_heard_with_work_in_hand():
+def test_end_received_while_holding_work_is_asked_for_again():
     tracker, clock, answers = LeaseTracker(), Clock(), []
     tracker.begin_pass(CARD)
     grant = Grant(0, 0, 0, 0, 20)

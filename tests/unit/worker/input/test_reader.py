@@ -55,7 +55,7 @@ def train(job, **options):
     ],
     ids=["runs", "scheduled", "cached", "as it comes"],
 )
-def test_every_other_sample_is_trained_once_and_the_ranks_stay_together(options):
+def test_readable_samples_are_trained_once_and_ranks_stay_in_step(options):
     rules = FeedRules(workers=0, poison="skip")
     with ranks.Group(workers=2, feeding=rules) as group:
         found = group.run(lambda job: train(job, **options))
@@ -73,7 +73,7 @@ def test_every_other_sample_is_trained_once_and_the_ranks_stay_together(options)
     assert sorted(index for indices in told.values() for index in indices) == [*NONE, *PART]
 
 
-def test_gradients_in_the_order_of_the_batch_need_a_sample_on_every_rank():
+def test_batch_order_reduction_needs_a_sample_on_every_rank():
     with (
         ranks.Group(workers=2, feeding=FeedRules(workers=0, poison="skip")) as group,
         pytest.raises(errors.UnreadableSample, match="summed in batch order"),
@@ -81,7 +81,7 @@ def test_gradients_in_the_order_of_the_batch_need_a_sample_on_every_rank():
         group.run(lambda job: train(job, reduction="batch-order"))
 
 
-def test_what_is_borrowed_is_the_first_that_can_be_made():
+def test_borrowed_sample_is_the_first_readable_one():
     dataset = Numbers()
     fetch = lambda indices: [dataset[index] for index in indices.tolist()]  # noqa: E731
     rest = reader.borrow(fetch, np.arange(70, 90))

@@ -22,7 +22,7 @@ def claims(tracker, count):
     return [tracker.claim(10)[1] for _ in range(count)]
 
 
-def test_progress_is_what_is_acknowledged_without_a_gap():
+def test_lease_progress_is_the_contiguous_acknowledged_prefix():
     tracker = holding(FIRST)
     a, b, c = claims(tracker, 3)
     tracker.acknowledge([c])
@@ -34,7 +34,7 @@ def test_progress_is_what_is_acknowledged_without_a_gap():
 
 
 @given(st.permutations(range(4)))
-def test_in_whatever_order_acknowledgements_come_the_lease_ends(order):
+def test_lease_ends_for_any_order_of_acknowledgements(order):
     tracker = holding(FIRST)
     given_out = claims(tracker, 4)
     for turn in order:
@@ -43,7 +43,7 @@ def test_in_whatever_order_acknowledgements_come_the_lease_ends(order):
     assert not tracker.is_busy and tracker.report().progress == (Progress(0, 0, 40, 40),)
 
 
-def test_a_lease_is_named_until_the_master_has_heard_that_it_is_through():
+def test_finished_lease_is_reported_until_the_master_confirms():
     tracker = holding(FIRST)
     before = tracker.report()
     tracker.acknowledge(claims(tracker, 4))
@@ -53,7 +53,7 @@ def test_a_lease_is_named_until_the_master_has_heard_that_it_is_through():
     assert tracker.report().progress == ()
 
 
-def test_a_wish_is_granted_as_far_as_the_loop_has_not_been_given_more():
+def test_shrink_request_is_granted_down_to_the_claimed_offset():
     tracker = holding(FIRST, SECOND)
     claims(tracker, 2)
     assert tracker.apply_changes((), [ShrinkRequest(0, 0, 10), ShrinkRequest(1, 0, 0)]), (
@@ -65,7 +65,7 @@ def test_a_wish_is_granted_as_far_as_the_loop_has_not_been_given_more():
     assert tracker.report().progress[0].end == 20, "what was agreed stays"
 
 
-def test_what_is_revoked_is_not_trained_and_not_named():
+def test_revoked_lease_is_neither_trained_nor_reported():
     tracker = holding(FIRST, SECOND)
     (claim,) = claims(tracker, 1)
     tracker.apply_changes([LeaseKey(0, 0)], ())
@@ -75,7 +75,7 @@ def test_what_is_revoked_is_not_trained_and_not_named():
     assert tracker.claim(10)[0] == SECOND
 
 
-def test_what_cannot_be_read_ends_the_lease_before_it():
+def test_unreadable_batch_ends_its_lease_just_before_it():
     tracker = holding(FIRST)
     a, b, c = claims(tracker, 3)
     tracker.fail(b, "OSError: bad disk")
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_ends_the_lease_before_it():
     assert tracker.report().failures == ()
 
 
-def test_a_loop_that_is_left_gives_back_what_it_has_not_trained():
+def test_loop_break_returns_untrained_leases():
     tracker = holding(FIRST, SECOND)
     a, _ = claims(tracker, 2)
     tracker.acknowledge([a])
@@ -102,7 +102,7 @@ def test_a_loop_that_is_left_gives_back_what_it_has_not_trained():
     assert tracker.claim(10) is None
 
 
-def test_what_another_has_left_goes_first_however_it_was_asked_for_and_in_the_order_in_which_it_came():
+def test_returned_leases_go_first_in_order_of_arrival():
     tracker = holding(FIRST, SECOND)
     claims(tracker, 1)
     tracker.add_grants(CARD, [Grant(3, 0, 3, 10, 40, returned=True), Grant(4, 0, 4, 0, 40)])
@@ -110,12 +110,12 @@ def test_what_another_has_left_goes_first_however_it_was_asked_for_and_in_the_or
     assert [tracker.claim(40)[1].shard for _ in range(5)] == [3, 5, 0, 1, 4]
 
 
-def test_a_grant_that_is_repeated_is_held_once():
+def test_repeated_grant_is_held_once():
     tracker = holding(FIRST, FIRST)
     assert len(tracker) == 1 and tracker.unclaimed == 40
 
 
-def test_a_rest_too_small_for_the_group_joins_the_batch_before():
+def test_remainder_too_small_for_the_group_joins_the_previous_batch():
     tracker = holding(Grant(0, 0, 0, 0, 32))
     sizes = []
     while claimed := tracker.claim(10, group=4):
@@ -123,7 +123,7 @@ def test_a_rest_too_small_for_the_group_joins_the_batch_before():
     assert sizes == [10, 10, 12]
 
 
-def test_with_a_new_era_everything_is_dropped_and_old_acknowledgements_do_not_count():
+def test_new_era_drops_all_leases_and_ignores_old_acknowledgements():
     tracker = holding(Grant(3, 0, 3, 0, 40))
     _, old = tracker.claim(10)
     assert not tracker.apply_changes((), (), era=1)
@@ -137,7 +137,7 @@ def test_with_a_new_era_everything_is_dropped_and_old_acknowledgements_do_not_co
     assert tracker.report().progress == (Progress(3, 0, 10, 40),)
 
 
-def test_a_new_era_may_come_with_leases_and_what_comes_late_of_the_old_one_changes_nothing():
+def test_new_era_may_bring_leases_and_late_messages_of_the_old_are_ignored():
     tracker = holding(Grant(3, 0, 3, 0, 40))
     told = tracker.report()
     tracker.add_grants(CARD, [Grant(3, 0, 3, 0, 20)], era=2)

@@ -19,7 +19,7 @@ def worker_of(master):
     return master_link.MasterLink(master, master_link.WorkerIdentity(1), OwnUsage(config.Settings()))
 
 
-def test_alone_a_worker_gets_all_shards_and_then_the_end():
+def test_single_worker_link_gets_all_shards_then_the_end():
     alone = master_link.local_link(config.Settings(seed=7, slots=64))
     welcome = alone.join()
     assert (welcome.rank, welcome.spec.workers, welcome.servers, welcome.spec.seed, welcome.spec.slots) == (
@@ -39,7 +39,7 @@ def test_alone_a_worker_gets_all_shards_and_then_the_end():
     assert counts == [40, 40, 20] * 2
 
 
-def test_alone_there_is_no_one_to_wait_for():
+def test_local_link_shares_values_and_finishes_without_a_master():
     alone = master_link.local_link(config.Settings())
     alone.shared.share("address", b"here")
     assert alone.shared.lookup("address") == b"here"
@@ -50,7 +50,7 @@ def test_alone_there_is_no_one_to_wait_for():
     alone.finish()
 
 
-def test_a_worker_that_is_only_told_the_end_was_not_needed():
+def test_worker_that_only_ever_got_the_end_counts_as_unneeded():
     answers = [messages.WaitReply(), messages.DataEnd(), messages.LeaseReply(()), messages.DataEnd()]
     master = SimpleNamespace(ask=lambda _: answers.pop(0))
     worker = worker_of(master)
@@ -72,7 +72,7 @@ def test_the_secret_is_read_from_its_file(tmp_path):
         config.job_secret(config.Settings(secret="xyz"))
 
 
-def test_addresses_of_servers_and_their_lives_go_together():
+def test_server_addresses_and_incarnations_are_updated_together():
     welcome = messages.WorkerWelcome(
         spec=JobSpec(name="job"),
         rank=0,
@@ -85,7 +85,7 @@ def test_addresses_of_servers_and_their_lives_go_together():
     assert subscriptions.with_current_servers(now, ServerAddresses(("host:1",), (0,))) == now
 
 
-def test_states_are_told_with_every_heartbeat_until_a_master_has_answered():
+def test_object_states_are_sent_with_each_heartbeat_until_acknowledged():
     asked, place = [], EpochPlace(2, 2, 3)
     worker = worker_of(SimpleNamespace(ask=asked.append))
     worker.reports.keep_objects({"schedule": b"early"}, place)
@@ -103,7 +103,7 @@ def test_states_are_told_with_every_heartbeat_until_a_master_has_answered():
     assert worker._beat().objects == {}, "what was taken before is not told after it"
 
 
-def test_a_worker_that_is_told_that_its_pass_is_cut_short_leaves():
+def test_worker_drains_when_its_pass_is_stopped_early():
     answers = [messages.DataEnd(), messages.DataEnd(stop=True)]
     master = SimpleNamespace(ask=lambda _: answers.pop(0))
     worker = worker_of(master)

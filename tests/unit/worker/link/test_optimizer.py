@@ -20,7 +20,7 @@ def optimizer(own, applied):
     return JobOptimizer(own, applied.append, fixed=False)
 
 
-def test_hooks_of_a_step_run_around_it(optimizer, applied):
+def test_step_hooks_run_around_the_job_step(optimizer, applied):
     seen = []
     optimizer.register_step_pre_hook(lambda *_: seen.append(("before", len(applied))))
     optimizer.register_step_post_hook(lambda *_: seen.append(("after", len(applied))))
@@ -53,7 +53,7 @@ class Counting(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_torchs_own_optimizers_are_stepped_only_where_they_have_a_gradient(own):
+def test_torch_optimizer_is_stepped_only_when_its_parameters_have_gradients(own):
     assert not dense.has_work(own, set())
     (param,) = own.param_groups[0]["params"]
     param.grad = torch.ones(2)
@@ -61,7 +61,7 @@ def test_torchs_own_optimizers_are_stepped_only_where_they_have_a_gradient(own):
     assert not dense.has_work(own, {id(param)})  # a table's: the store has trained it
 
 
-def test_gradients_of_tables_are_left_where_they_are_when_there_is_nothing_else_to_train(own, applied):
+def test_table_gradients_stay_when_there_are_no_dense_parameters(own, applied):
     (table,) = own.param_groups[0]["params"]
     table.grad, before = torch.ones(2), table.detach().clone()
     dense.LocalDense([], None).update([JobOptimizer(own, applied.append, fixed=False)], [table])
@@ -69,7 +69,7 @@ def test_gradients_of_tables_are_left_where_they_are_when_there_is_nothing_else_
     assert table.equal(before)
 
 
-def test_an_optimizer_that_someone_wrote_or_watches_is_stepped_always(own, applied):
+def test_custom_or_hooked_optimizer_is_always_stepped(own, applied):
     counting = Counting([torch.nn.Parameter(torch.ones(2))], lr=0.5)
     local = dense.LocalDense([], None)
     local.update([JobOptimizer(counting, applied.append, fixed=False)], [])

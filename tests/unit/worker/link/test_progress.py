@@ -38,7 +38,7 @@ def metered():
     return meter, clock
 
 
-def test_every_second_of_a_step_is_somewhere():
+def test_step_terms_add_up_to_the_whole_step():
     meter, clock = metered()
     one_step(meter, clock)
     (step,) = meter.steps
@@ -48,7 +48,7 @@ def test_every_second_of_a_step_is_somewhere():
     assert step.gradient_s == 3 + 4 + in_step + 0.25
 
 
-def test_of_servers_time_a_step_has_what_the_worker_waited_for():
+def test_server_time_of_a_step_is_what_the_worker_waited_for():
     meter, clock = metered()
     one_step(meter, clock)
     (step,) = meter.steps
@@ -58,14 +58,14 @@ def test_of_servers_time_a_step_has_what_the_worker_waited_for():
     assert step.synchronization_s == pytest.approx(0)
 
 
-def test_servers_that_nobody_waits_for_are_in_no_term_and_waits_for_nobody_are_synchronization():
+def test_hidden_server_time_is_in_no_term_and_idle_waiting_is_synchronization():
     hidden = exposed(ClientTime(), ClientTime(lookup_s=5, update_s=3, synchronization_s=2), own_s=7)
     assert hidden == StepTerms(gradient_s=7)
     blocked = exposed(ClientTime(), ClientTime(lookup_s=1, update_s=1, synchronization_s=2, wait_s=10), own_s=7)
     assert blocked == StepTerms(gradient_s=7, update_s=1, lookup_s=1, synchronization_s=8)
 
 
-def test_with_tables_in_this_process_lookups_and_the_step_itself_are_terms():
+def test_local_tables_report_lookup_and_update_terms():
     clock = Clock()
     meter = StepMeter(clock)
     meter.waited = 0.0
@@ -74,7 +74,7 @@ def test_with_tables_in_this_process_lookups_and_the_step_itself_are_terms():
     assert (step.gradient_s, step.update_s, step.lookup_s, step.synchronization_s) == (9, 3, 0.25, 0)
 
 
-def test_sums_go_on_and_steps_are_counted_once():
+def test_step_sums_continue_and_each_step_counts_once():
     meter, clock = metered()
     one_step(meter, clock)
     assert meter.collect().steps == 1
@@ -83,7 +83,7 @@ def test_sums_go_on_and_steps_are_counted_once():
     assert meter.collect().samples == 16
 
 
-def test_time_between_two_passes_belongs_to_no_step():
+def test_time_between_passes_belongs_to_no_step():
     meter, clock = metered()
     one_step(meter, clock)
     clock.now += 100

@@ -53,7 +53,7 @@ def test_a_batch_ends_at_the_next_multiple_a_cut_or_the_end():
     assert batch_end(8, B, (), 10) == 10
 
 
-def test_only_whole_batches_are_claimed_however_chunks_fall():
+def test_only_whole_batches_are_claimed_for_any_chunking():
     tracker, heads = holding()
     heads.take_in(chunk(0, 5), at=0.0)
     assert claimed(tracker, heads) == []
@@ -64,14 +64,14 @@ def test_only_whole_batches_are_claimed_however_chunks_fall():
     assert claimed(tracker, heads) == [(16, 24, list(range(16, 24)))]
 
 
-def test_a_chunk_from_elsewhere_is_dropped():
+def test_chunk_at_an_unexpected_offset_is_dropped():
     _, heads = holding(first=8)
     assert heads.take_in(chunk(0, 8), at=0.0) == 0
     assert heads.take_in(chunk(8, 16, partition=3), at=0.0) == 0
     assert heads.positions() == {0: 8}
 
 
-def test_a_gap_is_claimed_at_once_up_to_the_batch_in_which_records_begin_again():
+def test_offset_gap_is_claimed_up_to_the_batch_where_records_resume():
     tracker, heads = holding()
     assert heads.take_in(chunk(0, 1003, without=range(1001), expired=1001), at=0.0) == 1001
     assert claimed(tracker, heads) == [(0, 1000, [])]
@@ -79,7 +79,7 @@ def test_a_gap_is_claimed_at_once_up_to_the_batch_in_which_records_begin_again()
     assert claimed(tracker, heads) == [(1000, 1008, [1001, 1002, 1003, 1004, 1005, 1006, 1007])]
 
 
-def test_where_a_partition_ends_the_last_batch_ends_too():
+def test_last_batch_ends_at_the_end_of_its_partition():
     tracker, heads = holding(end=FAR)
     heads.take_in(chunk(0, 11), at=0.0)
     assert claimed(tracker, heads) == [(0, 8, list(range(8)))]
@@ -89,7 +89,7 @@ def test_where_a_partition_ends_the_last_batch_ends_too():
     assert heads.positions() == {}
 
 
-def test_records_that_wait_at_the_head_are_cut_off_once_the_master_has_noted_it():
+def test_lingering_records_are_cut_off_once_the_master_has_noted_the_cut():
     tracker, heads = holding()
     heads.take_in(chunk(0, 3), at=10.0)
     assert heads.lingering({0: 5}, before=20.0) == (), "there is more to read"
@@ -103,7 +103,7 @@ def test_records_that_wait_at_the_head_are_cut_off_once_the_master_has_noted_it(
     assert claimed(tracker, heads) == [(0, 3, [0, 1, 2]), (3, 8, [3, 4, 5, 6, 7])]
 
 
-def test_a_cut_that_was_asked_for_where_the_partition_turns_out_to_end_is_not_waited_for():
+def test_requested_cut_at_the_end_of_a_partition_is_not_awaited():
     tracker, heads = holding()
     heads.take_in(chunk(0, 3), at=0.0)
     assert heads.lingering({0: 3}, before=1.0) == (BatchCut(0, 0, 3),)
@@ -118,7 +118,7 @@ def test_the_next_lease_holder_cuts_at_the_same_offsets():
     assert [(begin, end) for begin, end, _ in claimed(tracker, heads)] == [(0, 3), (3, 8), (8, 13), (13, 16)]
 
 
-def test_a_lease_that_is_wished_to_end_ends_behind_the_last_batch_that_was_claimed():
+def test_lease_shrunk_by_the_master_ends_after_the_last_claimed_batch():
     tracker, heads = holding()
     heads.take_in(chunk(0, 10), at=0.0)
     assert claimed(tracker, heads) == [(0, 8, list(range(8)))]
@@ -130,7 +130,7 @@ def test_a_lease_that_is_wished_to_end_ends_behind_the_last_batch_that_was_claim
     assert heads.positions() == {}
 
 
-def test_a_lease_that_comes_again_is_read_from_its_beginning():
+def test_regranted_lease_is_read_from_its_beginning():
     tracker, heads = holding()
     heads.take_in(chunk(0, 20), at=0.0)
     claimed(tracker, heads)
@@ -140,7 +140,7 @@ def test_a_lease_that_comes_again_is_read_from_its_beginning():
 
 
 @given(data=some.data(), gaps=some.sets(some.integers(0, 79)), noted=some.sets(some.integers(1, 79)))
-def test_two_who_read_the_same_partition_claim_the_same_batches(data, gaps, noted):
+def test_two_readers_of_a_partition_claim_the_same_batches(data, gaps, noted):
     noted = sorted(at for at in noted if at % B)
     runs = []
     for _ in range(2):
@@ -159,7 +159,7 @@ def test_two_who_read_the_same_partition_claim_the_same_batches(data, gaps, note
     assert runs[0] == runs[1]
 
 
-def test_while_a_cut_is_not_answered_only_so_much_is_read_of_its_partition():
+def test_reading_ahead_is_bounded_while_a_cut_is_unanswered():
     tracker, heads = holding()
     heads.take_in(chunk(0, 5), at=0.0)
     (cut,) = heads.lingering({0: 5}, before=1.0)

@@ -90,7 +90,7 @@ def everything(feeds):
     return found
 
 
-def test_each_record_is_in_one_ranks_part_and_parts_of_a_batch_make_up_the_whole(log):
+def test_ranks_train_disjoint_parts_that_make_up_each_stream_batch(log):
     append(log, 0, range(20))
     append(log, 1, range(100, 133))
     log.seal()
@@ -105,7 +105,7 @@ def test_each_record_is_in_one_ranks_part_and_parts_of_a_batch_make_up_the_whole
     assert feeds[0].report().records + feeds[1].report().records == 54
 
 
-def test_records_that_cannot_be_trained_are_left_out_by_all_alike_and_told_by_one(log, tmp_path):
+def test_untrainable_records_are_skipped_by_all_ranks_and_reported_by_one(log, tmp_path):
     append(log, 0, range(6))
     append(log, 0, [7], size=16)
     append(log, 0, range(8, 9))
@@ -119,7 +119,7 @@ def test_records_that_cannot_be_trained_are_left_out_by_all_alike_and_told_by_on
     assert [feed.report().oversized for feed in feeds] == [4, 0]
 
 
-def test_a_schedule_gets_whole_batches_and_takes_any_part_of_the_last_ones(log):
+def test_scheduler_gets_whole_stream_batches_and_can_pick_any_part(log):
     append(log, 0, range(3 * BATCH))
     append(log, 0, [7], size=16)  # not trained, and no record of any batch
     append(log, 0, range(100, 100 + BATCH - 1))
@@ -135,7 +135,7 @@ def test_a_schedule_gets_whole_batches_and_takes_any_part_of_the_last_ones(log):
     assert feed.fetch(handed[1].order.whole[-2:]).tolist() == [14, 15]
 
 
-def test_what_is_told_of_a_batch_is_told_when_the_loop_gets_it(log):
+def test_stream_batch_is_reported_only_when_the_loop_gets_it(log):
     append(log, 0, range(3 * BATCH))
     log.seal()
     (feed,) = ranks(log, 1)
@@ -148,7 +148,7 @@ def test_what_is_told_of_a_batch_is_told_when_the_loop_gets_it(log):
         assert feed.report().records == (number + 1) * BATCH
 
 
-def test_a_loop_pauses_while_no_records_come(log):
+def test_loop_pauses_while_no_records_arrive(log):
     (feed,) = ranks(log, 1)
     batches = feed.batches()
     assert next(batches) is PAUSED
@@ -159,7 +159,7 @@ def test_a_loop_pauses_while_no_records_come(log):
     batches.close()
 
 
-def test_a_stream_that_cannot_be_reached_for_a_while_is_waited_for(log, monkeypatch):
+def test_temporarily_unreachable_stream_is_waited_for(log, monkeypatch):
     append(log, 0, range(BATCH))
     log.seal()
     (feed,) = ranks(log, 1)

@@ -91,7 +91,7 @@ def test_every_record_of_a_sealed_log_counts_once_and_the_loop_ends(log):
     assert sorted(sizes) == sorted([100 % B, 7, *[B] * (100 // B)])
 
 
-def test_records_that_come_later_are_trained_as_they_come_in_batches_that_are_not_full(log):
+def test_late_records_are_trained_on_arrival_in_partial_batches(log):
     log.append(B + 3)
     job, model, optimizer, batches, counts = prepared(log)
     sizes = []
@@ -110,7 +110,7 @@ def test_records_that_come_later_are_trained_as_they_come_in_batches_that_are_no
     assert job._link.reports.latest.stream.lag_p99_s < 60
 
 
-def test_until_now_ends_where_the_stream_ended_when_the_job_began(log):
+def test_until_now_ends_at_the_stream_end_of_job_start(log):
     log.append(40)
     _, model, optimizer, batches, counts = prepared(log, until="now")
     for batch in batches:
@@ -119,7 +119,7 @@ def test_until_now_ends_where_the_stream_ended_when_the_job_began(log):
     assert counts() == dict.fromkeys(range(40), 1.0)
 
 
-def test_a_loop_that_is_left_goes_on_where_it_was(log):
+def test_stream_loop_resumes_after_break(log):
     log.append(4 * B)
     log.seal()
     _, model, optimizer, batches, counts = prepared(log)
@@ -132,7 +132,7 @@ def test_a_loop_that_is_left_goes_on_where_it_was(log):
     assert counts() == dict.fromkeys(range(4 * B), 1.0)
 
 
-def test_gradients_of_several_batches_add_up_though_records_are_waited_for_in_between(log, monkeypatch):
+def test_accumulated_stream_batches_survive_a_wait_for_records(log, monkeypatch):
     log.append(B)
     _, model, optimizer, batches, counts = prepared(log)
     rest, rests = batches._step.rest, []
@@ -155,7 +155,7 @@ def test_gradients_of_several_batches_add_up_though_records_are_waited_for_in_be
     assert counts() == dict.fromkeys(range(2 * B), 1.0)
 
 
-def test_records_that_cannot_be_trained_are_put_aside_and_the_rest_is_trained(log, tmp_path, caplog):
+def test_untrainable_records_are_set_aside_and_the_others_trained(log, tmp_path, caplog):
     log.append(B - 4)
     ends = np.array([3, 3 + 100, 3 + 100 + 8, 3 + 100 + 16], dtype=np.int64)
     log.writer.append(0, bytes(3) + bytes(100) + (7001).to_bytes(8, "little") + (7002).to_bytes(8, "little"), ends)
@@ -180,7 +180,7 @@ def test_records_that_cannot_be_trained_are_put_aside_and_the_rest_is_trained(lo
     assert caplog.text.count("only counted") == 2, "once a kind"
 
 
-def test_rows_of_ids_that_never_come_back_go_by_the_streams_own_time(log):
+def test_row_expiry_follows_the_streams_event_time(log):
     for number in range(60):
         at = [1_000_000.0 + 10 * number] * B
         if number == 30:
@@ -198,7 +198,7 @@ def test_rows_of_ids_that_never_come_back_go_by_the_streams_own_time(log):
     assert counts().keys() <= set(range(log.count - 12 * B, log.count)) and len(counts()) >= 10 * B
 
 
-def test_what_retention_deletes_before_it_was_read_is_counted_and_the_rest_is_trained(tmp_path, caplog):
+def test_records_deleted_by_retention_before_reading_are_counted(tmp_path, caplog):
     log = Log(tmp_path, partitions=1, segment_bytes=8 * 50, retain_bytes=8 * 200)
     log.append(60)
     job, model, optimizer, batches, counts = prepared(log)
@@ -218,7 +218,7 @@ def test_what_retention_deletes_before_it_was_read_is_counted_and_the_rest_is_tr
     assert "deleted by the stream's retention" in caplog.text
 
 
-def test_a_clock_that_jumps_changes_nothing_but_the_lag_that_is_shown(log):
+def test_jumping_clock_affects_only_the_reported_lag(log):
     for number in range(12):
         log.append(B, partition=number % 2, at=[1e9, 4e9, 2e9][number % 3])
     log.seal()
@@ -230,7 +230,7 @@ def test_a_clock_that_jumps_changes_nothing_but_the_lag_that_is_shown(log):
     assert job._link.reports.latest.stream.records == log.count and job._link.reports.latest.stream.lag_p50_s >= 0.0
 
 
-def test_a_batch_that_another_has_cut_elsewhere_is_dropped_unless_it_is_ours(log):
+def test_torn_batch_is_dropped_unless_this_worker_holds_its_lease(log):
     log.append(2 * B)
     log.seal()
     job, *_, batches, _ = prepared(log)
@@ -243,7 +243,7 @@ def test_a_batch_that_another_has_cut_elsewhere_is_dropped_unless_it_is_ours(log
         break
 
 
-def test_what_raises_while_reading_ends_the_loop_with_that_error(log, monkeypatch):
+def test_stream_reader_error_ends_the_loop(log, monkeypatch):
     from springtide.data.stream.log.reader import LogReader
 
     def broken(*_):
@@ -260,13 +260,13 @@ def test_what_raises_while_reading_ends_the_loop_with_that_error(log, monkeypatc
     "given, said",
     [({"epochs": 2}, "epochs=2"), ({"scaling": "global_batch"}, "global_batch")],
 )
-def test_what_a_stream_cannot_do_is_refused(log, given, said, served_job):
+def test_unsupported_stream_options_are_refused(log, given, said, served_job):
     job, model = served_job(), Counter()
     with pytest.raises(errors.BadInput, match=said):
         job.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0), st.stream(log.url), **given)
 
 
-def test_batches_that_come_in_parts_are_summed_and_every_record_counts_once(log):
+def test_accumulated_stream_parts_train_every_record_once(log):
     log.append(100, partition=0)
     log.append(7, partition=1)
     log.seal()

@@ -69,7 +69,7 @@ def offset_of(unit):
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_what_one_has_too_many_of_the_other_trains_and_the_owner_hears(secure, tmp_path):
+def test_surplus_batches_are_trained_by_a_peer_and_reported_to_their_owner(secure, tmp_path):
     own = certificates_in(tmp_path) if secure else ""
     with worker("worker-0.0", certificates=own) as one, worker("worker-1.0", certificates=own) as two:
         meet(one, two)
@@ -87,7 +87,7 @@ def test_what_one_has_too_many_of_the_other_trains_and_the_owner_hears(secure, t
         assert one.use.forwarded_bytes >= 2 * 80
 
 
-def test_one_with_certificates_of_another_authority_is_turned_away(tmp_path):
+def test_peer_with_certificates_of_another_authority_is_refused(tmp_path):
     with (
         worker("worker-0.0", certificates=certificates_in(tmp_path / "one")) as one,
         worker("worker-1.0", certificates=certificates_in(tmp_path / "two")) as two,
@@ -109,7 +109,7 @@ def heard(call, tried):
     return calling
 
 
-def test_a_peer_that_is_full_says_so_and_gets_nothing():
+def test_full_peer_is_sent_no_batches():
     with worker("worker-0.0") as one, worker("worker-1.0") as two:
         offer(two, 1, 2)
         meet(one, two)
@@ -119,7 +119,7 @@ def test_a_peer_that_is_full_says_so_and_gets_nothing():
         until(lambda: one.use.forwarded == 2)
 
 
-def test_what_a_peer_had_comes_home_when_it_goes():
+def test_batches_come_back_when_their_peer_leaves():
     with worker("worker-0.0") as one:
         with worker("worker-1.0") as two:
             meet(one, two)
@@ -129,7 +129,7 @@ def test_what_a_peer_had_comes_home_when_it_goes():
         assert not one._shuffle.peers
 
 
-def test_a_peer_that_drains_gives_back_what_waits():
+def test_draining_peer_returns_waiting_batches():
     with worker("worker-0.0") as one, worker("worker-1.0") as two:
         meet(one, two)
         offer(one, 5, 4)
@@ -139,7 +139,7 @@ def test_a_peer_that_drains_gives_back_what_waits():
         assert not one._shuffle.peers["worker-1.0"].ready and two.idle
 
 
-def test_a_peer_that_is_silent_is_not_waited_for(monkeypatch):
+def test_batches_come_back_from_a_silent_peer(monkeypatch):
     monkeypatch.setattr(peers, "SILENT_S", 0.3)
     with worker("worker-0.0") as one, worker("worker-1.0") as two:
         meet(one, two)
@@ -153,7 +153,7 @@ def test_a_peer_that_is_silent_is_not_waited_for(monkeypatch):
         until(lambda: not one._shuffle.peers["worker-1.0"].slow)
 
 
-def test_a_worker_that_was_starved_itself_does_not_take_others_for_silent(monkeypatch):
+def test_worker_starved_of_cpu_does_not_declare_peers_silent(monkeypatch):
     monkeypatch.setattr(peers, "SILENT_S", 0.6)
     monkeypatch.setattr(peers, "ALIVE_S", 0.2)
     monkeypatch.setattr(peers, "AWAY_S", 0.1)
@@ -170,7 +170,7 @@ def test_a_worker_that_was_starved_itself_does_not_take_others_for_silent(monkey
         assert one.use.came_home == 0
 
 
-def test_a_worker_that_lives_again_at_another_place_is_called_there():
+def test_restarted_peer_is_called_at_its_new_address():
     with worker("worker-0.0") as one:
         with worker("worker-1.0") as two:
             meet(one, two)
@@ -179,7 +179,7 @@ def test_a_worker_that_lives_again_at_another_place_is_called_there():
             assert list(one._shuffle.peers) == ["worker-1.1"]
 
 
-def test_one_of_another_job_is_turned_away(caplog):
+def test_peer_of_another_job_is_refused(caplog):
     with worker("worker-0.0") as one, worker("worker-1.0", secret=b"other" * 8) as two:
         one.way.follow({"worker-1.0": two.way.address})
         two.way.follow({"worker-0.0": one.way.address})
@@ -190,7 +190,7 @@ def test_one_of_another_job_is_turned_away(caplog):
 @pytest.mark.parametrize(
     "nonsense", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b""], ids=["http", "huge", "none"]
 )
-def test_a_stranger_costs_nothing(nonsense):
+def test_stranger_connections_cost_no_resources(nonsense):
     with worker("worker-0.0") as one, worker("worker-1.0") as two:
         host, port = one.way.address.split(":")
         with socket.create_connection((host, int(port))) as stranger:
@@ -198,7 +198,7 @@ def test_a_stranger_costs_nothing(nonsense):
             meet(one, two)
 
 
-def test_a_batch_that_is_not_what_its_claim_says_is_refused():
+def test_forwarded_batch_that_contradicts_its_claim_is_refused():
     whole = records(10).to_bytes()
     good = peers.BatchForwarded(BatchClaim(0, 0, 10, 20), 0, whole)
     assert peers.run_of(good, "worker-1.0").claim == BatchClaim(0, 0, 10, 20, 0)
@@ -209,7 +209,7 @@ def test_a_batch_that_is_not_what_its_claim_says_is_refused():
         peers.run_of(peers.BatchForwarded(BatchClaim(0, 0, 10, 20), 0, whole[:-1]), "worker-1.0")
 
 
-def test_a_forked_child_holds_no_connection_open():
+def test_forked_child_holds_no_peer_connection():
     with worker("worker-0.0") as one, worker("worker-1.0") as two:
         meet(one, two)
         asked, says = os.pipe()
@@ -225,7 +225,7 @@ def test_a_forked_child_holds_no_connection_open():
         os.waitpid(child, 0)
 
 
-def test_workers_meet_however_many_strangers_call(monkeypatch):
+def test_workers_connect_despite_many_stranger_calls(monkeypatch):
     monkeypatch.setattr(auth, "MOST", 8)
     monkeypatch.setattr(auth, "DEADLINE_S", 600.0)
     with worker("worker-0") as one, strangers(one.way.address, 50) as made, worker("worker-1") as other:

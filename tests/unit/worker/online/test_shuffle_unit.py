@@ -58,7 +58,7 @@ def shuffling(tracker, strategy="advanced", queue=(1, 2), now=None):
     return unit, wires
 
 
-def test_without_peers_it_is_a_queue_with_a_bound():
+def test_shuffle_unit_without_peers_is_a_bounded_queue():
     tracker = holding()
     unit = ShuffleUnit(tracker, queue=(1, 2))
     runs = [run(tracker) for _ in range(3)]
@@ -72,7 +72,7 @@ def test_without_peers_it_is_a_queue_with_a_bound():
     assert unit.idle and tracker.report().progress[0].offset == 30
 
 
-def test_a_loop_that_waits_gets_what_is_offered():
+def test_waiting_loop_gets_an_offered_batch():
     tracker, came = holding(), []
     unit = ShuffleUnit(tracker)
     loop = threading.Thread(target=lambda: came.append(unit.take(30)))
@@ -83,7 +83,7 @@ def test_a_loop_that_waits_gets_what_is_offered():
     assert came == [one]
 
 
-def test_a_loop_that_waits_is_let_go_when_the_unit_closes():
+def test_waiting_loop_returns_when_the_shuffle_unit_closes():
     unit, came = ShuffleUnit(holding()), []
     loop = threading.Thread(target=lambda: came.append(unit.take(30)))
     loop.start()
@@ -92,7 +92,7 @@ def test_a_loop_that_waits_is_let_go_when_the_unit_closes():
     assert came == [None]
 
 
-def test_a_batch_whose_lease_is_gone_is_left_out():
+def test_batch_with_a_revoked_lease_is_skipped():
     tracker = holding(2)
     unit = ShuffleUnit(tracker)
     unit.offer(run(tracker))
@@ -102,7 +102,7 @@ def test_a_batch_whose_lease_is_gone_is_left_out():
     assert later.claim.shard == 1 and unit.take(0) == later
 
 
-def test_overflow_goes_to_a_peer_and_counts_when_the_peer_has_trained_it():
+def test_overflow_batch_goes_to_a_peer_and_counts_once_trained_there():
     tracker = holding()
     unit, wires = shuffling(tracker)
     unit.peer_ready("worker-1.0", True)
@@ -119,7 +119,7 @@ def test_overflow_goes_to_a_peer_and_counts_when_the_peer_has_trained_it():
     assert tracker.report().progress[0].void == 4
 
 
-def test_words_of_a_peer_on_batches_that_it_was_never_given_change_nothing():
+def test_peer_reports_for_batches_it_never_got_are_ignored():
     tracker = holding()
     unit, _ = shuffling(tracker)
     unit.peer_ready("worker-1.0", True)
@@ -128,7 +128,7 @@ def test_words_of_a_peer_on_batches_that_it_was_never_given_change_nothing():
     assert tracker.report().progress[0].offset == 0 and unit.use.queue == 1
 
 
-def test_what_a_lost_peer_had_is_trained_here_first():
+def test_batches_of_a_lost_peer_are_trained_here_first():
     tracker = holding()
     unit, _ = shuffling(tracker)
     unit.peer_ready("worker-1.0", True)
@@ -139,7 +139,7 @@ def test_what_a_lost_peer_had_is_trained_here_first():
     assert [unit.take(0) for _ in range(3)] == [runs[2], *runs[:2]] and unit.use.came_home == 1
 
 
-def test_a_batch_of_a_peer_is_trained_and_its_owner_told():
+def test_batch_of_a_peer_is_trained_and_acknowledged_to_its_owner():
     unit, wires = shuffling(LeaseTracker())
     claim = BatchClaim(7, 0, 20, 30)
     unit.peer_sent("worker-1.0", RecordRun(claim, 7, Bytes(), "worker-1.0"))
@@ -149,7 +149,7 @@ def test_a_batch_of_a_peer_is_trained_and_its_owner_told():
     assert wires.said == [("done", "worker-1.0", claim)] and unit.idle and unit.use.received == 1
 
 
-def test_a_batch_of_an_era_to_come_waits_for_it_and_one_of_the_past_is_dropped():
+def test_batch_of_a_future_era_waits_and_one_of_a_past_era_is_dropped():
     tracker = holding(era=1)
     unit, _ = shuffling(tracker)
     unit.peer_sent("worker-1.0", RecordRun(BatchClaim(7, 0, 0, 10, 0), 7, Bytes(), "worker-1.0"))
@@ -159,7 +159,7 @@ def test_a_batch_of_an_era_to_come_waits_for_it_and_one_of_the_past_is_dropped()
     assert unit.take(0).claim.begin == 10
 
 
-def test_a_worker_that_drains_gives_back_what_it_was_sent():
+def test_draining_worker_returns_batches_of_peers():
     tracker = holding()
     unit, wires = shuffling(tracker)
     own, claim = run(tracker), BatchClaim(7, 0, 0, 10)
@@ -171,7 +171,7 @@ def test_a_worker_that_drains_gives_back_what_it_was_sent():
     assert wires.said[-1] == ("back", "worker-1.0", claim)
 
 
-def test_a_drain_says_when_a_peer_has_not_answered():
+def test_drain_reports_an_unanswered_peer():
     tracker = holding()
     unit, _ = shuffling(tracker)
     unit.peer_ready("worker-1.0", True)
@@ -180,7 +180,7 @@ def test_a_drain_says_when_a_peer_has_not_answered():
     assert not unit.drain(0)
 
 
-def test_a_batch_too_large_to_send_stays():
+def test_batch_too_large_to_send_stays_local():
     tracker = holding()
     unit, wires = shuffling(tracker)
     unit.peer_ready("worker-1.0", True)
@@ -189,7 +189,7 @@ def test_a_batch_too_large_to_send_stays():
     assert unit.use.queue == 3 and wires.said == [("tell", False)]
 
 
-def test_a_taken_batch_that_is_not_trained_goes_back_to_its_owner():
+def test_taken_but_untrained_batch_goes_back_to_its_owner():
     unit, wires = shuffling(LeaseTracker())
     claim = BatchClaim(7, 0, 20, 30)
     unit.peer_sent("worker-1.0", RecordRun(claim, 7, Bytes(), "worker-1.0"))
@@ -197,6 +197,6 @@ def test_a_taken_batch_that_is_not_trained_goes_back_to_its_owner():
     assert wires.said == [("back", "worker-1.0", claim)] and unit.idle
 
 
-def test_an_unknown_strategy_is_named():
+def test_unknown_shuffle_strategy_is_named():
     with pytest.raises(errors.UnknownName, match="Did you mean 'advanced'"):
         ShuffleUnit(LeaseTracker(), strategy="advancd")

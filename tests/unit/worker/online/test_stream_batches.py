@@ -9,7 +9,7 @@ from springtide.worker.online.stream_batches import RecordDecoder
 from springtide.worker.online.usage_report import StreamMeter
 
 
-def test_a_box_that_is_full_is_told_once_and_what_it_does_not_keep_is_counted(tmp_path, caplog):
+def test_full_dead_letter_box_is_logged_once_and_unkept_records_counted(tmp_path, caplog):
     use = StreamMeter()
     making = RecordDecoder(stream("log:///x", max_record_bytes=1, dead_letters=str(tmp_path)), use)
     making._letters = DeadLetters(str(tmp_path), most_bytes=300)

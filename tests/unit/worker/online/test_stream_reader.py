@@ -24,7 +24,7 @@ class Away:
         self.back.wait()
 
 
-def test_a_cut_that_is_not_answered_is_not_asked_again_meanwhile_and_keeps_no_process_alive():
+def test_unanswered_cut_is_not_repeated_and_its_thread_is_a_daemon():
     link = Away()
     asking = StreamLeases(link, CARD, stream=None)
     first, second = (BatchCut(0, 0, 5),), (BatchCut(0, 0, 6),)
@@ -62,7 +62,7 @@ class Patient:
         return (PartitionRange(0, 0, 9),)
 
 
-def test_a_question_is_always_with_the_master_though_the_stream_is_looked_at_seldom():
+def test_stream_reader_keeps_a_request_pending_between_rare_polls():
     link = Patient()
     asking = StreamLeases(link, CARD, stream=link, every_s=1e9)
     asking.begin()

@@ -25,7 +25,7 @@ def test_the_lag_is_from_append_to_trained_and_never_negative():
     assert found.records == 8 and found.lag_p50_s >= 0.0
 
 
-def test_a_partition_is_as_old_as_the_first_record_that_is_not_trained_wherever_that_is():
+def test_partition_age_is_that_of_its_first_untrained_record():
     use = StreamMeter()
     grant = Grant(3, 0, 3, 0, FAR)
     assert use.report([LeaseTail(grant, 0, FAR, 0)]).partitions == (), "nobody has looked yet where it ends"
@@ -56,7 +56,7 @@ def test_time_is_counted_as_waited_or_busy():
     assert (found.waited_s, found.busy_s) == (4.0, 2.0)
 
 
-def test_what_steps_took_is_summed_though_reports_are_made_in_their_midst():
+def test_step_time_sums_include_the_current_wait():
     now = [0.0]
     use = StreamMeter(counter=lambda: now[0])
     use.waits(False, 10)
@@ -71,7 +71,7 @@ def test_what_steps_took_is_summed_though_reports_are_made_in_their_midst():
     assert use.report([]).steps == StepSums(number=2, samples=14, seconds=3.0, squared=116, crossed=24.0)
 
 
-def test_what_is_read_and_refused_is_counted():
+def test_read_expired_and_refused_records_are_counted():
     use = StreamMeter()
     use.read(records(0, 5, np.zeros(5)), expired=2)
     use.refused("late", 3)

@@ -97,7 +97,7 @@ def plain(monkeypatch):
     "fed",
     [lambda number: True, lambda number: number % 2 == 0, lambda number: number % 5 < 3, lambda number: number > 20],
 )
-def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch, plain, fed):
+def test_switching_the_feed_at_any_batch_leaves_the_trained_model_unchanged(monkeypatch, plain, fed):
     training = Training(monkeypatch, fed)
     assert same(training.run(), plain)
     fed_batches = sum(fed(number) for number in range(BATCHES + 1, training.number + 1))
@@ -105,7 +105,7 @@ def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch
     assert training.splitting._forward.whole_calls == training.splitting.received.reread == 0
 
 
-def test_what_moved_is_told_and_what_only_it_reads_stays_behind(monkeypatch):
+def test_split_summary_is_logged_and_leaves_only_it_reads_are_not_sent(monkeypatch):
     training = Training(monkeypatch, lambda number: number % 4 > 0)
     training.run()
     assert training.made.moved and training.splitting._forward.split_calls > 15
@@ -143,7 +143,7 @@ class OfLists(torch.nn.Module):
 
 
 @pytest.mark.parametrize("each_item", [True, False], ids=["a list of another length each time", "shorter at the end"])
-def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeypatch, each_item):
+def test_batches_with_tensor_lists_of_any_length_are_trained(monkeypatch, each_item):
     def trained(fed):
         torch.manual_seed(0)
         model, dataset = OfLists(), Baskets(each_item=each_item)
@@ -165,14 +165,14 @@ def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeyp
         assert "not called in the same way with every batch (test_controller.py:" in training.made.why
 
 
-def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch):
+def test_rows_of_crossings_are_prefetched_before_the_model_asks(monkeypatch):
     training = Training(monkeypatch, lambda number: True)
     training.run()
     lookups = training.job._wired.step._context.lookups
     assert lookups.hits == training.splitting._forward.split_calls - 1
 
 
-def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(monkeypatch, served_job):
+def test_rows_of_crossings_on_servers_are_prefetched_one_batch_ahead(monkeypatch, served_job):
     job = served_job()
     spec = dataclasses.replace(job._welcome.spec, feeding=FeedRules())
     job._welcome = msgspec.structs.replace(job._welcome, spec=spec)
@@ -188,7 +188,7 @@ def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(m
     assert fed - 3 <= sum(ahead) <= fed
 
 
-def test_what_only_the_moved_part_reads_stays_behind(monkeypatch):
+def test_leaf_read_only_by_the_moved_part_is_not_sent(monkeypatch):
     training = Training(monkeypatch, lambda number: True)
     training.run()
     tree = training.package(np.arange(4))
@@ -198,13 +198,13 @@ def test_what_only_the_moved_part_reads_stays_behind(monkeypatch):
     assert type(fed.batch[0]) is Absent and torch.equal(fed.batch[0].clone(), hashed.data()[:4][0])
 
 
-def test_a_leaf_that_the_loop_reads_travels(monkeypatch):
+def test_leaf_read_by_the_loop_is_sent(monkeypatch):
     training = Training(monkeypatch, lambda number: True, touch=lambda batch: batch[0].sum())
     training.run()
     assert training.splitting.received.reread == 0 and type(training.package(np.arange(4))["batch"][0]) is torch.Tensor
 
 
-def test_a_leaf_that_is_wanted_later_is_read_again_and_then_asked_for(monkeypatch, plain):
+def test_leaf_needed_later_is_reread_and_then_requested(monkeypatch, plain):
     training = Training(monkeypatch, lambda number: True)
     training.touch = lambda batch: batch[0].sum() if training.number > 20 else None
     assert same(training.run(), plain)
@@ -212,7 +212,7 @@ def test_a_leaf_that_is_wanted_later_is_read_again_and_then_asked_for(monkeypatc
     assert type(training.package.stages[0].run.keeping(np.arange(4), (0,))["batch"][0]) is torch.Tensor
 
 
-def test_a_batch_that_the_moved_part_does_not_fit_comes_whole(monkeypatch):
+def test_batch_unfit_for_the_moved_part_is_sent_whole(monkeypatch):
     training = Training(monkeypatch)
     training.run()
     first = training.package.stages[0].run
@@ -222,14 +222,14 @@ def test_a_batch_that_the_moved_part_does_not_fit_comes_whole(monkeypatch):
     assert set(first(np.arange(4))) == {"batch", "unsplit"}
 
 
-def test_a_moved_part_that_fits_no_batch_is_no_split(monkeypatch, plain):
+def test_moved_part_that_fits_no_batch_is_not_split(monkeypatch, plain):
     monkeypatch.setattr(payload.FirstStage, "made", lambda self, batch, asked: {"batch": batch, "unsplit": "it is odd"})
     training = Training(monkeypatch)
     assert same(training.run(), plain)
     assert not training.made.moved and training.made.why == "the moved part does not run by itself: it is odd"
 
 
-def test_a_moved_part_that_raises_leaves_it_to_the_trainer(monkeypatch, plain, caplog):
+def test_failing_moved_part_falls_back_to_the_trainer(monkeypatch, plain, caplog):
     def breaks(batch):
         if training.number == 20:
             monkeypatch.setattr(moved_program.MovedProgram, "__call__", lambda self, leaves: [1 / 0])
@@ -239,21 +239,21 @@ def test_a_moved_part_that_raises_leaves_it_to_the_trainer(monkeypatch, plain, c
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_after_it_is_dropped_the_own_forward_trains_what_still_comes(monkeypatch, plain):
+def test_dropped_split_trains_remaining_batches_with_the_own_forward(monkeypatch, plain):
     training = Training(monkeypatch, lambda number: True)
     training.touch = lambda batch: training.splitting.drop("others cut otherwise") if training.number == 20 else None
     assert same(training.run(), plain)
     assert "forward" not in vars(training.model)
 
 
-def test_two_stages_of_a_split_are_stages_of_the_package(monkeypatch, plain):
+def test_two_stage_split_becomes_two_package_stages(monkeypatch, plain):
     monkeypatch.setattr(split, "device_of", lambda call: "cuda" if call.name.endswith("remainder") else "cpu")
     training = Training(monkeypatch, lambda number: True)
     assert same(training.run(), plain)
     assert [stage.name for stage in training.package.stages] == ["read", "forward-1"]
 
 
-def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain, caplog):
+def test_failed_split_moves_only_the_dataset(monkeypatch, plain, caplog):
     def fails(*given, **more):
         raise RuntimeError("no such operator")
 
@@ -268,7 +268,7 @@ def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_finding_out_what_moves_draws_no_random_numbers_of_the_loop(monkeypatch, enabled):
+def test_split_analysis_leaves_the_loops_random_state(monkeypatch, enabled):
     if not enabled:
         monkeypatch.setattr(split, "split", lambda *_, **__: split.Unsplit(Explanation(why="so")))
     training = Training(monkeypatch)
@@ -291,7 +291,7 @@ def test_finding_out_what_moves_draws_no_random_numbers_of_the_loop(monkeypatch,
     assert same_after == [True] and training.made.moved is enabled
 
 
-def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch):
+def test_movable_compute_time_is_known_before_and_after_the_split(monkeypatch):
     training = Training(monkeypatch, lambda number: number > 10)
     seen = []
     training.touch = lambda batch: seen.append(training.splitting.stateless_s)
@@ -299,7 +299,7 @@ def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch)
     assert seen[BATCHES] > 0 and 0 < seen[8] < seen[9] and seen[10] == seen[-1]
 
 
-def test_equal_programs_have_equal_digests_and_others_do_not():
+def test_equal_programs_have_equal_digests():
     def digest(*, named=False):
         model = hashed.make()
         splitting = Splitting(model, sources.open_source(hashed.data(), batch_size=BATCH))
@@ -316,7 +316,7 @@ def test_equal_programs_have_equal_digests_and_others_do_not():
     assert digest() == digest() != digest(named=True)
 
 
-def test_a_batch_made_here_has_no_crossings():
+def test_locally_made_batch_has_no_crossings():
     splitting = Splitting(hashed.make(), sources.open_source(hashed.data()), mode="off")
     assert splitting.ready and splitting.make().why
     fed = splitting.received.own(np.arange(3))

@@ -32,7 +32,7 @@ def watched(use, *, model=None, batches=BATCHES):
     return watching
 
 
-def test_after_some_batches_the_call_is_known_and_all_but_the_first_are_recorded():
+def test_watcher_knows_the_model_call_after_some_batches():
     watching = watched(lambda model, batch: model(batch.x, scale=2.0))
     assert watching.ready and not watching.why and not watching.touched
     assert watching.seen == BATCHES and watching.recorded.forward_s > 0
@@ -44,7 +44,7 @@ def test_after_some_batches_the_call_is_known_and_all_but_the_first_are_recorded
     assert watching.place.startswith("test_loop_watcher.py:")
 
 
-def test_forward_runs_once_for_each_batch():
+def test_watched_forward_runs_once_per_batch():
     times = []
 
     class Counting(Net):
@@ -56,17 +56,17 @@ def test_forward_runs_once_for_each_batch():
     assert times == [torch.Tensor] * BATCHES
 
 
-def test_no_hook_is_left_behind():
+def test_watcher_leaves_no_hook():
     model = Net()
     watched(lambda model, batch: model(batch.x), model=model)
     assert not model._forward_pre_hooks and not model._forward_hooks and "forward" not in vars(model)
 
 
-def test_a_second_call_with_a_batch_is_the_models_own_reading_too():
+def test_second_model_call_with_a_batch_counts_as_a_read():
     assert not watched(lambda model, batch: model(batch.x) + model(batch.x)).touched
 
 
-def test_the_loop_gets_the_same_numbers_while_it_is_watched():
+def test_watched_loop_gets_the_same_numbers():
     model = Net()
     outs = []
     watched(lambda model, batch: outs.append(model(batch.x)), model=model)
@@ -74,18 +74,18 @@ def test_the_loop_gets_the_same_numbers_while_it_is_watched():
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(outs, plain, strict=True))
 
 
-def test_leaves_that_the_loop_reads_itself_are_noted():
+def test_leaves_read_by_the_loop_are_noted():
     def use(model, batch):
         (model(batch.x) + batch.x.sum() + len(batch.x)).sum()
 
     assert watched(use).touched == {(("item", 0),)}
 
 
-def test_a_look_at_the_shape_is_no_reading():
+def test_reading_a_leafs_shape_is_not_a_read():
     assert not watched(lambda model, batch: (model(batch.x.to("cpu")), batch.x.shape[0])).touched
 
 
-def test_evaluation_with_the_batch_in_hand_is_reading():
+def test_evaluating_the_current_batch_is_a_read():
     def use(model, batch):
         model(batch.x)
         model.eval()
@@ -103,20 +103,20 @@ def test_evaluation_with_the_batch_in_hand_is_reading():
         (lambda model, batch: model(batch.x, scale=float(batch.y[0] + id(batch) % 7919)), "not called in the same way"),
     ],
 )
-def test_what_cannot_be_split_is_told_with_the_line_of_the_call(use, why):
+def test_unsplittable_call_is_reported_with_its_line(use, why):
     watching = watched(use)
     assert watching.ready
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(watching.why)
 
 
-def test_a_model_that_is_never_called_is_waited_for_so_long():
+def test_watcher_waits_a_bounded_number_of_batches_for_a_model_call():
     assert not watched(lambda model, batch: None, batches=PATIENCE - 1).ready
     watching = watched(lambda model, batch: None, batches=PATIENCE)
     assert watching.ready and "not called" in watching.why
 
 
-def test_a_second_call_of_another_kind_is_left_alone():
+def test_second_call_of_another_kind_is_ignored():
     def use(model, batch):
         model(batch.x)
         model(batch.x * 2)
@@ -125,14 +125,14 @@ def test_a_second_call_of_another_kind_is_left_alone():
     assert watching.ready and not watching.why and watching.touched
 
 
-def test_nothing_is_watched_unasked():
+def test_watcher_is_off_by_default():
     model = Net()
     watching = Watching(model)
     batch = Batch(torch.ones(4, 3), torch.ones(4))
     assert watching.hand_out(batch) is batch and not model._forward_pre_hooks
 
 
-def test_until_data_workers_are_wanted_it_only_looks_and_keeps_nothing():
+def test_watcher_only_observes_until_data_workers_are_wanted():
     model = Net()
     watching = Watching(model)
     watching.begin(looking=True)
@@ -154,7 +154,7 @@ class Columns:
     columns: torch.Tensor
 
 
-def test_a_batch_of_the_users_own_class_comes_to_the_model_with_real_tensors():
+def test_batch_of_a_user_class_reaches_the_model_with_real_tensors():
     seen = []
 
     class Whole(Net):
@@ -196,7 +196,7 @@ def hooks(model):
     return sum(len(module._forward_pre_hooks) for module in model.modules())
 
 
-def test_one_batch_of_many_is_measured_and_counts_for_all():
+def test_one_sampled_batch_estimates_the_movable_time_of_all():
     clock = Clock()
     model = Hashing(clock)
     leading = Leading(model, clock)

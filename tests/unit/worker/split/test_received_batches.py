@@ -26,7 +26,7 @@ class Counted:
         return Absent(tuple(real.shape), real.dtype, read)
 
 
-def test_shape_and_type_are_known_without_reading():
+def test_absent_leaf_has_shape_and_dtype_without_a_read():
     counted = Counted()
     leaf = counted.make()
     assert isinstance(leaf, torch.Tensor) and torch.is_tensor(leaf)
@@ -36,7 +36,7 @@ def test_shape_and_type_are_known_without_reading():
     assert counted.reads == 0
 
 
-def test_what_would_change_nothing_gives_the_same_leaf():
+def test_noop_conversion_returns_the_same_absent_leaf():
     counted = Counted()
     leaf = counted.make()
     for same in (leaf.to("cpu"), leaf.to(torch.int64), leaf.to("cpu", non_blocking=True), leaf.cpu(), leaf.long()):
@@ -64,7 +64,7 @@ def test_what_would_change_nothing_gives_the_same_leaf():
         lambda leaf: torch.tensor(leaf.sum().item()),
     ],
 )
-def test_any_use_gives_what_the_real_tensor_would(use):
+def test_any_use_of_an_absent_leaf_equals_the_real_tensor(use):
     counted = Counted()
     leaf = counted.make()
     assert torch.equal(use(leaf), use(REAL.clone()))
@@ -72,7 +72,7 @@ def test_any_use_gives_what_the_real_tensor_would(use):
     assert counted.reads == 1
 
 
-def test_writing_to_it_is_noticed():
+def test_write_to_an_absent_leaf_is_detected():
     leaf = Counted().make()
     assert not leaf.changed
     leaf.sum()
@@ -81,7 +81,7 @@ def test_writing_to_it_is_noticed():
     assert leaf.changed and torch.equal(leaf.clone(), REAL + 1)
 
 
-def test_routes_to_ids_pass_it_by():
+def test_absent_leaf_is_not_used_for_id_paths():
     counted = Counted()
     batch = (counted.make(), REAL)
     assert id_routes.find(batch, REAL[:, 1]) == id_routes.Route((("item", 1),), ("select", 1, 1))
@@ -89,7 +89,7 @@ def test_routes_to_ids_pass_it_by():
     assert counted.reads == 0
 
 
-def test_a_leaf_that_is_here_answers_for_itself():
+def test_materialized_leaf_acts_as_the_real_tensor():
     real = torch.ones(4)
     leaf = Absent((4,), torch.float32, lambda: real)
     leaf.requires_grad_()

@@ -48,13 +48,13 @@ class Loop:
         assert (self.forward.split_calls, self.forward.whole_calls) == (split, whole)
 
 
-def test_the_split_forward_gives_the_own_result_without_the_unsent_leaf():
+def test_split_forward_matches_the_own_forward_without_the_unsent_leaf():
     loop = Loop()
     loop.check(loop.model(*loop.batch), split=1)
     assert loop.read == 0
 
 
-def test_a_second_call_with_a_batch_is_computed_once_and_answered_from_then_on():
+def test_second_call_with_a_batch_is_computed_once_then_served():
     loop = Loop(absent=False)
     loop.check(loop.model(*loop.batch), split=1)
     loop.check(loop.model(*loop.batch), split=1, whole=1)
@@ -63,7 +63,7 @@ def test_a_second_call_with_a_batch_is_computed_once_and_answered_from_then_on()
         loop.check(loop.model(*loop.batch), split=calls, whole=1)
 
 
-def test_gradients_are_the_same():
+def test_split_forward_gives_the_same_gradients():
     loop, plain = Loop(), make()
     loop.model(*loop.batch).sum().backward()
     plain(loop.raw, loop.dense).sum().backward()
@@ -81,7 +81,7 @@ WRITES = {
 
 @pytest.mark.parametrize("absent", [True, False])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_a_batch_that_was_written_to_by_whichever_way_is_computed_here(write, absent):
+def test_modified_batch_is_computed_locally(write, absent):
     loop = Loop(absent=absent)
     write(loop)
     wanted = make()(loop.raw, loop.dense)
@@ -89,7 +89,7 @@ def test_a_batch_that_was_written_to_by_whichever_way_is_computed_here(write, ab
 
 
 @pytest.mark.parametrize("absent", [True, False])
-def test_an_input_whose_gradient_is_asked_for_is_computed_here(absent):
+def test_input_requiring_gradient_is_computed_locally(absent):
     class Real(Hashed):
         def forward(self, raw, dense):
             return super().forward(raw.long(), torch.log1p(dense).square() + raw.sum(1, keepdim=True) * 0)
@@ -101,14 +101,14 @@ def test_an_input_whose_gradient_is_asked_for_is_computed_here(absent):
     assert loop.dense.grad.abs().sum() > 0 and loop.forward.split_calls == 0
 
 
-def test_a_number_that_the_moved_part_was_made_with_counts_as_it_is_now(caplog):
+def test_changed_constant_of_the_moved_part_is_recomputed_locally(caplog):
     loop, plain = Loop(), make()
     loop.model.salt = plain.salt = 8
     assert torch.equal(loop.model(*loop.batch), plain(loop.raw, loop.dense)) and loop.read
     assert "is called with 8, not 7" in caplog.text and not loop.told
 
 
-def test_a_split_that_is_of_another_program_by_now_is_given_up(monkeypatch):
+def test_split_made_for_another_program_is_dropped(monkeypatch):
     monkeypatch.setattr(split_forward, "STALE", 3)
     loop, plain = Loop(absent=False), make()
     loop.model.salt = plain.salt = 8
@@ -119,7 +119,7 @@ def test_a_split_that_is_of_another_program_by_now_is_given_up(monkeypatch):
     assert why.startswith("3 batches in a row, add of hashed.py:")
 
 
-def test_other_arguments_evaluation_and_no_batch_run_the_own_forward():
+def test_other_arguments_evaluation_or_no_batch_use_the_own_forward():
     loop = Loop()
     loop.check(loop.model(loop.raw, loop.dense), whole=1)
     loop.check(loop.model.eval()(*loop.batch), whole=1)
@@ -129,7 +129,7 @@ def test_other_arguments_evaluation_and_no_batch_run_the_own_forward():
     assert loop.read == 1
 
 
-def test_a_batch_that_is_checked_is_computed_here_and_a_difference_ends_it():
+def test_checked_batch_is_computed_locally_and_a_mismatch_ends_the_split():
     loop = Loop(check=True)
     loop.check(loop.model(*loop.batch), split=1)
     assert loop.forward.checked == 1 and not loop.told
@@ -141,13 +141,13 @@ def test_a_batch_that_is_checked_is_computed_here_and_a_difference_ends_it():
     assert torch.equal(loop.model(*loop.batch), loop.own), "and so are all that come after it"
 
 
-def test_another_number_of_threads_is_noticed_where_sums_depend_on_it():
+def test_changed_thread_count_is_detected_where_sums_depend_on_it():
     loop = Loop()
     object.__setattr__(loop.split, "threads", torch.get_num_threads() + 1)
     loop.check(loop.model(*loop.batch), whole=1)
 
 
-def test_hooks_on_the_model_see_its_calls():
+def test_model_hooks_see_split_calls():
     loop = Loop()
     seen = []
     loop.model.register_forward_pre_hook(lambda module, args: seen.append(args))
@@ -156,14 +156,14 @@ def test_hooks_on_the_model_see_its_calls():
     assert loop.forward.split_calls == 1
 
 
-def test_state_dict_and_signature_are_as_before():
+def test_split_keeps_state_dict_and_signature():
     loop = Loop()
     assert list(loop.model.state_dict()) == list(make().state_dict())
     assert inspect.signature(loop.model.forward) == inspect.signature(make().forward)
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda model: torch.load(saved(model), weights_only=False)])
-def test_a_copy_of_the_model_has_its_own_forward(how):
+def test_model_copy_has_its_own_forward(how):
     loop = Loop()
     twin = how(loop.model)
     with torch.no_grad():
@@ -180,14 +180,14 @@ def saved(model):
     return file
 
 
-def test_removal_leaves_nothing():
+def test_removed_split_restores_the_class_forward():
     loop = Loop()
     loop.forward.remove()
     assert "forward" not in vars(loop.model) and loop.model.forward.__func__ is Hashed.forward
     loop.check(loop.model(*loop.batch))
 
 
-def test_a_forward_of_the_instance_comes_back():
+def test_removed_split_restores_an_instance_forward():
     model = make()
     model.forward = types.MethodType(lambda self, raw, dense: Hashed.forward(self, raw, dense) + 1, model)
     own = model.forward
@@ -198,7 +198,7 @@ def test_a_forward_of_the_instance_comes_back():
     assert model.forward is own
 
 
-def test_a_compiled_model_runs_its_own_forward():
+def test_compiled_model_uses_its_own_forward():
     loop = Loop(absent=False)
     compiled = torch.compile(loop.model, backend="eager")
     try:

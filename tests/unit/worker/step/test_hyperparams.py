@@ -21,7 +21,7 @@ def stepping(optimizer):
     return JobOptimizer(optimizer, lambda _: None, fixed=False)
 
 
-def test_a_weight_in_no_group_is_left_alone_as_in_plain_pytorch():
+def test_weight_in_no_group_is_not_trained_like_in_plain_pytorch():
     model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
     tables = served(model)
     optimizer = torch.optim.SGD([model[0].weight], lr=0.1)
@@ -30,13 +30,13 @@ def test_a_weight_in_no_group_is_left_alone_as_in_plain_pytorch():
     assert rates.idle_weights([stepping(optimizer)]) == [model[1].weight]
 
 
-def test_a_table_that_names_an_optimizer_but_is_in_no_group_is_refused():
+def test_table_with_an_optimizer_but_in_no_group_is_refused():
     tables = served(nn.Sequential(springtide.EmbeddingBag(2, optimizer="ftrl")))
     with pytest.raises(errors.BadInput, match="'0' names an optimizer, but its weight is in no parameter group"):
         TableRates([torch.optim.SGD([torch.zeros(1)], lr=0.1)], tables)
 
 
-def test_tables_of_an_optimizer_that_has_not_stepped_are_idle():
+def test_tables_of_an_unstepped_optimizer_are_idle():
     model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
     tables = served(model)
     first, second = (torch.optim.SGD([table.weight], lr=0.1) for table in tables)
@@ -45,7 +45,7 @@ def test_tables_of_an_optimizer_that_has_not_stepped_are_idle():
     assert [hyper[0] for hyper in rates.now([stepping(first)])] == [tables[0].spec.id]
 
 
-def test_a_rate_that_changes_is_told_with_the_next_push():
+def test_changed_learning_rate_is_sent_with_the_next_push():
     model = nn.Sequential(nn.EmbeddingBag(4, 2))
     tables = served(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -56,7 +56,7 @@ def test_a_rate_that_changes_is_told_with_the_next_push():
 
 
 @pytest.mark.parametrize("table", [nn.EmbeddingBag(4, 2), springtide.EmbeddingBag(2, lr=0.5)])
-def test_a_momentum_that_a_schedule_changes_is_refused_since_servers_would_not_follow(table):
+def test_scheduled_momentum_change_is_refused(table):
     model = nn.Sequential(table)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     rates = TableRates([optimizer], served(model))
@@ -68,7 +68,7 @@ def test_a_momentum_that_a_schedule_changes_is_refused_since_servers_would_not_f
         rates.now([stepping(optimizer)])
 
 
-def test_a_table_with_its_own_optimizer_does_not_mind_the_groups_momentum():
+def test_table_with_its_own_optimizer_ignores_the_groups_momentum():
     model = nn.Sequential(springtide.EmbeddingBag(2, optimizer="adagrad"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rates = TableRates([optimizer], served(model))
