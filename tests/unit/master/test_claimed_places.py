@@ -35,7 +35,7 @@ async def saved(job):
 
 
 @pytest.mark.parametrize("by_then", [nothing, saved])
-def test_a_second_run_is_refused_whether_the_first_has_saved_or_not_and_leaves_it_as_it_was(tmp_path, by_then):
+def test_second_run_in_a_folder_is_refused_and_changes_nothing(tmp_path, by_then):
     with_job(by_then, tmp_path)
     before = contents(tmp_path / "checkpoints")
     assert before
@@ -44,7 +44,7 @@ def test_a_second_run_is_refused_whether_the_first_has_saved_or_not_and_leaves_i
     assert contents(tmp_path / "checkpoints") == before
 
 
-def test_a_url_that_is_another_runs_is_refused_and_the_folder_is_nobodys_again(tmp_path):
+def test_checkpoint_url_of_another_run_is_refused_and_the_folder_released(tmp_path):
     rules = CheckpointRules(every_s=30.0, url=f"file://{tmp_path}/copies")
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
@@ -55,7 +55,7 @@ def test_a_url_that_is_another_runs_is_refused_and_the_folder_is_nobodys_again(t
     assert claims.all_of(UrlStore(rules.url))[1].run == stores.RUN
 
 
-def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has_two_of_its_own(tmp_path):
+def test_resumed_run_keeps_the_old_checkpoint_until_it_has_two_of_its_own(tmp_path):
     with_job(saved, tmp_path)
     folder = tmp_path / "checkpoints"
 
@@ -74,7 +74,7 @@ def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has
     with_job(again, tmp_path, rules=rules, claim=OTHER)
 
 
-def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_and_says_so(tmp_path):
+def test_superseded_run_publishes_and_removes_nothing(tmp_path):
     async def test(job):
         await saved(job)
         other, folder = RunClaim(run="run2", job="job", resumed_run=stores.RUN), FolderStore(job.folder)
@@ -95,7 +95,7 @@ def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_
     with_job(test, tmp_path)
 
 
-def test_a_master_that_takes_over_in_a_folder_that_is_another_runs_counts_nothing_there_as_its_own(tmp_path):
+def test_successor_master_in_a_folder_of_another_run_counts_only_its_own(tmp_path):
     with_job(saved, tmp_path)
     folder = tmp_path / "checkpoints"
     claims.take(FolderStore(folder), RunClaim(run="run2", job="job", resumed_run=stores.RUN))
@@ -107,7 +107,7 @@ def test_a_master_that_takes_over_in_a_folder_that_is_another_runs_counts_nothin
     assert checkpoint_io.read(str(folder), 2).run == "run2"
 
 
-def test_a_place_is_given_up_when_the_run_is_over_without_a_checkpoint(tmp_path):
+def test_claim_on_a_folder_is_released_when_a_run_ends_without_checkpoint(tmp_path):
     saving = CheckpointStore(RULES, tmp_path / "checkpoints", stores.CLAIM)
     saving.begin_run()
     assert claims.all_of(saving.place)[1].run == stores.RUN
@@ -115,7 +115,7 @@ def test_a_place_is_given_up_when_the_run_is_over_without_a_checkpoint(tmp_path)
     CheckpointStore(RULES, tmp_path / "checkpoints", OTHER).begin_run()
 
 
-def test_a_number_is_not_given_twice_where_the_run_before_has_left_newer_copies(tmp_path):
+def test_checkpoint_numbers_skip_newer_copies_of_the_previous_run(tmp_path):
     url = f"file://{tmp_path}/copies"
     for number, folder in ((5, tmp_path / "first"), (9, tmp_path / "copies")):
         stores.publish(folder, number, stores.save(stores.store(), folder, number))
@@ -128,7 +128,7 @@ def test_a_number_is_not_given_twice_where_the_run_before_has_left_newer_copies(
     assert saving.begin(record, {}, hurry=False, at=0.0).number == 10
 
 
-def test_a_server_that_could_only_begin_with_an_older_checkpoint_than_the_ledger_ends_the_job(tmp_path):
+def test_server_restoring_an_older_checkpoint_than_the_ledger_fails_the_job(tmp_path):
     """A first life: the ledger does not go back for it."""
 
     async def test():

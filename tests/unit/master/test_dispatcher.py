@@ -68,7 +68,7 @@ async def everyone(master, *, servers=1, workers=1):
     return peers
 
 
-def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
+def test_shards_are_leased_once_and_an_idle_worker_waits_for_the_last(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         first = await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
@@ -84,7 +84,7 @@ def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
     with_desk(test, tmp_path, workers=2)
 
 
-def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tmp_path):
+def test_samples_trained_during_master_downtime_cause_no_rate_spike(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         card = dataclasses.replace(CARD, samples=10_000, shard_batches=100)
@@ -104,7 +104,7 @@ def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tm
     with_desk(test, tmp_path)
 
 
-def test_the_loss_of_a_worker_that_was_lost_is_not_the_jobs(tmp_path):
+def test_loss_value_of_a_lost_worker_is_not_the_jobs(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         for name, loss in (("worker-0", 9.0), ("worker-1", 0.5)):
@@ -116,7 +116,7 @@ def test_the_loss_of_a_worker_that_was_lost_is_not_the_jobs(tmp_path):
     with_desk(test, tmp_path, workers=2)
 
 
-def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, monkeypatch):
+def test_long_lease_wait_is_answered_so_the_worker_can_report(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "HOLD_S", 0.01)
 
     async def test(master, clock):
@@ -128,7 +128,7 @@ def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, m
     with_desk(test, tmp_path, workers=2)
 
 
-def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path):
+def test_job_with_unreadable_samples_fails_and_names_them(tmp_path):
     async def test(master, clock):
         worker = (await everyone(master))["worker-0"]
         words = ()
@@ -150,7 +150,7 @@ def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path
     with_desk(test, tmp_path)
 
 
-def test_data_that_nobody_can_read_at_all_fails_the_job_at_once(tmp_path):
+def test_job_with_only_unreadable_data_fails_at_once(tmp_path):
     async def test(master, clock):
         worker = (await everyone(master))["worker-0"]
         card = dataclasses.replace(CARD, samples=10_000)
@@ -192,7 +192,7 @@ def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_
         with_desk(test, tmp_path, workers=2, sync=sync)
 
 
-def test_the_status_adds_up_what_was_reported(tmp_path):
+def test_status_sums_member_reports(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         clock.now = 5.0
@@ -214,7 +214,7 @@ def test_the_status_adds_up_what_was_reported(tmp_path):
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
-def test_the_end_is_told_with_the_number_of_samples_that_were_trained(tmp_path, sync):
+def test_end_of_data_is_logged_with_the_number_of_trained_samples(tmp_path, sync):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         card = dataclasses.replace(CARD, in_step=sync == "bsp")
@@ -233,7 +233,7 @@ def test_the_end_is_told_with_the_number_of_samples_that_were_trained(tmp_path, 
     with_desk(test, tmp_path, workers=2, sync=sync)
 
 
-def test_members_may_ask_only_for_what_is_theirs(tmp_path):
+def test_role_may_not_send_requests_of_another_role(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         for who, request in (
@@ -249,7 +249,7 @@ def test_members_may_ask_only_for_what_is_theirs(tmp_path):
     with_desk(test, tmp_path)
 
 
-def test_the_agent_is_told_which_roles_must_exist_and_its_measurements_are_shown(tmp_path):
+def test_agent_gets_the_wanted_roles_and_its_measurements_are_shown(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         worker = Role(RoleKind.WORKER, 1)
@@ -265,7 +265,7 @@ def test_the_agent_is_told_which_roles_must_exist_and_its_measurements_are_shown
     with_desk(test, tmp_path, workers=2, worker_cpu=0.5)
 
 
-def test_the_story_says_who_came_and_how_it_ended(tmp_path):
+def test_event_log_has_joins_and_the_final_outcome(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         ended = RoleExit(role=Role(RoleKind.SERVER, 0), pid=3, signal="SIGKILL")
@@ -278,7 +278,7 @@ def test_the_story_says_who_came_and_how_it_ended(tmp_path):
     assert story[-1]["phase"] == "failed"
 
 
-def test_a_story_that_cannot_be_written_is_said_and_costs_nothing_else(tmp_path):
+def test_unwritable_event_log_is_reported_and_the_job_continues(tmp_path):
     async def test(master, clock):
         await master.handle(Peer(address="server-0"), messages.JoinServer(0, 7))
         status = master.status()

@@ -30,7 +30,7 @@ def files(job):
     return sorted(path.name for path in job.folder.iterdir() if path.name.startswith(("server-", "manifest-")))
 
 
-def test_a_disk_that_fills_during_a_checkpoint_costs_that_one_and_keeps_nothing_of_it(tmp_path):
+def test_disk_that_fills_during_a_checkpoint_fails_it_and_leaves_no_file(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -67,7 +67,7 @@ def slots_of(store):
     return store.slot_of(stores.TABLE.id, stores.np.array(sorted(rows))).tolist()
 
 
-def test_a_manifest_that_finds_no_room_costs_its_checkpoint_and_the_next_is_whole(tmp_path):
+def test_manifest_without_disk_space_fails_its_checkpoint_and_the_next_is_complete(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -104,7 +104,7 @@ def with_journal(test, tmp_path, monkeypatch, **spec):
     asyncio.run(run())
 
 
-def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_told(tmp_path, monkeypatch):
+def test_roles_wait_while_the_journal_cannot_be_written(tmp_path, monkeypatch):
     async def test(master, clock):
         peers = await everyone(master)
         before = await master.handle(peers["agent"], messages.AgentPoll(()))
@@ -135,7 +135,7 @@ def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_tol
     assert "cannot write" in full["why"]
 
 
-def test_a_journal_that_cannot_be_written_for_too_long_fails_the_job(tmp_path, monkeypatch):
+def test_journal_unwritable_past_the_limit_fails_the_job(tmp_path, monkeypatch):
     async def test(master, clock):
         peers = await everyone(master)
         with no_file_longer_than(0):
@@ -146,7 +146,7 @@ def test_a_journal_that_cannot_be_written_for_too_long_fails_the_job(tmp_path, m
     with_journal(test, tmp_path, monkeypatch, disk_s=0.05)
 
 
-def test_a_snapshot_that_finds_no_room_costs_nothing(tmp_path, monkeypatch):
+def test_snapshot_without_disk_space_is_harmless(tmp_path, monkeypatch):
     monkeypatch.setattr(dispatcher, "SNAPSHOT_ENTRIES", 1)
 
     async def test(master, clock):

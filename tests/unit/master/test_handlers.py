@@ -28,7 +28,7 @@ def doors(spec):
     return SimpleNamespace(record=record, apply=happen, happened=happened)
 
 
-def test_a_job_comes_into_its_new_bounds_and_plans_within_them():
+def test_changed_bounds_scale_the_job_and_bound_the_plan():
     made = doors(SPEC)
     assert bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2), why="less")) == messages.Ok()
     state = made.record.state
@@ -38,7 +38,7 @@ def test_a_job_comes_into_its_new_bounds_and_plans_within_them():
     assert state.workers == 2 and plan.bounds_of(state).most.workers == 9
 
 
-def test_a_job_that_nobody_plans_has_no_bounds():
+def test_bounds_of_an_unplanned_job_are_refused():
     made = doors(replace(SPEC, planning=PlanRules()))
     with pytest.raises(errors.BadInput, match="springtide scale"):
         bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2)))
@@ -52,7 +52,7 @@ def test_a_job_that_nobody_plans_has_no_bounds():
         ({"servers": (SPEC.slots + 1, SPEC.slots + 1)}, "at most one server per slot"),
     ],
 )
-def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):
+def test_bounds_the_job_cannot_satisfy_are_refused(bounds, why):
     made = doors(replace(SPEC, sync="bsp"))
     card = DatasetCard(samples=800, batch_size=8, in_step=True)
     made.record.lease(LeaseHolder(0, 0), card, 1, 2.0)
@@ -61,7 +61,7 @@ def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):
     assert not made.happened and not made.record.state.planned.limits
 
 
-def test_a_job_that_drains_or_whose_servers_are_not_ready_keeps_its_bounds():
+def test_draining_or_starting_job_refuses_new_bounds():
     made = doors(SPEC)
     with pytest.raises(errors.BadInput, match="its servers are not ready yet; try again"):
         bounding.change_bounds(made, messages.BoundsRequest(servers=(2, 2)))

@@ -46,7 +46,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("lie", "why"), LIES.values(), ids=LIES)
-def test_a_lie_changes_nothing_and_the_story_says_why(tmp_path, lie, why):
+def test_invalid_brain_answer_changes_nothing_and_is_logged(tmp_path, lie, why):
     async def run():
         async with liar(says(lie)) as address:
             remote = RemoteAdviser(address, SECRET)
@@ -75,7 +75,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("answer", GARBAGE.values(), ids=GARBAGE)
-def test_with_a_brain_that_talks_garbage_the_job_plans_by_itself(tmp_path, answer):
+def test_job_plans_by_itself_when_the_brain_sends_garbage(tmp_path, answer):
     async def run():
         async with liar(answer) as address:
             either = FailoverAdviser(RemoteAdviser(address, SECRET), EmbeddedAdviser("", CONFIG, RULES.bounds.quota))
@@ -90,7 +90,7 @@ def test_with_a_brain_that_talks_garbage_the_job_plans_by_itself(tmp_path, answe
     assert acceptance.refused(advice, views.running(), CONFIG, epoch=0, now=0.0) == "" or advice.plan is not None
 
 
-def test_an_honest_brain_is_followed(tmp_path):
+def test_valid_brain_plan_is_applied(tmp_path):
     def honest(consult):
         if consult.view.shape == LARGER or not consult.view.profiles:
             return counsel.Counsel(Advice(epoch=consult.epoch, why="as it should be"))
@@ -108,7 +108,7 @@ def test_an_honest_brain_is_followed(tmp_path):
     assert asyncio.run(run()) == LARGER
 
 
-def test_an_answer_to_an_earlier_question_is_refused():
+def test_answer_to_an_earlier_brain_request_is_refused():
     """A brain that is silent, and then says to the second question what it had to say to the first."""
     held = []
 

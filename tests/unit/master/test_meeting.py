@@ -61,7 +61,7 @@ async def waiting(work):
     return task
 
 
-def test_a_value_is_waited_for_and_both_have_all_that_was_given(tmp_path):
+def test_members_wait_for_values_and_get_all_that_were_shared(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b", a=b"1"))
         assert await job.meet(1, "a", b=b"2") == {"a": b"1", "b": b"2"}
@@ -70,7 +70,7 @@ def test_a_value_is_waited_for_and_both_have_all_that_was_given(tmp_path):
     with_group(test, tmp_path)
 
 
-def test_a_member_that_waits_for_a_lost_member_is_told(tmp_path):
+def test_member_waiting_for_a_lost_member_gets_group_changed(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b"))
         await job.kill_worker(1)
@@ -80,7 +80,7 @@ def test_a_member_that_waits_for_a_lost_member_is_told(tmp_path):
     with_group(test, tmp_path)
 
 
-def test_a_member_that_waits_for_one_that_formed_another_group_joins_that_group(tmp_path):
+def test_member_waiting_for_one_in_a_new_group_joins_that_group(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b", a=b"1"))
         again = await waiting(job.form(1, generation=1))
@@ -94,7 +94,7 @@ def test_a_member_that_waits_for_one_that_formed_another_group_joins_that_group(
     with_group(test, tmp_path)
 
 
-def test_a_member_whose_answer_was_lost_is_told_the_same_group_again_and_the_others_wait_for_it(tmp_path):
+def test_member_whose_reply_was_lost_gets_the_same_group_again(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b"))
         assert (await job.form(1)).generation == 1
@@ -104,7 +104,7 @@ def test_a_member_whose_answer_was_lost_is_told_the_same_group_again_and_the_oth
     with_group(test, tmp_path)
 
 
-def test_a_worker_that_is_not_in_the_group_reads_and_writes_nothing(tmp_path):
+def test_worker_outside_the_group_neither_reads_nor_writes_values(tmp_path):
     async def test(job):
         first = await waiting(job.meet(0, "b", a=b"1"))
         job.peers["worker-2"] = Peer(address="worker-2")

@@ -37,7 +37,7 @@ def holds_what_server_0_has(job, number):
     return stores.contents(again) == stores.contents(job.servers[0].store)
 
 
-def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_manifest(tmp_path):
+def test_stream_cuts_made_while_slots_are_copied_are_in_the_manifest(tmp_path):
     """Slots may have batches that end there, and another run must read the same ones."""
     record, saving = (
         JobRecord(JobSpec(name="job", slots=stores.SLOTS)),
@@ -52,7 +52,7 @@ def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_mani
     assert state.partitions[0].cuts == [4] and manifest.progress.samples == 0
 
 
-def test_slots_that_move_while_a_checkpoint_is_written_are_saved_by_their_new_owner(tmp_path):
+def test_slots_moved_during_a_checkpoint_are_saved_by_their_new_owner(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -75,7 +75,7 @@ def test_slots_that_move_while_a_checkpoint_is_written_are_saved_by_their_new_ow
     with_job(test, tmp_path)
 
 
-def test_a_server_that_leaves_as_planned_while_a_checkpoint_is_written_does_not_end_it(tmp_path):
+def test_planned_server_removal_does_not_abort_a_checkpoint(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -92,7 +92,7 @@ def test_a_server_that_leaves_as_planned_while_a_checkpoint_is_written_does_not_
     with_job(test, tmp_path)
 
 
-def test_slots_that_never_come_to_rest_are_left_to_the_next_checkpoint(tmp_path):
+def test_checkpoint_is_abandoned_when_slots_keep_moving(tmp_path):
     async def test(job):
         await job.train()
         job.tick()

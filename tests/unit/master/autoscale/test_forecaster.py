@@ -41,29 +41,29 @@ def asked(name, **how):
         forecaster.close()
 
 
-def test_the_default_answers_in_place():
+def test_default_forecaster_answers_in_process():
     with asked("default") as (ask, _):
         assert list(ask().mean) == list(forecast(PAST, 6).mean)
 
 
-def test_a_name_is_looked_up_before_any_forecast():
+def test_forecaster_name_is_resolved_before_any_forecast():
     with pytest.raises(errors.UnknownName, match="Did you mean 'default'"):
         JobForecaster("defualt")
 
 
-def test_a_function_of_the_user_answers():
+def test_user_forecaster_answers():
     with asked(":thrice", patience_s=LONG) as (ask, forecaster):
         assert ask().mean == pytest.approx(3 * forecast(PAST, 6).mean) and forecaster.trouble == ""
 
 
-def test_the_default_answers_for_one_that_raises():
+def test_default_forecast_replaces_a_failed_one():
     with asked(":fails", patience_s=LONG) as (ask, forecaster):
         made = ask()
         assert "ValueError: no idea" in forecaster.trouble and "the default model is used" in made.why
         assert list(made.mean) == list(forecast(PAST, 6).mean)
 
 
-def test_one_that_hangs_delays_nobody():
+def test_hanging_forecaster_delays_no_decision():
     release.clear()
     with asked(":hangs", patience_s=0.01) as (ask, forecaster):
         assert "no answer in 0.01 s" in ask().why

@@ -54,7 +54,7 @@ def sources(record, watching=None, guards=Quiet, usage=None):
     return job_view.ViewSources(name="job-2", record=record, watching=watching, guards=guards, usage=usage or {})
 
 
-def test_facts_come_from_the_models_outline_and_the_data_sets_card():
+def test_job_view_takes_facts_from_the_model_outline_and_dataset_card():
     record = begun()
     made = tables.Outline(
         tables=(tables.TableOutline(name="a", paths=("a", "b"), rows=10, dim=16),),
@@ -67,7 +67,7 @@ def test_facts_come_from_the_models_outline_and_the_data_sets_card():
     assert (view.progress.samples_done, view.progress.samples_total) == (0.0, 3000.0)
 
 
-def test_workers_in_step_share_a_batch_and_are_no_more_than_it_has_samples():
+def test_bsp_workers_share_a_batch_and_are_bounded_by_its_samples():
     together = DatasetCard(samples=1000, batch_size=3, in_step=True)
     view = job_view.view(sources(begun(card=together, sync="bsp")), now=4.0)
     assert (view.facts.group, view.facts.batch, view.bounds.most.workers) == (3, 3, 3)
@@ -76,7 +76,7 @@ def test_workers_in_step_share_a_batch_and_are_no_more_than_it_has_samples():
     assert (view.facts.group, view.bounds.most.workers) == (0, BOUNDS.most.workers)
 
 
-def test_workers_in_step_are_no_more_than_share_the_smallest_rest_of_the_data():
+def test_bsp_workers_are_bounded_by_the_smallest_remaining_batch():
     uneven = DatasetCard(samples=1026, batch_size=8, shard_batches=16, in_step=True)
     record = begun(card=uneven, sync="bsp")
     view = job_view.view(sources(record), now=4.0)
@@ -87,13 +87,13 @@ def test_workers_in_step_are_no_more_than_share_the_smallest_rest_of_the_data():
 
 
 @pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
-def test_a_model_that_is_not_told_or_garbled_is_no_reason_to_fail(told):
+def test_missing_or_garbled_model_outline_uses_default_facts(told):
     record = begun()
     record.shared.share(tables.SHARED_KEY, told)
     assert job_view.view(sources(record), now=4.0).facts.dim == 1.0
 
 
-def test_a_job_that_has_not_shown_its_data_or_is_not_all_there_is_not_shown():
+def test_incomplete_job_has_no_view():
     record = JobRecord(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
     assert job_view.view(sources(record), now=4.0) is None
     whole = sources(begun())
@@ -101,7 +101,7 @@ def test_a_job_that_has_not_shown_its_data_or_is_not_all_there_is_not_shown():
     assert job_view.view(whole, now=6.0) is None
 
 
-def test_memory_is_needed_only_where_it_has_limits():
+def test_memory_is_needed_only_for_jobs_with_memory_limits():
     usage = {WORKER: RoleUsage(role=WORKER, memory=1000)}
     assert job_view.need(sources(begun(), usage=usage)) == job_view.NO_NEED
 
@@ -117,7 +117,7 @@ def test_memory_is_needed_only_where_it_has_limits():
     assert (need.worker, need.server, need.rows) == (1150, 100, 1350)
 
 
-def test_a_role_that_was_killed_for_want_of_memory_is_a_finding_until_something_was_changed():
+def test_out_of_memory_kill_is_a_finding_until_the_job_is_scaled():
     record = begun(worker_memory=2**30)
     record.apply(events.RoleExited(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
     found = job_view.findings(sources(record), now=6.0)
@@ -126,7 +126,7 @@ def test_a_role_that_was_killed_for_want_of_memory_is_a_finding_until_something_
     assert job_view.findings(sources(record), now=8.0) == ()
 
 
-def test_what_a_guard_could_not_do_is_a_finding_for_a_while():
+def test_refused_guard_action_is_a_finding_for_a_while():
     class Refused(Quiet):
         refused = (10.0, events.ServersScaled(3, "memory would run out"), "it trains in step")
 
@@ -136,7 +136,7 @@ def test_what_a_guard_could_not_do_is_a_finding_for_a_while():
     assert job_view.findings(here, now=200.0) == ()
 
 
-def test_how_long_roles_took_to_start_is_watched():
+def test_role_start_times_are_measured():
     record = JobRecord(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
     watching = Profiler(RULES)
     nodes = list(record.state.nodes.values())
@@ -150,7 +150,7 @@ def test_how_long_roles_took_to_start_is_watched():
     assert len(watching.launches) == 2
 
 
-def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
+def test_profile_of_a_shape_is_kept_when_the_job_changes_shape():
     watching = Profiler(RULES)
     first = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
     second = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5)
@@ -167,7 +167,7 @@ def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
     assert watching.cpu_used(Life(SERVER, 0)) is None
 
 
-def test_cores_that_servers_use_are_counted_once_workers_are_past_their_first_steps():
+def test_server_cores_are_measured_only_after_the_workers_first_steps():
     watching = Profiler(RULES)
     shape = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
     busy_s = 0.0
@@ -181,7 +181,7 @@ def test_cores_that_servers_use_are_counted_once_workers_are_past_their_first_st
     assert watching.cpu_used(Life(SERVER, 0)) == pytest.approx(0.3)
 
 
-def test_reports_are_not_counted_while_the_job_changes():
+def test_reports_during_a_change_are_ignored():
     watching = Profiler(RULES)
     watching.poll(None, [], {}, at=1.0)
     watching.on_report(WORKER, 0, MemberReport(step=5, samples=5), at=2.0)

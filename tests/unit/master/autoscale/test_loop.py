@@ -145,7 +145,7 @@ def plan_once(shape=LARGER, **more):
     return answer
 
 
-def test_a_job_is_measured_and_gets_the_shape_that_was_planned(tmp_path):
+def test_loop_profiles_the_job_and_applies_the_planned_shape(tmp_path):
     async def test(world):
         await world.train(30)
         status = world.desk.status()
@@ -162,7 +162,7 @@ def test_a_job_is_measured_and_gets_the_shape_that_was_planned(tmp_path):
     with_world(test, tmp_path, plan_once())
 
 
-def test_the_adviser_sees_what_was_measured_used_and_known(tmp_path):
+def test_adviser_sees_profiles_usage_and_identity(tmp_path):
     async def test(world):
         await world.train(5)
         view = world.adviser.seen[-1]
@@ -184,7 +184,7 @@ def test_the_adviser_sees_what_was_measured_used_and_known(tmp_path):
     with_world(test, tmp_path)
 
 
-def test_each_reason_is_told_once_though_its_numbers_move_on(tmp_path):
+def test_repeated_decision_reason_is_logged_once_though_its_numbers_change(tmp_path):
     async def test(world):
         await world.train(20)
         assert len(world.adviser.seen) > 5
@@ -197,7 +197,7 @@ def test_each_reason_is_told_once_though_its_numbers_move_on(tmp_path):
     )
 
 
-def test_that_the_brain_is_away_is_news_though_the_reason_is_the_same(tmp_path):
+def test_unreachable_brain_is_logged_though_the_reason_is_unchanged(tmp_path):
     async def test(world):
         await world.train(20)
         world.adviser.answer = lambda view, epoch: Advice(
@@ -210,7 +210,7 @@ def test_that_the_brain_is_away_is_news_though_the_reason_is_the_same(tmp_path):
     with_world(test, tmp_path)
 
 
-def test_a_job_that_was_measured_and_stays_as_it_is_has_its_size(tmp_path):
+def test_profiled_job_that_keeps_its_shape_counts_as_settled(tmp_path):
     async def test(world):
         await world.train(4)
         assert not world.desk.status().planning.settled
@@ -242,7 +242,7 @@ def unreachable(view, epoch):
         (plan_once(Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0)), "quota"),
     ],
 )
-def test_an_adviser_that_fails_hangs_or_lies_changes_nothing(tmp_path, answer, why):
+def test_failing_hanging_or_lying_adviser_changes_nothing(tmp_path, answer, why):
     async def test(world):
         await world.train(10)
         status = world.desk.status()
@@ -255,7 +255,7 @@ def test_an_adviser_that_fails_hangs_or_lies_changes_nothing(tmp_path, answer, w
     with_world(test, tmp_path, answer, rules=rules)
 
 
-def test_nothing_is_asked_or_changed_while_the_job_heals(tmp_path):
+def test_recovering_job_asks_no_adviser_and_changes_nothing(tmp_path):
     async def test(world):
         await world.train(3)
         asked = len(world.adviser.seen)
@@ -271,7 +271,7 @@ def test_nothing_is_asked_or_changed_while_the_job_heals(tmp_path):
     with_world(test, tmp_path)
 
 
-def test_advice_that_comes_while_the_job_heals_is_not_followed(tmp_path):
+def test_advice_that_arrives_during_recovery_is_ignored(tmp_path):
     async def test(world):
         async def late(view, epoch):
             world.desk.context.apply(
@@ -289,7 +289,7 @@ def test_advice_that_comes_while_the_job_heals_is_not_followed(tmp_path):
     with_world(test, tmp_path)
 
 
-def test_a_master_that_takes_over_goes_on_with_the_plan(tmp_path):
+def test_successor_master_continues_the_plan(tmp_path):
     async def test(world):
         while world.desk.state.planned.target is None:
             await world.train(1)
@@ -300,7 +300,7 @@ def test_a_master_that_takes_over_goes_on_with_the_plan(tmp_path):
     with_world(test, tmp_path, plan_once())
 
 
-def test_changes_lie_apart_as_they_should(tmp_path):
+def test_changes_keep_their_minimum_interval(tmp_path):
     shapes = [SMALL, LARGER]
 
     def restless(view, epoch):
@@ -318,7 +318,7 @@ def test_changes_lie_apart_as_they_should(tmp_path):
     with_world(test, tmp_path, restless)
 
 
-def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):
+def test_finished_job_is_recorded_with_its_final_shape(tmp_path):
     async def test(world):
         await world.train(30)
         for rank in (0, 1):
@@ -334,7 +334,7 @@ def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):
     with_world(test, tmp_path, plan_once())
 
 
-def test_a_job_that_ended_as_a_sample_is_no_example_for_others(tmp_path):
+def test_job_that_ended_while_sampling_is_not_recorded(tmp_path):
     async def test(world):
         await world.train(2)
         await world.desk.handle(world.peers["worker-0"], messages.FinishRequest())
@@ -346,7 +346,7 @@ def test_a_job_that_ended_as_a_sample_is_no_example_for_others(tmp_path):
     with_world(test, tmp_path)
 
 
-def test_a_job_without_rules_is_left_alone(tmp_path):
+def test_job_without_planning_rules_is_not_scaled(tmp_path):
     async def test(world):
         await world.train(10)
         assert world.adviser.seen == [] and world.told() == []
@@ -356,7 +356,7 @@ def test_a_job_without_rules_is_left_alone(tmp_path):
     with_world(test, tmp_path, rules=PlanRules())
 
 
-def test_the_brain_hears_of_data_workers_and_what_it_gives_them_holds_until_it_is_silent(tmp_path):
+def test_brain_share_of_data_workers_holds_until_the_brain_is_unreachable(tmp_path):
     fed = FeedShare(trainers=1, speed=2.0, capable=10.0, cpu=1.0, least=1.0)
     given = [2.5]
 

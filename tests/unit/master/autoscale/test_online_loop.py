@@ -159,7 +159,7 @@ def test_the_loop_measures_arrivals_backlog_and_worker_capacity(world):
     )
 
 
-def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world):
+def test_added_workers_have_a_reason_and_servers_follow_in_proportion(world):
     world.answer = lambda view: Scaling(workers=3, why="more is expected")
     world.go(40, traffic=80)
     assert (world.record.state.workers, world.record.state.servers_wanted) == (3, 3)
@@ -170,7 +170,7 @@ def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world)
     assert world.record.state.workers == 3 and world.views[-1].workers == 3
 
 
-def test_servers_follow_within_the_bounds_that_the_user_gave_since(world):
+def test_servers_follow_within_the_latest_user_bounds(world):
     world.happen(events.BoundsChanged(None, (1, 2), "the spec was changed"))
     world.answer = lambda view: Scaling(workers=3, why="more is expected")
     world.go(40, traffic=80)
@@ -189,7 +189,7 @@ def test_more_workers_than_can_share_a_batch_are_refused_with_a_reason(world, mo
     assert sum(kind == "online" and "not now" in fields["why"] for kind, fields in world.told) == 1
 
 
-def test_nothing_new_is_begun_while_a_change_is_under_way(world):
+def test_no_scaling_starts_while_one_is_in_progress(world):
     world.answer = lambda view: Scaling(workers=view.workers + 1, why="more")
     world.go(60, traffic=80)
     assert world.record.state.workers == 2  # worker-1 has not come yet
@@ -199,7 +199,7 @@ def test_nothing_new_is_begun_while_a_change_is_under_way(world):
     assert world.record.state.workers == 3
 
 
-def test_how_long_a_worker_takes_to_start_is_learned(world):
+def test_worker_start_time_is_learned(world):
     world.answer = lambda view: Scaling(workers=2, why="more")
     world.go(65, traffic=80)
     world.arrive()
@@ -208,7 +208,7 @@ def test_how_long_a_worker_takes_to_start_is_learned(world):
     assert rules.start_s == pytest.approx(40, abs=15) and rules.most == 4
 
 
-def test_cores_that_planning_began_with_are_let_go(tmp_path, monkeypatch):
+def test_online_job_replaces_the_core_sizes_of_planning_once(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, planning=RULES, worker_cpu=0.5, server_cpu=0.5)
     world.go(3, traffic=80)
     assert {size.cpu for size in world.record.state.planned.sizes.values()} == {2.0}
@@ -217,7 +217,7 @@ def test_cores_that_planning_began_with_are_let_go(tmp_path, monkeypatch):
     assert world.record.state.planned.epoch == changed
 
 
-def test_doing_nothing_has_its_reason_and_is_said_once(world):
+def test_reason_for_not_scaling_is_logged_once(world):
     world.answer = lambda view: Scaling(workers=1, why=f"{view.arrivals:.0f} samples/s come")
     world.go(300, traffic=50)
     said = [fields["why"] for kind, fields in world.told if kind == "online"]
@@ -225,7 +225,7 @@ def test_doing_nothing_has_its_reason_and_is_said_once(world):
     assert "samples/s come" in said[1]
 
 
-def test_a_number_set_by_hand_stays(world):
+def test_manually_set_worker_count_is_kept(world):
     world.answer = lambda view: Scaling(workers=4, why="more")
     world.happen(events.WorkersScaled(2, "by hand", pinned=True))
     world.arrive()
@@ -233,7 +233,7 @@ def test_a_number_set_by_hand_stays(world):
     assert world.record.state.workers == 2 and "set by hand" in world.online.status(world.now).why
 
 
-def test_bounds_that_are_changed_hold_and_open_a_number_set_by_hand(world):
+def test_changed_bounds_release_a_manually_set_worker_count(world):
     world.answer = lambda view: Scaling(workers=4, why="more")
     world.happen(events.WorkersScaled(2, "by hand", pinned=True))
     world.happen(events.BoundsChanged((1, 3), None, "the spec was changed"))
@@ -243,7 +243,7 @@ def test_bounds_that_are_changed_hold_and_open_a_number_set_by_hand(world):
     assert (status := world.online.status(world.now)).scaling.most == 3 and status.scaling.fewest == 1
 
 
-def test_that_nobody_keeps_up_is_an_alert_told_once_and_so_is_its_end(world):
+def test_overload_alert_and_its_end_are_each_logged_once(world):
     alert = "cannot keep up: {:.0f} samples/s come"
     world.answer = lambda view: Scaling(workers=4, why="all there are", alert=alert.format(view.at))
     world.go(40, traffic=900)
@@ -257,7 +257,7 @@ def test_that_nobody_keeps_up_is_an_alert_told_once_and_so_is_its_end(world):
     assert not world.online.status(world.now).alert
 
 
-def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the_master(tmp_path, monkeypatch):
+def test_unkept_dead_letters_are_logged_once_across_master_restarts(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, workers=2)
 
     def refuse(world, rank, letters):
@@ -276,7 +276,7 @@ def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the
     assert "letters_not_kept" not in after.kinds
 
 
-def test_what_waits_too_long_breaks_the_promise(tmp_path, monkeypatch):
+def test_lag_above_the_slo_counts_as_violation(tmp_path, monkeypatch):
     job = OnlineJob(on=True, rules=OnlineRules(most=1, slo_lag_s=30.0))
     world = World(tmp_path, monkeypatch, job)
     world.go(400, traffic=200)
@@ -285,20 +285,20 @@ def test_what_waits_too_long_breaks_the_promise(tmp_path, monkeypatch):
     assert state.totals.lag_min > 0 and state.totals.down_min == 0
 
 
-def test_batches_that_were_cut_short_only_say_what_a_worker_can_do_at_least(world):
+def test_partial_batches_give_only_a_lower_bound_of_worker_capacity(world):
     world.go(40, traffic=60, pace=40.0, filled=0.2)
     assert world.views[-1].capacity[1] == pytest.approx(40, rel=0.1)  # steps were all alike: nothing better is known
     world.go(100, traffic=200, pace=100.0)
     assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.3)
 
 
-def test_a_worker_that_mostly_rests_is_not_believed_to_be_as_quick_as_it_looks(world):
+def test_capacity_of_a_mostly_idle_worker_is_not_overestimated(world):
     world.go(60, traffic=99, pace=100.0)
     world.go(200, traffic=50, pace=1000.0)
     assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.1)
 
 
-def test_a_master_that_takes_over_knows_what_was_learned_and_what_came(tmp_path, monkeypatch):
+def test_successor_master_keeps_learned_rates_and_totals(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
     world.go(1900, traffic=80, step_s=5.0)
     known = world.online.status(world.now)
@@ -312,7 +312,7 @@ def test_a_master_that_takes_over_knows_what_was_learned_and_what_came(tmp_path,
     assert later.views[0].outlook.mean[0] == pytest.approx(80, rel=0.05)
 
 
-def test_traffic_of_another_run_can_be_given(tmp_path, monkeypatch):
+def test_traffic_history_of_another_run_can_be_given(tmp_path, monkeypatch):
     given = tmp_path / "before.jsonl"
     steps = [TrafficStep(at=WALL - 600 * n, seconds=600, samples=600 * 42.0) for n in range(200, 0, -1)]
     given.write_bytes(b"".join(msgspec.json.encode(step) + b"\n" for step in steps))
@@ -322,13 +322,13 @@ def test_traffic_of_another_run_can_be_given(tmp_path, monkeypatch):
     assert len(read_points(world.files.traffic, TrafficStep)) == 200
 
 
-def test_without_a_past_the_last_minutes_are_taken_to_go_on_and_that_is_said(world):
+def test_forecast_without_history_extends_the_last_minutes_and_says_so(world):
     world.go(40, traffic=80)
     assert world.views[-1].outlook.mean[0] == pytest.approx(80, rel=0.1)
     assert "only the last minutes are known" in world.views[-1].outlook.why
 
 
-def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
+def test_sped_up_job_measures_rates_and_records_shorter_traffic_steps(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, OnlineJob(on=True, rules=OnlineRules(most=2), speedup=288.0))
     world.go(100, traffic=2880, pace=5760, step_s=0.25)
     view = world.views[-1]
@@ -340,7 +340,7 @@ def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
     assert world.online.status(world.now).totals.hours == pytest.approx(8, rel=0.05)
 
 
-def test_points_of_the_run_are_there_for_the_dashboard(world):
+def test_online_points_are_recorded_for_the_dashboard(world):
     world.go(100, traffic=80)
     points = read_points(world.files.online, OnlinePoint)
     assert len(points) == pytest.approx(100 / 15, abs=2)
@@ -348,7 +348,7 @@ def test_points_of_the_run_are_there_for_the_dashboard(world):
     assert points[-1].at == pytest.approx(WALL + world.now, abs=20)
 
 
-def test_a_planner_that_fails_changes_nothing_but_the_reason(world):
+def test_failing_planner_changes_only_the_reported_reason(world):
     def broken(view):
         raise ZeroDivisionError("no capacity")
 
@@ -358,7 +358,7 @@ def test_a_planner_that_fails_changes_nothing_but_the_reason(world):
     assert "the scaling decision failed: ZeroDivisionError" in world.online.status(world.now).why
 
 
-def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypatch):
+def test_time_without_training_during_scaling_is_downtime(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch)
     world.go(30, traffic=80)
     world.happen(events.WorkersScaled(2, "more", planned=True))
@@ -369,12 +369,12 @@ def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypa
     assert world.online.status(world.now).totals.down_min * 60 < 21
 
 
-def test_the_forecaster_is_let_go(world):
+def test_online_loop_closes_its_forecaster(world):
     asyncio.run(world.online.close())
     assert world.forecasts.trouble == "closed"
 
 
-def test_a_slow_worker_is_marked_and_named_until_it_is_fast_again(tmp_path, monkeypatch):
+def test_slow_worker_is_named_until_it_recovers(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, workers=3)
     world.go(150, traffic=1000, paces={1: 30.0})
     assert world.online.slow == (1,)

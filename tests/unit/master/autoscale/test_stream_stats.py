@@ -14,7 +14,7 @@ def use(*views, records=0, busy_s=0.0, waited_s=0.0, **more):
     return StreamUse(partitions=partitions, records=records, busy_s=busy_s, waited_s=waited_s, **more)
 
 
-def test_what_was_there_before_anybody_looked_waits_but_has_not_just_come():
+def test_initial_backlog_counts_as_waiting_but_not_as_arrived():
     streams = StreamStats(wall=WALL, at=0.0)
     streams.on_report(ONE, 0, use((0, 100, 500, WALL - 60.0)), at=0.0)
     assert (streams.arrived, streams.backlog, streams.trained) == (0, 400, 100)
@@ -24,7 +24,7 @@ def test_what_was_there_before_anybody_looked_waits_but_has_not_just_come():
     assert streams.lag_s(10.0) == 30.0
 
 
-def test_lag_is_that_of_the_partition_that_is_furthest_behind():
+def test_lag_is_that_of_the_partition_furthest_behind():
     streams = StreamStats(wall=WALL, at=0.0)
     streams.on_report(ONE, 0, use((0, 100, 100, 0.0), (1, 5, 9, WALL - 3)), at=0.0)
     streams.on_report(TWO, 0, use((2, 5, 9, WALL - 8)), at=0.0)
@@ -32,7 +32,7 @@ def test_lag_is_that_of_the_partition_that_is_furthest_behind():
     assert streams.lag_s(1.0) == 9.0
 
 
-def test_a_time_of_day_that_jumps_changes_no_lag():
+def test_wall_clock_jump_leaves_lag_unchanged():
     streams = StreamStats(wall=WALL, at=0.0)
     streams.on_report(ONE, 0, use((0, 0, 1, WALL)), at=0.0)
     for at in range(1, 10):  # producers' clock jumps an hour ahead, then a day back
@@ -41,7 +41,7 @@ def test_a_time_of_day_that_jumps_changes_no_lag():
         assert streams.lag_s(float(at)) <= 1.0
 
 
-def test_a_partition_that_went_back_with_a_lost_server_waits_again():
+def test_partition_rolled_back_with_a_lost_server_counts_as_backlog_again():
     streams = StreamStats(wall=WALL, at=0.0)
     streams.on_report(ONE, 0, use((0, 90, 100, WALL)), at=0.0)
     streams.on_report(TWO, 0, use((0, 50, 100, WALL - 4.0)), at=1.0)
@@ -49,7 +49,7 @@ def test_a_partition_that_went_back_with_a_lost_server_waits_again():
     assert streams.lag_s(1.0) == 5.0
 
 
-def test_workers_are_measured_over_the_time_in_which_they_were_there():
+def test_worker_rates_are_measured_over_their_time_in_the_job():
     streams = StreamStats(wall=WALL, at=0.0)
     first, second = Life(ONE, 0), Life(TWO, 0)
     for at in range(11):
@@ -62,7 +62,7 @@ def test_workers_are_measured_over_the_time_in_which_they_were_there():
     assert streams.works(60.0, [first], at=10.0) == {}
 
 
-def test_what_a_life_that_is_over_has_done_still_counts_its_queue_does_not():
+def test_ended_incarnation_keeps_its_counts_but_not_its_queue():
     streams = StreamStats(wall=WALL, at=0.0)
     streams.on_report(ONE, 0, use(records=100, late=3, queue=7, lag_p99_s=9.0), at=0.0)
     streams.on_report(ONE, 1, use(records=10, late=1, queue=2, lag_p99_s=1.0), at=1.0)

@@ -118,7 +118,7 @@ def with_job(test, tmp_path, *, servers=2, rules=RULES, claim=stores.CLAIM, **sp
     asyncio.run(run())
 
 
-def test_the_first_one_begins_with_training_and_is_complete_when_all_servers_have_written(tmp_path):
+def test_first_checkpoint_starts_with_training_and_ends_when_all_servers_wrote(tmp_path):
     async def test(job):
         job.tick()
         assert job.master.parts.checkpoints.saving.round is None, "nothing is trained yet"
@@ -135,7 +135,7 @@ def test_the_first_one_begins_with_training_and_is_complete_when_all_servers_hav
     with_job(test, tmp_path)
 
 
-def test_the_next_begins_after_the_interval_and_is_incremental(tmp_path):
+def test_next_checkpoint_starts_after_the_interval_and_is_incremental(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -151,7 +151,7 @@ def test_the_next_begins_after_the_interval_and_is_incremental(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_the_ledger_is_noted_before_the_slots_are_copied(tmp_path):
+def test_ledger_is_noted_before_slots_are_copied(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -167,7 +167,7 @@ def test_the_ledger_is_noted_before_the_slots_are_copied(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_a_disk_that_takes_no_more_is_told_and_the_job_goes_on(tmp_path):
+def test_full_disk_fails_the_checkpoint_and_the_job_continues(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -184,7 +184,7 @@ def test_a_disk_that_takes_no_more_is_told_and_the_job_goes_on(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_the_end_of_data_is_told_after_a_checkpoint_that_has_it(tmp_path):
+def test_end_of_data_is_sent_after_a_checkpoint_that_includes_it(tmp_path):
     async def test(job):
         await job.train(shards=3)
         job.tick()
@@ -200,7 +200,7 @@ def test_the_end_of_data_is_told_after_a_checkpoint_that_has_it(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_the_end_of_data_is_told_without_one_when_none_can_be_written(tmp_path):
+def test_end_of_data_is_sent_without_a_checkpoint_if_none_can_be_written(tmp_path):
     async def test(job):
         await job.train(shards=4)
         asked = asyncio.create_task(job.ask("worker-0", messages.LeaseRequest(CARD)))
@@ -212,7 +212,7 @@ def test_the_end_of_data_is_told_without_one_when_none_can_be_written(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_one_whose_server_is_lost_is_abandoned_and_said(tmp_path):
+def test_checkpoint_of_a_lost_server_is_abandoned_with_a_reason(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -227,7 +227,7 @@ def test_one_whose_server_is_lost_is_abandoned_and_said(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_lost(tmp_path):
+def test_checkpoint_begun_before_a_ledger_rollback_is_abandoned(tmp_path):
     """A server that came after it began is lost; its slots come from the one before, and lack what the note has."""
 
     async def test(job):
@@ -247,7 +247,7 @@ def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_los
     with_job(test, tmp_path)
 
 
-def test_one_that_is_given_up_while_it_is_published_is_found_by_nobody(tmp_path):
+def test_checkpoint_abandoned_during_publication_is_never_visible(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -261,7 +261,7 @@ def test_one_that_is_given_up_while_it_is_published_is_found_by_nobody(tmp_path)
     with_job(test, tmp_path)
 
 
-def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
+def test_stopped_job_ends_after_its_last_checkpoint(tmp_path):
     async def test(job):
         await job.train(shards=2)
         job.tick()
@@ -277,7 +277,7 @@ def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_a_job_that_nothing_was_trained_of_ends_at_once(tmp_path):
+def test_stopped_job_without_progress_ends_at_once(tmp_path):
     async def test(job):
         await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.FinishRequest())
@@ -286,7 +286,7 @@ def test_a_job_that_nothing_was_trained_of_ends_at_once(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
+def test_failed_last_checkpoint_does_not_block_the_end(tmp_path):
     async def test(job):
         await job.train()
         await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
@@ -299,7 +299,7 @@ def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
+def test_last_checkpoint_is_uploaded_before_the_job_ends(tmp_path):
     url = f"file://{tmp_path}/copy"
 
     async def test(job):
@@ -317,7 +317,7 @@ def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
     with_job(test, tmp_path, rules=CheckpointRules(every_s=30, url=url))
 
 
-def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
+def test_checkpoints_are_uploaded_periodically_and_failures_logged(tmp_path):
     (tmp_path / "file").write_text("")
 
     async def test(job):
@@ -333,7 +333,7 @@ def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
     with_job(test, tmp_path, rules=CheckpointRules(every_s=1000, url=f"file://{tmp_path}/file", upload_every_s=100))
 
 
-def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_path):
+def test_manifest_has_worker_objects_and_their_final_states(tmp_path):
     async def test(job):
         await job.train()
         await job.ask("worker-0", messages.Heartbeat(objects={"schedule": b"early"}))
@@ -371,7 +371,7 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
     with_job(test, tmp_path)
 
 
-def test_only_the_last_few_are_kept(tmp_path):
+def test_only_the_most_recent_checkpoints_are_kept(tmp_path):
     async def test(job):
         for _ in range(4):
             await job.train()
@@ -382,7 +382,7 @@ def test_only_the_last_few_are_kept(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_a_master_that_takes_over_goes_on_with_what_is_complete(tmp_path):
+def test_successor_master_continues_from_complete_checkpoints(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -407,7 +407,7 @@ def test_a_master_that_takes_over_goes_on_with_what_is_complete(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_after_a_segment_file_was_deleted_the_next_one_is_full_and_can_be_gone_on_from(tmp_path):
+def test_deleted_segment_file_makes_the_next_checkpoint_full(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -424,7 +424,7 @@ def test_after_a_segment_file_was_deleted_the_next_one_is_full_and_can_be_gone_o
     with_job(test, tmp_path)
 
 
-def test_another_run_goes_on_from_it(tmp_path):
+def test_another_run_resumes_from_the_checkpoint(tmp_path):
     async def first(job):
         await job.train()
         job.tick()
@@ -448,7 +448,7 @@ def test_another_run_goes_on_from_it(tmp_path):
         with_job(second, tmp_path / "a", claim=OTHER)
 
 
-def test_servers_bring_their_slots_back_before_they_are_ready(tmp_path):
+def test_servers_restore_their_slots_before_they_are_ready(tmp_path):
     async def test():
         rules = CheckpointRules(every_s=30, resume="/somewhere", resume_number=7, resume_run=stores.RUN)
         spec = JobSpec(name="job", servers=2, slots=64, checkpoints=rules)
@@ -482,7 +482,7 @@ def at_step(number, step=3, **more):
     return AtStep(number, step, 0, 5, **more)
 
 
-def test_the_group_waits_until_all_servers_have_copied_and_the_manifest_has_the_step(tmp_path):
+def test_bsp_group_waits_until_all_servers_copied_and_the_manifest_has_its_step(tmp_path):
     async def test(job):
         assert await begin(job) == 1
         waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))
@@ -500,7 +500,7 @@ def test_the_group_waits_until_all_servers_have_copied_and_the_manifest_has_the_
     test_schedule.with_job(test, tmp_path, sync="bsp")
 
 
-def test_what_is_copied_while_another_group_is_formed_is_no_checkpoint(tmp_path):
+def test_copy_made_while_a_new_group_forms_is_not_a_checkpoint(tmp_path):
     async def test(job):
         await begin(job)
         waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))
@@ -513,7 +513,7 @@ def test_what_is_copied_while_another_group_is_formed_is_no_checkpoint(tmp_path)
     test_schedule.with_job(test, tmp_path, sync="bsp")
 
 
-def test_a_group_that_ends_makes_a_last_one_which_is_complete_before_it_goes(tmp_path):
+def test_ending_bsp_group_writes_a_last_checkpoint_before_it_leaves(tmp_path):
     async def test(job):
         await begin(job)
         over = await form(job, generation=1, resting=True)
@@ -528,7 +528,7 @@ def test_a_group_that_ends_makes_a_last_one_which_is_complete_before_it_goes(tmp
     test_schedule.with_job(test, tmp_path, sync="bsp")
 
 
-def test_a_job_without_checkpoints_asks_for_none(tmp_path):
+def test_bsp_job_without_checkpoint_rules_requests_none(tmp_path):
     async def test(job):
         assert await begin(job) == 0
         assert (await form(job, generation=1, resting=True)).save == 0
@@ -536,7 +536,7 @@ def test_a_job_without_checkpoints_asks_for_none(tmp_path):
     test_schedule.with_job(test, tmp_path, sync="bsp", rules=test_schedule.CheckpointRules())
 
 
-def test_a_group_that_keeps_rows_goes_back_to_its_checkpoint_when_a_step_is_interrupted(tmp_path):
+def test_bsp_group_with_a_cache_returns_to_its_checkpoint_after_a_broken_step(tmp_path):
     async def test(job):
         await begin(job)
         waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))

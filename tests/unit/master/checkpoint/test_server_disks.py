@@ -36,16 +36,16 @@ def says(address, node=""):
 
 
 @given(st.sets(st.integers(0, 50), min_size=2))
-def test_each_server_has_another_and_each_keeps_the_files_of_one(ranks):
+def test_every_server_has_another_server_as_buddy(ranks):
     buddies = {rank: buddy_of(rank, dict.fromkeys(ranks, "")) for rank in ranks}
     assert set(buddies.values()) == ranks and all(rank != buddy for rank, buddy in buddies.items())
 
 
-def test_one_alone_has_none():
+def test_single_server_has_no_buddy():
     assert buddy_of(0, {0: ""}) is None and buddy_of(0, {}) is None
 
 
-def test_an_order_names_where_the_buddys_present_life_listens():
+def test_save_order_names_the_address_of_the_buddys_current_incarnation():
     buddies = MirrorDirectory(CheckpointRules(every_s=1.0, mirror=True))
     lives = {0: "server-0.0", 1: "server-1.1", 4: "server-4.0"}
     for rank, life, port in ((0, 0, 10), (1, 0, 11), (4, 0, 14)):
@@ -59,7 +59,7 @@ def test_an_order_names_where_the_buddys_present_life_listens():
     assert buddies.named(ORDER, server(0), {0: "server-0.0"}).buddy is None
 
 
-def test_without_a_mirror_nobody_is_named_or_waited_for():
+def test_without_mirroring_no_buddy_is_named_or_awaited():
     buddies = MirrorDirectory(CheckpointRules(every_s=1.0))
     assert buddies.known({0: "server-0.0", 1: "server-1.0"})
     assert buddies.named(ORDER, server(0), {0: "server-0.0", 1: "server-1.0"}) is ORDER
@@ -116,7 +116,7 @@ def story(job, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_master(tmp_path):
+def test_first_checkpoint_is_uploaded_by_servers_and_published_by_the_master(tmp_path):
     async def test(job):
         apart(job, tmp_path)
         await job.train()
@@ -133,7 +133,7 @@ def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_mas
     with_job(test, tmp_path, rules=stored(tmp_path))
 
 
-def test_ends_are_told_only_when_it_is_in_storage(tmp_path):
+def test_end_of_data_is_released_only_once_the_checkpoint_is_in_storage(tmp_path):
     async def test(job):
         await all_trained(job, tmp_path)
         book, rounds = job.master.record.book, job.master.parts.checkpoints
@@ -147,7 +147,7 @@ def test_ends_are_told_only_when_it_is_in_storage(tmp_path):
     with_job(test, tmp_path, rules=stored(tmp_path))
 
 
-def test_an_end_of_data_does_not_wait_for_storage_that_cannot_be_had(tmp_path):
+def test_end_of_data_does_not_wait_for_unreachable_storage(tmp_path):
     async def test(job):
         await all_trained(job, tmp_path)
         await copy(job, 0, break_off="AccessDenied")
@@ -158,7 +158,7 @@ def test_an_end_of_data_does_not_wait_for_storage_that_cannot_be_had(tmp_path):
     with_job(test, tmp_path, rules=stored(tmp_path))
 
 
-def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_file(tmp_path):
+def test_server_lost_during_an_upload_fails_it_and_names_the_file(tmp_path):
     async def test(job):
         apart(job, tmp_path)
         await job.train()
@@ -185,7 +185,7 @@ def successor(job):
         return made.parts.checkpoints
 
 
-def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to_speak(tmp_path):
+def test_successor_master_reuses_no_checkpoint_number_and_waits_for_servers(tmp_path):
     async def test(job):
         apart(job, tmp_path)
         await job.train()
@@ -218,7 +218,7 @@ def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to
     with_job(test, tmp_path)
 
 
-def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_back(tmp_path):
+def test_successor_master_withdraws_checkpoints_begun_before_a_rollback(tmp_path):
     async def test(job):
         await job.train()
         job.tick()
@@ -248,18 +248,18 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
         ({"url": "s3://b"}, {"server-0": "a"}, "from s3://b, losing at most the last 600 s"),
     ],
 )
-def test_what_a_lost_host_would_cost_is_said(rules, nodes, said):
+def test_cost_of_losing_a_host_is_described(rules, nodes, said):
     told = cost_of_a_host(CheckpointRules(every_s=1.0, **rules), nodes, 2)
     assert said in told if said else told == ""
 
 
-def test_a_bsp_group_is_told_that_pods_take_their_disks_along():
+def test_bsp_job_is_warned_that_pods_lose_their_disks():
     rules, nodes = CheckpointRules(every_s=1.0), {"server-0": "a", "server-1": "b"}
     assert "as a pod does" in cost_of_a_host(rules, nodes, 2, in_step=True)
     assert "pod" not in cost_of_a_host(dataclasses.replace(rules, url="s3://b"), nodes, 2, in_step=True)
 
 
-def test_the_story_names_the_disks_once_all_servers_have_reported(tmp_path):
+def test_event_log_names_the_disks_once_all_servers_reported(tmp_path):
     async def test(job):
         apart(job, tmp_path)
         await job.train()
@@ -274,7 +274,7 @@ def test_the_story_names_the_disks_once_all_servers_have_reported(tmp_path):
 
 
 @pytest.mark.parametrize("url", [False, True])
-def test_without_a_mirror_and_a_url_servers_on_other_machines_keep_copies_by_themselves(tmp_path, url):
+def test_servers_on_separate_machines_mirror_by_default(tmp_path, url):
     async def test(job):
         apart(job, tmp_path)
         await job.train()

@@ -28,7 +28,7 @@ def in_loop(test):
     asyncio.run(test())
 
 
-def test_entries_come_back_in_order_and_only_those_after_the_snapshot(tmp_path):
+def test_journal_returns_entries_after_the_snapshot_in_order(tmp_path):
     async def test():
         journal = Journal(tmp_path / "journal.db", term=1, now=100.0)
         for number in range(5):
@@ -51,7 +51,7 @@ def test_entries_come_back_in_order_and_only_those_after_the_snapshot(tmp_path):
     in_loop(test)
 
 
-def test_all_entries_of_one_turn_are_one_transaction(tmp_path):
+def test_entries_of_one_loop_turn_share_a_transaction(tmp_path):
     async def test():
         journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
 
@@ -69,7 +69,7 @@ def test_all_entries_of_one_turn_are_one_transaction(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ext4"], indirect=True)
-def test_tidying_in_a_thread_keeps_everything_and_shortens_what_is_written_ahead(tmp_path):
+def test_tidying_in_a_thread_keeps_entries_and_shrinks_the_wal(tmp_path):
     async def test():
         path = tmp_path / "journal.db"
         journal = Journal(path, term=1, now=0.0)
@@ -85,7 +85,7 @@ def test_tidying_in_a_thread_keeps_everything_and_shortens_what_is_written_ahead
     in_loop(test)
 
 
-def test_an_older_master_can_neither_open_nor_go_on_writing(tmp_path):
+def test_superseded_master_can_neither_open_nor_write_the_journal(tmp_path):
     async def test():
         old = Journal(tmp_path / "journal.db", term=1, now=0.0)
         new = Journal(tmp_path / "journal.db", term=2, now=0.0)
@@ -103,7 +103,7 @@ def test_an_older_master_can_neither_open_nor_go_on_writing(tmp_path):
     in_loop(test)
 
 
-def test_a_journal_of_another_version_is_refused_and_left_as_it_is(tmp_path, monkeypatch):
+def test_journal_of_another_format_is_refused_and_left_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "journal.db"
     monkeypatch.setattr(journals, "FORMAT", 1)
     Journal(path, term=1, now=0.0).close()
@@ -113,7 +113,7 @@ def test_a_journal_of_another_version_is_refused_and_left_as_it_is(tmp_path, mon
             Journal(path, term=2, now=0.0)
 
 
-def test_a_place_where_no_journal_can_be_is_named(tmp_path):
+def test_unwritable_journal_path_is_named(tmp_path):
     with pytest.raises(errors.BadInput, match=r"cannot write .*nowhere/journal.db: No such file or directory"):
         Journal(tmp_path / "nowhere" / "journal.db", term=1, now=0.0)
 
@@ -139,7 +139,7 @@ asyncio.run(write())
 
 
 @pytest.mark.process
-def test_what_was_promised_survives_kill_9_at_any_moment(tmp_path, rng, kind):
+def test_committed_entries_survive_kill_9_at_any_moment(tmp_path, rng, kind):
     path, promised = tmp_path / "journal.db", -1
     for term in range(1, 6):
         command = [sys.executable, "-c", WRITER, str(path), str(term), kind]
@@ -158,7 +158,7 @@ def test_what_was_promised_survives_kill_9_at_any_moment(tmp_path, rng, kind):
     assert promised < len(found)
 
 
-def test_the_spec_that_a_job_began_with_stays_whatever_later_masters_are_given(tmp_path):
+def test_initial_spec_is_kept_whatever_later_masters_pass(tmp_path):
     first = Journal(tmp_path / "journal.db", term=1, now=0.0)
     assert first.begun_with(b"one") == b"one"
     first.close()
@@ -167,7 +167,7 @@ def test_the_spec_that_a_job_began_with_stays_whatever_later_masters_are_given(t
     again.close()
 
 
-def test_a_full_disk_is_waited_for_and_nothing_is_lost_or_turned_round(tmp_path, monkeypatch):
+def test_full_disk_delays_entries_without_loss_or_reordering(tmp_path, monkeypatch):
     monkeypatch.setattr(journals, "AGAIN_S", 0.01)
 
     async def test():
@@ -194,7 +194,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost_or_turned_round(tmp_path,
     in_loop(test)
 
 
-def test_a_disk_that_stays_full_fails_the_journal_when_the_time_is_over(tmp_path, monkeypatch):
+def test_journal_fails_when_the_disk_stays_full_past_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(journals, "AGAIN_S", 0.01)
 
     async def test():
@@ -213,7 +213,7 @@ def test_a_disk_that_stays_full_fails_the_journal_when_the_time_is_over(tmp_path
     in_loop(test)
 
 
-def test_a_master_that_was_replaced_does_not_wait_for_its_disk(tmp_path):
+def test_superseded_master_does_not_wait_for_its_disk(tmp_path):
     async def test():
         old = Journal(tmp_path / "journal.db", term=1, now=0.0, patience_s=600.0)
         new = Journal(tmp_path / "journal.db", term=2, now=0.0)
@@ -226,7 +226,7 @@ def test_a_master_that_was_replaced_does_not_wait_for_its_disk(tmp_path):
     in_loop(test)
 
 
-def test_on_a_network_file_system_no_memory_is_shared_between_masters(tmp_path, kind):
+def test_journal_on_a_network_file_system_uses_no_shared_memory(tmp_path, kind):
     async def test():
         journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
         journal.append(b"\x01")
@@ -239,7 +239,7 @@ def test_on_a_network_file_system_no_memory_is_shared_between_masters(tmp_path, 
     in_loop(test)
 
 
-def test_a_journal_that_was_moved_to_a_network_file_system_is_gone_on_with(tmp_path, monkeypatch):
+def test_journal_moved_to_a_network_file_system_is_continued(tmp_path, monkeypatch):
     async def test():
         for term, each in enumerate(("ext4", "nfs4", "ext4"), start=1):
             monkeypatch.setattr(disks, "kind_of", lambda _, each=each: each)

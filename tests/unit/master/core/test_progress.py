@@ -13,7 +13,7 @@ from springtide.rpc.messages.types import MemberReport
 FIRST, SECOND = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)
 
 
-def test_totals_are_of_the_newest_reports():
+def test_totals_use_the_newest_reports():
     tally = ProgressTally()
     tally.take(FIRST, MemberReport(samples=100), at=1)
     tally.take(SECOND, MemberReport(samples=50), at=1)
@@ -22,7 +22,7 @@ def test_totals_are_of_the_newest_reports():
     assert tally.samples == 350
 
 
-def test_a_new_life_counts_from_zero_and_what_the_last_one_did_stays():
+def test_new_incarnation_counts_from_zero_and_keeps_earlier_totals():
     tally = ProgressTally()
     tally.take(FIRST, MemberReport(samples=100), at=1)
     tally.take(FIRST, MemberReport(samples=30), at=2, incarnation=1)
@@ -31,7 +31,7 @@ def test_a_new_life_counts_from_zero_and_what_the_last_one_did_stays():
     assert tally.grew_at == 3
 
 
-def test_the_rate_is_of_the_last_seconds():
+def test_rate_covers_the_recent_window():
     tally = ProgressTally()
     for second in range(60):
         tally.note(1000 * second if second < 30 else 30_000 + 10 * (second - 30), at=second)
@@ -39,7 +39,7 @@ def test_the_rate_is_of_the_last_seconds():
     assert tally.samples_per_s(at=64) == pytest.approx(5)  # nothing more was reported
 
 
-def test_a_decision_about_the_cache_is_told_once_and_not_while_it_is_open():
+def test_cache_decision_is_logged_once_and_not_while_undecided():
     tally = ProgressTally()
     on, off = CacheUse(on=True, why="asked for: 10%"), CacheUse(why="it would not pay")
     for_now = CacheUse(why="no pass is under way", passing=True)
@@ -61,7 +61,7 @@ def test_means_are_weighted_by_samples():
     assert tally.metrics == {"auc": pytest.approx(0.75)}
 
 
-def test_means_are_of_those_who_train_still_and_what_one_alone_has_told_stays():
+def test_means_cover_active_workers_and_keep_metrics_reported_by_one():
     tally = ProgressTally()
     tally.take(FIRST, MemberReport(samples=10_000, loss=9.0, metrics={"auc": 0.1, "test_auc": 0.7}), at=1)
     tally.take(SECOND, MemberReport(samples=100, loss=0.5, metrics={"auc": 0.8}), at=2)
@@ -73,7 +73,7 @@ def test_means_are_of_those_who_train_still_and_what_one_alone_has_told_stays():
     assert tally.loss == pytest.approx(0.6)
 
 
-def test_when_all_have_left_means_are_of_those_who_left_last():
+def test_when_all_workers_left_means_cover_the_last_to_leave():
     tally = ProgressTally()
     for role, loss, at in ((FIRST, 9.0, 1), (SECOND, 0.5, 10), (Role(RoleKind.WORKER, 2), 0.7, 11)):
         tally.take(role, MemberReport(samples=100, loss=loss), at=at)
@@ -88,14 +88,14 @@ def taking(role, memory, incarnation=0):
     return RoleUsage(role=role, incarnation=incarnation, memory=memory)
 
 
-def test_a_role_speaks_for_itself_where_the_agent_sees_nothing():
+def test_role_reports_its_own_usage_when_the_agent_measures_none():
     usages = UsageTable()
     usages.on_usages(())
     usages.on_report(SERVER, 2, taking(WORKER, 5), at=1.0)
     assert usages.now(at=2.0) == {SERVER: taking(SERVER, 5, 2)}, "and for nobody else"
 
 
-def test_the_agents_word_goes_first():
+def test_agent_measurement_overrides_the_roles_own():
     usages = UsageTable()
     usages.on_report(SERVER, 0, taking(SERVER, 5), at=1.0)
     usages.on_report(WORKER, 0, taking(WORKER, 7), at=1.0)
@@ -103,7 +103,7 @@ def test_the_agents_word_goes_first():
     assert usages.now(at=1.0) == {SERVER: taking(SERVER, 6), WORKER: taking(WORKER, 7)}
 
 
-def test_only_the_role_itself_knows_its_gpu():
+def test_gpu_usage_comes_from_the_role_itself():
     usages = UsageTable()
     gpu = GpuUse(memory=3, total=8)
     usages.on_report(WORKER, 0, replace(taking(WORKER, 7), gpu=gpu), at=1.0)
@@ -113,7 +113,7 @@ def test_only_the_role_itself_knows_its_gpu():
     assert usages.now(at=1.0)[WORKER].gpu is None
 
 
-def test_who_has_ended_or_is_silent_takes_nothing():
+def test_ended_or_silent_role_uses_nothing():
     usages = UsageTable()
     usages.on_report(SERVER, 1, taking(SERVER, 5, 1), at=1.0)
     usages.on_report(WORKER, 0, taking(WORKER, 7), at=1.0)
@@ -124,13 +124,13 @@ def test_who_has_ended_or_is_silent_takes_nothing():
     assert usages.now(at=1.1 + STALE_S) == {}
 
 
-def test_a_role_that_was_not_asked_says_nothing():
+def test_missing_usage_report_is_ignored():
     usages = UsageTable()
     usages.on_report(SERVER, 0, None, at=1.0)
     assert usages.now(at=1.0) == {}
 
 
-def test_the_longest_delay_is_that_of_the_window():
+def test_longest_delay_is_that_of_the_window():
     lag = LoopLag(lambda: 0.0)
     assert lag.longest_s == 0.0
     for second, late in enumerate([0.01, 0.5, 0.02, 0.3, 0.1]):

@@ -156,7 +156,7 @@ def settled(record):
 
 
 @pytest.mark.parametrize("snapshots", [0, 40])
-def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots, monkeypatch):
+def test_record_rebuilt_from_its_journal_is_equal(tmp_path, seed, snapshots, monkeypatch):
     async def test():
         story = EventLog(tmp_path / "events.jsonl")
         kinds, returns = set(), 0
@@ -185,7 +185,7 @@ def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots, monkeypatc
     asyncio.run(test())
 
 
-def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_nothing(tmp_path):
+def test_successor_master_ignores_late_messages_of_a_dead_worker(tmp_path):
     async def test():
         story = EventLog(tmp_path / "events.jsonl")
         journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
@@ -226,7 +226,7 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
     asyncio.run(test())
 
 
-def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
+def test_superseded_master_sends_no_replies(tmp_path):
     async def test():
         story = EventLog(tmp_path / "events.jsonl")
         old = Journal(tmp_path / "journal.db", term=1, now=0.0)
@@ -245,7 +245,7 @@ def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
     asyncio.run(test())
 
 
-def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
+def test_one_time_task_of_a_lost_worker_is_done_by_another():
     record = JobRecord(SPEC)
     one, two = LeaseHolder(0, 0), LeaseHolder(1, 0)
     assert record.shared.claim("weights", one) is True
@@ -261,7 +261,7 @@ def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
     assert record.shared.claim("weights", LeaseHolder(0, 1)) is False
 
 
-def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_rank():
+def test_worker_gets_its_own_objects_and_a_new_one_those_of_the_lowest_rank():
     record = JobRecord(SPEC)
     assert record.scripts.objects_for(0) == {}
     record.scripts.remember(2, {"schedule": b"of 2", "counter": b"of 2"})
@@ -271,7 +271,7 @@ def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_ra
     assert record.scripts.objects_for(7) == {"schedule": b"of 1", "counter": b"of 2"}
 
 
-def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_rank_was_there_before():
+def test_added_worker_starts_at_the_others_epoch_even_if_its_rank_existed_before():
     async def test():
         record = JobRecord(JobSpec(name="job", workers=2))
         for rank, epoch in ((0, 1), (1, 1)):
@@ -285,7 +285,7 @@ def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_ra
     asyncio.run(test())
 
 
-def test_a_replayed_call_gets_the_arguments_of_the_first_one():
+def test_replayed_call_gets_the_arguments_of_the_first():
     states = ScriptStates(claims=("weights",), objects={1: {"schedule": b"7"}}, places={1: EpochPlace(0, 0, 0)})
     first, again = JobRecord(JobSpec(name="job")), JobRecord(JobSpec(name="job"))
     for change, *arguments in (

@@ -55,7 +55,7 @@ async def wanted(master, peers):
     return [str(each.role) for each in outlook.wanted if each.role.kind is RoleKind.DATA_WORKER]
 
 
-def test_a_fixed_number_is_wanted_once_training_has_begun(tmp_path):
+def test_fixed_data_workers_start_once_training_has_begun(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         master.tick()
@@ -72,7 +72,7 @@ def test_a_fixed_number_is_wanted_once_training_has_begun(tmp_path):
     with_desk(test, tmp_path, feeding=FIXED)
 
 
-def test_a_job_without_them_wants_none_until_the_user_says_so(tmp_path):
+def test_job_without_data_workers_starts_none_until_asked(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         assert await wanted(master, peers) == []
@@ -82,7 +82,7 @@ def test_a_job_without_them_wants_none_until_the_user_says_so(tmp_path):
     with_desk(test, tmp_path)
 
 
-def test_workers_hear_who_feeds_and_only_when_that_is_news(tmp_path):
+def test_workers_receive_the_data_worker_list_only_when_it_changed(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         worker = peers["worker-0"]
@@ -100,7 +100,7 @@ def test_workers_hear_who_feeds_and_only_when_that_is_news(tmp_path):
     with_desk(test, tmp_path, feeding=FIXED)
 
 
-def test_a_data_worker_waits_for_the_package_and_is_told_to_drain(tmp_path):
+def test_data_worker_waits_for_the_package_and_receives_drain(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         peer = Peer(address="data")
@@ -119,7 +119,7 @@ def test_a_data_worker_waits_for_the_package_and_is_told_to_drain(tmp_path):
     with_desk(test, tmp_path, feeding=FIXED)
 
 
-def test_one_that_was_given_up_hears_so(tmp_path):
+def test_fenced_data_worker_is_told(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         peer, _ = await come(master)
@@ -132,7 +132,7 @@ def test_one_that_was_given_up_hears_so(tmp_path):
     with_desk(test, tmp_path, feeding=FIXED)
 
 
-def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
+def test_trainer_that_cannot_be_fed_removes_data_workers_with_its_reason(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         await master.handle(peers["worker-0"], CannotFeed("an IterableDataset has no indices"))
@@ -145,7 +145,7 @@ def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
     with_desk(test, tmp_path, feeding=FIXED)
 
 
-def test_samples_that_were_left_out_are_told_by_index(tmp_path):
+def test_skipped_samples_are_reported_by_index(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         left_out = LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken")
@@ -165,7 +165,7 @@ def test_samples_that_were_left_out_are_told_by_index(tmp_path):
     with_desk(test, tmp_path)
 
 
-def test_a_job_that_could_make_no_sample_at_all_has_failed(tmp_path):
+def test_job_without_any_readable_sample_reports_them_all(tmp_path):
     async def test(master, clock):
         await training(master, clock)
         assert master.record.all_left_out() == ""
@@ -192,7 +192,7 @@ async def train(master, clock, peers, seconds, *, read_share):
         master.tick()
 
 
-def test_where_reading_takes_much_of_a_step_tuning_begins_with_one_for_the_trainer(tmp_path):
+def test_tuning_starts_one_data_worker_when_reading_dominates_a_step(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         await train(master, clock, peers, 9, read_share=0.6)
@@ -206,7 +206,7 @@ def test_where_reading_takes_much_of_a_step_tuning_begins_with_one_for_the_train
 
 
 @pytest.mark.parametrize("packaged", [False, True])
-def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_path, packaged):
+def test_data_workers_are_not_late_while_the_trainer_prepares_the_package(tmp_path, packaged):
     async def test(master, clock):
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.6)
@@ -220,7 +220,7 @@ def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_pa
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
 
-def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(tmp_path):
+def test_data_workers_stay_within_the_cores_granted_by_the_brain(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         master.parts.autoscaler.data_cores = 0.0
@@ -243,7 +243,7 @@ def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
 
-def test_where_it_takes_little_none_are_started_and_the_reason_is_told(tmp_path):
+def test_no_data_worker_starts_when_reading_takes_little_and_the_reason_is_logged(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.01)
@@ -255,7 +255,7 @@ def test_where_it_takes_little_none_are_started_and_the_reason_is_told(tmp_path)
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
 
-def test_what_the_user_has_set_by_hand_tuning_leaves_alone(tmp_path):
+def test_tuning_keeps_a_manually_set_number_of_data_workers(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=3))
@@ -265,7 +265,7 @@ def test_what_the_user_has_set_by_hand_tuning_leaves_alone(tmp_path):
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
 
-def test_a_master_that_takes_over_goes_on_with_the_tuning(tmp_path):
+def test_successor_master_continues_tuning(tmp_path):
     spec = JobSpec(name="job", feeding=dataclasses.replace(AUTO, cpu=1.0), silence_s=1e9)
 
     async def first():

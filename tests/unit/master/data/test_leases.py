@@ -41,7 +41,7 @@ def words(grants, trained=0):
     return [Progress(grant.shard, grant.first, grant.first + trained, grant.end) for grant in grants]
 
 
-def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_that_takes_over(tmp_path):
+def test_successor_master_has_the_same_stream_leases_and_cuts(tmp_path):
     journal = Kept()
 
     async def run():
@@ -73,7 +73,7 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
     assert flow.partitions[0].cuts == [7] and flow.partitions[4].end == 5
 
 
-def test_a_lease_below_known_cuts_comes_with_them(tmp_path, monkeypatch):
+def test_stream_lease_includes_known_cuts_above_it(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "HOLD_S", 0.01)
 
     async def test(master, clock):
@@ -104,7 +104,7 @@ async def one_reads_all(master, clock):
     return zero, one, mine
 
 
-def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_with_their_heartbeat(tmp_path):
+def test_late_worker_gets_partitions_released_by_heartbeats_of_others(tmp_path):
     async def test(master, clock):
         zero, one, mine = await one_reads_all(master, clock)
         waiting = asyncio.create_task(master.handle(one, ask()))
@@ -125,9 +125,7 @@ def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_wi
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 
 
-def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long_after_it_was_slow(
-    tmp_path, monkeypatch
-):
+def test_slow_worker_gives_up_all_partitions_but_one_and_regains_some_later(tmp_path, monkeypatch):
     async def test(master, clock):
         zero, one, mine = await one_reads_all(master, clock)
         monkeypatch.setattr(OnlineAutoscaler, "slow", (0,))
@@ -152,7 +150,7 @@ def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 
 
-def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
+def test_partitions_of_a_lost_worker_go_to_others_at_once(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         mine = (await master.handle(peers["worker-0"], ask())).grants
@@ -168,7 +166,7 @@ def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
         assert "2 free partitions get a worker" in master.status().master.decision_why
 
 
-def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_path, monkeypatch):
+def test_unleased_partitions_are_reserved_for_workers_still_starting(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "HOLD_S", 0.01)
 
     async def test(master, clock):
@@ -187,7 +185,7 @@ def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 
 
-def test_ranks_of_a_group_are_given_the_same_of_a_stream_and_a_batch_that_is_not_full_when_it_has_waited(tmp_path):
+def test_bsp_ranks_get_equal_stream_grants_and_a_partial_batch_after_waiting(tmp_path):
     card = dataclasses.replace(CARD, in_step=True, shard_batches=2)
 
     async def test(master, clock):

@@ -27,7 +27,7 @@ def names(told):
     return [each.name for each in told.members]
 
 
-def test_a_worker_hears_of_the_others_once():
+def test_worker_gets_the_shuffler_list_once():
     known = ShufflerList(state())
     first = known.on_address(ONE, "host:1", 0)
     assert names(first) == ["worker-0.0"]
@@ -37,18 +37,18 @@ def test_a_worker_hears_of_the_others_once():
     assert known.on_address(ONE, "host:1", first.digest) == both
 
 
-def test_another_master_that_knows_the_same_has_the_same_list():
+def test_successor_master_builds_the_same_shuffler_list():
     one, two = ShufflerList(state()), ShufflerList(state())
     one.on_address(ONE, "host:1", 0)
     two.on_address(TWO, "host:2", 0)
     assert one.on_address(TWO, "host:2", 0).digest == two.on_address(ONE, "host:1", 0).digest
 
 
-def test_one_without_an_address_is_told_nothing():
+def test_worker_without_an_address_gets_no_shuffler_list():
     assert ShufflerList(state()).on_address(ONE, "", 0) is None
 
 
-def test_one_that_is_given_up_is_forgotten():
+def test_fenced_worker_leaves_the_shuffler_list():
     job = state()
     known = ShufflerList(job)
     known.on_address(TWO, "host:2", 0)
@@ -56,13 +56,13 @@ def test_one_that_is_given_up_is_forgotten():
     assert names(known.on_address(ONE, "host:1", 0)) == ["worker-0.0"]
 
 
-def test_the_next_life_takes_the_place_of_the_last():
+def test_next_incarnation_replaces_the_previous():
     known = ShufflerList(state())
     known.on_address(ONE, "host:1", 0)
     assert names(known.on_address(LeaseHolder(0, 1), "host:9", 0)) == ["worker-0.1"]
 
 
-def test_waiting_requests_check_again_after_every_change():
+def test_waiting_requests_recheck_after_every_change():
     async def run():
         turnstile, seen = ChangeSignal(), []
 
@@ -81,7 +81,7 @@ def test_waiting_requests_check_again_after_every_change():
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
+def test_no_push_exceeds_the_staleness_bound_and_every_worker_gets_its_turn(seed):
     print("seed", seed)
     chance = random.Random(seed)
     workers, bound = [LeaseHolder(rank) for rank in range(chance.randint(1, 6))], chance.randint(0, 7)
@@ -99,12 +99,12 @@ def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
     assert min(pushes.values()) > 0, pushes
 
 
-def test_with_a_bound_of_all_others_everyone_is_inside_at_once():
+def test_staleness_bound_of_all_others_admits_every_worker():
     gate = StalenessGate(ChangeSignal())
     assert all(gate.admit(LeaseHolder(rank), 3) for rank in range(4))
 
 
-def test_one_that_is_lost_makes_room_and_is_no_longer_waited_for():
+def test_lost_worker_releases_its_staleness_slot():
     gate, first, second, third = StalenessGate(ChangeSignal()), LeaseHolder(0), LeaseHolder(1), LeaseHolder(2)
     assert gate.admit(first, 0)
     assert not gate.admit(second, 0) and not gate.admit(third, 0)

@@ -47,7 +47,7 @@ def watch(tmp_path):
 
 
 @pytest.mark.parametrize("in_step", [False, True])
-def test_a_server_that_is_slower_by_far_in_two_reports_is_replaced_at_once(watch, in_step):
+def test_server_far_slower_in_two_reports_is_replaced_at_once(watch, in_step):
     watch.job.desk.record.state.bsp.in_step = in_step
     for _ in range(8):
         watch.second(USUAL, USUAL)
@@ -58,13 +58,13 @@ def test_a_server_that_is_slower_by_far_in_two_reports_is_replaced_at_once(watch
     assert isinstance(event, events.ServerReplaced) and event.rank == 1
 
 
-def test_one_slow_second_is_no_reason_for_anything(watch):
+def test_single_slow_second_triggers_no_replacement(watch):
     for second in range(30):
         watch.second(USUAL, SLOW if second % 10 == 9 else USUAL)
     assert not watch.happened
 
 
-def test_the_first_seconds_at_work_say_nothing(watch):
+def test_first_seconds_of_load_are_not_judged(watch):
     for _ in range(3):
         watch.second(USUAL, SLOW)
     for _ in range(20):
@@ -73,7 +73,7 @@ def test_the_first_seconds_at_work_say_nothing(watch):
 
 
 @pytest.mark.parametrize("in_step", [False, True])
-def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_agent_has_measured(watch, in_step):
+def test_cpu_throttled_server_is_replaced_at_once(watch, in_step):
     watch.job.desk.record.state.bsp.in_step = in_step
     nodes = {rank: watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)}
     for node in nodes.values():
@@ -95,7 +95,7 @@ def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_ag
     assert isinstance(event, events.ServerReplaced) and (event.rank, event.at_once) == (1, True)
 
 
-def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
+def test_throttling_of_a_quarter_quota_needs_four_periods(watch):
     nodes = [watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)]
     for node in nodes:
         node.cpu = 0.4
@@ -116,7 +116,7 @@ def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
     assert isinstance(event, events.ServerReplaced) and event.rank == 1
 
 
-def test_memory_of_a_bsp_group_is_looked_after_too(watch, monkeypatch):
+def test_memory_of_bsp_servers_is_guarded(watch, monkeypatch):
     watch.job.desk.record.state.bsp.in_step = True
     monkeypatch.setattr(watch.job.desk.parts.migration, "bytes_on", lambda rank: 80e6)
     grown = MemberReport(counters={"rows": 1e6, "table_bytes": 90e6})

@@ -26,7 +26,7 @@ def run(job, work):
     job.story.close()
 
 
-def test_a_heartbeat_without_news_is_answered_after_its_time(tmp_path):
+def test_heartbeat_without_news_is_answered_after_its_interval(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.1)
 
     async def work():
@@ -37,7 +37,7 @@ def test_a_heartbeat_without_news_is_answered_after_its_time(tmp_path):
     run(job, work)
 
 
-def test_a_goal_is_told_with_the_heartbeat_that_waits(tmp_path):
+def test_goal_is_sent_with_the_waiting_heartbeat(tmp_path):
     job = Job(tmp_path, heartbeat_s=60.0)
 
     async def work():
@@ -53,7 +53,7 @@ def test_a_goal_is_told_with_the_heartbeat_that_waits(tmp_path):
     run(job, work)
 
 
-def test_nobody_waits_while_a_server_is_away(tmp_path):
+def test_heartbeat_is_not_held_while_a_server_is_lost(tmp_path):
     job = Job(tmp_path, heartbeat_s=60.0)
 
     async def work():
@@ -68,7 +68,7 @@ def test_nobody_waits_while_a_server_is_away(tmp_path):
     run(job, work)
 
 
-def test_slots_that_the_target_reports_before_their_source_are_logged_as_moved_once(tmp_path):
+def test_slots_reported_by_the_target_first_are_logged_as_moved_once(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.01)
 
     async def work():
@@ -85,7 +85,7 @@ def test_slots_that_the_target_reports_before_their_source_are_logged_as_moved_o
     ]
 
 
-def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_path):
+def test_slots_that_arrive_at_a_draining_server_are_moved_on(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.01)
 
     async def goal_of(server):
@@ -106,7 +106,7 @@ def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_p
     run(job, work)
 
 
-def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_path):
+def test_server_is_released_only_after_it_stops_accepting_slots(tmp_path):
     """A goal from before may still bring it some: they would be gone with it."""
     job = Job(tmp_path, heartbeat_s=0.01)
     leaver = Role(RoleKind.SERVER, 1)
@@ -129,7 +129,7 @@ def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_p
     run(job, work)
 
 
-def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_slots(tmp_path):
+def test_evicted_server_is_released_only_after_it_stops_accepting_slots(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.01)
     leaver = Role(RoleKind.SERVER, 1)
 
@@ -168,9 +168,7 @@ async def slots_for(job, server):
             await asyncio.sleep(0)
 
 
-def test_a_new_server_gets_slots_though_another_was_lost_and_came_back_while_the_moves_were_planned(
-    tmp_path, monkeypatch
-):
+def test_new_server_gets_slots_though_another_was_restored_during_planning(tmp_path, monkeypatch):
     job = Job(tmp_path, heartbeat_s=0.01)
     lost, plan = threading.Event(), placement.moves
 
@@ -194,7 +192,7 @@ def test_a_new_server_gets_slots_though_another_was_lost_and_came_back_while_the
     run(job, work)
 
 
-def test_a_new_server_gets_slots_though_they_were_kept_from_it_for_a_while(tmp_path):
+def test_new_server_gets_slots_that_were_withheld_for_a_while(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.01)
 
     async def work():
@@ -209,7 +207,7 @@ def test_a_new_server_gets_slots_though_they_were_kept_from_it_for_a_while(tmp_p
     run(job, work)
 
 
-def test_nothing_more_goes_to_a_server_that_is_to_leave(tmp_path):
+def test_draining_server_gets_no_more_slots(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.01)
 
     async def work():
@@ -223,7 +221,7 @@ def test_nothing_more_goes_to_a_server_that_is_to_leave(tmp_path):
     run(job, work)
 
 
-def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_know_where_they_are(tmp_path):
+def test_restarted_bsp_group_waits_until_slots_moved_and_workers_know_the_placement(tmp_path):
     """A server that got its first slots in the middle of a step would know nothing of it."""
     job = Job(tmp_path, heartbeat_s=0.01, sync="bsp")
 

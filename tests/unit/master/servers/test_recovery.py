@@ -104,7 +104,7 @@ def with_job(test, folder, **spec):
     asyncio.run(run())
 
 
-def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tmp_path):
+def test_next_incarnation_gets_a_restore_order_and_the_ledger_rolls_back(tmp_path):
     async def test(job):
         await job.kill()
         assert [each.incarnation for each in job.desk.state.wanted() if each.role == SERVER] == [1]
@@ -128,7 +128,7 @@ def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tm
     with_job(test, tmp_path)
 
 
-def test_partial_recovery_leaves_the_book_as_it_is(tmp_path):
+def test_partial_recovery_keeps_the_ledger(tmp_path):
     async def test(job):
         await job.kill()
         await job.come_back()
@@ -137,7 +137,7 @@ def test_partial_recovery_leaves_the_book_as_it_is(tmp_path):
     with_job(test, tmp_path, recovery="partial")
 
 
-def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_was_named(tmp_path):
+def test_ledger_rolls_back_to_the_checkpoint_that_was_actually_read(tmp_path):
     async def test(job):
         job.save(2)
         await job.kill()
@@ -151,7 +151,7 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
     with_job(test, tmp_path)
 
 
-def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_though_it_is_stored_only_now(tmp_path):
+def test_rollback_invalidates_newer_checkpoints_still_being_stored(tmp_path):
     book, saving = JobLedger(workers=1), CheckpointStore(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
     notes = {}
     for number in (1, 2):
@@ -173,7 +173,7 @@ def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_though_it_is
     assert order.base == 1 and order.number > 2 and not (tmp_path / name_of(2)).exists()
 
 
-def test_said_twice_the_return_happens_once(tmp_path):
+def test_repeated_ready_message_rolls_back_once(tmp_path):
     async def test(job):
         await job.kill()
         await job.come_back()
@@ -183,7 +183,7 @@ def test_said_twice_the_return_happens_once(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_heartbeats_are_held_while_a_server_is_away_and_new_workers_wait_for_it(tmp_path):
+def test_heartbeats_and_new_workers_wait_while_a_server_is_restored(tmp_path):
     async def test(job):
         await job.kill()
         assert (await job.ask("worker-0", messages.Heartbeat())).healing
@@ -199,7 +199,7 @@ def test_heartbeats_are_held_while_a_server_is_away_and_new_workers_wait_for_it(
     with_job(test, tmp_path)
 
 
-def test_the_earlier_life_is_told_that_it_was_given_up(tmp_path):
+def test_previous_incarnation_is_fenced(tmp_path):
     async def test(job):
         old = job.peers["server-1"]
         await job.kill()
@@ -210,7 +210,7 @@ def test_the_earlier_life_is_told_that_it_was_given_up(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_where_nothing_can_be_brought_back_the_job_fails_with_the_servers_words(tmp_path):
+def test_failed_restore_fails_the_job_with_the_servers_error(tmp_path):
     async def test(job):
         await job.kill()
         with contextlib.suppress(errors.SpringtideError):
@@ -223,7 +223,7 @@ def test_where_nothing_can_be_brought_back_the_job_fails_with_the_servers_words(
     with_job(test, tmp_path)
 
 
-def test_where_the_ledger_cannot_be_read_the_job_fails_too(tmp_path):
+def test_unreadable_ledger_fails_the_job(tmp_path):
     async def test(job):
         await job.kill()
         (tmp_path / name_of(1)).unlink()
@@ -234,7 +234,7 @@ def test_where_the_ledger_cannot_be_read_the_job_fails_too(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_two_servers_may_come_back_from_different_checkpoints_and_the_older_one_counts(tmp_path):
+def test_two_servers_restored_from_different_checkpoints_use_the_older(tmp_path):
     async def test(job):
         job.save(2)  # has the first shard
         for rank in range(2):
@@ -249,7 +249,7 @@ def test_two_servers_may_come_back_from_different_checkpoints_and_the_older_one_
     with_job(test, tmp_path)
 
 
-def test_a_job_that_ends_meanwhile_is_not_healed(tmp_path):
+def test_job_that_fails_during_recovery_is_not_recovered(tmp_path):
     async def test(job):
         await job.kill()
         job.desk.context.apply(events.MasterFailed("the disk is full"))
@@ -258,7 +258,7 @@ def test_a_job_that_ends_meanwhile_is_not_healed(tmp_path):
     with_job(test, tmp_path)
 
 
-def test_a_group_that_goes_back_begins_in_the_epoch_of_the_checkpoint_and_with_its_schedules(tmp_path):
+def test_bsp_rollback_resumes_the_epoch_and_schedules_of_the_checkpoint(tmp_path):
     async def test(job):
         early, late = EpochPlace(1, 1, 2), EpochPlace(4, 4, 5)
         note = msgspec.msgpack.encode(job.desk.record.book.note())
@@ -279,7 +279,7 @@ def test_a_group_that_goes_back_begins_in_the_epoch_of_the_checkpoint_and_with_i
     with_job(test, tmp_path, sync="bsp")
 
 
-def test_workers_that_train_on_while_a_server_comes_back_keep_their_epoch(tmp_path):
+def test_async_workers_keep_their_epoch_while_a_server_is_restored(tmp_path):
     async def test(job):
         await job.ask("worker-0", messages.EpochBegun(EpochPlace(4, 4, 5), {"schedule": b"late"}))
         await job.kill()
