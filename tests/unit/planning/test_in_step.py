@@ -53,7 +53,7 @@ def decided(one):
     return registry.load("springtide")(view, PlanningConfig(exact_seconds=0.0)).plan_for("job")
 
 
-def test_a_step_has_the_same_samples_whatever_the_number_of_workers():
+def test_bsp_step_has_the_same_samples_for_any_number_of_workers():
     one, four = (Shape(workers=w, servers=2, worker_cpu=2.0, server_cpu=0.5) for w in (1, 4))
     alone, together = (equations.terms(TRUE, FACTS, shape) for shape in (one, four))
     assert alone.gradient == pytest.approx(4 * together.gradient) and alone.lookup == pytest.approx(4 * together.lookup)
@@ -64,7 +64,7 @@ def test_a_step_has_the_same_samples_whatever_the_number_of_workers():
     assert equations.throughput(TRUE, FACTS, four) == pytest.approx(1024 / seconds)
 
 
-def test_arrays_say_the_same_as_one_by_one_beside_jobs_at_their_own_pace():
+def test_vectorized_bsp_equations_match_single_shapes_beside_async_jobs():
     shapes = [*SHAPES, *planted.SHAPES]
     many = planted.arrays(shapes)
     for facts in (FACTS, planted.FACTS):
@@ -78,7 +78,7 @@ def test_arrays_say_the_same_as_one_by_one_beside_jobs_at_their_own_pace():
     )
 
 
-def test_the_fit_finds_the_job_in_its_profiles_beside_others():
+def test_batch_fit_recovers_a_bsp_job_beside_others():
     shapes = [
         Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
         for w, p, a, b in (
@@ -101,7 +101,7 @@ def test_the_fit_finds_the_job_in_its_profiles_beside_others():
 
 @pytest.mark.parametrize("sync", [0.0, 0.5, 8.0])
 @pytest.mark.parametrize("pace", [CoreSpeed(), CoreSpeed(900.0)])
-def test_the_front_is_that_of_brute_force(sync, pace):
+def test_bsp_front_matches_brute_force(sync, pace):
     most = Shape(workers=24, servers=4, worker_cpu=2.0, server_cpu=2.0)
     bounds = ShapeBounds(least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0), most=most)
     ask = FrontQuery(coefficients=replace(TRUE, sync=sync), facts=FACTS, bounds=bounds, pace=pace)
@@ -112,7 +112,7 @@ def test_the_front_is_that_of_brute_force(sync, pace):
             assert any(c <= price + 1e-4 and g >= gain - 1e-4 for c, g in two), (price, gain)
 
 
-def test_before_two_numbers_of_workers_were_measured_no_more_than_twice_as_many_are_planned():
+def test_at_most_double_the_workers_are_planned_before_two_counts_are_measured():
     first = decided(job(LEAST))
     assert first is not None and first.shape.workers == 2
     second = decided(job(LEAST, first.shape))
@@ -121,7 +121,7 @@ def test_before_two_numbers_of_workers_were_measured_no_more_than_twice_as_many_
     assert decided(job(LEAST, bounds=few)).shape.workers == 2, "not the most of them either"
 
 
-def test_the_plan_has_as_many_workers_as_bring_something():
+def test_bsp_plan_stops_where_more_workers_do_not_help():
     two, four = (replace(LEAST, workers=w) for w in (2, 4))
     plan = decided(job(LEAST, two, four))
     speeds = {w: equations.throughput(TRUE, FACTS, replace(LEAST, workers=w)) for w in range(1, 33)}
@@ -130,7 +130,7 @@ def test_the_plan_has_as_many_workers_as_bring_something():
     assert 4 < plan.shape.workers <= best and speeds[plan.shape.workers] > 0.9 * speeds[best]
 
 
-def test_a_job_that_has_too_many_workers_gives_some_back():
+def test_bsp_job_with_too_many_workers_releases_some():
     dear = replace(TRUE, sync=12.0)
     tried = [replace(LEAST, workers=w) for w in (4, 8, 16)]
     profiles = tuple(measured(shape, at=100.0 * (place + 1), true=dear) for place, shape in enumerate(tried))
@@ -139,7 +139,7 @@ def test_a_job_that_has_too_many_workers_gives_some_back():
     assert equations.throughput(dear, FACTS, plan.shape) >= equations.throughput(dear, FACTS, tried[-1])
 
 
-def test_a_job_in_step_has_no_sizes_of_dlrovers_equations():
+def test_bsp_job_does_not_use_the_sampling_sizes_of_dlrover():
     untimed = tuple(
         replace(one, timing=replace(one.timing, gradient_s=0, update_s=0, synchronization_s=0, lookup_s=0))
         for one in job(LEAST).profiles

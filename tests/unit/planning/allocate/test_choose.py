@@ -43,7 +43,7 @@ def bid(name="a", now=None, samples_left=1e8, job=JOB, workers=range(1, 17), ser
     )
 
 
-def test_a_job_with_room_to_grow_gets_what_pays_and_the_plan_says_why():
+def test_job_with_room_grows_as_far_as_it_pays_and_the_plan_says_why():
     (plan,) = choose.choose([bid()], AMPLE, CONFIG).plans
     assert plan.shape.workers > 2
     assert plan.gain > 0.05 * bid().throughput_now
@@ -51,7 +51,7 @@ def test_a_job_with_room_to_grow_gets_what_pays_and_the_plan_says_why():
     assert "RE" in plan.reason and "samples/s" in plan.reason and str(plan.shape) not in plan.reason
 
 
-def test_a_gain_that_would_not_be_paid_back_before_the_end_changes_nothing():
+def test_gain_that_is_not_repaid_before_the_end_changes_nothing():
     slow = tuple(replace(launch, seconds=600) for launch in FAST_START)
     nearly_done = bid(samples_left=bid().throughput_now * 60, launches=slow)
     decision = choose.choose([nearly_done], AMPLE, CONFIG)
@@ -60,7 +60,7 @@ def test_a_gain_that_would_not_be_paid_back_before_the_end_changes_nothing():
     assert choose.choose([bid(launches=slow)], AMPLE, CONFIG).plans  # with a long way to go it is
 
 
-def test_a_small_gain_is_not_worth_a_change():
+def test_small_gain_is_not_worth_a_change():
     best = choose.choose([bid()], AMPLE, CONFIG).plans[0].shape
     assert choose.choose([bid(now=best)], AMPLE, CONFIG).plans == ()
     near = replace(best, workers=best.workers - 1)
@@ -68,7 +68,7 @@ def test_a_small_gain_is_not_worth_a_change():
     assert all(plan.gain >= CONFIG.least_gain * plan.throughput * 0.5 for plan in kept.plans)
 
 
-def test_resources_that_bring_next_to_nothing_are_given_back_without_being_asked_for():
+def test_resources_without_benefit_are_released():
     stuck = replace(JOB, beta=5.0, emb=0.0, sync=0.0, upd=1e-6)  # neither cores nor servers make it faster
     wasteful = shape(workers=2, servers=8)
     (plan,) = choose.choose([bid(now=wasteful, job=stuck, workers=(2,))], AMPLE, CONFIG).plans
@@ -76,7 +76,7 @@ def test_resources_that_bring_next_to_nothing_are_given_back_without_being_asked
     assert plan.throughput == pytest.approx(bid(now=wasteful, job=stuck).throughput_now, rel=0.02)
 
 
-def test_where_there_is_not_enough_the_job_that_ends_first_grows_first():
+def test_scarce_resources_go_first_to_the_job_that_ends_first():
     short, long = bid("short", samples_left=1e8), bid("long", samples_left=1e10)
     tight = ResourceBudget(cpu=60, memory=1e15)
     chosen = choose.choose([long, short], tight, CONFIG)
@@ -85,7 +85,7 @@ def test_where_there_is_not_enough_the_job_that_ends_first_grows_first():
     assert last.plan_for("long").shape.cpu > 30
 
 
-def test_a_cluster_smaller_than_its_jobs_gets_no_plan_and_a_reason():
+def test_cluster_smaller_than_its_jobs_gets_no_plan_and_a_reason():
     decision = choose.choose([bid(workers=(2, 3), servers=(1,))], ResourceBudget(cpu=2, memory=0), CONFIG)
     assert decision.plans == ()
     assert "there are 2 cores" in decision.why
@@ -93,7 +93,7 @@ def test_a_cluster_smaller_than_its_jobs_gets_no_plan_and_a_reason():
 
 @pytest.mark.parametrize("exact", [0.0, 10.0])
 @pytest.mark.parametrize(("each", "gpus"), [(1.0, 7), (0.5, 4)])
-def test_jobs_grow_as_far_as_the_gpus_go(exact, each, gpus):
+def test_jobs_grow_up_to_the_available_gpus(exact, each, gpus):
     config = replace(CONFIG, exact_seconds=exact, prices=Prices(gpu=1.0))
     bids = [bid(name, now=shape(gpu=each)) for name in "ab"]
     plans = choose.choose(bids, replace(AMPLE, gpu=gpus), config).plans
@@ -101,21 +101,21 @@ def test_jobs_grow_as_far_as_the_gpus_go(exact, each, gpus):
     assert plans and gpus - 1 <= sum(chosen.gpus for chosen in now.values()) <= gpus
 
 
-def test_a_plan_costs_its_gpus_too():
+def test_plan_cost_includes_gpus():
     (plan,) = choose.choose([bid(now=shape(gpu=0.5))], AMPLE, replace(CONFIG, prices=Prices(gpu=7.0))).plans
     assert plan.cost == pytest.approx(plan.shape.cpu + 7.0 * plan.shape.gpus) and plan.shape.worker_gpu == 0.5
 
 
-def test_nothing_to_choose_for_is_said():
+def test_reason_is_given_when_no_job_is_ready():
     assert choose.choose([], AMPLE, CONFIG).why == "no job is ready for a change"
 
 
-def test_the_algorithm_that_chose_is_told():
+def test_plan_notes_name_the_allocation_algorithm():
     decision = choose.choose([bid("a"), bid("b"), bid("c")], ResourceBudget(cpu=70, memory=1e15), CONFIG)
     assert any(note.startswith("chosen by the ") for note in decision.notes)
 
 
-def test_workers_change_before_servers_where_servers_take_long_to_come():
+def test_workers_are_added_before_slow_starting_servers():
     slow_servers = (
         LaunchTime(kind=RoleKind.WORKER, cpu=4, memory=0, seconds=5),
         LaunchTime(kind=RoleKind.SERVER, cpu=4, memory=0, seconds=900),
@@ -133,7 +133,7 @@ def test_workers_change_before_servers_where_servers_take_long_to_come():
     rho=st.sampled_from([-2.5, 0.0, 2.5, 50.0]),
 )
 @settings(max_examples=30, deadline=None)
-def test_no_choice_is_ever_over_capacity(jobs, spare, rho):
+def test_allocation_never_exceeds_capacity(jobs, spare, rho):
     bids = [
         bid(f"job-{at}", now=shape(workers=w, servers=s), samples_left=left) for at, (w, s, left) in enumerate(jobs)
     ]
@@ -143,6 +143,6 @@ def test_no_choice_is_ever_over_capacity(jobs, spare, rho):
     assert sum(each.cpu for each in shapes.values()) <= capacity.cpu * (1 + 1e-6)
 
 
-def test_free_resources_are_no_division_by_nothing():
+def test_zero_price_of_cores_causes_no_division_by_zero():
     decision = choose.choose([bid()], AMPLE, PlanningConfig(prices=Prices(cpu=0.0, memory=1.0)))
     assert decision.plans[0].shape.workers > 2

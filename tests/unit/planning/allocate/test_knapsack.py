@@ -41,7 +41,7 @@ def instances(draw):
 
 @given(instances())
 @settings(max_examples=40, deadline=None)
-def test_no_allotment_is_over_capacity_and_the_exact_one_is_the_best(case):
+def test_allotment_stays_within_capacity_and_the_exact_one_is_optimal(case):
     options, limits = case
     best = best_by_hand(options, limits)
     found = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=4_000)
@@ -55,7 +55,7 @@ def test_no_allotment_is_over_capacity_and_the_exact_one_is_the_best(case):
     assert options.total(greedy) <= options.total(found[0]) + 1e-9
 
 
-def test_the_greedy_reaches_nearly_all_of_the_optimum_and_the_choice_all_of_it():
+def test_greedy_allotment_reaches_99_percent_and_the_final_choice_the_optimum():
     generator, greedy, chosen = np.random.default_rng(7), [], []
     for _ in range(20):
         options, limits = plan.instance(generator)
@@ -67,7 +67,7 @@ def test_the_greedy_reaches_nearly_all_of_the_optimum_and_the_choice_all_of_it()
     assert np.mean(chosen) >= 0.999 and min(chosen) >= 0.99
 
 
-def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one(monkeypatch):
+def test_greedy_allotment_is_used_when_the_exact_solver_times_out(monkeypatch):
     options, limits = plan.instance(np.random.default_rng(0))
     exact, by = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=4_000)
     late, _ = knapsack.allot(options, limits, exact_seconds=10.0, exact_options=0)  # too many to be tried
@@ -77,14 +77,14 @@ def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one(monkey
     assert by == "greedy" and taken.tolist() == late.tolist()
 
 
-def test_where_there_is_enough_for_all_each_has_its_best():
+def test_ample_capacity_gives_each_job_its_best_option():
     rows = [(np.array([0.0, 5.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]))] * 3
     options, limits = plan.options_of(rows, np.zeros(3)), ResourceBudget(cpu=6, memory=6)
     taken, _ = knapsack.allot(options, limits, exact_seconds=0.5, exact_options=4_000)
     assert taken.tolist() == [1, 1, 1]
 
 
-def test_a_job_that_outweighs_the_others_by_far_is_served_first_and_the_rest_share_what_is_left():
+def test_job_with_a_dominant_weight_is_served_first():
     rows = [(np.array([0.0, 5.0]), np.array([1.0, 3.0]), np.array([1.0, 3.0]), np.zeros(2))] * 3
     options = plan.options_of(rows, np.array([-900.0, 0.0, -400.0]))
     assert list(knapsack.greedy(options, ResourceBudget(cpu=5, memory=0))) == [0, 1, 0]

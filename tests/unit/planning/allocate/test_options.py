@@ -36,7 +36,7 @@ def by_one(cost, speed, least_marginal):
     return hull[at][2]
 
 
-def test_what_is_worth_having_ends_where_the_next_step_brings_too_little():
+def test_worthwhile_options_end_where_the_marginal_gain_is_too_small():
     cost = np.array([[1.0, 2.0, 4.0, 8.0, 16.0]])
     speed = np.array([[10.0, 19.0, 30.0, 31.0, 31.1]])
     assert [int(choose.worth_having(cost, speed, least)[0]) for least in (0.0, 0.01, 0.5)] == [4, 3, 2]
@@ -44,7 +44,7 @@ def test_what_is_worth_having_ends_where_the_next_step_brings_too_little():
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(points, min_size=1, max_size=6), least_marginal=st.sampled_from([0.0, 0.05, 0.3, 1.0]))
-def test_all_rows_at_once_end_where_each_alone_does(rows, least_marginal):
+def test_vectorized_worthwhile_options_match_each_row_alone(rows, least_marginal):
     width = max(map(len, rows))
     cost, speed = np.full((len(rows), width), np.inf), np.full((len(rows), width), -np.inf)
     for at, row in enumerate(rows):
@@ -74,7 +74,7 @@ def bid(name, drawn):
     )
 
 
-def test_a_job_is_weighed_as_if_it_were_alone():
+def test_job_is_evaluated_the_same_in_a_table_of_many():
     drawn, config = np.random.default_rng(5), PlanningConfig()
     bids = [bid(f"job-{number}", drawn) for number in range(40)]
     together = choose.considered(bids, config)

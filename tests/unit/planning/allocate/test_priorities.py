@@ -20,7 +20,7 @@ def weights(name, rho, epsilon=1e-3):
 
 
 @pytest.mark.parametrize("name", ["remaining", "remaining_now"])
-def test_as_rho_goes_to_nothing_all_jobs_weigh_the_same(name):
+def test_priorities_are_equal_as_rho_approaches_zero(name):
     for rho in (1e-3, 1e-6, 0.0):
         short, long = weights(name, rho)
         assert np.exp(short) == pytest.approx(1.0, abs=20 * rho)
@@ -28,14 +28,14 @@ def test_as_rho_goes_to_nothing_all_jobs_weigh_the_same(name):
 
 
 @pytest.mark.parametrize("name", ["remaining", "remaining_now"])
-def test_a_large_rho_puts_the_job_that_ends_first_before_all_others(name):
+def test_large_rho_favours_the_job_that_ends_first(name):
     gaps = [np.subtract(*weights(name, rho)) for rho in (0.5, 2.5, 10.0, 1e6)]
     assert gaps == sorted(gaps) and gaps[0] > 0
     assert np.exp(-gaps[-1]) == 0.0  # nothing the other gains can outweigh it
 
 
 @pytest.mark.parametrize("name", ["remaining", "remaining_now"])
-def test_below_nothing_the_job_that_ends_last_comes_first(name):
+def test_negative_rho_favours_the_job_that_ends_last(name):
     short, long = weights(name, -2.5)
     assert long > short
 
@@ -46,20 +46,20 @@ def test_the_weight_is_that_of_eqn_14():
     assert faster == pytest.approx(1 / (50 + 0.5) ** 2.5)
 
 
-def test_epsilon_keeps_a_job_at_its_very_end_from_weighing_without_bounds():
+def test_epsilon_bounds_the_weight_of_a_job_near_its_end():
     done = replace(SHORT, samples_left=0.0)
     assert np.isfinite(choose.remaining(done, SPEEDS, 2.5, 1.0)).all()
     assert np.isfinite(choose.remaining(done, SPEEDS, 2.5, 0.0)).all()
     assert np.isfinite(choose.remaining(SHORT, np.zeros(2), 2.5, 1.0)).all()
 
 
-def test_other_preferences_look_at_the_user_or_at_the_wait():
+def test_other_priorities_use_given_weights_or_waiting_time():
     assert weights("equal", 2.5) == [0.0, 0.0]
     assert weights("given", 2.5) == pytest.approx([0.0, np.log(4.0)])
     short, long = weights("waiting", 1.0)
     assert long > short
 
 
-def test_a_preference_nobody_knows_is_answered_with_the_nearest():
+def test_unknown_priority_suggests_the_nearest_name():
     with pytest.raises(errors.UnknownName, match="Did you mean 'remaining'"):
         choose.priority("remaning")

@@ -18,14 +18,14 @@ def around(step):
     return bids.TrustRegion({NOW}, NOW, limits, NO_NEED)
 
 
-def test_sizes_go_by_the_steps_of_the_bounds_where_they_have_some():
+def test_candidate_sizes_follow_the_step_of_the_bounds():
     shapes, _ = bids.nearby_shapes([around(0.1)])
     for cpus in (shapes.worker_cpu, shapes.server_cpu):
         assert cpus.tolist() == pytest.approx([round(cpu, 1) for cpu in cpus.tolist()])
     assert shapes.worker_cpu.min() == 0.5 and shapes.worker_cpu.max() == 1.0
 
 
-def test_what_runs_now_is_among_them_with_steps_or_without():
+def test_current_shape_is_always_a_candidate():
     for step in (None, 0.1, 0.3):
         shapes, _ = bids.nearby_shapes([around(step)])
         rows = zip(shapes.workers, shapes.servers, shapes.worker_cpu, shapes.server_cpu, strict=True)

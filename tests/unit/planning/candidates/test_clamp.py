@@ -37,7 +37,7 @@ def bounds(draw):
 
 @given(shapes(), bounds(), st.integers(0, 1 << 38))
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_wished_for_lies_within_bounds_and_quota(wished, limits, rows):
+def test_clamped_shape_is_within_bounds_and_quota(wished, limits, rows):
     held = clamp.within(wished, limits, CONFIG, need=MemoryNeed(rows=rows))
     assert limits.holds(held)
     assert clamp.quota(limits, CONFIG).holds(held)
@@ -45,7 +45,7 @@ def test_whatever_is_wished_for_lies_within_bounds_and_quota(wished, limits, row
 
 @given(shapes(), bounds(), st.floats(0, 500), st.floats(0, 1e12))
 @settings(max_examples=60, deadline=None)
-def test_what_is_made_smaller_fits_the_room_or_is_nothing(wished, limits, cpu, memory):
+def test_shrunk_shape_fits_the_room_or_is_none(wished, limits, cpu, memory):
     room = ResourceBudget(cpu=cpu, memory=memory)
     start = clamp.clipped(wished, limits, CONFIG)
     held = clamp.smaller(start, limits, room)
@@ -57,7 +57,7 @@ def test_what_is_made_smaller_fits_the_room_or_is_nothing(wished, limits, cpu, m
         assert all(getattr(held, name) >= getattr(limits.least, name) for name in Shape.__slots__)
 
 
-def test_workers_go_first_when_room_is_short():
+def test_workers_are_cut_first_when_room_is_short():
     least = Shape(workers=1, servers=1, worker_cpu=1, server_cpu=1)
     wished = Shape(workers=10, servers=2, worker_cpu=4, server_cpu=8)
     held = clamp.smaller(wished, ShapeBounds(least=least, most=wished), ResourceBudget(cpu=30, memory=0))

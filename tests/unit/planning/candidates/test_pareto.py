@@ -79,7 +79,7 @@ shares = st.floats(0.0, 1.0)
     pace=st.sampled_from([CoreSpeed(), CoreSpeed(900.0), CoreSpeed(math.inf, 1500.0), CoreSpeed(3000.0, 4000.0)]),
     gpu=st.sampled_from([(0.0, math.inf), (0.0, 0), (1.0, 3), (0.5, 2), (0.4, math.inf)]),
 )
-def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, memory, least_server, pace, gpu):
+def test_pareto_front_matches_brute_force(coefficients, prices, need, quota, memory, least_server, pace, gpu):
     bounds = ShapeBounds(
         least=replace(LEAST, server_memory=least_server, worker_gpu=gpu[0]),
         most=replace(MOST, worker_gpu=gpu[0]),
@@ -98,24 +98,24 @@ def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, mem
         assert cost(found.shapes.shape(index), prices) == pytest.approx(float(found.cost[index]))
 
 
-def test_a_front_rises_in_cost_and_throughput():
+def test_pareto_front_rises_in_cost_and_throughput():
     found = front_of()
     assert (numpy.diff(found.cost) > 0).all() and (numpy.diff(found.throughput) > 0).all()
     assert found.why == f"{len(found)} of {len(pareto.sides(BOUNDS)):,} shapes are worth having"
 
 
-def test_memory_that_no_shape_has_leaves_nothing_and_says_so():
+def test_unsatisfiable_memory_need_gives_an_empty_front_with_a_reason():
     found = front_of(need=MemoryNeed(rows=65 * GIB))
     assert len(found) == 0 and "has enough memory" in found.why
     assert len(front_of(need=MemoryNeed(worker=9 * GIB))) == 0
 
 
-def test_rows_that_one_server_cannot_hold_are_shared_by_more():
+def test_rows_too_large_for_one_server_need_more_servers():
     found = front_of(need=MemoryNeed(rows=40 * GIB))
     assert found.shapes.servers.min() == 3
 
 
-def test_servers_that_cannot_serve_what_workers_could_do_get_the_cores():
+def test_overloaded_servers_get_more_cores():
     bounds = replace(BOUNDS, quota=ResourceBudget(cpu=12.0, memory=math.inf))
     free = front_of(bounds=bounds)
     before = free.shapes.shape(len(free) - 1)
@@ -126,13 +126,13 @@ def test_servers_that_cannot_serve_what_workers_could_do_get_the_cores():
     assert found.throughput[-1] > 0.5 * free.throughput[-1]
 
 
-def test_a_job_that_takes_no_time_has_one_candidate_the_cheapest():
+def test_job_with_zero_cost_has_only_the_cheapest_candidate():
     nothing = Coefficients(grad=0.0, upd=0.0, sync=0.0, emb=0.0, beta=0.0)
     found = front_of(coefficients=nothing)
     assert [found.shapes.shape(0)] == [LEAST] and len(found) == 1
 
 
-def test_a_thinned_front_keeps_its_ends():
+def test_thinned_front_keeps_its_ends():
     whole = front_of()
     thinned = whole.thin(5)
     assert 2 <= len(thinned) <= 5 < len(whole)
@@ -140,7 +140,7 @@ def test_a_thinned_front_keeps_its_ends():
     assert whole.thin(1000) is whole
 
 
-def test_a_space_too_large_to_be_listed_is_made_coarser(monkeypatch):
+def test_candidate_space_too_large_to_list_is_coarsened(monkeypatch):
     monkeypatch.setattr(pareto, "MOST", 200)
     assert len(front_of()) > 3
 
@@ -207,7 +207,7 @@ def drawn(random):
     )
 
 
-def test_no_pair_that_is_on_a_front_is_dropped():
+def test_pareto_front_matches_a_search_over_all_pairs():
     random = numpy.random.default_rng(11)
     asks = [drawn(random) for _ in range(60)]
     for ask in asks:

@@ -24,24 +24,24 @@ def with_(**changes):
     return columns([Shape(**(fields | changes))])
 
 
-def test_start_times_grow_with_size_as_they_did():
+def test_start_times_grow_with_role_size_as_measured():
     told = [launch(10 + 2 * cpu, cpu) for cpu in (1, 2, 8, 16)] + [launch(500, 8)]  # one outlier
     seconds = starts(told).worker.seconds(np.array([4.0, 32.0]))
     assert seconds == pytest.approx([18, 74], rel=0.2)
 
 
-def test_without_launches_the_papers_figure_holds_and_garbage_counts_as_none():
+def test_start_time_defaults_to_the_papers_value_and_ignores_invalid_launches():
     garbage = [launch(float("nan")), launch(-3.0), launch(7.0, kind=RoleKind.SERVER)]
     assert starts(garbage).worker.seconds(np.array([4.0])) == pytest.approx([20.0])
 
 
-def test_staying_costs_nothing_and_fewer_workers_next_to_nothing():
+def test_unchanged_shape_costs_nothing_and_fewer_workers_almost_nothing():
     assert switch_cost.seconds(NOW, with_(), starts(())) == pytest.approx([0.0])
     assert switch_cost.seconds(NOW, with_(workers=1), starts(())) == pytest.approx([0.0])
     assert switch_cost.seconds(NOW, with_(servers=1), starts(())) == pytest.approx([20.0])  # its slots must move
 
 
-def test_a_job_that_waits_for_its_change_goes_on_as_it_was_and_then_is_faster():
+def test_job_keeps_its_speed_until_a_change_is_ready():
     told = (launch(30.0), launch(30.0, 8.0))
     mean = switch_cost.mean_throughput(NOW, with_(workers=4), starts(told), 100.0, np.array([200.0]), 9000.0)
     assert mean == pytest.approx([9000 / (30 + 6000 / 200)])
@@ -49,7 +49,7 @@ def test_a_job_that_waits_for_its_change_goes_on_as_it_was_and_then_is_faster():
     assert mean == pytest.approx([9000 / (30 + (6000 + 3000) / 200)])  # and each worker is begun anew
 
 
-def test_of_two_changes_that_take_as_long_the_faster_is_better_however_short_the_job_is():
+def test_faster_of_two_equally_long_changes_is_better_for_any_job_length():
     both = columns([replace(NOW, workers=4), replace(NOW, workers=8)])
     for samples in (4000.0, 20_000.0, 1e9):
         slow, fast = switch_cost.mean_throughput(
@@ -60,7 +60,7 @@ def test_of_two_changes_that_take_as_long_the_faster_is_better_however_short_the
     assert over == pytest.approx([0.0, 0.0])  # it is over before the workers are there
 
 
-def test_what_is_slower_is_not_made_better_by_being_waited_for():
+def test_waiting_does_not_improve_a_slower_shape():
     fewer = columns([replace(NOW, servers=1)])
     mean = switch_cost.mean_throughput(
         NOW, fewer, starts((launch(30.0, kind=RoleKind.SERVER),)), 100.0, np.array([50.0]), 2000.0
@@ -68,6 +68,6 @@ def test_what_is_slower_is_not_made_better_by_being_waited_for():
     assert mean == pytest.approx([50.0])
 
 
-def test_a_job_that_stands_still_gains_by_any_change():
+def test_stalled_job_gains_by_any_change():
     mean = switch_cost.mean_throughput(NOW, with_(workers=4), starts((launch(30.0),)), 0.0, np.array([200.0]), 9000.0)
     assert mean == pytest.approx([9000 / (30 + 45)])

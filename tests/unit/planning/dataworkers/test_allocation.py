@@ -40,7 +40,7 @@ def feds(draw):
 
 
 @given(feds(), st.floats(0, 100), st.sampled_from(sorted(allocation.METRICS)), st.sampled_from([0.25, 1.0, 2.0]))
-def test_no_more_cores_are_given_than_there_are_and_none_without_room(jobs, cpu, name, grain):
+def test_data_worker_cores_never_exceed_the_available_ones_or_a_full_queue(jobs, cpu, name, grain):
     rules = CoreRules(grain=grain)
     found = allocation.allot(jobs, cpu, allocation.METRICS[name], rules)
     assert found.total <= cpu + 1e-6 and set(found.cores) == set(found.why) == {each.name for each in jobs}
@@ -53,7 +53,7 @@ def test_no_more_cores_are_given_than_there_are_and_none_without_room(jobs, cpu,
 
 
 @given(feds(), st.floats(0, 100), st.sampled_from(sorted(allocation.METRICS)))
-def test_cores_are_left_over_only_when_nobody_has_room(jobs, cpu, name):
+def test_cores_are_left_over_only_when_no_job_has_room(jobs, cpu, name):
     found = allocation.allot(jobs, cpu, allocation.METRICS[name])
     if cpu - found.total >= 1:
         assert not any(
@@ -64,34 +64,34 @@ def test_cores_are_left_over_only_when_nobody_has_room(jobs, cpu, name):
         )
 
 
-def test_fair_lifts_all_jobs_alike_however_few_cores_one_of_them_needs():
+def test_fair_metric_raises_all_jobs_equally_whatever_their_need():
     modest, hungry = job("modest", capable=0.8), job("hungry", capable=8.0)  # 8 and 80 cores at their ideal
     given = allocation.allot([modest, hungry], 44.0, allocation.fair)
     shares = [one.at(given.cores[one.name]) / one.capable for one in (modest, hungry)]
     assert shares[0] == pytest.approx(shares[1], abs=0.13), "a core is an eighth of what one of them wants"
 
 
-def test_maxtp_feeds_the_job_whose_cores_bring_most_on_most_gpus():
+def test_maxtp_metric_feeds_the_job_that_gains_most_on_most_gpus():
     jobs = [job("weak", gain=0.05, speed=0.2), job("strong"), job("wide", gpus=4, gain=0.05, speed=0.2)]
     found = allocation.allot(jobs, 12, allocation.maxtp)
     assert found.cores == {"weak": 1.0, "strong": 1.0, "wide": 10.0}
     assert "expected" in found.why["wide"]
 
 
-def test_srtf_feeds_the_job_that_needs_the_least_to_end():
+def test_srtf_metric_feeds_the_job_with_the_least_remaining_time():
     jobs = [job("long"), job("short", steps_left=100.0), job("dear", steps_left=200.0, speed=0.08, gain=0.02)]
     found = allocation.allot(jobs, 14, allocation.srtf)
     assert found.cores["short"] == 10 and found.cores["long"] == 3 and found.cores["dear"] == 1
 
 
-def test_fair_raises_the_job_that_is_furthest_behind():
+def test_fair_metric_raises_the_job_furthest_behind():
     jobs = [job("slow", speed=0.2, gain=0.05), job("fast")]
     found = allocation.allot(jobs, 12, allocation.fair, CoreRules(keep=0.0))
     slow, fast = (each.at(found.cores[each.name]) for each in jobs)
     assert found.total == 12 and abs(slow - fast) <= 0.2
 
 
-def test_equals_are_told_apart_by_the_seed_and_not_by_their_place():
+def test_ties_are_broken_by_seed_and_not_by_order():
     names = [f"job-{place}" for place in range(6)]
 
     def served(seed, order):
@@ -104,7 +104,7 @@ def test_equals_are_told_apart_by_the_seed_and_not_by_their_place():
     assert len({frozenset(served(seed, names)) for seed in range(20)}) > 1
 
 
-def test_what_a_job_has_is_not_taken_for_a_trifle_but_for_a_real_gain():
+def test_cores_are_reassigned_only_for_a_substantial_gain():
     holder, nearly = job("holder", cpu=8.0, speed=0.8), job("nearly", cpu=1.0, speed=0.103, gain=0.103)
     assert allocation.allot([holder, nearly], 9, allocation.maxtp).cores == {"holder": 8.0, "nearly": 1.0}
     better = job("better", cpu=1.0, speed=0.2, gain=0.2)
@@ -113,7 +113,7 @@ def test_what_a_job_has_is_not_taken_for_a_trifle_but_for_a_real_gain():
     assert "other jobs gain more" in found.why["holder"]
 
 
-def test_the_next_step_is_taken_to_gain_what_the_last_did_until_it_was_measured():
+def test_expected_gain_is_the_last_measured_one():
     before = job()
     now = allocation.corrected(before, speed=0.5, capable=1.0, cpu=6.0)  # half of what was expected
     assert now.gain == pytest.approx(0.05) and now.at(10.0) == pytest.approx(0.7)
@@ -122,14 +122,14 @@ def test_the_next_step_is_taken_to_gain_what_the_last_did_until_it_was_measured(
     assert less.gain == pytest.approx(0.1)
 
 
-def test_a_step_that_filled_the_queue_says_nothing_of_what_cores_can_do():
+def test_gain_is_not_learned_from_a_full_queue():
     nearly = job(cpu=9.0, speed=0.9)
     full = allocation.corrected(nearly, speed=1.0, capable=1.0, cpu=13.0)
     assert not full.room and full.gain == pytest.approx(0.1)
     assert allocation.corrected(full, speed=0.9, capable=1.0, cpu=9.0).gain == pytest.approx(0.1)
 
 
-def test_a_job_that_was_never_measured_gets_its_least_and_is_measured():
+def test_unmeasured_job_gets_its_minimum_cores_and_is_measured():
     new = job(cpu=0.0, speed=0.0, gain=None, least=2.0)
     assert allocation.allot([new], 100, allocation.fair).cores == {"a": 2.0}
     seen = allocation.corrected(new, speed=0.25, capable=1.0, cpu=2.0)
@@ -137,7 +137,7 @@ def test_a_job_that_was_never_measured_gets_its_least_and_is_measured():
     assert allocation.allot([seen], 100, allocation.fair).cores == {"a": 8.0}
 
 
-def test_a_metric_that_fails_or_is_no_number_feeds_nobody_first_and_says_so():
+def test_failing_or_nan_metric_ranks_its_job_last_with_a_note():
     def broken(step):
         if step.job.name == "a":
             raise RuntimeError("no idea")

@@ -23,13 +23,13 @@ def shared(jobs, cpu, metric="maxtp", before=None):
     return allocation.shared(jobs, before or {}, cpu, allocation.load(metric))
 
 
-def test_each_job_gets_what_it_can_use_while_there_are_cores():
+def test_each_job_gets_what_it_can_use_while_cores_last():
     allotted, known = shared([job("one", share()), job("two", share(speed=5.0)), job("none")], 100.0)
     assert allotted.cores == {"one": 5.0, "two": 2.0}
     assert known["one"].gain == 2.0 and "none" not in known
 
 
-def test_where_cores_are_scarce_the_metric_says_who_gets_them():
+def test_metric_decides_who_gets_scarce_cores():
     jobs = [job("slow", share(speed=1.0)), job("fast", share(speed=4.0, capable=40.0))]
     by_speed, _ = shared(jobs, 6.0, "maxtp")
     evenly, _ = shared(jobs, 6.0, "fair")
@@ -37,13 +37,13 @@ def test_where_cores_are_scarce_the_metric_says_who_gets_them():
     assert evenly.cores["slow"] > 1.0 and evenly.total == 6.0
 
 
-def test_what_more_cores_did_bring_is_learned():
+def test_gain_of_added_cores_is_learned():
     _, before = shared([job("one", share())], 100.0)
     _, now = shared([job("one", share(speed=2.5, cpu=3.0))], 100.0, before=before)
     assert now["one"].gain == 0.25
 
 
-def test_without_free_cores_there_are_none_and_nothing_fails():
+def test_no_free_cores_give_every_job_zero_cores():
     allotted, _ = shared([job("one", share())], -3.0)
     assert allotted.cores == {"one": 0.0}
 
@@ -56,7 +56,7 @@ NUMBERS = st.one_of(st.floats(0.0, 100.0), st.sampled_from([math.nan, math.inf, 
     cpu=st.floats(-10.0, 200.0),
     metric=st.sampled_from(["maxtp", "srtf", "fair"]),
 )
-def test_no_more_is_given_than_there_is_whatever_masters_say(told, cpu, metric):
+def test_allotted_cores_stay_within_capacity_for_any_reported_values(told, cpu, metric):
     jobs = [
         job(f"job-{at}", FeedShare(trainers=one[0], speed=one[1], capable=one[2], cpu=one[3], least=one[4]))
         for at, one in enumerate(told)

@@ -20,7 +20,7 @@ def test_rates_are_differences_of_totals_over_the_interval() -> None:
     assert abs(seen.capable_per_s - 10.0 / 0.75) < 1e-9
 
 
-def test_a_trainer_that_reads_itself_would_be_faster_by_what_it_spends_on_it() -> None:
+def test_locally_reading_trainer_would_be_faster_by_its_reading_time() -> None:
     words = [
         TrainerReport(0.0, FeedState()),
         TrainerReport(10.0, FeedState(taken=20, read_s=4.0, stateless_s=1.0, looped_s=10.0)),
@@ -30,7 +30,7 @@ def test_a_trainer_that_reads_itself_would_be_faster_by_what_it_spends_on_it() -
     assert (seen.own_share, seen.steps_per_s, seen.capable_per_s) == (0.5, 2.0, 4.0)
 
 
-def test_a_trainer_that_began_anew_and_one_that_said_one_thing_are_left_out() -> None:
+def test_restarted_trainer_and_one_with_a_single_report_are_left_out() -> None:
     anew = [
         TrainerReport(0.0, FeedState(taken=50, looped_s=50.0)),
         TrainerReport(9.0, FeedState(taken=3, looped_s=3.0)),
@@ -42,7 +42,7 @@ def test_a_trainer_that_began_anew_and_one_that_said_one_thing_are_left_out() ->
     assert see({"a": anew, "c": fine[:1]}, cores, at=10.0, since=0.0) is None
 
 
-def test_what_is_told_soon_after_a_change_does_not_count() -> None:
+def test_reports_soon_after_a_change_are_ignored() -> None:
     words = [
         TrainerReport(float(t), FeedState(taken=0 if t < 10 else 6 * (t - 10), looped_s=float(t))) for t in range(31)
     ]
@@ -50,13 +50,13 @@ def test_what_is_told_soon_after_a_change_does_not_count() -> None:
     assert seen is not None and seen.steps_per_s == 6.0
 
 
-def test_more_waiting_told_than_there_was_time_makes_no_trainer_infinitely_fast() -> None:
+def test_reported_wait_above_elapsed_time_keeps_the_trainer_speed_finite() -> None:
     words = [TrainerReport(0.0, FeedState()), TrainerReport(1.0, FeedState(taken=4, waited_s=1.5, looped_s=1.0))]
     seen = see({"a": words}, Cores(), at=1.0, since=0.0)
     assert seen is not None and seen.last.wait_share == 1.0 and seen.capable_per_s == 200.0
 
 
-def test_a_stage_is_seen_by_the_queue_behind_it() -> None:
+def test_stage_is_measured_by_the_queue_behind_it() -> None:
     def words(made: int, waited: float) -> list[TrainerReport]:
         return [
             TrainerReport(

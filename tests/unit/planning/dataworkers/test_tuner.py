@@ -7,24 +7,24 @@ from springtide.planning.dataworkers.tuning_rules import LATE, STRANGE_FOR, Tuni
 from tests.unit.planning.dataworkers.walks import KEEPS_UP, begun, fed, seen, stage
 
 
-def test_none_are_started_where_too_little_time_goes_into_what_they_could_do() -> None:
+def test_no_data_worker_starts_where_they_could_save_too_little_time() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen(own_share=0.04))
     assert target.data_workers == 0 and "4%" in target.why
     assert tuning.phase is TuningPhase.OFF
 
 
-def test_the_first_is_one_for_each_trainer_with_one_core() -> None:
+def test_tuning_starts_with_one_single_core_data_worker_per_trainer() -> None:
     _, target = tuner.decide(tuner.begin(FeedRules()), seen(trainers=3))
     assert (target.data_workers, target.data_worker_cpu) == (3, 1.0)
 
 
 @pytest.mark.parametrize(("rules", "count"), [(FeedRules(workers=0), 0), (FeedRules(workers=5, cpu=2.0), 5)])
-def test_a_number_that_was_asked_for_is_not_tuned(rules: FeedRules, count: int) -> None:
+def test_fixed_number_of_data_workers_is_not_tuned(rules: FeedRules, count: int) -> None:
     _, target = tuner.decide(tuner.begin(rules), seen())
     assert (target.data_workers, target.data_worker_cpu) == (count, rules.cpu)
 
 
-def test_a_size_that_is_sublinear_is_taken_back_and_more_of_the_last_linear_one_are_wanted() -> None:
+def test_sublinear_size_is_reverted_and_the_count_raised_instead() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen())
     tuning, target = tuner.decide(tuning, fed(target, made_per_s=20.0))
     assert (target.data_workers, target.data_worker_cpu) == (1, 2.0)
@@ -33,14 +33,14 @@ def test_a_size_that_is_sublinear_is_taken_back_and_more_of_the_last_linear_one_
     assert "of linear" in target.why
 
 
-def test_a_queue_that_is_ideal_ends_the_search() -> None:
+def test_ideal_queue_ends_the_search() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen())
     tuning, target = tuner.decide(tuning, fed(target, made_per_s=100.0, steps_per_s=100.0, wait_share=0.0, fill=1.0))
     assert (target.data_workers, target.data_worker_cpu) == (1, 1.0)
     assert tuning.phase is TuningPhase.STEADY
 
 
-def test_a_job_that_is_slower_with_them_falls_back_and_says_so() -> None:
+def test_job_slowed_by_data_workers_removes_them_with_a_reason() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules(most=1, cpu=1.0)), seen())
     for _ in range(4):
         tuning, target = tuner.decide(tuning, fed(target, made_per_s=8.0, steps_per_s=8.0))
@@ -51,14 +51,14 @@ def test_a_job_that_is_slower_with_them_falls_back_and_says_so() -> None:
     assert target.data_workers == 0 and "has not changed much" in target.why
 
 
-def test_tuning_can_be_journaled_and_read_again() -> None:
+def test_tuning_state_survives_journaling() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen(trainer_cpu=4.0))
     tuning, _ = tuner.decide(tuning, fed(target, trainer_cpu=4.0, made_per_s=20.0))
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(tuning), type=Tuning)
     assert again == tuning
 
 
-def test_while_what_was_decided_is_not_there_nothing_else_is_decided_until_it_is_late() -> None:
+def test_tuner_waits_for_missing_data_workers_until_they_are_late() -> None:
     tuning, target = begun(trainers=4)
     for _ in range(LATE - 1):
         tuning, again = tuner.decide(tuning, fed(target, trainers=4, data_workers=2))
@@ -67,33 +67,33 @@ def test_while_what_was_decided_is_not_there_nothing_else_is_decided_until_it_is
     assert again.data_workers == 2 and "did not start" in again.why
 
 
-def test_where_none_came_at_all_the_job_goes_on_without() -> None:
+def test_job_continues_without_data_workers_that_never_start() -> None:
     tuning, target = begun()
     for _ in range(LATE):
         tuning, target = tuner.decide(tuning, seen())
     assert target.data_workers == 0 and "no data worker came" in target.why and tuning.phase is TuningPhase.OFF
 
 
-def test_when_others_take_cores_there_are_fewer_data_workers() -> None:
+def test_data_workers_are_reduced_when_cores_are_taken_away() -> None:
     tuning, target = begun(trainers=4)
     _, target = tuner.decide(tuning, fed(target, trainers=4, free_cpu=-2.0))
     assert target.data_workers == 2 and "-2 cores are free" in target.why
 
 
-def test_with_twice_the_trainers_there_are_twice_the_data_workers() -> None:
+def test_data_workers_scale_with_the_number_of_trainers() -> None:
     tuning, target = begun(trainers=2)
     _, target = tuner.decide(tuning, fed(target, trainers=4))
     assert target.data_workers == 4 and "in proportion" in target.why
 
 
-def test_without_a_whole_core_a_fragment_will_do_and_without_that_none_are_started() -> None:
+def test_fractional_core_is_used_and_without_one_no_data_worker_starts() -> None:
     _, target = begun(free_cpu=0.5)
     assert (target.data_workers, target.data_worker_cpu) == (1, 0.5)
     _, target = begun(free_cpu=0.1)
     assert target.data_workers == 0 and "no cores are free" in target.why
 
 
-def test_no_more_than_the_user_allows() -> None:
+def test_user_limit_on_data_workers_is_respected() -> None:
     tuning, target = begun(FeedRules(most=2, cpu=1.0), trainers=4)
     assert target.data_workers == 2
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_no_more_than_the_user_allows() -> None:
         assert target.data_workers == 2
 
 
-def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had() -> None:
+def test_lasting_change_of_the_program_is_profiled_again_with_original_cores() -> None:
     tuning, target = begun(trainer_cpu=4.0)
     while tuning.phase is not TuningPhase.STEADY:
         cores = target.trainer_cpu or 4.0
@@ -118,7 +118,7 @@ def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had
     assert target.data_workers == 0 and "still have to leave" in target.why
 
 
-def test_a_program_that_changes_and_is_still_fed_with_profit_keeps_its_data_workers() -> None:
+def test_changed_program_that_is_still_fed_profitably_keeps_its_data_workers() -> None:
     tuning, target = begun()
     while tuning.phase is not TuningPhase.STEADY:
         tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
@@ -129,7 +129,7 @@ def test_a_program_that_changes_and_is_still_fed_with_profit_keeps_its_data_work
     assert "still worth their cores" in target.why and tuning.phase is TuningPhase.STEADY
 
 
-def test_a_checkpoint_is_no_other_program() -> None:
+def test_checkpoint_is_not_taken_for_a_changed_program() -> None:
     tuning, target = begun()
     while tuning.phase is not TuningPhase.STEADY:
         tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
@@ -139,7 +139,7 @@ def test_a_checkpoint_is_no_other_program() -> None:
         assert target.data_workers == 1
 
 
-def test_a_job_for_which_they_did_not_pay_is_asked_again_when_it_spends_more_on_data() -> None:
+def test_job_without_benefit_is_reconsidered_when_it_reads_more() -> None:
     tuning, target = begun(own_share=0.05)
     for _ in range(STRANGE_FOR):
         tuning, target = tuner.decide(tuning, seen(own_share=0.5))
@@ -148,13 +148,13 @@ def test_a_job_for_which_they_did_not_pay_is_asked_again_when_it_spends_more_on_
     assert target.data_workers == 1
 
 
-def test_nothing_is_decided_of_a_job_that_does_not_train() -> None:
+def test_nothing_is_decided_while_a_job_does_not_train() -> None:
     tuning, target = begun()
     again, target = tuner.decide(tuning, seen(steps_per_s=0.0))
     assert again == tuning and target.data_workers == 1 and "nothing is being trained" in target.why
 
 
-def test_stages_begin_alike_and_the_one_that_is_the_limit_grows() -> None:
+def test_stages_start_equal_and_the_bottleneck_stage_grows() -> None:
     tuning, target = begun(stages=(stage(workers=0, cpu=0.0), stage(workers=0, cpu=0.0)))
     assert target.stages == ((1, 1.0), (1, 1.0))
     waits_for_the_first = (stage(wait_share=0.5), stage(wait_share=0.6))
@@ -168,7 +168,7 @@ def test_stages_begin_alike_and_the_one_that_is_the_limit_grows() -> None:
     assert target.stages == ((1, 2.0), (1, 2.0)) and tuning.phase is TuningPhase.STEADY
 
 
-def test_a_stage_with_gpus_has_one_each_and_no_more_than_there_are() -> None:
+def test_gpu_stage_workers_are_limited_by_available_gpus() -> None:
     stages = (stage(workers=0, cpu=0.0), stage(workers=0, cpu=2.0, gpu=True))
     tuning, target = begun(stages=stages, free_gpu=1, free_cpu=32.0, trainers=2)
     assert target.stages == ((2, 1.0), (1, 2.0))
@@ -180,7 +180,7 @@ def test_a_stage_with_gpus_has_one_each_and_no_more_than_there_are() -> None:
     assert target.stages == ((2, 1.0), (2, 2.0))
 
 
-def test_data_workers_of_whom_nothing_comes_do_not_count_as_keeping_up() -> None:
+def test_data_workers_that_deliver_nothing_are_not_keeping_up() -> None:
     tuning, target = begun()
     for _ in range(LATE):
         assert target.data_workers == 1
@@ -188,7 +188,7 @@ def test_data_workers_of_whom_nothing_comes_do_not_count_as_keeping_up() -> None
     assert tuning.phase is TuningPhase.OFF and "not one batch came" in target.why
 
 
-def test_cores_of_data_workers_that_are_on_their_way_are_not_missed() -> None:
+def test_cores_of_starting_data_workers_are_not_counted_as_missing() -> None:
     tuning, target = begun(free_cpu=2.0, share_cpu=1.0)
     tuning, target = tuner.decide(tuning, fed(target, free_cpu=1.0, share_cpu=1.0))
     assert target.data_workers == 2
@@ -196,7 +196,7 @@ def test_cores_of_data_workers_that_are_on_their_way_are_not_missed() -> None:
     assert target.data_workers == 2 and "wait" in target.why
 
 
-def test_when_the_program_turns_out_to_have_two_stages_each_gets_data_workers() -> None:
+def test_each_of_two_newly_found_stages_gets_data_workers() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen())
     assert not target.stages
     cut = fed(target, stages=(stage(workers=0, cpu=0.0, made_per_s=0.0), stage()))
@@ -206,7 +206,7 @@ def test_when_the_program_turns_out_to_have_two_stages_each_gets_data_workers() 
     assert again.stages[0] == target.stages[0] and "stage 2 of 2" in again.why
 
 
-def test_without_cores_for_every_stage_there_are_none() -> None:
+def test_no_data_workers_start_without_cores_for_every_stage() -> None:
     tuning, target = tuner.decide(tuner.begin(FeedRules()), seen(free_cpu=1.0))
     cut = fed(target, free_cpu=0.0, stages=(stage(workers=0, cpu=0.0, made_per_s=0.0), stage()))
     _, target = tuner.decide(tuning, cut)

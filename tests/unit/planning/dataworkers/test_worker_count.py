@@ -5,7 +5,7 @@ from tests.unit.planning.dataworkers.walks import stage
 ROOM = StageLimits(cores=64.0, size=8.0, most=None)
 
 
-def test_as_many_are_wanted_as_make_what_is_taken_at_most_twice_as_many_at_once() -> None:
+def test_worker_count_grows_to_demand_at_most_doubling() -> None:
     notes, why = tuning_rules.tune_count(
         StageNotes(workers=1, cpu=1.0), stage(made_per_s=10.0, capable_per_s=50.0), ROOM
     )
@@ -15,7 +15,7 @@ def test_as_many_are_wanted_as_make_what_is_taken_at_most_twice_as_many_at_once(
     assert notes.workers == 6
 
 
-def test_growth_that_brings_nothing_is_taken_back_and_not_tried_again() -> None:
+def test_growth_without_gain_is_reverted_and_not_retried() -> None:
     notes, _ = tuning_rules.tune_count(StageNotes(workers=2, cpu=1.0), stage(workers=2, made_per_s=20.0), ROOM)
     notes, why = tuning_rules.tune_count(notes, stage(workers=4, made_per_s=20.5), ROOM)
     assert (notes.workers, notes.ceiling) == (2, 2) and "their number is not the limit" in why
@@ -25,7 +25,7 @@ def test_growth_that_brings_nothing_is_taken_back_and_not_tried_again() -> None:
     assert "more brought no gain" in why
 
 
-def test_growth_that_brings_part_of_it_keeps_as_many_as_make_as_much() -> None:
+def test_growth_with_partial_gain_keeps_only_the_useful_workers() -> None:
     notes, _ = tuning_rules.tune_count(StageNotes(workers=4, cpu=1.0), stage(workers=4, made_per_s=40.0), ROOM)
     notes, _ = tuning_rules.tune_count(notes, stage(workers=8, made_per_s=58.0), ROOM)
     assert notes.workers == 6
@@ -46,7 +46,7 @@ def test_surplus_data_workers_leave_later_and_return_at_once_if_missed() -> None
         assert notes.workers == 4
 
 
-def test_a_job_that_was_tuned_grows_only_when_it_waits_long_and_much() -> None:
+def test_tuned_job_grows_only_after_long_substantial_waits() -> None:
     notes = StageNotes(workers=2, cpu=1.0, settled=True)
     notes, why = tuning_rules.tune_count(notes, stage(workers=2, made_per_s=92.0, wait_share=0.08), ROOM)
     assert notes.workers == 2 and "little enough" in why

@@ -12,12 +12,12 @@ def grown(to: float, unit: float = 1.0) -> StageNotes:
     return notes
 
 
-def test_a_data_worker_grows_while_linear_up_to_a_machines_share() -> None:
+def test_data_worker_grows_while_linear_up_to_a_machines_share() -> None:
     notes, why = tuning_rules.tune_size(grown(4.0), stage(cpu=4.0, made_per_s=39.0), ROOM, 1.0)
     assert notes.sized and notes.cpu == 4.0 and "larger ones are not possible (4 for one)" in why
 
 
-def test_the_last_linear_size_is_kept_when_the_next_is_not() -> None:
+def test_last_linear_size_is_kept_when_the_next_is_not_linear() -> None:
     notes, why = tuning_rules.tune_size(grown(3.0), stage(cpu=3.0, made_per_s=21.0), ROOM, 1.0)
     assert notes.sized and notes.cpu == 2.0 and "70% of linear: back to 2" in why
 

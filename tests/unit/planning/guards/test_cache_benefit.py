@@ -52,12 +52,12 @@ def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
         (dict(beside_s=0.12), "must gain 5% net"),
     ],
 )
-def test_a_job_gets_no_cache_that_would_not_pay_and_the_reason_is_given(changed, why):
+def test_unprofitable_cache_is_refused_with_a_reason(changed, why):
     verdict = cache_benefit.decide(but(**changed))
     assert not verdict.on and why in verdict.why
 
 
-def test_on_a_loaded_machine_whose_waits_are_for_its_processor_it_gets_none():
+def test_cache_is_refused_when_waits_are_for_the_local_cpu():
     """Steps of 40 ms wait 13%, a third of it round trips; every rank's schedule takes the same cores for 4 ms."""
     verdict = cache_benefit.decide(but(step_s=0.04, waited_s=0.0052, trips_s=0.0018, saved=0.64, slower_s=0.004))
     assert not verdict.on
@@ -68,7 +68,7 @@ def test_on_a_loaded_machine_whose_waits_are_for_its_processor_it_gets_none():
 
 
 @given(st.floats(0, 0.1), st.floats(0, 0.1), st.floats(0, 0.1))
-def test_what_a_cache_costs_itself_never_turns_it_on(trips, slower, unseen):
+def test_higher_cache_cost_never_turns_the_cache_on(trips, slower, unseen):
     if not cache_benefit.decide(but(trips_s=trips)).on:
         more = {"slower_s": BUSY.slower_s + slower, "unseen_s": BUSY.unseen_s + unseen}
         assert not cache_benefit.decide(but(trips_s=trips, **more)).on
@@ -77,7 +77,7 @@ def test_what_a_cache_costs_itself_never_turns_it_on(trips, slower, unseen):
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 50), st.floats(1, 600))
-def test_more_saved_never_turns_it_off_and_more_deaths_or_older_checkpoints_never_on(saved, more, deaths, every):
+def test_cache_decision_is_monotonic_in_savings_deaths_and_checkpoint_age(saved, more, deaths, every):
     less, best = sorted((saved, more))
     if cache_benefit.decide(but(saved=less, deaths=deaths, checkpoint_s=every)).on:
         assert cache_benefit.decide(but(saved=best, deaths=deaths, checkpoint_s=every)).on
@@ -86,13 +86,13 @@ def test_more_saved_never_turns_it_off_and_more_deaths_or_older_checkpoints_neve
         assert not cache_benefit.decide(but(saved=best, deaths=deaths, checkpoint_s=2 * every)).on
 
 
-def test_a_worker_is_thought_to_die_once_a_month_until_something_is_seen():
+def test_worker_death_rate_defaults_to_one_a_month():
     quiet = cache_benefit.death_rate(dataclasses.replace(RISK, watched_s=0.0))
     assert quiet == pytest.approx(4 / (30 * 86400))
     assert cache_benefit.death_rate(dataclasses.replace(RISK, deaths=3, watched_s=3600.0)) > 100 * quiet
 
 
-def test_a_cache_is_kept_where_steps_became_shorter_by_more_than_deaths_cost():
+def test_cache_is_kept_where_steps_gain_more_than_deaths_cost():
     assert cache_benefit.keep(0.1, 0.08, RISK, "sums") == cache_benefit.CacheVerdict(
         True, "a step took 100.0 ms without a cache and 80.0 ms with it; sums"
     )

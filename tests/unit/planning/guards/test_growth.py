@@ -28,7 +28,7 @@ def seen(rows_after, upto, count=24):
         ("running out", lambda n: 90_000 * (1 - math.exp(-n / 60_000))),
     ],
 )
-def test_the_law_behind_the_points_is_found_and_carried_on(law, rows_after):
+def test_growth_law_behind_the_points_is_found_and_extrapolated(law, rows_after):
     fitted = memory.fit(seen(rows_after, upto=100_000))
 
     assert fitted.law == law
@@ -36,14 +36,14 @@ def test_the_law_behind_the_points_is_found_and_carried_on(law, rows_after):
     assert fitted.cautious(300_000) >= rows_after(300_000) * 0.99
 
 
-def test_with_few_points_growth_is_taken_to_be_steady():
+def test_growth_is_assumed_steady_with_few_points():
     fitted = memory.fit(seen(lambda n: 40 * n**0.6, upto=100_000, count=3))
 
     assert fitted.law == "steady" and fitted.rows(300_000) > 40 * 300_000**0.6
 
 
 @given(points, some.floats(1, 10))
-def test_rows_never_become_fewer_and_caution_never_says_less(points, times):
+def test_forecast_rows_never_decrease_and_cautious_forecast_is_never_lower(points, times):
     fitted = memory.fit(points)
     later = points[-1].samples * times
     rows = fitted.rows(later)

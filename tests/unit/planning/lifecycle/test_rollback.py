@@ -35,13 +35,13 @@ def job(before=1.0, now=0.8, *, of=NOW, was=BEFORE, **how):
     return views.running(of, profiles=profiles, last_change_at=100.0)
 
 
-def test_a_job_that_became_slower_by_its_last_change_goes_back():
+def test_job_slowed_by_its_last_change_is_rolled_back():
     found = registry.load("springtide")(views.cluster(job()), CONFIG).plan_for("job")
     assert found is not None and stages.alike(found.shape, BEFORE)
     assert "back to 8 workers" in found.reason and found.stage is PlanningStage.ADJUSTING
 
 
-def test_what_it_came_back_from_is_not_tried_again():
+def test_rolled_back_shape_is_not_tried_again():
     again = job(0.8, 1.0, of=BEFORE, was=NOW)
     assert stages.refuted(again, CONFIG) == NOW and stages.back(again, CONFIG) is None
     plan = registry.load("springtide")(views.cluster(again), CONFIG).plan_for("job")
@@ -49,7 +49,7 @@ def test_what_it_came_back_from_is_not_tried_again():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_chance_alone_sends_nobody_back(seed):
+def test_noise_alone_causes_no_rollback(seed):
     assert stages.back(job(1.0, 1.0, of=BEFORE, was=NOW, noise=0.05, seed=seed), CONFIG) is None
 
 
@@ -63,11 +63,11 @@ def test_chance_alone_sends_nobody_back(seed):
         replace(job(), bounds=ShapeBounds(least=NOW, most=NOW, quota=ResourceBudget(cpu=1e6, memory=1e15))),
     ],
 )
-def test_a_job_stays_where_that_is_not_certain_not_worth_it_or_not_allowed(stays):
+def test_uncertain_unprofitable_or_forbidden_rollback_is_not_made(stays):
     assert stages.back(stays, CONFIG) is None
 
 
-def test_a_machine_that_has_become_slower_sends_a_job_back_once_and_no_further():
+def test_slower_machine_causes_at_most_one_rollback():
     oldest = views.shape(6, 2)
     back = job(0.7, 0.7, of=BEFORE, was=NOW)  # all of it slower by now
     all_of_it = replace(back, profiles=(*windows(oldest, 1.5, first=-200.0), *back.profiles))

@@ -67,7 +67,7 @@ def test_sampling_gives_the_sizes_of_dlrovers_table(worker, server, workers, wor
     assert second.shape.cpu <= CONFIG.total_cpu
 
 
-def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
+def test_sample_has_a_minimum_length_and_changes_are_a_minute_apart():
     short = views.running(
         SAMPLE,
         stage=PlanningStage.SAMPLING,
@@ -93,13 +93,13 @@ def test_steps_timed_by_term_lead_from_the_sample_to_the_size_in_one_change():
     assert plan.throughput == pytest.approx(views.speed(plan.shape), rel=0.3)  # one shape tells no constants
 
 
-def test_a_job_that_begins_warm_is_corrected_by_its_model():
+def test_warm_started_job_is_corrected_by_its_model():
     of = views.shape(20, 2)
     plan = planned(views.running(of, stage=PlanningStage.OPTIMIZING))
     assert plan.throughput > views.speed(of)
 
 
-def test_servers_without_cpu_to_spare_get_more_before_the_sample_counts():
+def test_servers_without_spare_cpu_grow_before_the_sample_counts():
     busy = views.running(
         views.shape(1, 1, 8, 8), stage=PlanningStage.SAMPLING, uses=used(views.shape(1, 1, 8, 8), 2, [7.8])
     )
@@ -110,7 +110,7 @@ def test_servers_without_cpu_to_spare_get_more_before_the_sample_counts():
     assert planned(again).shape.servers == 4
 
 
-def test_a_new_job_starts_as_similar_ones_ended_or_small_and_as_large_as_there_is_room():
+def test_new_job_starts_like_similar_ones_or_small_within_the_room():
     past = PastJob(name="before", user="ann", features={"model": "wd"}, shape=views.shape(20, 8), ended_at=1.0)
     new = views.waiting(user="ann", features={"model": "wd"})
     warm = planned(new, history=(past,))
@@ -122,14 +122,14 @@ def test_a_new_job_starts_as_similar_ones_ended_or_small_and_as_large_as_there_i
     assert "are free" in planned(new, capacity=ResourceBudget(cpu=0.5, memory=1e15))
 
 
-def test_new_jobs_come_in_the_order_they_were_submitted():
+def test_new_jobs_are_admitted_in_submission_order():
     early, late = views.waiting("early", submitted_at=1.0), views.waiting("late", submitted_at=2.0)
     view = views.cluster(late, early, capacity=ResourceBudget(cpu=32, memory=1e15))
     decision = registry.load("springtide")(view, CONFIG)
     assert [plan.job for plan in decision.plans] == ["early"]
 
 
-def test_memory_comes_before_everything_and_does_not_wait():
+def test_memory_findings_come_first_and_do_not_wait():
     def found(trouble, kind, servers=None):
         finding = GuardFinding(trouble=trouble, role=Role(kind, 0), why="rows grow", servers=servers)
         of = views.shape(worker_memory=2 * GIB, server_memory=4 * GIB)
@@ -142,7 +142,7 @@ def test_memory_comes_before_everything_and_does_not_wait():
 
 
 @pytest.mark.parametrize("kind", [RoleKind.SERVER, RoleKind.WORKER])
-def test_one_kill_makes_a_role_larger_once(kind):
+def test_one_out_of_memory_kill_enlarges_a_role_once(kind):
     of = views.shape(workers=2, servers=2, worker_memory=4 * GIB, server_memory=4 * GIB)
     finding = GuardFinding(trouble=FindingKind.OOM, role=Role(kind, 0), why="killed")
 
@@ -159,7 +159,7 @@ def test_one_kill_makes_a_role_larger_once(kind):
     assert larger is not None and larger.memory > of.memory
 
 
-def test_a_job_at_its_quota_gets_larger_servers_when_more_of_them_are_not_allowed():
+def test_job_at_its_quota_gets_larger_servers_when_more_are_not_allowed():
     of = Shape(workers=75, servers=57, worker_cpu=1, server_cpu=2, worker_memory=4 * GIB, server_memory=2 * GIB)
     most = Shape(workers=75, servers=57, worker_cpu=8, server_cpu=8, worker_memory=9 * GIB, server_memory=99 * GIB)
     bounds = ShapeBounds(least=views.shape(1, 1, 1, 1), most=most, quota=ResourceBudget(cpu=200, memory=1e13))
@@ -172,7 +172,7 @@ def test_a_job_at_its_quota_gets_larger_servers_when_more_of_them_are_not_allowe
         assert planned(job).shape.server_memory >= 200 * GIB / 57
 
 
-def test_no_worker_goes_for_servers_that_memory_asks_for():
+def test_memory_growth_of_servers_removes_no_worker():
     of = Shape(workers=24, servers=8, worker_cpu=3, server_cpu=16, worker_memory=4 * GIB, server_memory=8 * GIB)
     most = replace(of, workers=64, servers=64, server_memory=64 * GIB)
     bounds = ShapeBounds(least=views.shape(1, 1, 1, 1), most=most, quota=ResourceBudget(cpu=200, memory=1e13))
@@ -181,12 +181,12 @@ def test_no_worker_goes_for_servers_that_memory_asks_for():
     assert plan.shape == replace(of, servers=16, server_cpu=8)
 
 
-def test_a_straggler_is_not_mistaken_for_the_job():
+def test_profiles_with_a_straggler_are_not_used():
     slow = GuardFinding(trouble=FindingKind.STRAGGLER, role=Role(RoleKind.WORKER, 1), why="3 times slower")
     assert "do not describe the shape" in planned(views.running(findings=(slow,)))
 
 
-def test_a_measured_job_gets_what_its_model_says_and_then_stays():
+def test_measured_job_moves_to_its_models_optimum_and_stays():
     tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
     of = views.shape(4, 2)
     plan = planned(views.running(of, tried=tried))
@@ -200,7 +200,7 @@ def test_a_measured_job_gets_what_its_model_says_and_then_stays():
     assert "is worth its cost" in plan
 
 
-def test_a_job_whose_measurements_make_no_sense_is_left_alone_and_that_is_said():
+def test_job_with_unusable_measurements_is_left_alone_with_a_reason():
     empty = views.running(profiles=())
     assert "no usable measurement" in planned(empty)
     garbage = views.profile(views.shape(), at=500.0)
@@ -208,7 +208,7 @@ def test_a_job_whose_measurements_make_no_sense_is_left_alone_and_that_is_said()
     assert "no usable measurement" in planned(views.running(profiles=(broken,)))
 
 
-def test_while_a_job_waits_for_room_others_do_not_grow():
+def test_no_job_grows_while_another_waits_for_room():
     tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
     grower = views.running(views.shape(4, 2), tried=tried, name="grower")
     large = ShapeBounds(least=views.shape(10, 4), most=views.shape(12, 4, worker_memory=GIB, server_memory=GIB))
@@ -222,7 +222,7 @@ def test_while_a_job_waits_for_room_others_do_not_grow():
     assert alone.plan_for("grower").shape.cpu > 32
 
 
-def test_memory_that_is_needed_is_in_the_plan():
+def test_plan_includes_needed_memory():
     need = MemoryNeed(worker=3 * GIB, rows=64 * GIB)
     plan = planned(replace(views.waiting(), need=need))
     assert plan.shape.worker_memory == 3 * GIB and plan.shape.servers * plan.shape.server_memory >= 64 * GIB

@@ -33,24 +33,24 @@ def foretold(features, history):
 
 
 @pytest.mark.parametrize("which", range(12))
-def test_a_job_of_a_known_kind_gets_what_its_kind_needed_and_a_little_more(which):
+def test_job_of_a_known_kind_starts_with_its_memory_plus_a_margin(which):
     sizes, history = kinds()
     need = foretold({"kind": f"kind-{which}", "model": "wd"}, history)
     assert need.rows / GIB == pytest.approx(warm_start.ROW_MARGIN * sizes[which], rel=1e-6)
     assert (need.worker, need.server) == (3 * GIB, GIB)
 
 
-def test_a_job_of_an_unknown_kind_gets_as_much_as_any_like_it_needed():
+def test_job_of_an_unknown_kind_starts_with_the_most_any_similar_job_needed():
     sizes, history = kinds()
     need = foretold({"kind": "new", "model": "wd"}, history)
     assert need.rows / GIB >= sizes.max()
 
 
-def test_with_few_past_jobs_the_most_that_any_needed_counts():
+def test_with_few_past_jobs_the_largest_need_counts():
     assert foretold({"kind": "b"}, [past("a", 7), past("b", 2)]).rows == pytest.approx(warm_start.ROW_MARGIN * 7 * GIB)
 
 
-def test_jobs_that_have_not_told_what_they_needed_teach_nothing():
+def test_past_jobs_without_reported_memory_are_ignored():
     silent = [PastJob(name=str(at), features={"kind": "a"}) for at in range(9)]
     assert foretold({"kind": "a"}, silent) is None
     assert foretold({"kind": "a"}, [*silent, past("a", 5)]).rows == pytest.approx(warm_start.ROW_MARGIN * 5 * GIB)

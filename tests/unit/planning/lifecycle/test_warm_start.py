@@ -53,14 +53,14 @@ def seasons(seed, count=120):
     return made
 
 
-def test_the_most_similar_enters_last_with_weight_mu():
+def test_most_similar_job_enters_last_with_weight_mu():
     rows = np.array([[10.0], [20.0], [40.0]])  # the most similar first
     mu = 0.7
     assert warm_start.smooth(rows, mu) == pytest.approx([mu * 10 + (1 - mu) * (mu * 20 + (1 - mu) * 40)])
     assert warm_start.smooth(rows[:1], mu) == pytest.approx([10.0])
 
 
-def test_of_jobs_with_few_large_and_many_small_roles_the_start_has_as_many_cores_as_each():
+def test_warm_start_from_differently_shaped_jobs_keeps_their_total_cores():
     """The mean number of the mean size would be 21 servers of 6: 126 cores, at the workers' expense."""
     few = Shape(workers=20, servers=14, worker_cpu=4, server_cpu=8, worker_memory=GIB, server_memory=8 * GIB)
     many = replace(few, workers=40, worker_cpu=2, servers=28, server_cpu=4, server_memory=4 * GIB)
@@ -76,7 +76,7 @@ def test_of_jobs_with_few_large_and_many_small_roles_the_start_has_as_many_cores
     assert found.servers * found.server_cpu == pytest.approx(112, abs=21 * 0.1)
 
 
-def test_similar_jobs_decide_and_others_do_not():
+def test_only_similar_jobs_decide_the_start():
     other = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
     history = [past("near", 20, at=1), past("far", 60, user="bob", features=other, at=2), past("nearer", 22, at=3)]
     start = warm_start.start(job(), history, replace(CONFIG, similar=2, smoothing=0.5))
@@ -84,7 +84,7 @@ def test_similar_jobs_decide_and_others_do_not():
     assert "2 similar jobs" in start.why and "nearer" in start.why
 
 
-def test_a_history_that_says_nothing_about_the_job_gives_a_small_start():
+def test_dissimilar_history_gives_a_small_start():
     stranger = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
     start = warm_start.start(job(), [past("far", 60, user="bob", features=stranger)], CONFIG)
     assert not start.warm
@@ -93,14 +93,14 @@ def test_a_history_that_says_nothing_about_the_job_gives_a_small_start():
     assert "no past job is similar" in start.why
 
 
-def test_without_history_the_start_is_small_and_within_bounds():
+def test_start_without_history_is_small_and_within_bounds():
     tiny = ShapeBounds(least=BOUNDS.least, most=Shape(workers=2, servers=2, worker_cpu=1, server_cpu=1))
     start = warm_start.start(replace(job(), bounds=tiny), [], CONFIG)
     assert start.shape == Shape(workers=1, servers=1, worker_cpu=1, server_cpu=1)
     assert "no history" in start.why
 
 
-def test_garbage_in_the_history_is_skipped_and_said():
+def test_invalid_history_entries_are_skipped_with_a_note():
     garbage = [
         PastJob(name="none"),
         PastJob(name="no time", shape=shape(3), ended_at=math.nan),
@@ -119,7 +119,7 @@ def learned(history, similar=None, smoothing=None):
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_what_is_not_known_of_a_job_before_it_runs_does_not_make_it_unlike_others(count):
+def test_features_unknown_before_a_run_do_not_reduce_similarity(count):
     """A script that is run again: what its model is made of its history has, and its submission has not."""
     script = {"script": "train.py", "job": "train", "sync": "async"}
     made_of = {"tables": 26.0, "dim": 416.0, "dense_bytes": 1e6, "batch": 512.0, "samples": 1e6}
@@ -130,39 +130,39 @@ def test_what_is_not_known_of_a_job_before_it_runs_does_not_make_it_unlike_other
     assert not warm_start.start(job(user="", features={}), history, CONFIG).warm
 
 
-def test_another_script_of_the_same_user_says_nothing():
+def test_another_script_of_the_same_user_is_not_similar():
     history = [past("deep", 12, features={"script": "deep.py", "job": "deep", "sync": "async", "dim": 8.0})]
     start = warm_start.start(job(features={"script": "wide.py", "job": "wide", "sync": "async"}), history, CONFIG)
     assert not start.warm and "no past job is similar (at best 50%)" in start.why
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_a_history_without_any_feature_gives_a_small_start(count):
+def test_history_without_features_gives_a_small_start(count):
     history = [PastJob(name=str(at), shape=shape(9), ended_at=at) for at in range(count)]
     start = warm_start.start(job(user="", features={}), history, CONFIG)
     assert not start.warm and "no past job has a feature" in start.why
 
 
-def test_a_stranger_begins_as_others_of_its_model_where_the_history_shows_that_they_are_close():
+def test_unknown_user_starts_like_jobs_of_the_same_model():
     history = seasons(5, 60)
     stranger = job("nobody", {"model": "xdeepfm", "batch": 512.0, "source": "table-99", "rows": 7.0})
     start = warm_start.start(stranger, history, CONFIG)
     assert start.warm and start.shape.servers == 2 and start.shape.workers == pytest.approx(8, abs=2)
 
 
-def test_a_small_start_has_the_memory_of_all_servers_that_were_asked_for():
+def test_small_start_has_the_memory_of_all_requested_servers():
     asked = warm_start.cold(job(requested=shape(8, servers=4)), CONFIG, "there is no history").shape
     assert asked.server_memory == 4 * 4 * GIB
 
 
-def test_a_start_holds_the_memory_that_is_known_to_be_needed():
+def test_start_holds_the_known_memory_need():
     start = warm_start.start(job(need=MemoryNeed(worker=2 * GIB, rows=40 * GIB)), [past("one", 12)], CONFIG)
     assert start.shape.worker_memory == 2 * GIB
     assert start.shape.server_memory == 10 * GIB
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_backtest_finds_what_tells_and_comes_near_the_final_shape(seed):
+def test_backtest_finds_predictive_features_and_predicts_the_final_shape(seed):
     history = seasons(seed, 160)
     known, new = history[:120], history[120:]
     lesson = learned(known)
@@ -181,14 +181,14 @@ def test_the_backtest_finds_what_tells_and_comes_near_the_final_shape(seed):
     assert workers >= 0.92 and servers >= 0.85
 
 
-def test_k_and_mu_that_are_given_are_used():
+def test_given_k_and_mu_are_used():
     lesson = learned(seasons(3, 40), similar=2, smoothing=0.6)
     assert (lesson.similar, lesson.smoothing) == (2, 0.6)
     short = learned(seasons(3, 4))
     assert math.isnan(short.accuracy) and short.similar == warm_start.USUAL_SIMILAR
 
 
-def test_jobs_that_begin_with_one_history_learn_from_it_once():
+def test_jobs_with_the_same_history_learn_from_it_once():
     history = tuple(seasons(4, 60))
     warm_start.known.cache_clear()
     starts = [warm_start.start(job(), history, CONFIG) for at in range(5)]
@@ -197,7 +197,7 @@ def test_jobs_that_begin_with_one_history_learn_from_it_once():
     assert warm_start.known.cache_info().misses == 2
 
 
-def test_a_history_of_a_hundred_thousand_jobs_costs_no_more_than_its_newest():
+def test_history_of_100000_jobs_costs_no_more_than_its_newest_part():
     long = tuple(seasons(5, warm_start.NEWEST)) * 625
     new = job()
     assert len(long) == 100_000 and warm_start.start(new, long, CONFIG) == warm_start.start(new, long[-200:], CONFIG)

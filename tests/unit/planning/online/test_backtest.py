@@ -23,7 +23,7 @@ def knows(history, steps):
     return RateForecast(step_s=STEP_S, mean=came, low=came, high=came, member="knows", why="")
 
 
-def test_only_what_came_before_is_shown_and_every_day_is_forecast_once():
+def test_backtest_shows_only_the_past_and_forecasts_every_day_once():
     seen = []
 
     def watches(history, steps):
@@ -35,7 +35,7 @@ def test_only_what_came_before_is_shown_and_every_day_is_forecast_once():
     assert backtest(PAST, watches, known_days=5, every_s=12 * 3600, last=4).tried == 4
 
 
-def test_who_knows_the_future_is_not_off_and_who_says_too_much_has_a_bias():
+def test_backtest_of_a_perfect_forecast_has_no_error_and_of_a_high_one_a_bias():
     assert backtest(PAST, knows, known_days=7) == (0.0, 1.0, 1.0, 0.0, 13)
     flat = RateForecast(
         step_s=STEP_S, mean=np.full(DAY, 1e6), low=np.zeros(DAY), high=np.full(DAY, 2e6), member="much", why=""
@@ -44,7 +44,7 @@ def test_who_knows_the_future_is_not_off_and_who_says_too_much_has_a_bias():
     assert score.bias == pytest.approx(score.wape) and score.wape > 100 and score.covered == 1
 
 
-def test_steps_that_are_not_known_are_not_counted():
+def test_unknown_steps_are_not_scored():
     values = PAST.values.copy()
     values[-10:] = np.nan
     flat = RateForecast(step_s=STEP_S, mean=np.ones(DAY), low=np.ones(DAY), high=np.ones(DAY), member="", why="")
@@ -52,6 +52,6 @@ def test_steps_that_are_not_known_are_not_counted():
     assert score.wape == pytest.approx(1, rel=0.01) and np.isfinite(score.bias)
 
 
-def test_too_short_a_past_is_refused():
+def test_too_short_a_history_is_refused():
     with pytest.raises(errors.BadInput, match="20 days of traffic: expected 28"):
         backtest(PAST, knows)

@@ -22,7 +22,7 @@ def mape(curve, seen):
     st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
     st.floats(1, 1e5),
 )
-def test_a_curve_is_found_again_from_what_it_gives(kind, coefficients, batch):
+def test_capacity_curve_is_recovered_from_its_own_values(kind, coefficients, batch):
     used = tuple(coefficients if kind == "sync" else coefficients[:3])
     truth = CapacityCurve(kind=kind, coefficients=used, batch=batch)
     seen = [CapacitySample(workers, truth(workers)) for workers in (1, 2, 3, 4, 6, 8, 12, 16)]
@@ -31,7 +31,7 @@ def test_a_curve_is_found_again_from_what_it_gives(kind, coefficients, batch):
     assert found(24) == pytest.approx(truth(24), rel=1e-3)
 
 
-def test_noise_is_met_by_relative_errors_so_that_small_numbers_of_workers_count_as_much():
+def test_capacity_fit_uses_relative_errors():
     chance = np.random.default_rng(3)
     seen = [CapacitySample(w, KALE_A10(w) * chance.normal(1, 0.02)) for w in range(1, 17)]
     errors_by_kind = {kind: mape(fit(kind, seen, batch=16384), seen) for kind in ("sync", "ernest", "optimus")}
@@ -39,7 +39,7 @@ def test_noise_is_met_by_relative_errors_so_that_small_numbers_of_workers_count_
     assert errors_by_kind["sync"] <= min(errors_by_kind.values()) + 1e-9
 
 
-def test_measurements_that_say_nothing_are_refused():
+def test_unusable_throughput_measurements_are_refused():
     for seen in ([], [CapacitySample(0, 5.0)], [CapacitySample(2, 0.0)], [CapacitySample(2, float("nan"))]):
         with pytest.raises(errors.BadInput, match="measurements of throughput"):
             fit("sync", seen)
@@ -47,26 +47,26 @@ def test_measurements_that_say_nothing_are_refused():
         fit("linear", [CapacitySample(1, 1.0)])
 
 
-def test_a_live_job_that_has_had_one_number_of_workers_believes_that_twice_as_many_train_twice_as_much():
+def test_capacity_is_proportional_with_one_measured_worker_count():
     curve = learn("async", [CapacitySample(4, 400.0), CapacitySample(4, 90.0), CapacitySample(4, 410.0)])
     assert curve(4) == pytest.approx(400) and curve(8) == pytest.approx(800) and curve(1) == pytest.approx(100)
     assert learn("sync", [CapacitySample(4, 400.0)], batch=512)(8) == pytest.approx(800)
 
 
-def test_with_two_numbers_it_knows_what_more_workers_do_not_make_faster():
+def test_capacity_bends_with_two_measured_worker_counts():
     curve = learn("async", [CapacitySample(1, 100.0), CapacitySample(4, 200.0)])
     assert curve(1) == pytest.approx(100, rel=0.02) and curve(4) == pytest.approx(200, rel=0.02)
     assert 200 < curve(16) < 300
 
 
-def test_what_is_not_in_proportion_has_to_show_clearly():
+def test_nonlinear_capacity_needs_clear_evidence():
     noise = learn("async", [CapacitySample(4, 400.0), CapacitySample(5, 440.0)])
     assert noise(10) > 600  # exactly through both: 550
     clear = learn("async", [CapacitySample(2, 200.0), CapacitySample(10, 520.0)])
     assert clear(10) == pytest.approx(520, rel=0.02) and clear(20) < 750
 
 
-def test_workers_that_get_in_each_others_way_are_learned_which_kales_curve_has_no_word_for():
+def test_learned_capacity_models_contention_that_kales_curve_cannot():
     """Throughput that rises, stands and falls: between 8 and 16 workers, of which no more than 8 were seen."""
     truth = {w: 100 * w / (1 + 0.03 * (w - 1) + 0.01 * w * (w - 1)) for w in range(1, 17)}
     seen = [CapacitySample(w, truth[w]) for w in (1, 2, 3, 4, 6, 8)]
@@ -76,13 +76,13 @@ def test_workers_that_get_in_each_others_way_are_learned_which_kales_curve_has_n
     assert kale(12) > 1.15 * truth[12] and kale.peak(32) == 32
 
 
-def test_one_number_that_was_measured_too_low_says_less_of_fewer_workers_than_of_itself():
+def test_underestimated_worker_count_is_not_extrapolated_to_fewer():
     """1 / w² would be twice as much for one worker, whom nobody has seen, as for the two that were held up."""
     seen = [CapacitySample(2, 194.0), CapacitySample(3, 300.0), CapacitySample(4, 400.0), CapacitySample(5, 500.0)]
     assert abs(learn("async", seen)(1) - 100) < 0.75 * abs(fit("async", seen)(1) - 100)
 
 
-def test_small_errors_of_measurements_make_no_curve():
+def test_small_measurement_errors_do_not_bend_the_curve():
     """What each of one to five workers trained on a real machine: four coefficients foretold them 2.5% off."""
     seen = [CapacitySample(w, w * each) for w, each in enumerate((3291, 3280, 3375, 3262, 3320), start=1)]
     found = throughput.left_out("async", seen)
@@ -90,7 +90,7 @@ def test_small_errors_of_measurements_make_no_curve():
     assert found["learned"].mape <= min(found["ernest"].mape, found["optimus-async"].mape)
 
 
-def test_what_is_in_proportion_is_foretold_better_than_by_all_coefficients_and_what_is_not_no_worse():
+def test_learned_capacity_predicts_better_when_linear_and_no_worse_otherwise():
     """Over a hundred draws of errors of 2%, each number foretold from the others."""
     off = {truth: {"learned": 0.0, "kale": 0.0} for truth in ("in proportion", "half is shared")}
     for seed in range(100):
@@ -106,12 +106,12 @@ def test_what_is_in_proportion_is_foretold_better_than_by_all_coefficients_and_w
 
 
 @given(st.sampled_from(["sync", "async"]), st.lists(st.floats(0.01, 10), min_size=4, max_size=4))
-def test_what_is_learned_from_enough_numbers_is_close_to_the_truth(kind, coefficients):
+def test_learned_capacity_is_accurate_with_enough_measurements(kind, coefficients):
     truth = CapacityCurve(kind=kind, coefficients=tuple(coefficients[: 4 if kind == "sync" else 3]))
     seen = [CapacitySample(workers, truth(workers)) for workers in (1, 2, 4, 8, 16)]
     assert mape(learn(kind, seen), seen) < 0.03
 
 
-def test_only_ways_of_training_are_learned():
+def test_only_known_training_modes_are_learned():
     with pytest.raises(errors.UnknownName, match="way of training"):
         learn("ernest", [CapacitySample(1, 1.0)])

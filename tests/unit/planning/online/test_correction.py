@@ -13,27 +13,27 @@ def said(steps=100):
     return RateForecast(step_s=600.0, mean=mean, low=0.8 * mean, high=1.5 * mean, member="flat", why="as ever")
 
 
-def test_a_forecast_that_was_right_goes_on_and_the_next_minutes_are_surer_than_the_next_day():
+def test_accurate_forecast_continues_and_near_steps_have_narrower_intervals():
     seen = outlook(said(), np.full(4, 100.0))
     assert len(seen.mean) == 96 and seen.mean == pytest.approx([100.0] * 96)
     assert 115 < seen.high[0] < 120 and seen.high[-1] == pytest.approx(150.0)
     assert seen.why == "as ever; 100% of it arrived recently"
 
 
-def test_a_day_that_is_higher_stays_so_for_some_hours():
+def test_higher_day_keeps_its_correction_for_some_hours():
     seen = outlook(said(), np.full(4, 140.0))
     assert 138 < seen.mean[0] < 140 and seen.mean[24] == pytest.approx(100 + 40 * np.exp(-24.5 / 24))
     assert 100 < seen.mean[-1] < 101 and all(np.diff(seen.mean) < 0)
     assert all(high > mean for mean, high in zip(seen.mean, seen.high, strict=True))
 
 
-def test_the_newest_steps_count_most_and_nothing_is_believed_to_be_wrong_without_bounds():
+def test_recent_steps_weigh_most_and_the_correction_is_bounded():
     assert outlook(said(), np.array([100.0, 100.0, 100.0, 160.0])).mean[0] > 120
     assert outlook(said(), np.array([160.0, 100.0, 100.0, 100.0])).mean[0] < 110
     assert outlook(said(), np.full(4, 1e6)).mean[0] < 500
 
 
-def test_a_forecast_of_which_nothing_is_over_is_taken_as_it_is_and_one_that_is_over_is_refused():
+def test_unstarted_forecast_is_used_unchanged_and_an_expired_one_refused():
     assert outlook(said(), np.zeros(0)).mean == pytest.approx([100.0] * 100)
     with pytest.raises(errors.BadInput, match="are over"):
         outlook(said(4), np.zeros(4))

@@ -35,25 +35,25 @@ def view(**changes):
     return replace(usual, **changes)
 
 
-def test_doing_nothing_is_a_decision_with_a_reason():
+def test_decision_to_stay_has_a_reason():
     said = decide(view(arrivals=330.0, outlook=outlook(*[330.0] * 48)), RULES)
     assert said.workers == 4 and said.why.startswith("4 workers stay") and "as on the days before" in said.why
     assert said.plan[0] == 4 and not said.alert
 
 
-def test_a_rise_that_is_seen_coming_is_met_before_it_is_there():
+def test_expected_rise_is_met_before_it_arrives():
     rising = outlook(420.0, *[500.0] * 4, *[700.0] * 43)
     said = decide(view(arrivals=380.0, outlook=rising), RULES)
     assert said.workers > 4 and said.why.startswith(f"from 4 to {said.workers} workers")
     assert "700 at most are expected" in said.why
 
 
-def test_a_change_that_is_planned_for_later_is_told():
+def test_change_planned_for_later_is_reported():
     said = decide(view(workers=3, arrivals=200.0, outlook=outlook(*[200.0] * 12, *[650.0] * 36)), RULES)
     assert said.workers == 3 and "planned in" in said.why and max(said.plan) >= 7
 
 
-def test_nothing_is_begun_while_a_change_is_under_way():
+def test_no_change_starts_while_one_is_in_progress():
     said = decide(view(pausing=True, workers=7), RULES)
     assert said.workers == 7 and "under way" in said.why
     assert not due(view(pausing=True), RULES, planned_at=-1e9)
@@ -66,20 +66,20 @@ def test_workers_are_kept_within_bounds():
         decide(view(), replace(RULES, most=9))
 
 
-def test_more_than_any_number_of_workers_can_train_raises_an_alert():
+def test_traffic_beyond_any_worker_count_raises_an_alert():
     said = decide(view(workers=8, arrivals=900.0, outlook=outlook(*[900.0] * 48)), RULES)
     assert said.workers == 8 and said.alert.startswith("cannot keep up: 900 samples/s come, 8 workers train 800")
     ahead = decide(view(workers=8, arrivals=700.0, outlook=outlook(*[900.0] * 48)), RULES)
     assert ahead.alert.startswith("cannot keep up: 900 samples/s are expected")
 
 
-def test_where_capacity_falls_beyond_a_number_no_more_than_that_is_used():
+def test_worker_count_stays_at_the_peak_of_a_falling_capacity_curve():
     falls = (0.0, 100.0, 180.0, 240.0, 280.0, 300.0, 290.0, 280.0, 270.0)
     said = decide(view(workers=4, arrivals=350.0, capacity=falls, outlook=outlook(*[350.0] * 48)), RULES)
     assert said.workers == 5 and "5 workers train 300 at most" in said.alert
 
 
-def test_when_samples_wait_and_far_more_comes_than_was_said_what_comes_now_counts():
+def test_unforeseen_traffic_with_a_backlog_overrides_the_forecast():
     surprised = view(
         workers=2, arrivals=600.0, backlog=360_000.0, lag_s=700.0, utilization=1.0, outlook=outlook(*[150.0] * 48)
     )
@@ -90,7 +90,7 @@ def test_when_samples_wait_and_far_more_comes_than_was_said_what_comes_now_count
     assert due(calm, RULES, planned_at=-600.0) and not due(surprised, RULES, planned_at=-59.0)
 
 
-def test_lag_is_dearer_where_scaling_can_spare_less():
+def test_lag_costs_more_where_scaling_can_save_less():
     """By the mean and the peak of what is needed: a day that is half its peak on average is the measure."""
     assert lag_worth(10, 20, 0.1) == pytest.approx(1)
     broad, usual, steep = lag_worth(18, 30, 0.1), lag_worth(14, 28, 0.1), lag_worth(13, 28, 0.1)
@@ -98,11 +98,11 @@ def test_lag_is_dearer_where_scaling_can_spare_less():
     assert lag_worth(10, 10, 0.0) == WORTH[1] and lag_worth(1, 28, 0.1) == WORTH[0], "within bounds"
 
 
-def test_a_peak_that_nobody_can_foretell_says_little_about_what_lag_is_worth():
+def test_unpredictable_peak_does_not_set_the_price_of_lag():
     assert lag_worth(18, 28, 0.4) == lag_worth(18, 28, 0.05) > lag_worth(18, 28, 0.5) > lag_worth(18, 28, 0.6)
 
 
-def test_the_further_off_the_high_end_lies_the_sooner_it_is_seen_and_the_less_is_kept_for_it():
+def test_unlikely_high_forecast_keeps_no_extra_workers():
     """Twice to four times what is expected: nobody keeps workers for that all day, they come when it does."""
     near, *far = (
         sum(decide(view(workers=3, arrivals=120.0, outlook=outlook(*[120.0] * 48, spread=spread)), cheap).plan)
@@ -112,7 +112,7 @@ def test_the_further_off_the_high_end_lies_the_sooner_it_is_seen_and_the_less_is
     assert far == [near] * 4
 
 
-def test_on_a_broad_day_workers_are_added_to_catch_up_that_a_steep_one_does_without():
+def test_catch_up_workers_are_added_on_a_flat_day_but_not_before_a_peak():
     """The same in the next hours and the same need on average; one has its peak tonight, the other has none."""
     waits = {"workers": 3, "backlog": 90_000.0, "lag_s": 360.0, "arrivals": 250.0}
     planned = [
@@ -136,7 +136,7 @@ def test_on_a_broad_day_workers_are_added_to_catch_up_that_a_steep_one_does_with
     st.floats(0, 2000),
     st.sampled_from([0.0, 30.0, 600.0]),
 )
-def test_whatever_comes_a_decision_is_within_bounds_and_has_a_reason(workers, backlog, traffic, arrivals, pause_s):
+def test_decision_is_within_bounds_and_has_a_reason_for_any_input(workers, backlog, traffic, arrivals, pause_s):
     said = decide(
         view(workers=workers, backlog=backlog, arrivals=arrivals, outlook=outlook(*traffic)),
         replace(RULES, pause_s=pause_s),

@@ -34,13 +34,13 @@ def a_list(history, steps):
     return [1.0] * steps
 
 
-def test_built_in_ones_have_names_and_a_typo_is_forgiven():
+def test_unknown_forecaster_suggests_the_nearest_built_in():
     assert set(forecasters.BUILT_IN) >= {"default", "last-day", "last-week"}
     with pytest.raises(errors.UnknownName, match="Did you mean 'last-day'"):
         forecasters.load("lastday")
 
 
-def test_one_of_the_users_own_is_called_by_module_and_function_and_its_interval_holds_its_mean():
+def test_user_forecaster_is_loaded_by_module_and_function():
     said = forecasters.load(f"{HERE}:twice")(traffic_made.days(9), 5)
     assert said.member == "twice" and (said.high >= said.mean).all() and (said.low <= said.mean).all()
 
@@ -54,6 +54,6 @@ def test_one_of_the_users_own_is_called_by_module_and_function_and_its_interval_
         ("a_list", "returned a list; expected a Forecast"),
     ],
 )
-def test_an_answer_that_cannot_be_planned_by_is_refused(name, wrong):
+def test_unusable_forecaster_answer_is_refused(name, wrong):
     with pytest.raises(errors.BadInput, match=wrong):
         forecasters.load(f"{HERE}:{name}")(traffic_made.days(9), 5)

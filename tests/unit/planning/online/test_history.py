@@ -11,7 +11,7 @@ from springtide.planning.online.traffic import DAY_S, KEPT_S, TrafficBucket, Tra
 HOUR_S = 3600.0
 
 
-def test_steps_are_means_of_what_came_and_only_complete_ones_count():
+def test_traffic_steps_are_means_and_only_complete_ones_count():
     traffic = TrafficHistory(step_s=HOUR_S)
     assert traffic.history(at=100 * HOUR_S) is None
     closed = traffic.arrive(10 * HOUR_S, 10.5 * HOUR_S, 1800)
@@ -22,7 +22,7 @@ def test_steps_are_means_of_what_came_and_only_complete_ones_count():
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 7200), st.integers(0, 10_000)), min_size=1, max_size=60))
-def test_nothing_that_came_is_lost_or_made_up(pieces):
+def test_traffic_samples_are_conserved(pieces):
     traffic, at, total = TrafficHistory(step_s=600), 123_456.0, 0
     for seconds, samples in pieces:
         traffic.arrive(at, at + seconds, samples)
@@ -31,7 +31,7 @@ def test_nothing_that_came_is_lost_or_made_up(pieces):
     assert sum(step.seconds for step in traffic.steps.values()) == pytest.approx(at - 123_456.0)
 
 
-def test_what_came_while_nobody_looked_is_laid_out_as_the_day_before():
+def test_unobserved_traffic_is_shaped_like_the_previous_day():
     traffic = TrafficHistory(step_s=HOUR_S)
     for hour in range(24):
         traffic.arrive(hour * HOUR_S, (hour + 1) * HOUR_S, 1000 if hour < 12 else 3000)
@@ -41,7 +41,7 @@ def test_what_came_while_nobody_looked_is_laid_out_as_the_day_before():
     assert values[36:48] == pytest.approx(np.full(12, 6000.0))
 
 
-def test_a_step_that_was_hardly_looked_at_is_unknown_like_one_that_was_not():
+def test_barely_observed_step_is_unknown():
     traffic = TrafficHistory(step_s=HOUR_S)
     traffic.put(TrafficBucket(hour, 3600.0 * hour, HOUR_S) for hour in range(24) if hour != 5)
     traffic.put([TrafficBucket(30, 0.0, 10.0)])  # hardly looked at
@@ -50,7 +50,7 @@ def test_a_step_that_was_hardly_looked_at_is_unknown_like_one_that_was_not():
     assert traffic.history(at=31 * HOUR_S).filled().values[5] == pytest.approx(5.0)
 
 
-def test_weeks_are_kept_and_no_more_and_a_clock_far_ahead_begins_anew():
+def test_history_keeps_only_weeks_and_restarts_after_a_large_clock_jump():
     traffic = TrafficHistory(step_s=HOUR_S)
     for day in range(40):
         traffic.arrive(day * DAY_S, (day + 1) * DAY_S, DAY_S)
@@ -59,6 +59,6 @@ def test_weeks_are_kept_and_no_more_and_a_clock_far_ahead_begins_anew():
     assert len(traffic.steps) <= 1 and traffic.arrive(5.0, 5.0, 3) == []
 
 
-def test_a_step_that_does_not_divide_a_day_is_refused():
+def test_step_that_does_not_divide_a_day_is_refused():
     with pytest.raises(errors.BadInput, match="a day is a multiple of"):
         TrafficHistory(step_s=7000.0)

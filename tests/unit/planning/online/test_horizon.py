@@ -60,9 +60,7 @@ TRAFFICS = st.lists(st.floats(10, 790), min_size=6, max_size=24)
 
 @settings(deadline=None, max_examples=40)
 @given(TRAFFICS, st.integers(1, 8), st.floats(0, 3e5), st.sampled_from([PAUSING, LIVE, ChangeEffect(900.0, 60.0)]))
-def test_the_cost_of_a_plan_is_what_it_comes_to_by_hand_and_no_more_than_to_leave_everything(
-    traffic, workers, backlog, doing
-):
+def test_plan_cost_matches_the_manual_cost_and_never_exceeds_no_change(traffic, workers, backlog, doing):
     versions = np.asarray([traffic, [1.2 * one for one in traffic]])
     found = planned(versions, workers=workers, backlog=backlog, doing=doing)
     by_hand = cost_of(found.workers.tolist(), versions, workers=workers, backlog=backlog, doing=doing)
@@ -71,7 +69,7 @@ def test_the_cost_of_a_plan_is_what_it_comes_to_by_hand_and_no_more_than_to_leav
     assert found.cost <= stay + 1e-6
 
 
-def test_workers_are_added_before_traffic_comes_where_that_pauses_the_job():
+def test_workers_are_added_early_when_scaling_pauses_the_job():
     traffic = [200.0] * 6 + [220.0, 280.0, 360.0, 460.0, 560.0, 650.0] + [700.0] * 12
     found = planned(traffic, workers=3, at=prices(lag=40.0))
     short = next(step for step, one in enumerate(traffic) if one > CAPACITY[3])
@@ -79,19 +77,19 @@ def test_workers_are_added_before_traffic_comes_where_that_pauses_the_job():
     assert len(set(found.workers.tolist())) <= 4, "few changes, not one a worker"
 
 
-def test_where_changing_costs_next_to_nothing_workers_follow_the_traffic():
+def test_workers_follow_traffic_when_changes_are_cheap():
     traffic = 400 + 300 * np.sin(np.arange(24) / 24 * 2 * np.pi)
     found = planned(traffic, workers=5, doing=LIVE, at=prices(change=0.01))
     fewest = np.searchsorted(CAPACITY, traffic, side="right")
     assert np.abs(found.workers - fewest).max() <= 2 and found.workers.sum() <= fewest.sum() * 1.15
 
 
-def test_a_short_peak_is_left_to_the_queue_and_a_backlog_is_worked_off():
+def test_short_peak_is_queued_and_a_backlog_is_worked_off():
     assert set(planned([250.0] * 6 + [330.0] + [250.0] * 17, workers=3).workers.tolist()) == {3}
     assert planned([290.0] * 24, workers=3, backlog=400_000.0).workers[0] > 3
 
 
-def test_a_high_version_that_is_seen_in_time_is_not_provided_for_all_day():
+def test_high_scenario_detected_in_time_needs_no_permanent_workers():
     versions = [[150.0] * 24, [700.0] * 24]
     bound = planned(versions, workers=2).workers
     free = planned(versions, workers=2, at=prices(again=10.0, known=3)).workers
@@ -102,9 +100,7 @@ def test_a_high_version_that_is_seen_in_time_is_not_provided_for_all_day():
 
 @settings(deadline=None, max_examples=30)
 @given(TRAFFICS, st.integers(1, 8), st.floats(0, 50), st.integers(0, 6))
-def test_to_be_able_to_change_later_is_nothing_where_the_future_is_sure_or_a_change_dear(
-    traffic, workers, again, known
-):
+def test_option_to_replan_is_worthless_when_traffic_is_certain_or_changes_dear(traffic, workers, again, known):
     sure = planned(traffic, workers=workers)
     free = planned(traffic, workers=workers, at=prices(again=again, known=known))
     assert free.workers.tolist() == sure.workers.tolist() and free.cost == sure.cost

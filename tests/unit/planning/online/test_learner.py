@@ -27,51 +27,51 @@ def learned(*windows):
     return known
 
 
-def test_with_one_number_of_workers_seen_others_are_taken_in_proportion():
+def test_capacity_is_proportional_when_one_worker_count_was_seen():
     known = learned(window(2, 100))
     assert known.capacity(4, now=2, at=0) == pytest.approx((0, 100, 200, 300, 400))
     assert LearnedCapacity().capacity(4, now=2, at=0) is None and not LearnedCapacity().known and known.known
 
 
-def test_with_more_the_curve_bends():
+def test_capacity_curve_bends_with_more_measurements():
     known = learned(window(1, 100), window(2, 90), window(4, 75)).capacity(8, now=4, at=60)
     assert known[1] < known[2] < known[4] < known[8] < 600
 
 
-def test_workers_that_wait_half_of_the_time_are_not_believed_beside_what_they_did_when_they_never_waited():
+def test_pace_of_mostly_waiting_workers_does_not_override_busy_ones():
     known = learned(window(2, 100), *[window(2, 700, busy=0.1)] * 20)
     assert known.capacity(4, now=2, at=400)[2] == pytest.approx(200, rel=0.05)
 
 
-def test_where_nobody_ever_was_busy_all_the_time_their_pace_is_what_is_known():
+def test_pace_of_waiting_workers_is_used_when_none_was_ever_busy():
     assert learned(window(1, 100, busy=0.5)).capacity(2, now=1, at=0) == pytest.approx((0, 100, 200))
 
 
-def test_the_first_that_never_waited_count_at_once():
+def test_first_fully_busy_window_counts_at_once():
     known = learned(*[window(1, 700, busy=0.2)] * 5, window(1, 100))
     assert known.capacity(2, now=1, at=100)[1] == pytest.approx(100, rel=0.05)
 
 
-def test_what_was_trained_can_be_trained_though_workers_waited_meanwhile():
+def test_observed_throughput_counts_even_if_workers_waited():
     known = learned(window(2, 100), *[window(2, 400, busy=0.75)] * 20)
     assert known.capacity(2, now=2, at=400)[2] == pytest.approx(600, rel=0.05)
 
 
-def test_after_a_day_in_which_nobody_was_busy_all_the_time_a_little_more_is_tried():
+def test_capacity_estimate_rises_slowly_after_a_day_without_busy_workers():
     known = learned(window(2, 100))
     for hour in range(1, 49):
         known = known.then(window(2, 300, busy=0.1), batch=BATCH, at=3600.0 * hour)
     assert 220 < known.capacity(2, now=2, at=48 * 3600.0)[2] <= 250
 
 
-def test_batches_that_were_cut_short_are_reckoned_as_full_ones_once_it_is_known_what_steps_cost():
+def test_partial_batches_are_scaled_to_full_ones_once_step_costs_are_known():
     known = learned(*[window(2, 25, sizes=(8, 16, 24), at_all=1)] * 10)
     assert known.capacity(2, now=2, at=200)[2] == pytest.approx(200, rel=0.2)
     known = learned(*[window(2, 25, sizes=(8, 16, 24))] * 10)
     assert known.capacity(2, now=2, at=200)[2] == pytest.approx(50, rel=0.01)
 
 
-def test_a_machine_that_was_busy_is_believed_less_as_hours_go_by():
+def test_measurement_on_a_busy_machine_loses_weight_over_hours():
     known = LearnedCapacity().then(window(4, 30), batch=BATCH, at=0.0).then(window(1, 100), batch=BATCH, at=3600.0)
     soon = known.capacity(4, now=1, at=3600.0)[4]
     for hour in range(2, 60):
@@ -79,21 +79,21 @@ def test_a_machine_that_was_busy_is_believed_less_as_hours_go_by():
     assert soon < 250 and known.capacity(4, now=1, at=59 * 3600.0)[4] > 1.3 * soon
 
 
-def test_a_new_measurement_moves_what_was_known_by_a_part():
+def test_new_measurement_is_blended_with_the_known_rate():
     assert learned(window(2, 50), window(2, 100)).seen[2].rate == pytest.approx(130.0)
 
 
-def test_nobody_at_work_teaches_nothing():
+def test_idle_workers_teach_nothing():
     known = learned(window(2, 50))
     assert known.then({0: WorkerWork(0, 0, 20)}, batch=BATCH, at=9.0) is known
 
 
-def test_the_learner_survives_encoding():
+def test_learned_capacity_survives_encoding():
     known = learned(window(2, 50), window(3, 40, busy=0.5))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(known), type=LearnedCapacity) == known
 
 
-def test_a_day_that_is_played_in_minutes_is_measured_by_a_few_heartbeats():
+def test_sped_up_day_uses_shorter_measurement_windows():
     assert window_s(1.0) == 20.0 and window_s(288.0) == 4.0
 
 
@@ -102,7 +102,7 @@ def test_a_day_that_is_played_in_minutes_is_measured_by_a_few_heartbeats():
     st.integers(1, 12),
     st.sampled_from(["async", "sync"]),
 )
-def test_beyond_the_largest_seen_nobody_gains_more_than_in_proportion(seen, most, kind):
+def test_capacity_beyond_the_largest_seen_count_is_at_most_proportional(seen, most, kind):
     known = LearnedCapacity(seen={workers: WorkerRate(*one) for workers, one in seen.items()})
     found, largest = known.capacity(max(most, *seen), now=1, at=9 * FADES_S, kind=kind), max(seen)
     assert found[0] == 0 and all(rate > 0 for rate in found[1:])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from springtide.planning.online.slo_metrics import MOST, PartitionEnds, lag_s
 
 
-def test_an_offset_came_between_the_two_looks_around_it():
+def test_record_arrival_is_interpolated_between_two_readings():
     ends = PartitionEnds()
     for at, end in ((0, 100), (10, 200), (20, 200), (30, 400)):
         ends.note(at, end)
@@ -17,7 +17,7 @@ def test_an_offset_came_between_the_two_looks_around_it():
     assert ends.arrived_at(400) == 30
 
 
-def test_what_is_trained_is_forgotten_and_the_rest_is_known_as_before():
+def test_trained_offsets_are_forgotten_and_the_others_unchanged():
     ends = PartitionEnds()
     for at in range(10):
         ends.note(float(at), 100 * at + 1)
@@ -27,7 +27,7 @@ def test_what_is_trained_is_forgotten_and_the_rest_is_known_as_before():
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=2000))
-def test_points_stay_few_and_times_in_order_however_long_it_takes(growth):
+def test_number_of_points_stays_bounded_and_times_ordered(growth):
     ends, end = PartitionEnds(), 0
     for at, more in enumerate(growth):
         end += more
@@ -37,15 +37,15 @@ def test_points_stay_few_and_times_in_order_however_long_it_takes(growth):
     assert known == sorted(known)
 
 
-def test_a_good_stamp_is_finer_than_a_look():
+def test_valid_timestamp_is_finer_than_a_reading():
     assert lag_s(100.0, came=98.0, stamped=99.5) == 0.5
 
 
-def test_a_stamp_of_the_future_and_one_older_than_the_record_do_not_count():
+def test_future_timestamp_and_one_older_than_the_record_are_ignored():
     assert lag_s(100.0, came=98.0, stamped=3700.0) == 2.0
     assert lag_s(100.0, came=98.0, stamped=-3500.0) == 2.0
 
 
-def test_what_came_before_anybody_looked_is_as_old_as_its_stamp_says():
+def test_record_from_before_the_first_reading_is_as_old_as_its_timestamp():
     assert lag_s(100.0, came=None, stamped=40.0) == 60.0
     assert lag_s(100.0, came=None, stamped=140.0) == 0.0

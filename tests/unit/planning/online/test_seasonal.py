@@ -10,7 +10,7 @@ from tests.unit.planning.online import traffic_made
 from tests.unit.planning.online.traffic_made import DAY, STEP_S
 
 
-def test_a_week_that_repeats_itself_is_forecast_exactly():
+def test_repeating_week_is_forecast_exactly():
     past = traffic_made.days(15, levels=0, noise=0)
     tomorrow = traffic_made.days(16, levels=0, noise=0).values[-DAY:]
     said = forecast(past, DAY)
@@ -19,7 +19,7 @@ def test_a_week_that_repeats_itself_is_forecast_exactly():
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_forecast_beats_last_day_and_last_week_and_its_interval_holds_four_of_five(seed):
+def test_forecast_beats_last_day_and_week_and_its_interval_covers_80_percent(seed):
     past = traffic_made.days(56, seed=seed)
     ours, day, week = (backtest(past, BUILT_IN[name]) for name in ("default", "last-day", "last-week"))
     assert ours.wape < week.wape < day.wape
@@ -27,7 +27,7 @@ def test_the_forecast_beats_last_day_and_last_week_and_its_interval_holds_four_o
     assert abs(ours.bias) < 0.02
 
 
-def test_the_next_hours_begin_where_the_last_ones_were():
+def test_forecast_starts_at_the_level_of_the_last_hours():
     past = traffic_made.days(21, levels=0, noise=0.01)
     values = past.values.copy()
     values[-4:] *= 1.5  # two hours that are half again as high
@@ -37,7 +37,7 @@ def test_the_next_hours_begin_where_the_last_ones_were():
     assert said[-1] / usual[-1] < said[0] / usual[0]
 
 
-def test_shares_are_whole_and_every_member_that_can_speak_has_one():
+def test_ensemble_weights_sum_to_one_over_every_member_with_enough_data():
     for days in (3, 7, 8, 9, 20):
         weights = weigh(traffic_made.days(days))
         assert sum(share for _, share in weights.members) == pytest.approx(1)
@@ -45,13 +45,13 @@ def test_shares_are_whole_and_every_member_that_can_speak_has_one():
         assert 1 <= weights.tried <= 7 and len(weights.ratios) == weights.tried * DAY
 
 
-def test_weights_that_were_found_before_are_used():
+def test_given_ensemble_weights_are_used():
     past = traffic_made.days(14)
     weights = weigh(past)
     assert list(forecast(past, 5, weights=weights).mean) == list(forecast(past, 5).mean)
 
 
-def test_holes_change_little_and_are_nobodys_error():
+def test_gaps_change_the_forecast_little_and_are_not_scored():
     past = traffic_made.days(21)
     values = past.values.copy()
     values[-3 * DAY : -3 * DAY + 20] = np.nan
@@ -61,19 +61,19 @@ def test_holes_change_little_and_are_nobodys_error():
     assert len(weigh(holes).ratios) == 7 * DAY - 22
 
 
-def test_with_no_past_it_says_so():
+def test_forecast_without_history_is_zero_and_says_so():
     said = forecast(PastTraffic(step_s=STEP_S, values=np.zeros(0)), 3)
     assert list(said.mean) == [0, 0, 0] and said.why == "no traffic was seen yet" and said.tried == 0
     assert said.member == "nothing"
 
 
-def test_with_hours_the_last_goes_on_as_wide_as_all_that_was_seen():
+def test_forecast_from_hours_repeats_the_last_value_with_the_full_range():
     said = forecast(PastTraffic(step_s=STEP_S, values=np.asarray([10.0, 400.0, 100.0, 100.0])), 3)
     assert list(said.mean) == [100] * 3 and list(said.low) == [10] * 3 and list(said.high) == [400] * 3
     assert "2.0 hours are known" in said.why and said.tried == 0
 
 
-def test_with_a_day_it_comes_again_and_is_a_guess():
+def test_forecast_from_one_day_repeats_it_with_a_wide_interval():
     past = traffic_made.days(1)
     said = forecast(past, 10)
     assert list(said.mean) == list(past.values[:10])
@@ -81,7 +81,7 @@ def test_with_a_day_it_comes_again_and_is_a_guess():
     assert said.high == pytest.approx(1.5 * said.mean)
 
 
-def test_a_silent_stream_is_forecast_to_be_silent():
+def test_silent_stream_is_forecast_to_stay_silent():
     said = forecast(PastTraffic(step_s=STEP_S, values=np.zeros(10 * DAY)), DAY)
     assert not said.mean.any() and np.isfinite(said.high).all()
 
@@ -93,12 +93,12 @@ def test_fewer_days_make_a_wider_interval():
     assert interval(np.zeros(0), 0) == (0.5, 1.5)
 
 
-def test_an_interval_holds_the_forecast_itself_also_when_all_past_days_came_out_higher():
+def test_interval_includes_the_forecast_even_if_all_past_days_were_higher():
     low, high = interval(np.asarray([1.2, 1.3, 1.4]), 3)
     assert low == 1 and high > 1.3
 
 
-def test_a_member_alone_has_the_interval_of_its_own_errors_and_too_little_past_is_said():
+def test_single_member_uses_its_own_error_interval_and_reports_short_history():
     past = traffic_made.days(10)
     said = calibrated("last-day", last_day, 1, past, DAY)
     assert list(said.mean) == list(past.values[-DAY:]) and said.tried == 7 and said.member == "last-day"

@@ -14,7 +14,7 @@ STEPS = st.lists(
 )  # lag, workers, down
 
 
-def test_a_day_with_one_late_hour_in_the_papers_units():
+def test_slo_sums_of_a_day_with_one_late_hour_match_the_paper():
     day = SloSums().then(23 * 3600, lag_s=60, workers=10).then(3600, lag_s=1800, workers=20, down=True)
     assert day.violation == pytest.approx(1 / 24)
     assert day.lag_min == pytest.approx(23 * 60 * 1 + 60 * 30)
@@ -22,18 +22,18 @@ def test_a_day_with_one_late_hour_in_the_papers_units():
     assert day.worker_hours == 23 * 10 + 20
 
 
-def test_a_lag_of_just_what_was_promised_is_kept():
+def test_lag_equal_to_the_slo_is_no_violation():
     assert SloSums().then(60, lag_s=1200, workers=1).violation == 0
     assert SloSums().then(60, lag_s=1201, workers=1).violation == 1
     assert SloSums().then(60, lag_s=31, workers=1, slo_s=30).violation == 1
 
 
-def test_nothing_measured_is_nothing_broken():
+def test_no_measurement_is_no_violation():
     assert SloSums().violation == SloSums().lag_min == SloSums().worker_hours == 0
 
 
 @given(STEPS, st.floats(0.1, 600), st.floats(0, 3000))
-def test_a_run_by_steps_is_the_sum_of_its_steps(steps, step_s, slo_s):
+def test_run_given_by_steps_is_the_sum_of_its_steps(steps, step_s, slo_s):
     lags, workers, down = (np.array(column) for column in zip(*steps, strict=True))
     at_once = measure(lags.astype(float), workers.astype(float), down, step_s=step_s, slo_s=slo_s)
     by_and_by = SloSums()
@@ -44,7 +44,7 @@ def test_a_run_by_steps_is_the_sum_of_its_steps(steps, step_s, slo_s):
 
 
 @given(STEPS, st.integers(0, 40))
-def test_two_stretches_add_up_to_the_whole(steps, where):
+def test_two_periods_add_up_to_the_whole(steps, where):
     def run(some):
         lags, workers, down = (np.array([step[column] for step in some]) for column in range(3))
         return measure(lags.astype(float), workers.astype(float), down.astype(bool), step_s=60, slo_s=SLO_S)
@@ -54,7 +54,7 @@ def test_two_stretches_add_up_to_the_whole(steps, where):
     assert both.lag_s2 == pytest.approx(run(steps).lag_s2)
 
 
-def test_steps_that_do_not_fit_together_are_refused():
+def test_inconsistent_steps_are_refused():
     with pytest.raises(errors.BadInput, match="nothing below 0"):
         SloSums().then(-1, lag_s=0, workers=1)
     with pytest.raises(errors.BadInput, match="nothing below 0"):

@@ -15,7 +15,7 @@ def said(values, step_s=600.0):
     return RateForecast(step_s=step_s, mean=values, low=values / 2, high=values * 2, member="it", why="so")
 
 
-def test_traffic_that_cannot_be_is_refused():
+def test_invalid_traffic_is_refused():
     for step_s in (0, 7, 2 * 86_400):
         with pytest.raises(errors.BadInput, match="a step that a day is a multiple of"):
             PastTraffic(step_s=step_s, values=np.ones(3))
@@ -24,13 +24,13 @@ def test_traffic_that_cannot_be_is_refused():
             PastTraffic(step_s=60, values=np.asarray(values))
 
 
-def test_moments_of_any_distance_become_equal_steps_with_holes():
+def test_irregular_times_become_equal_steps_with_gaps():
     at = np.asarray([5.0, 65.0, 66.0, 300.0])
     seen = PastTraffic.of(at, np.asarray([1.0, 2.0, 4.0, 9.0]), 60)
     assert seen.values == pytest.approx([1.0, 3.0, np.nan, np.nan, 9.0], nan_ok=True)
 
 
-def test_short_holes_are_filled_by_lines_and_long_ones_by_other_days():
+def test_short_gaps_are_interpolated_and_long_ones_copied_from_other_days():
     whole = traffic_made.days(6, levels=0, noise=0, weekly=1)
     holes = whole.values.copy()
     holes[100] = np.nan  # half an hour
@@ -41,14 +41,14 @@ def test_short_holes_are_filled_by_lines_and_long_ones_by_other_days():
     assert np.isfinite(filled).all()
 
 
-def test_what_is_before_the_first_that_is_known_is_cut_off():
+def test_unknown_values_before_the_first_known_one_are_cut_off():
     values = np.asarray([np.nan, np.nan, 4.0, 5.0, np.nan])
     assert list(PastTraffic(step_s=3600, values=values).filled().values) == [4.0, 5.0, 5.0]
     assert len(PastTraffic(step_s=3600, values=np.full(3, np.nan)).filled().values) == 0
 
 
 @given(st.lists(st.one_of(st.just(float("nan")), st.floats(0, 1e6)), max_size=120))
-def test_nothing_that_is_known_is_changed_by_filling(values):
+def test_filling_gaps_keeps_known_values(values):
     seen = PastTraffic(step_s=3600, values=np.asarray(values, dtype=float))
     filled = seen.filled().values
     kept = seen.values[len(values) - len(filled) :]
@@ -56,5 +56,5 @@ def test_nothing_that_is_known_is_changed_by_filling(values):
     assert (filled[~np.isnan(kept)] == kept[~np.isnan(kept)]).all()
 
 
-def test_a_forecast_says_why():
+def test_forecast_reason_is_prepended():
     assert said([1]).because("it rains").why == "it rains; so"

@@ -14,19 +14,19 @@ from tests.unit.planning import views
 from tests.unit.planning.views import FACTS, profile, running, shape, speed, uses
 
 
-def test_a_core_is_worth_what_was_done_over_what_was_used():
+def test_core_speed_is_throughput_per_core_used():
     job = running(shape(), uses=uses(shape(), worker=0.5, server=0.25))
     assert measurements.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
 
 
-def test_a_role_that_is_seen_to_use_more_than_it_was_given_counts_by_what_it_was_given():
+def test_role_using_more_cores_than_granted_counts_the_granted_ones():
     job = running(shape(), uses=uses(shape(), worker=1.1, server=0.25))
     pace = measurements.pace_of(job, 400.0)
     assert pace == pytest.approx((400 / 16, 400 / 4))
     assert measurements.ceiling_of(pace, shape()) == pytest.approx(400.0), "it can do what it does"
 
 
-def test_where_nothing_is_known_of_cores_they_bound_nothing():
+def test_unknown_core_usage_sets_no_ceiling():
     pace = measurements.pace_of(running(uses=()), 400.0)
     assert pace == CoreSpeed()
     assert measurements.ceiling(pace, columns([shape()]))[0] == math.inf
@@ -38,7 +38,7 @@ def counted(of, *, worker, server, at=200.0):
     return replace(profile(of, at=at), worker_cores=workers, server_cores=servers)
 
 
-def test_windows_together_say_what_a_core_is_worth_and_the_odd_ones_among_them_nothing():
+def test_core_speed_uses_the_median_of_windows():
     windows = [counted(shape(), worker=0.5, server=part) for part in (0.25, 0.26, 0.24, 0.01, 0.25, 0.99)]
     job = running(shape(), profiles=tuple(windows), uses=uses(shape(), worker=0.9, server=0.9))
     done = measurements.now(job).throughput
@@ -49,7 +49,7 @@ def test_windows_together_say_what_a_core_is_worth_and_the_odd_ones_among_them_n
     assert measurements.use(job, RoleKind.SERVER).share == pytest.approx(0.25)
 
 
-def test_windows_of_other_shapes_count_too_and_of_more_than_was_given_only_that():
+def test_windows_of_other_shapes_count_and_usage_is_capped_at_the_grant():
     small, large = shape(workers=1), shape(workers=4)
     halves = [counted(small, worker=1.2, server=0.1), counted(large, worker=1.2, server=0.4)]
     job = running(large, profiles=tuple(halves))
@@ -57,14 +57,14 @@ def test_windows_of_other_shapes_count_too_and_of_more_than_was_given_only_that(
     assert measurements.pace_of(job, 1.0).worker == pytest.approx(2 / sum(each))
 
 
-def test_counts_that_are_no_numbers_say_nothing():
+def test_invalid_core_counts_are_ignored():
     odd = [replace(profile(shape()), worker_cores=part, server_cores=None) for part in (math.nan, -1.0, math.inf, 0.0)]
     job = running(shape(), profiles=tuple(odd), uses=uses(shape(), worker=0.5, server=0.25))
     assert measurements.spent(job, RoleKind.WORKER) is None
     assert measurements.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
 
 
-def test_fewer_cores_of_either_role_bound_a_shape():
+def test_ceiling_falls_with_fewer_cores_of_either_role():
     pace = CoreSpeed(worker=10.0, server=20.0)
     many = columns(
         [shape(workers=4, worker_cpu=4, servers=2, server_cpu=8), shape(workers=99, servers=1, server_cpu=1)]
@@ -85,7 +85,7 @@ FREE = [shape(workers=w, servers=p) for w, p in ((1, 1), (2, 2), (2, 1))]
 BOUND = [shape(workers=w, servers=1, server_cpu=1.0) for w in (8, 16, 32)]
 
 
-def test_shapes_bound_by_their_cores_do_not_mislead_the_fit():
+def test_cpu_bound_shapes_do_not_mislead_the_fit():
     pace = CoreSpeed(server=1.1 * max(speed(one) for one in FREE) / 8)
     measured = [*map(profile, FREE), *(bound(one, pace) for one in BOUND)]
     other = shape(workers=12, servers=6)
@@ -93,7 +93,7 @@ def test_shapes_bound_by_their_cores_do_not_mislead_the_fit():
     assert abs(right) < 0.02 < 0.05 < abs(misled)
 
 
-def test_where_cores_bound_everything_the_equations_allow_at_least_that():
+def test_equations_allow_at_least_the_cpu_bound_when_all_are_bound():
     pace = CoreSpeed(worker=20_000.0, server=90_000.0)
     shapes = [
         shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
@@ -113,13 +113,13 @@ def by_cores(of, pace):
     return Profile(shape=of, batch=FACTS.batch, timing=timing, at=0.0)
 
 
-def test_profiles_without_sense_are_left_out_with_any_pace():
+def test_invalid_profiles_are_left_out_for_any_core_speed():
     odd = replace(profile(shape()), timing=TimingSum(steps=3, total_s=math.nan))
     assert measurements.throughput(odd.shape, odd.timing) is None
     assert len(fit.fit([odd, *map(profile, FREE)], FACTS, CoreSpeed(worker=views.AMPLE.cpu)).table) == len(FREE)
 
 
-def test_a_window_of_no_length_says_nothing_about_cores():
+def test_zero_length_window_gives_no_core_speed():
     short = replace(profile(shape()), worker_cores=1.0, server_cores=1.0)
     short = replace(short, timing=replace(short.timing, total_s=5e-324))
     assert measurements.throughput(short.shape, short.timing) is None

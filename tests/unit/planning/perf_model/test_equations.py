@@ -15,14 +15,14 @@ TRUE = Coefficients(grad=2e-4, upd=0.02, sync=2.0, emb=1e-7, beta=0.005)
 SHAPE = Shape(workers=4, servers=2, worker_cpu=2.0, server_cpu=0.5)
 
 
-def test_a_step_takes_the_sum_of_its_terms():
+def test_step_time_is_the_sum_of_its_terms():
     terms = equations.terms(TRUE, FACTS, SHAPE)
     assert terms == pytest.approx((0.05, 0.08, 0.032, 0.01, 0.005))
     assert equations.step_seconds(TRUE, FACTS, SHAPE) == pytest.approx(0.177)
     assert equations.throughput(TRUE, FACTS, SHAPE) == pytest.approx(4 * 500 / 0.177)
 
 
-def test_many_shapes_at_once_say_the_same_as_one_by_one():
+def test_vectorized_equations_match_single_shapes():
     some = [
         Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
         for w, p, a, b in ((1, 1, 1.0, 1.0), (4, 2, 2.0, 0.5), (9, 3, 0.25, 8.0))
@@ -35,12 +35,12 @@ def test_many_shapes_at_once_say_the_same_as_one_by_one():
     )
 
 
-def test_a_job_of_which_nothing_is_known_trains_nothing():
+def test_job_with_zero_coefficients_has_zero_throughput():
     nothing = Coefficients(grad=0.0, upd=0.0, sync=0.0, emb=0.0, beta=0.0)
     assert equations.throughput(nothing, FACTS, SHAPE) == 0.0
     assert equations.throughput(nothing, FACTS, arrays([SHAPE])).tolist() == [0.0]
 
 
-def test_coefficients_below_nothing_are_refused():
+def test_negative_coefficients_are_refused():
     with pytest.raises(errors.BadInput, match="coefficient upd -1"):
         Coefficients(grad=0.0, upd=-1.0, sync=0.0, emb=0.0, beta=0.0)

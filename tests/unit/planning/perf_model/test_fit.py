@@ -18,7 +18,7 @@ ELSEWHERE = arrays(replace(shape, workers=2 * shape.workers, worker_cpu=0.5 * sh
 
 
 @pytest.mark.parametrize("timed", [True, False])
-def test_without_noise_the_planted_coefficients_come_back(timed):
+def test_planted_coefficients_are_recovered_without_noise(timed):
     found = fit.fit(profiles(timed=timed), FACTS)
     assert isinstance(found, FittedModel)
     numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
@@ -33,7 +33,7 @@ def test_without_noise_the_planted_coefficients_come_back(timed):
     seed=st.integers(0, 1000),
     timed=st.booleans(),
 )
-def test_with_noise_predictions_stay_near_and_nothing_falls_below_zero(shares, deviation, seed, timed):
+def test_noisy_fit_predicts_closely_and_stays_nonnegative(shares, deviation, seed, timed):
     usual = numpy.stack(equations.step_columns(FACTS, arrays(SHAPES)), axis=-1).mean(axis=0)
     true = Coefficients(**dict(zip(TERMS, (0.1 * numpy.array(shares) / usual).tolist(), strict=True)))
     found = fit.fit(profiles(true=true, deviation=deviation, windows=3, seed=seed, timed=timed), FACTS)
@@ -45,26 +45,26 @@ def test_with_noise_predictions_stay_near_and_nothing_falls_below_zero(shares, d
     assert numpy.abs(predicted / near - 1).max() < 0.02 + 8 * deviation
 
 
-def test_one_odd_configuration_among_ten_is_outvoted():
+def test_one_outlier_configuration_in_ten_is_outvoted():
     spoiled = [*profiles(SHAPES[:9]), profile(SHAPES[9], noise=10.0)]
     found = fit.fit(spoiled, FACTS)
     numpy.testing.assert_allclose(found.predict(ELSEWHERE), equations.throughput(TRUE, FACTS, ELSEWHERE), rtol=0.1)
 
 
-def test_one_odd_window_of_a_configuration_changes_nothing():
+def test_one_outlier_window_of_a_configuration_changes_nothing():
     odd = [profile(shape, noise=50.0) for shape in SHAPES]
     found = fit.fit([*profiles(windows=2), *odd], FACTS)
     numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
 
 
-def test_what_never_changed_cannot_be_told_apart():
+def test_coefficients_without_variation_are_reported_as_unclear():
     same_servers = [replace(shape, servers=2, server_cpu=2.0, workers=4) for shape in SHAPES]
     found = fit.fit(profiles(same_servers, timed=False), FACTS)
     assert found.unclear == ("upd", "sync", "emb", "beta")
     assert "cannot tell yet: upd, sync, emb, beta" in found.why
 
 
-def test_terms_that_were_timed_apart_tell_more_than_totals_do():
+def test_profiles_timed_by_term_determine_more_coefficients():
     one_server = [replace(shape, servers=1, server_cpu=1.0) for shape in SHAPES]
     totals, apart = (fit.fit(profiles(one_server, timed=timed), FACTS) for timed in (False, True))
     assert set(totals.unclear) >= {"upd", "sync"}
@@ -73,20 +73,20 @@ def test_terms_that_were_timed_apart_tell_more_than_totals_do():
     assert abs(apart.predict(more_servers) / true - 1) < 0.02 < abs(totals.predict(more_servers) / true - 1)
 
 
-def test_a_single_configuration_timed_by_term_gives_a_first_guess():
+def test_single_configuration_timed_by_term_gives_a_first_estimate():
     found = fit.fit([profile(SHAPES[3])], FACTS)
     assert found.predict(SHAPES[3]) == pytest.approx(equations.throughput(TRUE, FACTS, SHAPES[3]), rel=1e-3)
     assert found.unclear == TERMS
 
 
-def test_a_job_without_dense_parameters_has_no_part_for_them():
+def test_job_without_dense_parameters_has_no_synchronization_term():
     facts = replace(FACTS, dense_bytes=0.0)
     found = fit.fit(profiles(facts=facts), facts)
     assert found.coefficients.sync == 0.0 and found.uncertainty["sync"] == 0.0
     assert found.coefficients.grad == pytest.approx(TRUE.grad, rel=1e-6)
 
 
-def test_many_jobs_at_once_are_fitted_as_each_alone():
+def test_batch_fit_equals_single_fits():
     jobs = [(profiles(SHAPES[: 3 + at], deviation=0.03, seed=at), FACTS) for at in range(7)]
     jobs.insert(3, ([], FACTS))
     together = fit.fit_many(jobs)
@@ -109,12 +109,12 @@ def test_many_jobs_at_once_are_fitted_as_each_alone():
         (TimingSum(steps=10, total_s=1.0, lookup_s=-0.5), "1 with times below 0"),
     ],
 )
-def test_garbage_is_refused_with_a_reason(timing, why):
+def test_unusable_profiles_are_refused_with_a_reason(timing, why):
     refused = fit.fit([replace(profile(SHAPES[0]), timing=timing)], FACTS)
     assert refused == f"no usable profile: {why}"
 
 
-def test_garbage_among_good_profiles_is_left_out():
+def test_unusable_profiles_among_good_ones_are_skipped():
     bad = replace(profile(SHAPES[0]), timing=TimingSum(steps=10, total_s=math.nan))
     found = fit.fit([bad, *profiles(), bad], FACTS)
     numpy.testing.assert_allclose(found.coefficients.array, TRUE.array, rtol=1e-6)
@@ -127,7 +127,7 @@ def test_totals_of_too_few_configurations_are_refused():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(*[st.floats(allow_nan=True, allow_infinity=True, width=32)] * 5), max_size=6))
-def test_whatever_comes_in_a_model_or_a_refusal_comes_out(rows):
+def test_fit_returns_a_model_or_a_reason_for_any_input(rows):
     given_profiles = [
         replace(
             profile(SHAPES[at]),
@@ -146,7 +146,7 @@ def test_whatever_comes_in_a_model_or_a_refusal_comes_out(rows):
         assert found
 
 
-def test_information_beyond_all_numbers_tells_nothing():
+def test_infinite_information_gives_infinite_deviation():
     information = numpy.stack([numpy.eye(5), numpy.full((5, 5), numpy.inf)])
     told = fit._deviations(information, numpy.full((2, 5), 0.2), numpy.ones(2))
     assert numpy.isfinite(told[0]).all() and numpy.isinf(told[1]).all()

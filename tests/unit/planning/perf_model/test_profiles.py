@@ -25,44 +25,44 @@ def told(worker, *, since=0.0, until=60.0, step_s=0.1, steps=0, every_s=1.0):
     return readings
 
 
-def test_a_steady_job_gives_a_profile_a_window():
+def test_steady_job_gives_one_profile_per_window():
     found = profiles.observe([*told(0), *told(1)], TWO, since=0.0, batch=512, rules=RULES)
     assert [round(profile.at) for profile in found] == [9, 19, 29, 39, 49, 59, 60]
     assert all(profile.step_s == pytest.approx(0.1) and profile.shape is TWO for profile in found)
     assert [profile.timing.steps for profile in found[:2]] == [80, 200], "no spans just after a change of shape"
 
 
-def test_a_window_says_what_cores_were_used_in_it_where_most_of_it_was_counted():
+def test_window_reports_core_usage_when_mostly_covered():
     counts = [CoreSeconds(at=float(at), workers=0.5 * at, servers=2.0 * at) for at in range(16, 50)]
     found = profiles.observe([*told(0), *told(1)], TWO, since=0.0, batch=512, rules=RULES, spent=counts)
     assert [one.worker_cores for one in found] == [None, None, 0.5, 0.5, 0.5, None, None]
     assert found[2].server_cores == 2.0
 
 
-def test_spans_across_a_change_of_shape_do_not_count():
+def test_spans_across_a_shape_change_are_ignored():
     readings = [*told(0, until=30.0), *told(0, since=31.0, step_s=0.05, steps=300)]
     found = profiles.observe(readings, SHAPES[0], since=30.5, batch=512, rules=RULES)
     assert found and all(profile.step_s == pytest.approx(0.05) for profile in found)
 
 
-def test_first_steps_do_not_count():
+def test_first_steps_are_ignored():
     slow = told(0, until=20.0, step_s=1.0)
     found = profiles.observe(slow, SHAPES[0], since=0.0, batch=512, rules=RULES)
     assert found == ()
 
 
-def test_windows_without_all_workers_do_not_count():
+def test_windows_without_all_workers_are_ignored():
     found = profiles.observe([*told(0), *told(1, until=32.0)], TWO, since=0.0, batch=512, rules=RULES)
     assert len(found) == 4
 
 
-def test_a_worker_that_begins_anew_is_noticed():
+def test_restarted_worker_is_detected_in_profiles():
     again = [*told(0, until=30.0), *told(0, since=31.0, steps=25)]
     found = profiles.observe(again, SHAPES[0], since=0.0, batch=512, rules=RULES)
     assert found and all(profile.step_s == pytest.approx(0.1) for profile in found)
 
 
-def test_an_odd_window_does_not_count():
+def test_outlier_window_is_ignored():
     readings = [*told(0, until=29.0), *told(0, since=30.0, until=39.0, step_s=1.0, steps=290)]
     shift = readings[-1].timing
     rest = [
@@ -78,12 +78,12 @@ def test_an_odd_window_does_not_count():
     assert found and all(profile.step_s == pytest.approx(0.1, rel=0.2) for profile in found)
 
 
-def test_readings_before_any_shape_say_nothing():
+def test_readings_before_the_current_shape_are_ignored():
     found = profiles.observe(told(0, until=5.0), SHAPES[0], since=10.0, batch=512, rules=RULES)
     assert found == ()
 
 
-def test_what_is_observed_can_be_fitted():
+def test_observed_profiles_can_be_fitted():
     found, done = [], TimingSum()
     for place, shape in enumerate(SHAPES):
         seconds = float(equations.step_seconds(TRUE, FACTS, shape))

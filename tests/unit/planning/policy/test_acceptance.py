@@ -46,7 +46,7 @@ def plan(shape=BETTER, job="job", **more):
     return ShapePlan(job=job, shape=shape, reason="faster", **more)
 
 
-def test_a_sound_plan_is_taken_and_no_plan_is_an_answer_too():
+def test_valid_plan_is_accepted_and_so_is_no_plan():
     assert said(plan()) == ""
     assert said(None) == ""
 
@@ -61,16 +61,16 @@ def test_a_sound_plan_is_taken_and_no_plan_is_an_answer_too():
         (plan(Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0, server_memory=1 << 20)), "uses"),
     ],
 )
-def test_a_plan_that_would_harm_the_job_is_refused_with_a_reason(bad, why):
+def test_harmful_plan_is_refused_with_a_reason(bad, why):
     assert why in said(bad)
 
 
-def test_advice_for_the_job_as_it_was_does_not_count():
+def test_advice_for_an_earlier_state_is_refused():
     assert "an earlier state" in said(plan(), epoch=4)
     assert "an earlier state" in said(None, epoch=4)
 
 
-def test_changes_come_no_closer_than_they_may_but_memory_does_not_wait():
+def test_changes_keep_their_interval_except_for_memory():
     assert "30 s ago" in said(plan(), now=30.0)
     more = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0, server_memory=1 << 33)
     assert said(plan(more), now=30.0) == ""
@@ -97,7 +97,7 @@ NUMBERS = st.builds(
 
 
 @given(NUMBERS)
-def test_what_is_taken_is_within_bounds_and_quota(shape):
+def test_accepted_plan_is_within_bounds_and_quota(shape):
     made = forged(
         ShapePlan,
         job="job",
@@ -122,13 +122,13 @@ def test_gpus_are_held_to_bounds_and_quota():
 
 
 @pytest.mark.parametrize("cores", [math.nan, math.inf, -1.0])
-def test_cores_for_data_workers_that_are_no_number_are_refused(cores):
+def test_non_numeric_data_worker_cores_are_refused(cores):
     told = Advice(epoch=3, why="because", data_cores=cores)
     assert "data workers" in refused(told, JOB, CONFIG, epoch=3, now=100.0)
     assert refused(replace(told, data_cores=1.5), JOB, CONFIG, epoch=3, now=100.0) == ""
 
 
-def test_the_first_change_of_a_sample_waits_for_nothing_and_the_next_for_a_minute():
+def test_first_change_of_a_sample_is_immediate_and_the_next_waits_a_minute():
     started = views.at_times(JOB, last_change_at=None, started_at=99.0)
     sample = replace(started, stage=PlanningStage.SAMPLING)
     more = plan(replace(NOW, workers=NOW.workers + 1))

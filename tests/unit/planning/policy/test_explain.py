@@ -21,7 +21,7 @@ def shown():
     return planner_views.read(EXAMPLE)
 
 
-def test_the_chosen_shape_and_the_one_that_runs_are_among_the_options_and_marked(shown):
+def test_explanation_marks_the_chosen_and_current_shapes(shown):
     decision = registry.load("springtide")(shown.view, shown.config)
     (one,) = explain.outlooks(shown.view, shown.config, decision)
     assert isinstance(one.model, FittedModel)
@@ -33,7 +33,7 @@ def test_the_chosen_shape_and_the_one_that_runs_are_among_the_options_and_marked
     assert sum(one.shares) == pytest.approx(1.0)
 
 
-def test_of_other_options_none_is_both_cheaper_and_faster_than_another(shown):
+def test_explained_options_are_mutually_undominated(shown):
     (one,) = explain.outlooks(shown.view, shown.config, nothing("only looked"))
     free = [each for each in one.options if not each.now]
     assert len(free) > 5
@@ -41,7 +41,7 @@ def test_of_other_options_none_is_both_cheaper_and_faster_than_another(shown):
         assert cheaper.cost < dearer.cost and cheaper.throughput < dearer.throughput
 
 
-def test_options_stay_within_the_cluster_and_below_what_cores_can_do(shown):
+def test_explained_options_stay_within_the_cluster_and_core_limits(shown):
     small = replace(shown.view, capacity=ResourceBudget(cpu=14.0, memory=math.inf))
     (one,) = explain.outlooks(small, shown.config, nothing("only looked"))
     assert max(each.shape.cpu for each in one.options) <= 14.0
@@ -51,7 +51,7 @@ def test_options_stay_within_the_cluster_and_below_what_cores_can_do(shown):
         assert each.throughput <= worker_pace * each.shape.workers * each.shape.worker_cpu * (1 + 1e-9)
 
 
-def test_a_job_that_was_not_measured_has_no_candidates_and_says_why(shown):
+def test_unmeasured_job_has_no_candidates_and_a_reason(shown):
     bare = replace(shown.view, jobs=(replace(shown.view.jobs[0], profiles=()),))
     (one,) = explain.outlooks(bare, shown.config, nothing("only looked"))
     assert not isinstance(one.model, FittedModel)

@@ -34,7 +34,7 @@ def installed(tmp_path, monkeypatch):
     sys.modules.pop("half_policy", None)
 
 
-def test_a_policy_of_an_installed_package_is_found_by_its_name_and_plans(installed):
+def test_policy_of_an_installed_package_is_found_by_name(installed):
     assert "half" in registry.names()
     view = views.cluster(views.waiting(requested=views.shape(workers=8)))
     (plan,) = registry.load("half")(view, CONFIG).plans
@@ -42,14 +42,14 @@ def test_a_policy_of_an_installed_package_is_found_by_its_name_and_plans(install
     assert "half of the 8 workers" in plan.reason
 
 
-def test_plans_of_a_plug_in_are_held_to_the_quota(installed):
+def test_plug_in_plans_are_held_to_the_quota(installed):
     view = views.cluster(views.waiting(requested=views.shape(workers=40, worker_cpu=16)))
     decision = registry.load("half")(view, CONFIG)
     assert decision.plans == ()
     assert "refused" in decision.notes[0]
 
 
-def test_a_policy_is_found_by_dotted_name_without_being_installed(monkeypatch):
+def test_policy_is_found_by_dotted_name_without_installation(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE))
     policy = registry.load("half_policy:half")
     assert policy.__name__ == "half"
@@ -58,7 +58,7 @@ def test_a_policy_is_found_by_dotted_name_without_being_installed(monkeypatch):
     sys.modules.pop("half_policy")
 
 
-def test_a_metric_of_an_installed_package_shares_out_data_workers(installed):
+def test_metric_of_an_installed_package_allots_data_worker_cores(installed):
     assert "soonest" in registry.offered(allocation.GROUP) and "soonest" not in registry.names()
     jobs = [
         allocation.FedJob(name=name, gpus=1, speed=0.1, capable=1.0, cpu=1.0, steps_left=left)
@@ -67,13 +67,13 @@ def test_a_metric_of_an_installed_package_shares_out_data_workers(installed):
     assert allocation.allot(jobs, 6, allocation.load("soonest")).cores == {"late": 1.0, "soon": 5.0}
 
 
-def test_an_entry_point_that_leads_nowhere_says_which_package_to_mend(installed):
+def test_broken_entry_point_names_its_package(installed):
     (installed / "entry_points.txt").write_text(f"[{registry.GROUP}]\nhalf = nowhere_at_all:half\n")
     with pytest.raises(errors.BadInput, match="package half-policy cannot be loaded"):
         registry.load("half")
 
 
-def test_a_name_nobody_knows_is_answered_with_the_nearest():
+def test_unknown_policy_suggests_the_nearest_name():
     with pytest.raises(errors.UnknownName, match=r"no policy named 'statik'\. Did you mean 'static'"):
         registry.load("statik")
 
@@ -81,13 +81,13 @@ def test_a_name_nobody_knows_is_answered_with_the_nearest():
 @pytest.mark.parametrize(
     "name", ["no_such_module_anywhere:policy", ":policy", "springtide.planning.policy.registry:POLICIES"]
 )
-def test_a_dotted_name_that_leads_to_no_function_is_a_clear_error(name):
+def test_dotted_name_of_a_non_function_is_a_clear_error(name):
     with pytest.raises(errors.BadInput, match="policy"):
         registry.load(name)
 
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('no licence')", "def half(:", "import sys; sys.exit(3)"])
-def test_a_module_that_cannot_be_imported_is_a_clear_error(monkeypatch, tmp_path, text):
+def test_module_that_cannot_be_imported_is_a_clear_error(monkeypatch, tmp_path, text):
     (tmp_path / "broken_policy.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(errors.BadInput, match=r"module broken_policy cannot be imported: (Runtime|Syntax|System)"):

@@ -32,7 +32,7 @@ def checked(decision, view):
 
 @given(view=views.clusters())
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
-def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_raised(view):
+def test_every_policy_gives_feasible_plans_for_any_view(view):
     for name in registry.POLICIES:
         decision = registry.load(name)(view, CONFIG)
         checked(decision, view)
@@ -41,7 +41,7 @@ def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_rai
 
 @given(view=views.clusters(), wild=st.data())
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
-def test_a_wild_policy_is_tamed(view, wild):
+def test_random_policy_output_is_made_safe(view, wild):
     plans = tuple(
         ShapePlan(job=name, shape=wild.draw(views.shapes()), reason="because")
         for name in {job.name for job in view.jobs} | {"nobody"}
@@ -49,7 +49,7 @@ def test_a_wild_policy_is_tamed(view, wild):
     checked(registry.safe(lambda *_: Decision(plans=plans, why="wild"))(view, CONFIG), view)
 
 
-def test_a_policy_that_raises_decides_nothing_and_is_quoted():
+def test_raising_policy_decides_nothing_and_its_error_is_quoted():
     def broken(view, config):
         raise ZeroDivisionError("by nothing")
 
@@ -57,14 +57,14 @@ def test_a_policy_that_raises_decides_nothing_and_is_quoted():
     assert decision == nothing("policy broken failed: ZeroDivisionError: by nothing")
 
 
-def test_a_policy_that_answers_with_something_else_decides_nothing():
+def test_policy_answering_with_a_wrong_type_decides_nothing():
     decision = registry.safe(lambda view, config: {"workers": 4})(views.cluster(views.running()), CONFIG)
     assert decision.plans == () and "failed: it answered with dict; expected a Decision" in decision.why
     listed = registry.safe(lambda *_: Decision(plans=("grow",), why="so"))
     assert "'grow' among its plans; expected a ShapePlan" in listed(views.cluster(), CONFIG).why
 
 
-def test_a_policy_that_ends_its_process_decides_nothing():
+def test_policy_that_exits_decides_nothing():
     def leaving(view, config):
         raise SystemExit(3)
 
@@ -85,18 +85,18 @@ JOB = views.running()
         (lambda: Decision(why="so", notes=("fine", 3)), "expected a tuple of sentences"),
     ],
 )
-def test_a_decision_of_anything_but_what_decisions_are_made_of_does_nothing(answer, said):
+def test_decision_with_invalid_fields_does_nothing(answer, said):
     decision = registry.safe(lambda *_: answer())(views.cluster(JOB), CONFIG)
     assert decision.plans == () and said in decision.why
 
 
-def test_half_a_worker_is_refused():
+def test_fractional_worker_count_is_refused():
     plan = ShapePlan(job=JOB.name, shape=replace(JOB.shape, workers=JOB.shape.workers + 0.5), reason="r")
     decision = registry.safe(lambda *_: Decision(plans=(plan,), why="so"))(views.cluster(JOB), CONFIG)
     assert decision.plans == () and "expected whole numbers" in decision.notes[0]
 
 
-def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_told():
+def test_shrinking_jobs_make_room_and_plans_beyond_capacity_are_noted():
     large, small, late = (views.running(name=name) for name in ("large", "small", "late"))
     view = views.cluster(large, small, late, capacity=ResourceBudget(cpu=3 * large.shape.cpu, memory=0))
     plans = (
@@ -109,7 +109,7 @@ def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_tol
     assert "plan for late refused: all jobs would take 100 cores" in decision.notes[0]
 
 
-def test_a_plan_out_of_bounds_or_for_nobody_is_refused_by_name():
+def test_plan_out_of_bounds_or_for_an_unknown_job_is_refused_by_name():
     plans = (
         ShapePlan(job="job", shape=replace(views.shape(), workers=49), reason="more"),
         ShapePlan(job="nobody", shape=views.shape(), reason="who?"),

@@ -10,7 +10,7 @@ def next_shape(job):
     return plan.shape if plan else None
 
 
-def test_static_starts_as_the_user_asked_for_and_never_changes():
+def test_static_policy_starts_as_requested_and_never_changes():
     asked = views.shape(workers=7)
     assert next_shape(views.waiting(requested=asked)) == asked
     assert next_shape(views.running(asked)) is None
