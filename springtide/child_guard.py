@@ -1,6 +1,7 @@
-"""Kills a child process when its parent ends, because an orphan would keep the parent's sockets open.
+"""Kills a child process when its parent process ends. An orphaned child would keep the parent's sockets open.
 
-The kernel ties the child to the thread that forked it, so agents start roles in the thread of their event loop.
+The kernel ties the child to the thread that forked it, so an agent forks its child processes in the thread of its event
+loop.
 """
 
 import ctypes
@@ -11,8 +12,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when `parent` ends. If `parent` has already ended, exit immediately. 0 means
-    no parent."""
+    """Ask the kernel to kill this process when `parent` ends. If `parent` has already ended, exit immediately. A
+    `parent` of 0 means that there is no parent."""
     if not parent:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

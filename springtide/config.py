@@ -21,7 +21,7 @@ ARGUMENTS = PREFIX + "ARGUMENTS"
 
 @dataclass(frozen=True, kw_only=True)
 class MemberSettings:
-    """Who this process is in its job, and what it shares with its host."""
+    """Identity of this process in its job, and settings for its host."""
 
     host: str = ""
     """Address at which others reach this process. Empty: the interface that faces the master."""

@@ -1,7 +1,7 @@
 """Checkpoints: slot images in segment files, and a manifest that lists the images of one checkpoint.
 
-`format.checkpoint_io` writes images, publishes manifests and finds the newest; `format.manifest` combines the reports
-of all servers; `format.storage` is a folder or an fsspec URL. `checkpointer` is for programs without tables.
+`format.checkpoint_io` writes images, publishes manifests and finds the newest manifest. `format.manifest` combines the
+reports of all servers. `format.storage` is a folder or an fsspec URL. Programs without tables use `checkpointer`.
 """
 
 from springtide import lazy_names

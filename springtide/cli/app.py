@@ -1,7 +1,7 @@
 """The command line: verbs, exit codes, and errors without tracebacks.
 
-Commands that show a job return 0 if they could show it, however the job ended. A verb's module declares its options;
-it is imported when the verb is called, so that `springtide --help` stays fast.
+Commands that show a job return 0 if they could show it, even if the job failed. A verb's module declares the verb's
+options. The module is imported when the verb is called, so that `springtide --help` stays fast.
 """
 
 import importlib
@@ -70,7 +70,7 @@ VERBS = {
 
 
 class VerbGroup(typer.core.TyperGroup):
-    """All verbs: names and summaries at first, the command itself once it is called."""
+    """All verbs of the command line. A verb has its name and summary at first, and its command once it is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(output.redact(f"error: {error}"), file=sys.stderr)
         return BAD_USAGE if isinstance(error, errors.UserError) else INFRASTRUCTURE
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of the output is gone, so print nothing more, not even at exit
+        sys.stderr.close()  # the reader of the output is gone, so print nothing more, even when Python exits
         return 0
     finally:
         output.finish()

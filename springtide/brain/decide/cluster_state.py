@@ -1,9 +1,9 @@
 """Pure. State of all live jobs of a brain: last views, promised plans and pending decisions. Time is an argument of
 every function.
 
-Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` per job that asked. The brain
-keeps a plan for a job that did not ask as an offer until the job asks. The brain never promises resources that another
-job still has to release.
+Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` for each job that asked. If a job
+     did not ask, the brain keeps its plan as an offer until the job asks. The brain never promises resources that
+     another job has yet to release.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.dataworkers import allocation
 from springtide.planning.dataworkers.allocation import FedJob
 
-MOST_NOTES = 20  # most notes in one advice; a decision on a whole cluster may carry thousands
+MOST_NOTES = 20  # most notes in one advice; a decision about a whole cluster may contain thousands
 PLAN_FOR = "plan for "
 
 
@@ -104,8 +104,8 @@ class Pledge:
     def open(self, view: JobView, epoch: int, *, at: float) -> bool:
         """Return True if the job may still carry out the plan.
 
-        A master that asks again with the same epoch did not accept the plan, because masters drop late replies. A job
-        with a newer epoch and another shape could not carry out the plan.
+        If a master asks again with the same epoch, it did not accept the plan: masters drop late replies. If the job
+        has a newer epoch and another shape, it could not carry out the plan.
         """
         if view.shape == self.plan.shape or epoch == self.epoch or at >= self.until:
             return False
@@ -133,7 +133,7 @@ def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: R
     return capacity.fits(*(0.0 if wanted <= held else wanted + other for wanted, held, other in amounts))
 
 
-MOST_LAUNCHES = 500  # most launch times of all jobs together in one decision
+MOST_LAUNCHES = 500  # most launch times in one decision, summed over all jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +147,8 @@ class BrainRules:
     period_s: float = 10.0
     """Seconds until the brain reviews a job for which there was no event. A master may ask more often."""
     pledge_s: float = 180.0
-    """Seconds until a promise expires, if the job has reported since. If the job has not reported, the promise stays
-    open.
+    """Seconds until a promise expires, if the job has reported since the promise. If the job has not reported, the
+    promise stays open.
     """
     forget_s: float = 600.0
     """Seconds without a report until the brain forgets a job and frees its resources and promises."""
@@ -161,7 +161,7 @@ class BrainRules:
 
 @dataclass(slots=True, kw_only=True)
 class LiveJobView:
-    """One live job, by the brain's clock and under the brain's name for it."""
+    """One live job, with times by the brain's clock and the name that the brain uses for it."""
 
     view: JobView
     epoch: int
@@ -173,7 +173,7 @@ class LiveJobView:
     asks: bool = False
     """True until the brain has decided on `request`."""
     offer: tuple[ShapePlan, float, Shape | None] | None = None
-    """Plan that the job has not asked for, the time of the plan, and the job's shape at that time."""
+    """Plan that the brain made for a job that had not asked, the time of the plan, and the job's shape at that time."""
     advice: Advice | None = None
     kept_at: float = 0.0
 
@@ -200,7 +200,8 @@ class ClusterState:
         allocation.load(rules.config.data_workers)  # report a wrong setting at the start
 
     def consult(self, view: JobView, *, epoch: int, at: float, ahead: float = 0.0) -> Advice | None:
-        """Return the advice; None if the job must wait for the next decision. `ahead`: our clock minus the master's."""
+        """Return the advice; None if the job must wait for the next decision. `ahead` is the brain's clock minus the
+        master's clock, in seconds."""
         advice = self._consulted(view, epoch=epoch, at=at, ahead=ahead)
         return None if advice is None else self._with_data_cores(view.name, advice)
 
@@ -215,7 +216,7 @@ class ClusterState:
             live.request = triggers.request(event, live.view, rules.algorithms, otherwise=rules.config.policy)
             live.asks = True
             return None
-        if live.asks:  # the master has repeated its request before the decision
+        if live.asks:  # the master has repeated its request before the brain decided
             return None
         return self._offered(live, at) or Advice(epoch=live.epoch, why=_again(live, at))
 
@@ -232,7 +233,7 @@ class ClusterState:
         return sum((holds(live.view, live.pledge) for live in self.jobs.values()), NOTHING)
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[PolicyTask]:
-        """Return one task per policy that jobs wait for; each task shows all jobs without an open promise."""
+        """Return one task for each policy that jobs wait for. Each task shows all jobs that have no open promise."""
         self._feed()
         asking: dict[str, dict[str, int]] = {}
         for name, live in self.jobs.items():
@@ -259,7 +260,7 @@ class ClusterState:
             if (live := self.jobs.get(name)) is not None and live.epoch == epoch and live.asks
         ]
         self._held = self.held()
-        # shrinking jobs first: they free resources for the others
+        # handle shrinking jobs first, because they free resources for the others
         for name, live in sorted(asked, key=lambda pair: grows(by_job.plans.get(pair[0]), pair[1].view)):
             live.asks = False
             live.advice = self._answer(live, by_job, at)
@@ -331,8 +332,8 @@ class ClusterState:
         return live
 
     def _patience(self, live: LiveJobView) -> float:
-        """Return the seconds of silence until the brain forgets a job; a job that never ran is forgotten when its
-        promise expires."""
+        """Return how many seconds without a report the brain waits until it forgets a job. The brain forgets a job that
+        never ran when its promise expires."""
         return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
 
     @property
@@ -341,8 +342,8 @@ class ClusterState:
 
 
 def _again(live: LiveJobView, at: float) -> str:
-    """Return the reason to send to a job without an event: the last reason, if the last advice was to keep the
-    shape."""
+    """Return the reason to send to a job without an event: the reason of the last advice, if that advice was to keep
+    the shape."""
     if live.advice is not None and live.advice.plan is None:
         return live.advice.why
     return f"nothing has changed; the next decision is in {max(0.0, live.administrator.next_look() - at):.0f} s"

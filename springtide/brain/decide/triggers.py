@@ -1,6 +1,7 @@
 """Pure. Detects when a job needs a decision, names the cause, and picks the policy that the settings assign to it.
 
-The lookup of a policy tries event and cause ("slow/straggler"), then the event ("slow"), then the brain's default.
+The lookup of a policy tries the event with its cause ("slow/straggler"), then the event alone ("slow"), then the
+brain's default.
 Next: `brain.decide.cluster_state`.
 """
 
@@ -17,8 +18,9 @@ from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import MEMORY, FindingKind, JobView
 
 SLOWED = 0.7
-"""A window whose speed is below this share of earlier windows in the same shape is an event (as in DLRover)."""
-ENOUGH = 3  # number of windows needed for a comparison; the median of fewer windows says little
+"""If the speed of a measurement window falls below this share of earlier windows in the same shape, that is an event
+(as in DLRover)."""
+ENOUGH = 3  # number of windows needed for a comparison, because the median of fewer windows is unreliable
 
 
 class EventKind(StrEnum):
@@ -52,7 +54,7 @@ class Administrator:
         self._last_at = -math.inf
 
     def observe(self, view: JobView, *, at: float) -> Event | None:
-        """Return the most urgent new event. A known problem counts as new again after one period."""
+        """Return the most urgent new event. A problem that persists counts as new again after one period."""
         first, self._seen = not self._seen, True
         measured = any(profile.timing.steps > 0 for profile in view.profiles)
         begun, self._measured = measured and not self._measured, measured
@@ -77,7 +79,7 @@ class Administrator:
 
 
 def _problems(view: JobView, first: bool) -> Iterator[tuple[Event, object]]:
-    """Return the problems of a job with their identifiers, most urgent first."""
+    """Return the problems of a job with an identifier for each, the most urgent first."""
     troubles = sorted({(finding.trouble.value, str(finding.role), finding.why) for finding in view.findings})
     memory = [trouble for trouble in troubles if trouble[0] in MEMORY]
     others = [trouble for trouble in troubles if trouble[0] not in MEMORY]
@@ -113,7 +115,7 @@ def _joined(troubles: list[tuple[str, str, str]]) -> str:
 
 
 BUSY = 0.9
-"""Share of its CPU above which a server counts as overloaded (DLRover's bound)."""
+"""A server counts as overloaded above this share of its CPU (DLRover's bound)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,7 @@ def _cause_of_slowness(view: JobView) -> str:
 
 
 def checked(policies: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the policies by event, or by event and cause, if all events are known."""
+    """Return `policies` (by event, or by event and cause) after checking that all events are known."""
     for name in policies:
         kind = name.partition("/")[0]
         if kind not in list(EventKind):

@@ -25,15 +25,15 @@ from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide.rpc.messages.messages import Ok
 from springtide.rpc.transport import addresses, connection, tls
 
-# imported in the thread at the first use, so that a master that never asks does not spend time on the import
+# the adviser's thread imports these modules at first use, so a master that never asks does not spend time on the import
 if TYPE_CHECKING:
     from springtide.brain.store.store import BrainStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 CONNECT_S = 2.0
-# seconds to wait for advice: a round collects requests for 1 s and takes a few seconds to decide; after the timeout,
-# the master still has time to plan alone
+# seconds to wait for advice. A brain collects requests for 1 s and takes a few seconds to decide. After this timeout,
+# the master still has time to plan alone.
 ANSWER_S = 15.0
 
 
@@ -41,7 +41,8 @@ class RemoteAdviser:
     """An `Adviser` that asks the brain at an address.
 
     `key` distinguishes this job from jobs of the same name; the default is the host name. With `certificates` (a
-    folder, see `brain.service.serve`) the client uses TLS and accepts only a brain of the same authority.
+    folder, see `brain.service.serve`) the client uses TLS, and accepts only a brain whose certificate has the same
+    authority.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class RemoteAdviser:
                     link = await self._linked()
                     return cast(messages.Reply, await link.ask(cast(Any, request)))
             except TimeoutError:
-                # close the connection, because a late reply would be taken for the reply to the next request
+                # close the connection, because the client would take a late reply for the reply to its next request
                 await self.close()
                 raise self._away(f"no answer within {self._answer_s:g} s") from None
             except errors.MasterUnreachable as error:
@@ -112,12 +113,12 @@ class RemoteAdviser:
         return errors.BrainUnreachable(f"the brain at {self.address} cannot be used now: {why}")
 
 
-PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # seconds between attempts; the last value repeats
-REMEMBER_S = 3.0  # seconds for a brain to record the end of a job; after that, the job is recorded locally
+PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # seconds between attempts to reach the brain; the last value repeats
+REMEMBER_S = 3.0  # seconds that a brain has to record the end of a job; after that, the master records the end locally
 
 
 class FailoverAdviser:
-    """An `Adviser` that asks the remote brain, and a local brain while the remote brain is unreachable."""
+    """An `Adviser` that asks the remote brain, and asks a local brain while the remote brain is unreachable."""
 
     def __init__(self, remote: Adviser, own: Adviser) -> None:
         self._remote, self._own = remote, own
@@ -165,11 +166,13 @@ class FailoverAdviser:
         self._failed += 1
 
 
-READ_EVERY_S = 60.0  # seconds between reads of the history: other jobs end rarely, and only a new job needs it
+# seconds between reads of the history; longer intervals do no harm, because only a new job needs the history
+READ_EVERY_S = 60.0
 
 
 class EmbeddedAdviser:
-    """An `Adviser` for one job. `url` is a database URL or the path of an SQLite file; empty for no history."""
+    """An `Adviser` for one job. `url` is a database URL or the path of an SQLite file; an empty `url` means no
+    history."""
 
     def __init__(self, url: str, config: PlanningConfig, capacity: ResourceBudget) -> None:
         self._url, self._config, self._capacity = url, config, capacity
@@ -238,9 +241,10 @@ def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
 
 
 class AdviserThread:
-    """A daemon thread with an event loop, in which an adviser cannot block the master. At most one call runs at a time.
+    """A daemon thread with an event loop, which runs an adviser so that the adviser cannot block the master. At most
+    one call runs at a time.
 
-    A call that never returns keeps the thread until the process ends, and further calls fail.
+    A call that never returns occupies the thread until the process ends, and further calls fail.
     """
 
     def __init__(self) -> None:

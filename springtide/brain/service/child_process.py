@@ -1,6 +1,7 @@
-"""Child processes that answer requests over pipes: both the parent's and the child's side.
+"""Child processes that answer requests over pipes. The module has the parent's side and the child's side.
 
-Used by the executors of a brain and by forecasters. Output that a policy or model prints goes to standard error.
+The executors of a brain and the forecasters use this module. Output that a policy or model prints goes to standard
+error.
 """
 
 import asyncio
@@ -40,12 +41,12 @@ async def end(process: Process) -> None:
         # wait for the exit, which comes soon after SIGKILL; if the event loop closed earlier, a zombie would remain
         await exited
         raise
-    finally:  # close the pipes now, not at garbage collection
+    finally:  # close the pipes now, because garbage collection may close them much later
         getattr(process, "_transport").close()  # noqa: B009 - asyncio has no public way to close the transport
 
 
 def open_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipes for requests and replies, inside the child. Prints go to standard error from now on."""
+    """Return the pipes for requests and replies, inside the child. From then on, prints go to standard error."""
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return source, sink

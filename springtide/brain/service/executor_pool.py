@@ -1,8 +1,8 @@
 """Executors: processes that run policies and keep no state, and the pool that gives them tasks from one queue.
 
-The pool replaces an executor that dies or hangs, and gives its task to another executor. After three lost executors,
-the pool answers the task with an empty decision. An executor (`main`) exits at the end of its input, so it never
-outlives its brain.
+The pool replaces an executor that dies or hangs, and gives its task to another executor. After a task has cost three
+executors, the pool answers the task with an empty decision. An executor (`main`) exits at the end of its input, so it
+never outlives its brain.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
 TRIES = 3
-# seconds after which an executor counts as hung; a decision on 2,000 jobs takes about two seconds, the start of an
-# executor one more
+# seconds after which an executor counts as hung; a decision on 2,000 jobs takes about two seconds, and starting an
+# executor takes another second
 ANSWER_S = 60.0
-AGAIN_S = 1.0  # seconds to wait after the system refused to start a process
+AGAIN_S = 1.0  # seconds to wait if the operating system refused to start a process
 MOST = 256
 MAX_BYTES = 2**30
 """Largest size of one task. A job's view takes about 10 KB, so a task can hold a hundred thousand jobs."""

@@ -1,4 +1,4 @@
-"""Messages between masters and a served brain. The handshake is that of `rpc.messages.messages`."""
+"""Messages between masters and a served brain. The handshake is the handshake of `rpc.messages.messages`."""
 
 import msgspec
 
@@ -20,9 +20,10 @@ class Consult(RpcMessage, frozen=True):
     view: JobView
     epoch: int
     now: float
-    """Time of the master's clock, which also stamps the times in the view."""
+    """Time of the master's clock; the times in the view come from the same clock."""
     key: str = ""
-    """Identifier of the run, which distinguishes jobs of one name. A restarted master sends the same key."""
+    """Identifier of the run, which distinguishes jobs that have the same name. A restarted master sends the same
+    key."""
 
 
 class ConcludeJob(RpcMessage, frozen=True):
@@ -58,7 +59,7 @@ class Counsel(RpcMessage, frozen=True):
 
 
 class LiveJob(RpcMessage, frozen=True):
-    """A live job as the brain knows it."""
+    """A live job as the brain sees it."""
 
     name: str
     user: str
@@ -81,7 +82,7 @@ class ExecutorCount(msgspec.Struct, frozen=True):
     """Target number of executors; running executors have a pid."""
     pids: tuple[int, ...] = ()
     lost: int = 0
-    """Number of executors that ended before they replied; other executors took over their tasks."""
+    """Target number of executors. A running executor has a pid in `pids`."""
 
 
 class BrainStatus(RpcMessage, frozen=True):

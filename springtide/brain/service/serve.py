@@ -1,7 +1,8 @@
 """Serves a brain until SIGINT or SIGTERM: takes the folder lock, the secret and the port, then runs the service.
 
-Out: `brain.json` and `secret` in the folder, by which masters and commands find the brain; `/live` and `/ready` for its
-supervisor. A standby brain is live but not ready. All important state is in the database before the process exits.
+Out: `brain.json` and `secret` in the folder, with which masters and commands find the brain; `/live` and `/ready` for a
+     process supervisor. A standby brain is live but not ready. All important state is in the database before the
+     process exits.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ from springtide.telemetry import prometheus
 
 log = logging.getLogger(__name__)
 
-# seconds between two attempts of a standby; a request for an advisory lock costs the database almost nothing
+# seconds between two attempts of a standby to become the serving brain; asking for an advisory lock costs the database
+# almost nothing
 TURN_S = 1.0
 
 
@@ -48,9 +50,9 @@ class ServeOptions:
     listen: str = "127.0.0.1:7790"
     """HOST:PORT to listen on; port 0 takes any free port."""
     database: str = ""
-    """Database URL; empty for the setting `brain_database`, or without that setting for SQLite in the folder."""
+    """Database URL. If empty, the setting `brain_database` applies, and without that setting SQLite in the folder."""
     secret_file: str = ""
-    """File with the secret; empty for the secret in the folder, which is created if missing."""
+    """File with the secret. If empty, the brain uses the secret in its folder, and creates a missing secret."""
     executors: int = 1
     standby: bool = False
     """Wait while another brain serves from the database, then take over."""
@@ -111,8 +113,8 @@ def certificate_folders(root: pathlib.Path) -> tuple[str, str]:
             part = root.with_name(f"{root.name}.{os.getpid()}.part")
             try:
                 credentials.lay_out(make_certificates(), part)
-                # put both folders in place with one rename: a brain that is killed between two renames would lock its
-                # masters out
+                # put both folders in place with one rename, because a brain that is killed between two renames would
+                # lock its masters out
                 part.rename(root)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
@@ -247,7 +249,7 @@ async def _its_turn(options: ServeOptions, over: asyncio.Event) -> store.BrainSt
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path) -> Iterator[None]:
-    """Lock the folder, because two brains on one folder would both assign the same cores. The lock ends with the
+    """Lock the folder, because two brains with the same folder would both assign the same cores. The lock ends with the
     process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

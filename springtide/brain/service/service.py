@@ -30,16 +30,16 @@ T = TypeVar("T")
 GATHER_S = 1.0
 """Seconds that a round collects further requests after the first."""
 KEEP_S = 10.0
-"""Seconds between two writes of a live job without a new promise."""
+"""Seconds between two writes of a live job to the database, if the job gets no new promise."""
 WATCH_S = 1.0
-"""Seconds between two checks that this brain still holds its lock, if standbys wait."""
+"""Seconds between two checks that this brain still holds its database lock, if standbys wait."""
 READ_S = 60.0
 """Seconds between two reads of the history if no job ended."""
 
 
 @dataclass(slots=True)
 class PastJobs:
-    """The history that rounds use, and when it was read."""
+    """The history that rounds use, and the time at which it was read."""
 
     history: StoredHistory = field(default_factory=StoredHistory)
     read_at: float = float("-inf")
@@ -59,7 +59,7 @@ class BrainService:
     """One brain. For use within one event loop. Database calls run in threads, one at a time."""
 
     def __init__(self, rules: BrainRules, store: BrainStore, pool: ExecutorPool, *, strict: bool = False) -> None:
-        """With `strict`, standbys wait to take over, so a promise counts only once it is written."""
+        """With `strict`, standbys wait to take over, so a promise is valid only after it is written to the database."""
         self.address = ""
         self.deposed = asyncio.Event()
         """Event that is set when another brain serves or could serve from the database, so that this brain must
@@ -77,7 +77,7 @@ class BrainService:
         self._trouble = ""
 
     def _now(self) -> float:
-        """Return the time of day, which never decreases; rows of earlier brains use the same clock."""
+        """Return the time of day, but never less than before; rows of earlier brains use the same clock."""
         return self._start + time.monotonic() - self._began
 
     async def restore(self) -> None:
@@ -108,15 +108,16 @@ class BrainService:
                 return Ok()
 
     async def rounds(self, gather_s: float = GATHER_S) -> None:
-        """Decide in rounds. Before each round, the service waits about as long as the last round took, so that it can
-        read messages."""
+        """Decide in rounds. Before each round, the service waits about as long as the last round took, which leaves
+        time to read messages."""
         while True:
             await self._asked.wait()
             await asyncio.sleep(max(gather_s, min(self._counts.decision_s, 10 * gather_s)))
             self._asked.clear()
             try:
                 await self._round()
-            except Exception as error:  # after any failure, masters must not wait, and the next round may succeed
+            # after any failure, masters must not wait forever, and the next round may succeed
+            except Exception as error:
                 log.exception("a round of decisions failed")
                 self._fail_all(f"a round of decisions failed: {type(error).__name__}: {error}")
 
@@ -130,7 +131,7 @@ class BrainService:
                     await self._in_thread(self._store.claim)
             except errors.BadInput as error:
                 self._depose(str(error))
-            except Exception as error:  # one bad view must not stop the brain from forgetting silent jobs
+            except Exception as error:  # an invalid view of one job must not stop the brain from forgetting silent jobs
                 self._trouble = f"live jobs were not stored: {type(error).__name__}: {error}"
                 log.exception("live jobs were not written down")
 
@@ -147,7 +148,7 @@ class BrainService:
         self.deposed.set()
 
     async def write_down(self) -> None:
-        """Write all jobs with a view newer than their row, and delete the rows of forgotten jobs."""
+        """Write all jobs whose view is newer than their row in the database, and delete the rows of forgotten jobs."""
         gone = self.council.forget(self._now())
         for name in gone:
             self._forget_job(name)
@@ -221,7 +222,8 @@ class BrainService:
             future.set_exception(errors.TemporaryError(f"job {name} is over"))
 
     async def _keep(self, changed: list[str], gone: list[str] | None = None) -> bool:
-        """Write jobs to the database and return True on success. A failed write is reported, and decisions go on."""
+        """Write jobs to the database and return True on success. After a failed write, report the failure and continue
+        to decide."""
         now, live = self._now(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
         if not live and not gone:
             return True
@@ -238,7 +240,8 @@ class BrainService:
         return True
 
     def _row(self, live: LiveJobView) -> dict[str, Any] | None:
-        """Return the row of a job; None for a view that cannot be stored, so that other jobs are still written."""
+        """Return the database row of a job. Return None for a view that cannot be stored, so that other jobs are still
+        written."""
         try:
             return rows.live_row(live)
         except errors.BadInput as error:

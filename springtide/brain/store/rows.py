@@ -1,7 +1,7 @@
 """Pure. Converts past and live jobs to database rows and back.
 
-The rows of live jobs say which job holds which resources, so that a restarted brain does not treat a full cluster as
-empty.
+The rows of live jobs record which resources each job holds, so that a restarted brain knows that a full cluster is
+full.
 """
 
 import math
@@ -59,7 +59,8 @@ def pasts_of(rows: Sequence[Row]) -> tuple[tuple[PastJob, ...], int]:
 
 
 def storable(text: str) -> str:
-    """Return text that every database accepts: PostgreSQL rejects NUL characters, UTF-8 rejects lone surrogates."""
+    """Return the text without characters that a database rejects: PostgreSQL rejects NUL characters, and UTF-8 rejects
+    lone surrogates."""
     return text.replace("\0", UNREADABLE).encode("utf-8", "replace").decode()
 
 

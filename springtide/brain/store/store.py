@@ -26,14 +26,15 @@ from springtide.telemetry.host import disks
 BUSY_S = 30.0  # longest wait in seconds for another writer; a write usually takes milliseconds
 NOTICED = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
 POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "options": NOTICED}
-"""Connect timeout in seconds, TCP timeout in milliseconds. Without these timeouts, decisions would block for minutes
-after the connection to the database is cut, and PostgreSQL would keep the lock of a disconnected brain for hours.
+"""Connect timeout in seconds, and TCP timeout in milliseconds. Without these timeouts, a cut connection would block
+decisions for minutes, and PostgreSQL would keep the lock of a disconnected brain for hours.
 """
-BRAIN = 0x5B7A13  # arbitrary but fixed: PostgreSQL's advisory lock of the serving brain
-NEWEST = 1000  # most past jobs in a decision, because a warm start compares past jobs pairwise
+BRAIN = 0x5B7A13  # PostgreSQL's advisory lock of the serving brain: an arbitrary number that must never change
+# most past jobs in a decision; a warm start compares past jobs in pairs, so more jobs would take too long
+NEWEST = 1000
 VERSION = 1
 """Version of these tables. Increase this version when a table changes, and convert older databases in `create`."""
-LOCK = 0x5B7A12  # arbitrary but fixed: PostgreSQL's advisory lock for creating tables
+LOCK = 0x5B7A12  # PostgreSQL's advisory lock for creating tables: an arbitrary number that must never change
 
 metadata = sa.MetaData()
 
@@ -48,7 +49,7 @@ past_jobs = sa.Table(
     sa.Column("job", sa.Text, nullable=False),
     sa.UniqueConstraint("name", "ended_at", name="past_jobs_once"),
 )
-"""Finished jobs; `job` is JSON. A job that is reported twice, after a lost reply, is stored once."""
+"""Finished jobs; `job` is JSON. If a job is reported twice because a reply was lost, the database stores it once."""
 
 live_jobs = sa.Table(
     "live_jobs",
@@ -100,7 +101,7 @@ class BrainStore:
             return connection.execute(sa.select(sa.func.count()).select_from(past_jobs)).scalar_one()
 
     def keep_live(self, live: Sequence[Mapping[str, Any]], gone: Sequence[str] = ()) -> None:
-        """Replace the rows of some live jobs and delete others, in one transaction."""
+        """Replace the rows of some live jobs and delete the rows of others, in one transaction."""
         insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
         with self._writing() as connection:
             if gone:
@@ -115,7 +116,7 @@ class BrainStore:
             return [dict(row) for row in connection.execute(sa.select(live_jobs)).mappings()]
 
     def claim(self, *, strict: bool = False) -> None:
-        """Become the only brain that serves from this database, until close; BadInput if another brain serves.
+        """Become the only brain that serves from this database, until `close`. Raise BadInput if another brain serves.
 
         Two brains would both assign the same cores. PostgreSQL's lock ends with its connection. After a lost
         connection, `claim` takes the lock again. An SQLite file gets a lock file beside it.
@@ -136,7 +137,8 @@ class BrainStore:
                 self._lock.commit()
 
     def holds(self) -> bool:
-        """Return True if this brain still holds the lock. A lock lost with its connection is not taken again."""
+        """Return True if this brain still holds the lock. If the connection was lost, its lock is lost too, and this
+        method does not take the lock again."""
         if self._engine.dialect.name != "postgresql":
             return self._file is not None
         if self._lock is not None and not _answers(self._lock):
@@ -279,7 +281,7 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # autocommit mode: this module begins transactions itself
-    # replace invalid bytes, so that one bad row does not make the others unreadable
+    # replace invalid bytes, because one invalid row must not make the others unreadable
     connection.text_factory = lambda text: text.decode(errors="replace")
     path = connection.execute("PRAGMA database_list").fetchone()[2]
     mode = disks.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
@@ -306,8 +308,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def create(engine: sa.Engine, *, where: str) -> None:
-    """Create missing tables. Processes that open a new database at the same time take turns."""
-    with engine.begin() as connection:  # on SQLite this takes the write lock
+    """Create missing tables. Processes that open a new database at the same time create tables one after another."""
+    with engine.begin() as connection:  # on SQLite, this statement takes the write lock
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
         metadata.create_all(connection)

@@ -1,7 +1,8 @@
 """Save any PyTorch state: the caller waits for one copy into memory, and a saver writes that copy to storage.
 
-In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome; `Loaded` states, from memory if the newest
-state is there, and otherwise from storage. Needs neither tables nor a job. docs/checkpointer.md is for users.
+In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome, and `Loaded` states, read from memory if the
+    newest state is there, and otherwise from storage. This module needs neither tables nor a job. Users read
+    docs/checkpointer.md.
 """
 
 import concurrent.futures
@@ -38,7 +39,7 @@ class Loaded:
     state: Any
     source: Source
     skipped: tuple[str, ...] = ()
-    """Newer saves that could not be used, and why; logged as well."""
+    """Newer saves that `load` could not use, with the reasons; `load` also logs them."""
 
 
 class Checkpointer:
@@ -53,9 +54,9 @@ class Checkpointer:
         when_busy: Literal["wait", "supersede"] = "wait",
         memory: str | os.PathLike[str] | None = None,
     ) -> None:
-        """The newest `keep` saves stay in storage. `when_busy` says whether a third save, while two are not written
-        yet, waits for the first or replaces the second. `memory` is the folder for the two images; the default is in
-        shared memory.
+        """Storage keeps the newest `keep` saves. If two saves are not written yet, `when_busy` says whether a third
+        save waits for the first or replaces the second. `memory` is the folder for the two images in memory; the
+        default is in shared memory.
         """
         if keep < 1:
             raise errors.BadInput(f"keep={keep}: expected 1 or more saves to keep")
@@ -100,7 +101,7 @@ class Checkpointer:
 
     @takes_numbers("self")
     def load(self, step: int | None = None) -> Loaded | None:
-        """Load the newest intact state, or the state of one step. Return None if nothing was ever saved here."""
+        """Load the newest intact state, or the state of one step. Return None if this URL has no saved state."""
         skipped: list[str] = []
         manifests = self._storage.manifests()
         for saved_step, source, read in self._candidates(manifests, step):
@@ -179,7 +180,7 @@ class Checkpointer:
 
     def _from_memory(self, head: saver.ImageHead, path: pathlib.Path) -> Any:
         with open(path, "rb") as file:
-            # no checksum needed: the header is written last, so the image is complete
+            # read without a checksum: the header is written last, so an image with a header is complete
             state = state_image.read_image(file, summed=False)[1]
         if saver.read_head(path) != head:
             raise errors.BadInput("its image in memory was overwritten by a later save")

@@ -1,8 +1,8 @@
 """The trainer's queue of saves, and the process that writes them to storage even if the trainer is killed. No torch.
 
 `python -m springtide.checkpoint.checkpointer.saver URL FOLDER KEEP` reads one JSON line for each image from stdin. A
-save exists only with its manifest, written last. If stdin ends without a goodbye, the saver still writes the last
-image.
+save exists only if its manifest, which is written last, exists. If stdin ends without the final message, the saver
+still writes the last image.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ assert BYTES == 64
 
 
 class ImageHead(msgspec.Struct, frozen=True):
-    """Header of an image. `sequence` numbers the saves across restarts; `step` is the user's number."""
+    """Header of an image. `sequence` numbers the saves across restarts; `step` is the number that the user gave."""
 
     index_bytes: int
     image_bytes: int
@@ -170,7 +170,7 @@ class StateStore:
     def _read(self) -> Iterator[tuple[re.Match[str], StateManifest | None]]:
         for name in self.place.names():
             if (known := NAME.fullmatch(name)) and known["ending"] == "json" and not known["part"]:
-                with contextlib.suppress(OSError):  # deleted in the meantime
+                with contextlib.suppress(OSError):  # another process deleted the file in the meantime
                     content = self.place.read(name)
                     try:
                         yield known, msgspec.json.decode(content, type=StateManifest)
@@ -198,7 +198,7 @@ GOODBYE = b"goodbye\n"
 
 
 class ImageRequest(msgspec.Struct, frozen=True):
-    """Asks the saver to write this image for this save."""
+    """Request to write one image to storage for one save."""
 
     image: str
     sequence: int
@@ -233,7 +233,7 @@ class ImageSaver:
             self.storage.keep_newest(self.keep)
         except (OSError, errors.SpringtideError) as error:
             with contextlib.suppress(OSError):
-                self.storage.clear_leftovers()  # a partial file must not fill the disk
+                self.storage.clear_leftovers()  # remove the partial file, because it must not fill the disk
             return SaveReply(request.sequence, f"could not write to {self.storage.url}: {error}")
         return SaveReply(request.sequence)
 
@@ -259,13 +259,13 @@ class Outcome(StrEnum):
     """The save is complete in memory, but not in storage yet."""
     PERSISTED = "persisted"
     SUPERSEDED = "superseded"
-    """A later save replaced this save in memory before it was written."""
+    """A later save replaced this save before the saver wrote it."""
     FAILED = "failed"
 
 
 @dataclass(slots=True, eq=False)
 class Save:
-    """One save. The state is in memory once `save` returns the object; the outcome in storage follows later."""
+    """One save. The state is in memory as soon as `save` returns this object. The outcome in storage follows later."""
 
     step: int
     sequence: int
@@ -311,7 +311,7 @@ class SaverProcess:
                 stdout=subprocess.PIPE,
                 pass_fds=[self._lock],
                 env=config.with_arguments(self._arguments),
-                start_new_session=True,  # in a new session, so that Ctrl-C reaches only the trainer
+                start_new_session=True,  # start a new session, so that Ctrl-C reaches only the trainer
             )
         try:
             _pipe(self._process.stdin).write(msgspec.json.encode(request) + b"\n")
@@ -345,7 +345,7 @@ class SaveQueue:
 
     def __init__(self, saver: "SaverProcess | ImageSaver") -> None:
         self._saver = saver
-        # entered directly, because an interrupt within Condition.__enter__ would leave it locked
+        # the code enters this lock directly, because an interrupt within Condition.__enter__ would leave it locked
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
         self._waiting: Save | None = None
@@ -358,7 +358,8 @@ class SaveQueue:
     def free_image(self, images: tuple[str, ...], newest: str, *, supersede: bool) -> str:
         """Return an image that may be overwritten: neither the newest complete image nor the image being written.
 
-        If both are in use, wait for the image being written, or with `supersede` replace the waiting image.
+        If both images are in use, wait for the image that is being written. With `supersede`, replace the waiting image
+        instead.
         """
         with self._lock:
             while self._waiting is not None:

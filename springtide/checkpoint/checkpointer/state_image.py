@@ -1,4 +1,5 @@
-"""The bytes of one saved state, the same in memory, in a file and in an object store. Nothing is ever unpickled.
+"""The bytes of one saved state, which are the same in memory, in a file and in an object store. Nothing is ever
+unpickled.
 
 head      64 bytes (saver.py)
 index     msgpack: skeleton, and dtype, shape and offset of every tensor
@@ -29,9 +30,9 @@ from springtide.checkpoint.checkpointer import saver
 ALIGN = 64
 CHUNK = 8 << 20
 INT_BYTES = 9
-"""Bytes of the longest number in msgpack, and of the header of the longest array."""
+"""Bytes of the longest number in msgpack, and bytes of the header of the longest array."""
 PLACE_BYTES = 64
-"""Bytes of a `TensorPlace` in msgpack without its shape: two headers, two numbers, a name of up to 32 letters."""
+"""Bytes of a `TensorPlace` in msgpack without its shape: two headers, two numbers, and a name of up to 32 letters."""
 
 
 class TensorPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,7 +65,7 @@ def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
     """Lay out a state, without copying tensors."""
     skeleton, tensors = split_state(state)
     shapes = [(_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes) for tensor in tensors]
-    # Offsets are part of the index, so room is left for its longest encoding.
+    # Offsets are part of the index, so the index gets room for the longest encoding of the offsets.
     longest = len(msgspec.msgpack.encode(ImageIndex(skeleton, ()))) + INT_BYTES
     longest += sum(PLACE_BYTES + INT_BYTES * len(shape) for _, shape, _ in shapes)
     laid, at = [], (first := _aligned(saver.BYTES + longest))
@@ -77,7 +78,8 @@ def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
 
 
 def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[saver.ImageHead, Any, int]:
-    """Read the header, the state (in its own memory) and the CRC-32 of the whole image (0 if not `summed`)."""
+    """Read an image: the header, the state (in its own memory), and the CRC-32 of the whole image (0 if not
+    `summed`)."""
     stream = _ImageStream(file, summed)
     head = saver.decode_head(stream.exactly(saver.BYTES))
     packed = stream.exactly(head.index_bytes)
@@ -100,7 +102,7 @@ def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[saver.ImageHead,
 
 
 class _ImageStream:
-    """A file read once from front to back, with the checksum of the bytes read."""
+    """A file that is read once from front to back, with the checksum of the bytes read so far."""
 
     def __init__(self, file: BinaryIO, summed: bool) -> None:
         self._file = cast(Any, file)
@@ -135,7 +137,8 @@ def _aligned(offset: int) -> int:
 
 
 def encode_state(state: Any) -> bytes:
-    """Encode a state with all its tensors. BadInput names the place of a value that cannot be saved."""
+    """Encode a state with all its tensors. Raise BadInput for a value that cannot be saved; the error names the value's
+    place in the state."""
     plan = plan_image(state, step=0, sequence=0)
     image = bytearray(plan.head.image_bytes)
     image[: saver.BYTES] = saver.encode_head(plan.head)
@@ -151,7 +154,7 @@ def decode_state(content: bytes) -> Any:
 
 
 Skeleton = Any
-"""None, bool, int, float, str or bytes unchanged; all other values as [tag, ...]."""
+"""Values of type None, bool, int, float, str or bytes stay unchanged; all other values become [tag, ...]."""
 
 LARGEST_INT = 2**63 - 1
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -161,7 +164,8 @@ _Places = dict[int, list[int]]
 
 
 def split_state(state: Any) -> tuple[Skeleton, tuple[torch.Tensor, ...]]:
-    """Split a state into skeleton and tensors. BadInput names the place of any unsupported value.
+    """Split a state into skeleton and tensors. Its checks must be cheap, because the caller waits and there may be
+    thousands of tensors.
 
     Tensors that view the same memory in the same way are stored once.
     """
@@ -285,9 +289,9 @@ _MAKERS: dict[str, _Maker] = {
 
 
 PIECE = 4 << 20
-"""Bytes that one thread copies before it takes the next piece."""
+"""Bytes that one thread copies before it takes the next piece of work."""
 SMALL = 1 << 16
-"""Largest tensor in bytes that the caller copies itself, because a thread switch would take longer."""
+"""Largest tensor, in bytes, that the caller copies itself; switching to a thread would take longer."""
 
 
 class ImageFile:
@@ -301,7 +305,7 @@ class ImageFile:
         self._bytes: torch.Tensor | None = None
 
     def fill(self, plan: ImagePlan, copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
-        """Copy the state into the file. The file has no valid image in the meantime."""
+        """Copy the state into the file. While the copy runs, the file has no valid image."""
         memory, view = self._make_room(plan.head.image_bytes)
         memory[: saver.BYTES] = bytes(saver.BYTES)
         memory[saver.BYTES : saver.BYTES + len(plan.index)] = plan.index
@@ -323,7 +327,8 @@ class ImageFile:
         memory[: saver.BYTES] = saver.encode_head(plan.head)
 
     def _make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
-        """Return at least this many bytes, as a map and as a tensor. Raise DiskFull if the disk has no room."""
+        """Grow the file to at least this many bytes, and return it as a map and as a tensor. Raise DiskFull if the disk
+        has no room."""
         if self._map is None or len(self._map) < size:
             self.close()
             self._map = _mapped(self.path, size)
@@ -369,8 +374,8 @@ def _lies_straight(tensor: torch.Tensor) -> bool:
 def _copied(
     pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int
 ) -> Iterator[None]:
-    """Copy large pieces with all threads. The other threads start immediately, while the caller still does something
-    else. memmove releases the GIL, so threads copy large pieces in parallel.
+    """Copy large pieces with all threads. The other threads start immediately, while the caller continues with other
+    work. memmove releases the GIL, so threads copy large pieces in parallel.
     """
     left = iter(pieces)
 
@@ -382,7 +387,7 @@ def _copied(
     try:
         yield
         work()
-    finally:  # also after a failure, because no thread may write into an image that is being refilled
+    finally:  # wait also after a failure, because no thread may write into an image that is being refilled
         concurrent.futures.wait(others)
     for other in others:
         other.result()

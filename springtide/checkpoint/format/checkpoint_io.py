@@ -1,7 +1,7 @@
 """Writes segment files, publishes manifests, finds checkpoints and reads slots from them.
 
-A segment file gets its name when it is complete. Writers do not wait for the disk, because cached pages survive the
-end of the process. After a crash of the machine, checksums reveal a torn file.
+A segment file gets its name when it is complete. Writers do not wait for the disk, because pages in the kernel's cache
+survive the end of the process. After a crash of the machine, checksums reveal a torn file.
 """
 
 import errno
@@ -52,10 +52,11 @@ def latest(
     before: int | None = None,
     lineage: Lineage | None = None,
 ) -> FoundCheckpoint:
-    """Return the newest complete checkpoint. `before` limits its number, and `lineage` limits the runs.
+    """Return the newest complete checkpoint. `before` limits the checkpoint's number, and `lineage` limits the runs
+    that it may come from.
 
-    The bytes of `slots` (all by default) are compared with their checksums. Without slots, only manifests and file
-    sizes are checked, which finds a torn file but not changed bytes.
+    Compare the bytes of `slots` (all slots by default) with their checksums. Without slots, check only manifests and
+    file sizes, which finds a torn file but not changed bytes.
     """
     place = open_store(where) if isinstance(where, str) else where
     chosen = None if slots is None else tuple(slots)
@@ -78,7 +79,8 @@ def numbers(place: FileStore) -> list[int]:
 
 
 def manifest_of(place: FileStore, number: int, lineage: Lineage | None = None) -> Manifest:
-    """Return a checkpoint's manifest without checking its files. Raise BadInput if `lineage` excludes its run."""
+    """Return a checkpoint's manifest without checking its files. Raise BadInput if `lineage` excludes the checkpoint's
+    run."""
     manifest = decode(place.read(name_of(number)))
     refusal = lineage.refusal(manifest.run, manifest.number, manifest.job) if lineage is not None else ""
     if refusal:
@@ -89,7 +91,8 @@ def manifest_of(place: FileStore, number: int, lineage: Lineage | None = None) -
 def read(
     where: str | FileStore, number: int, slots: Iterable[int] | None = None, *, lineage: Lineage | None = None
 ) -> Manifest:
-    """Return a manifest, after checking the files of `slots` (all by default). BadInput names what is missing."""
+    """Return a manifest, after checking the files of `slots` (all by default). BadInput names the missing or damaged
+    file."""
     place = open_store(where) if isinstance(where, str) else where
     manifest = manifest_of(place, number, lineage)
     wanted = range(manifest.slots) if slots is None else slots
@@ -99,7 +102,7 @@ def read(
 
 
 def known(where: str | FileStore, number: int, *, lineage: Lineage | None = None) -> Manifest:
-    """Return a manifest, after checking the files beside it, but not those on servers' own disks."""
+    """Return a manifest, after checking the files beside it. Files on servers' own disks are not checked."""
     place = open_store(where) if isinstance(where, str) else where
     manifest = manifest_of(place, number, lineage)
     for file in manifest.files:
@@ -127,10 +130,11 @@ def verify(place: FileStore, manifest: Manifest, slots: Iterable[int]) -> None:
 
 
 def images(place: FileStore, manifest: Manifest, slot: int, spared: dict[str, str] | None = None) -> Iterator[bytes]:
-    """Yield a slot's images in the order of import: a full image, then increments. A damaged image raises BadInput.
+    """Yield a slot's images in the order of import: first the full image, then the increments. A damaged image raises
+    BadInput.
 
-    Missing, torn or damaged images are read from their mirror, if they have one. `spared` collects the names and faults
-    of such files.
+    If an image is missing, torn or damaged, read it from its mirror, if it has a mirror. `spared` collects the names
+    and faults of such files.
     """
     for segment in manifest.chains[slot]:
         file = manifest.files[segment.file]
@@ -176,9 +180,9 @@ def publish(place: FileStore, manifest: Manifest) -> None:
 def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int = 0, only_run: str = "") -> list[str]:
     """Remove older manifests, then files that no kept manifest names. Return the removed names.
 
-    Files newer than the newest manifest in `kept` are being written, and stay. Files up to the abandoned checkpoint
-    `given_up` are removed. If another run now owns the place, `only_run` is this run's id, and only its segment files
-    are removed.
+    Files newer than the newest manifest in `kept` stay, because a server is still writing them. Files up to the
+    abandoned checkpoint with the number `given_up` are removed. If another run now owns the place, `only_run` is the id
+    of this run, and only the segment files of this run are removed.
     """
     newest = max([given_up, *(manifest.number for manifest in kept)])
     files = [file for manifest in kept for file in manifest.files]
@@ -199,7 +203,7 @@ def _number(name: str) -> int | None:
     return number_in(whole.removesuffix(".seg") + ".seg") if whole != name or name.endswith(".seg") else None
 
 
-# bytes per piece; copying or writing one takes half a millisecond, which is the longest time that serving waits
+# bytes per piece. Copying or writing a piece takes half a millisecond, and a pull or push waits at most that long.
 PIECE_BYTES = 1 << 19
 LEFT_FREE, OF_DISK = 64 << 20, 0.01  # space that checkpoints leave free: this many bytes, or this share of a small disk
 
@@ -210,8 +214,8 @@ class SegmentWriter:
     def __init__(
         self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, run: str, home: str = ""
     ) -> None:
-        """`part` is the number of earlier files of this server for this checkpoint. `home` is the subfolder for the
-        server's files."""
+        """`part` is the number of files that this server has already written for this checkpoint. `home` is the
+        subfolder for the server's files."""
         self.life, self.number = life, number
         self._home, folder = home, folder / home
         self.path = folder / segment_name(f"{life}+{part}" if part else life, number, run)
@@ -227,8 +231,8 @@ class SegmentWriter:
     def append(
         self, slot: int, copy: _native.SlotCopy, *, since: int = 0, pace: AbstractContextManager[None] | None = None
     ) -> SlotExtent:
-        """Append the copy of a slot, in pieces between which `pace` may sleep. `since` is the checkpoint on which an
-        increment builds."""
+        """Append the copy of a slot, in pieces. Between two pieces, `pace` may sleep. `since` is the number of the
+        checkpoint on which an increment builds."""
         at, written = self.size, False
         while not written:
             with pace or nullcontext():

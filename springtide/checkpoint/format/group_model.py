@@ -1,7 +1,7 @@
 """Encodes a bsp group's model in a checkpoint: dense parameters, buffers and optimizers as rows of one table.
 
-Key 0 holds the number of bytes and their checksum. The bytes follow in rows of 4 KiB, which no optimizer updates.
-Nothing is unpickled. Users: `worker.bsp.group` and `export.exporter`.
+Key 0 holds the number of bytes and the checksum of the encoded model. The bytes themselves follow in rows of 4 KiB,
+which no optimizer updates. Nothing is unpickled. `worker.bsp.group` and `export.exporter` use this module.
 """
 
 import struct
@@ -54,7 +54,7 @@ def rows_of(body: bytes) -> npt.NDArray[np.float32]:
 
 
 def rows_after(first: npt.NDArray[np.float32]) -> int | None:
-    """Return how many rows follow the row of key 0; None if the row is not a header row."""
+    """Return how many rows follow the row of key 0. Return None if that row is not a header row."""
     magic, size, _ = _HEAD.unpack_from(first.tobytes())
     return -(-size // (4 * ROW)) if magic == _MAGIC else None
 

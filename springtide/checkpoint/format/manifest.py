@@ -1,7 +1,7 @@
-"""Pure. The manifest of a checkpoint: the files and bytes of each slot, and the ledger from before the copy.
+"""Pure. The manifest of a checkpoint: the files and bytes of each slot, and the ledger as it was before the copy.
 
-`cover` combines the images that servers wrote (`Written`) with the last manifest, and finds missing slots. The manifest
-file is renamed into place last, so a checkpoint exists completely or not at all.
+`cover` combines the images that servers wrote (`Written`) with the last manifest, and finds slots without an image. The
+manifest file gets its final name last, so a checkpoint exists completely or not at all.
 """
 
 import re
@@ -18,7 +18,8 @@ from springtide.domain.model.checkpoints import SlotExtent, Written
 from springtide.domain.model.tables import TableSpec
 
 FORMAT = 5
-"""Version of the format. Raise it when a field or a slot image changes meaning. Other versions are rejected."""
+"""Version of the format. Increase the version when a field or a slot image changes meaning. Springtide rejects
+manifests of other versions."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, length of the body
 _MAGIC = b"ST-CKPT\n"
@@ -48,7 +49,7 @@ class SlotSegment(msgspec.Struct, frozen=True, array_like=True):
     full: bool
     """True for a full image. An increment is applied over the image before it."""
     identities: tuple[int, int] = (0, 0)
-    """Offset and length of the end of the image, which several images of the file may share."""
+    """Offset and length of the end of the image. Several images of the file may share this end."""
 
 
 Chain = tuple[SlotSegment, ...]
@@ -61,7 +62,7 @@ class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     """Number of trained samples in the ledger."""
     step: int = 0
-    """Step of a bsp group, after which all state was taken."""
+    """Step of a bsp group; all state in the checkpoint is from after this step."""
     era: int = 0
     """Number of ledger rollbacks before the checkpoint."""
     ledger: bytes = b""
@@ -72,11 +73,11 @@ class ScriptStates(msgspec.Struct, frozen=True, kw_only=True):
     """State of the users' scripts when the checkpoint began."""
 
     claims: tuple[str, ...] = ()
-    """Finished tasks that are done once in a job, such as initializing the weights of a table."""
+    """Finished tasks that a job does only once, such as initializing the weights of a table."""
     objects: dict[int, dict[str, bytes]] = {}
     """States of registered objects, by rank and name."""
     places: dict[int, EpochPlace] = {}
-    """Place in its script at which each rank's states were taken."""
+    """Place in its script at which each rank's states were saved."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +96,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     scripts: ScriptStates = ScriptStates()
     tables: tuple[TableSpec, ...] = ()
     outline: bytes = b""
-    """A `domain.model.outline.Outline` as msgpack: the model that has these tables; empty until a worker sent it."""
+    """The model of these tables: a `domain.model.outline.Outline` as msgpack, empty until a worker has sent it."""
     files: tuple[File, ...] = ()
     chains: tuple[Chain, ...] = ()
     """Chain of images of each slot, by slot."""
     apart: dict[str, str] = {}
-    """Folders that are on servers' own disks, such as server-0, each with its machine."""
+    """Folders that are on servers' own disks, such as server-0, each with its machine's name."""
 
     @property
     def name(self) -> str:
@@ -142,7 +143,7 @@ def segment_name(life: str, number: int, run: str) -> str:
 
 
 def without_mirrors(manifest: Manifest) -> Manifest:
-    """Return the manifest of a copy of the checkpoint, which has each file once, all in one folder."""
+    """Return the manifest of an uploaded copy of the checkpoint, which has each file once, all in one folder."""
     files = tuple(File(bare(file.name), file.life, file.size) for file in manifest.files)
     return msgspec.structs.replace(manifest, files=files, apart={})
 
@@ -211,13 +212,14 @@ class Covered(NamedTuple):
     chains: tuple[Chain, ...]
     missing: tuple[int, ...]
     apart: dict[str, str] = {}  # noqa: RUF012
-    """Folders of servers with their own disks, each with its machine."""
+    """Folders of servers with their own disks, each with its machine's name."""
 
 
 def cover(
     slots: int, previous: Manifest | None, written: Sequence[Written], owners: Mapping[int, str] | None = None
 ) -> Covered:
-    """Combine the images of all slots. If two servers wrote a slot that moved, the image of its owner counts."""
+    """Combine the images of all slots. If a slot moved and two servers wrote it, the image of the slot's owner
+    counts."""
     images: dict[int, tuple[Written, SlotExtent]] = {}
     for report in written:
         for piece in report.pieces:
@@ -254,8 +256,8 @@ def cover(
 
 
 def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
-    """Return True if an image is full, or if it is an increment on the slot's last image by the same incarnation of the
-    server."""
+    """Return True if an image is full, or if it builds on the slot's last image and the same incarnation of the server
+    wrote both."""
     if not piece.since:
         return True
     if previous is None or previous.number != piece.since:

@@ -1,7 +1,7 @@
 """Reads and writes checkpoint files in a local folder, or at any URL that fsspec knows (file://, memory://, s3://).
 
-In: a user's path or URL. Out: a `FileStore` that reads and writes files by name. Writing is as atomic as the store
-allows: a folder renames files, an object store shows complete objects. Only this module uses fsspec.
+In: a user's path or URL. Out: a `FileStore` that reads and writes files by name. A write is as atomic as the store
+    allows: a folder renames files, and an object store shows only complete objects. Only this module uses fsspec.
 """
 
 import contextlib
@@ -18,12 +18,14 @@ from springtide import errors
 
 CHUNK = 8 << 20
 BLOCK = 1 << 20
-"""Smallest read from a store, in bytes. A request takes tens of milliseconds, and a slot often has only some KB."""
+"""Smallest read from a store, in bytes. A request takes tens of milliseconds, and a slot often has only a few KB, so
+larger reads save requests."""
 BLOCKS = 32
-"""Number of cached blocks. Slots are read in order, each from several files: one for every checkpoint that has an image
-of the slot."""
+"""Number of blocks in the cache. Slots are read in order, each from several files: one for every checkpoint that has an
+image of the slot."""
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
-"""Stores without folders. Creating a folder there may create a bucket, which needs permissions and may be unwanted."""
+"""Stores without folders. Creating a folder in such a store may create a bucket, which needs permissions and may be
+unwanted."""
 
 
 class FileStore(Protocol):
@@ -81,7 +83,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Open a new file that gets its name when it is complete, and is removed on failure."""
+        """Open a new file. The file gets its name when it is complete; after a failure it is removed."""
         self.path.mkdir(parents=True, exist_ok=True)
         unfinished = self.path / f"{name}.part"
         try:
@@ -161,7 +163,7 @@ class UrlStore:
         for start in range(first, offset + length, BLOCK):
             block = self._block(name, start, BLOCK)
             content += block
-            if len(block) < BLOCK:  # end of the file
+            if len(block) < BLOCK:  # a short block means that the file ends here
                 break
         return content[offset - first : offset - first + length]
 
@@ -230,7 +232,7 @@ class UrlStore:
         A failed file is removed, because a partial file must not fill the disk.
         """
         self._block.cache_clear()
-        # on object stores this is the final path, because they show only complete objects
+        # an object store shows only complete objects, so the unfinished object already has its final path
         unfinished = self._path(f"{name}.part" if self._renames else name)
         try:
             with self._store_errors(to_write=True):
@@ -257,7 +259,7 @@ class UrlStore:
 
     @contextlib.contextmanager
     def _store_errors(self, *, to_write: bool = False) -> Iterator[None]:
-        """Convert a library's errors to StoreFailed. A missing file stays FileNotFoundError, except in a write."""
+        """Convert a library's errors to StoreFailed. A missing file stays FileNotFoundError, except when writing."""
         try:
             yield
             ANSWERS.note()
@@ -329,7 +331,8 @@ LOOK_S = 10.0
 
 
 class StoreAnswers:
-    """Time when a store last answered this process. The size of files does not matter."""
+    """Time when a store last answered this process. The check of a silent store depends on this time, not on file
+    sizes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -339,7 +342,7 @@ class StoreAnswers:
         self._last = self._clock()
 
     def trouble(self) -> str:
-        """Return why to give up; empty if a store answered recently."""
+        """Return the reason to give up on the store, or an empty string if the store answered recently."""
         if self._clock() - self._last <= SILENCE_S:
             return ""
         return f"the store has not responded for {SILENCE_S:g} s; check that it can be reached"

@@ -1,7 +1,8 @@
-"""Exclusive ownership of the place of a run's checkpoints, so that no two runs write to one folder or URL.
+"""Gives the place of a run's checkpoints to one run at a time, so that no two runs write to one folder or URL.
 
-The claim with the highest number (`claim-000001.json`) owns the place. A run that resumes takes the place over with the
-next number. The previous owner notices, because every publication reads the claims first.
+The claim with the highest number (`claim-000001.json`) determines the owner of the place. A run that resumes from the
+place takes it over with a claim of the next number. The previous owner notices, because every publication reads the
+claims first.
 """
 
 import errno
@@ -21,33 +22,34 @@ from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStor
 from springtide.telemetry.logs import start_of
 
 PATIENCE_S = 5.0
-"""Seconds to wait before a claim counts as held or unreadable: a killed process may be visible for a moment, and a
+"""Seconds to wait before a claim counts as held or unreadable. A killed process may remain visible for a moment, and a
 claim is empty while it is written."""
 LOOK_S = 0.1
 _NAME = re.compile(r"claim-(\d{6,})\.json")
-_RACES = 100  # most attempts; other runs never make as many claims during one attempt
+_RACES = 100  # most attempts to claim a place; during one attempt, other runs never make as many claims
 
 
 class ProcessId(msgspec.Struct, frozen=True, array_like=True):
-    """A process of a machine. Process ids are reused; the pair of id and start time is not."""
+    """A process of a machine, identified by its id and its start time. Process ids are reused, but the pair of id and
+    start time is unique."""
 
     pid: int
     started: int
-    """Clock ticks after the boot."""
+    """Start time of the process, in clock ticks after the boot."""
 
 
 class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Run that owns a place, and its processes."""
+    """Run that owns a checkpoint place, and the processes of that run."""
 
     run: str
     job: str
     resumed_run: str = ""
-    """Run that this run resumes, and whose places it may take over; empty: none."""
+    """The run that this run resumes. This run may take over the resumed run's places. Empty: none."""
     at: float = 0.0
     """When the run's master began, in seconds since 1970."""
     host: str = ""
     space: str = ""
-    """Boot id and process namespace, within which process ids are comparable."""
+    """Boot id and process namespace; process ids are comparable only within the same pair."""
     master: ProcessId | None = None
     agent: ProcessId | None = None
 
@@ -61,7 +63,7 @@ class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_here() and _lives(self.master)
 
     def is_over(self) -> bool:
-        """Return True if neither the master nor its agent, which would restart it, runs."""
+        """Return True if neither the run's master nor the agent, which would restart the master, is running."""
         return self._is_here() and not _lives(self.master) and not _lives(self.agent)
 
     def _is_here(self) -> bool:
@@ -97,8 +99,8 @@ def read(place: FileStore, name: str) -> RunClaim | None:
 def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--checkpoint-dir") -> str:
     """Claim a place, or confirm the claim, and return its file name. Raise BadInput if another run owns the place.
 
-    The places of the resumed run are taken over, unless that run still runs. `option` is the option with which the user
-    chooses the place.
+    Take over the places of the resumed run, unless the resumed run is still running. `option` is the command-line
+    option that chooses the place.
     """
     for _ in range(_RACES):
         known = _settled(place)
@@ -121,7 +123,8 @@ def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--chec
 
 
 def release(place: FileStore, run: str) -> None:
-    """End the run's ownership. A place without checkpoints becomes free; other places stay with the run."""
+    """End the run's ownership. A place without checkpoints becomes free. A place with checkpoints stays with the
+    run."""
     known = all_of(place)
     newest = max(known, default=0)
     owner = known.get(newest)
@@ -235,17 +238,17 @@ class CheckpointDisk(NamedTuple):
     """Folder in which a server writes checkpoint files."""
 
     folder: pathlib.Path
-    """The job's folder if shared; otherwise a folder of this machine, with a subfolder of the server's name."""
+    """The job's folder if it is shared. Otherwise a folder of this machine, with a subfolder named after the server."""
     node: str = ""
-    """Machine of the server, if no other machine sees the folder; empty for a shared folder."""
+    """Machine of the server, if no other machine sees the folder. Empty for a shared folder."""
 
 
 def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str = "") -> CheckpointDisk:
     """Return the job's folder if the run's claim is visible there and no scratch folder is given. Otherwise return a
     private folder of this machine.
 
-    An empty claim means that the folder was not writable. In this case, return the job's folder, because saving reports
-    the error better.
+    An empty claim means that the folder was not writable. In this case, return the job's folder, because the next save
+    then reports a clearer error.
     """
     if not scratch and (not claim or _sees(folder, run, claim)):
         return CheckpointDisk(pathlib.Path(folder))

@@ -1,7 +1,7 @@
-"""Transfer of segment files between servers: `SegmentCopies` receives and serves files, `ScatteredStore` reads them.
+"""Transfers segment files between servers. `SegmentCopies` receives and serves files, and `ScatteredStore` reads them.
 
 A received file gets its name after its size and checksum match. `ScatteredStore` is a `FileStore` that reads a file
-from this disk if present, else from its server.
+from this disk if present, and otherwise from the file's server.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.[0-9a-z]+\.seg")
 
 
 def parts(path: pathlib.Path) -> Iterator[FilePart]:
-    """Yield a file in parts, from start to end. The last part may be empty."""
+    """Yield a file in parts, from start to end. The last part may have no bytes."""
     with open(path, "rb", buffering=0) as file:
         size, offset, checksum = os.fstat(file.fileno()).st_size, 0, 0
         while True:
@@ -40,7 +40,7 @@ def parts(path: pathlib.Path) -> Iterator[FilePart]:
 
 
 class SegmentCopies:
-    """Files that one server keeps for other servers. One thread adds files, another thread may sweep."""
+    """Files that one server keeps for other servers. One thread adds files, and another thread may call `sweep`."""
 
     def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
         self._folder, self._names = folder, names
@@ -60,8 +60,8 @@ class SegmentCopies:
     def sweep(self, needed: Collection[str], upto: int) -> list[str]:
         """Remove segment files that no checkpoint up to `upto` needs. Return their names.
 
-        Files that other servers have announced for the next checkpoint stay, because those servers may already work on
-        it.
+        Keep files that other servers have announced for the next checkpoint, because those servers may already be
+        writing it.
         """
         gone: list[str] = []
         with self._lock, contextlib.suppress(OSError), os.scandir(self._folder) as entries:
@@ -75,7 +75,8 @@ class SegmentCopies:
         return gone
 
     def take(self, part: FilePart) -> None:
-        """Write a part of a file; the last part names it. BadInput if the part does not continue the file."""
+        """Write a part of a file. The last part gives the file its name. Raise BadInput if the part does not continue
+        the file."""
         name, path = part.name, self._path(part.name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
         if part.offset != at:
@@ -217,8 +218,8 @@ class ScatteredStore:
         return link
 
     def _address(self, server: str) -> str:
-        """Return the address at which a server serves files. Waits for the address, because a new master may not know
-        it yet.
+        """Return the address at which a server serves files. This method waits for the address, because a new master
+        may not know it yet.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:

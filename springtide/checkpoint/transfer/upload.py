@@ -1,7 +1,8 @@
-"""Copies the files of a checkpoint, as a process of low priority, and prints one JSON line.
+"""Copies the files of a checkpoint. Runs as a separate process of low priority, and prints one JSON line.
 
-Arguments: `upload FOLDER URL NUMBER KEEP CLAIM` copies to a URL, `part FOLDER URL FILES` copies from a server's own
-disk, `gather FOLDER NUMBER ADDRESSES CLAIM` fetches from servers' disks. CLAIM, FILES and ADDRESSES are JSON.
+Arguments: `upload FOLDER URL NUMBER KEEP CLAIM` copies a checkpoint to a URL, `part FOLDER URL FILES` copies from a
+server's own disk, and `gather FOLDER NUMBER ADDRESSES CLAIM` fetches from servers' disks. CLAIM, FILES and ADDRESSES
+are JSON.
 """
 
 import contextlib
@@ -36,11 +37,11 @@ class _Record(msgspec.Struct):
 
 
 class SentFiles:
-    """Files that this run has sent from one folder to one URL, recorded in `uploads.json`. For use by one process at a
-    time.
+    """Files that this run has sent from one folder to one URL, recorded in `uploads.json`. Only one process may use it
+    at a time.
 
-    The record holds size and store version of each file. A file of the same name that another run wrote, or that
-    changed since, has another version and is sent again.
+    The record holds size and store version of each file. If another run wrote a file of the same name, or if the file
+    changed later, its version differs and it is sent again.
     """
 
     def __init__(self, folder: pathlib.Path, there: UrlStore) -> None:
@@ -51,7 +52,7 @@ class SentFiles:
         """Number of files and bytes that this process has sent."""
 
     def send(self, source: pathlib.Path, name: str, size: int) -> None:
-        """Ensure that the first `size` bytes of this file are at the URL under this name."""
+        """Ensure that the URL has the first `size` bytes of this file under this name."""
         known = self._record.files.get(name)
         if known is not None and name in self._present and known == (size, self._there.version(name)):
             return
@@ -76,7 +77,7 @@ class SentFiles:
 
 
 class Shares(NamedTuple):
-    """Files to copy, by server, each with its bytes."""
+    """Files to copy, grouped by server, each with its size in bytes."""
 
     of: dict[str, tuple[tuple[str, int], ...]]
     missing: tuple[str, ...]
@@ -84,12 +85,12 @@ class Shares(NamedTuple):
 
 
 def is_of_server(manifest: Manifest, file: File) -> bool:
-    """Return True if a server must copy the file, because no copy is in the job's folder."""
+    """Return True if no copy of the file is in the job's folder, so that a server must copy it."""
     return all(folder_of(name) in manifest.apart for name in (file.name, file.mirror) if name)
 
 
 def shares(manifest: Manifest, lacking: Collection[str]) -> Shares:
-    """Assign each file to its own server, or to the buddy if the server lacks the file."""
+    """Assign each file to the server that wrote it, or to that server's buddy if the server lacks the file."""
     of: dict[str, list[tuple[str, int]]] = {}
     missing: list[str] = []
     for file in manifest.files:
@@ -127,7 +128,7 @@ def upload(folder: pathlib.Path, url: str, number: int, claim: RunClaim, *, keep
     sent = SentFiles(folder, there)
     for source, file in zip(mirrored.files, manifest.files, strict=True):
         if is_of_server(mirrored, source):
-            # a server has reported this file as sent, so check its size
+            # a server reported that it sent this file, so check the file's size at the URL
             if (size := there.size(file.name)) != file.size:
                 raise errors.BadInput(f"{file.name} is not at {there.where}: {size or 0} of {file.size} bytes")
         else:
@@ -141,19 +142,19 @@ def upload(folder: pathlib.Path, url: str, number: int, claim: RunClaim, *, keep
 
 
 def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
-    """Return the manifests that stay at the URL: the newest, and readable manifests before it."""
+    """Return the manifests that stay at the URL: the newest manifest, and readable manifests before it."""
     kept = [newest]
     for number in checkpoint_io.numbers(there):
         if number < newest.number and len(kept) < keep:
             try:
                 kept.append(checkpoint_io.read(there, number))
-            except (errors.BadInput, OSError):  # unusable
+            except (errors.BadInput, OSError):  # this manifest is unusable, so skip it
                 continue
     return kept
 
 
 def send_part(folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]]) -> Uploaded:
-    """Send segment files of one server. The files have no effect until the master publishes a manifest that names
+    """Send segment files of one server. The files have no effect until the master publishes a manifest that lists
     them."""
     here, there = FolderStore(folder), UrlStore(url)
     if not wanted:
@@ -167,7 +168,8 @@ def send_part(folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]])
 
 
 def gather(folder: pathlib.Path, number: int, claim: RunClaim, scattered: FileStore) -> Uploaded:
-    """Fetch missing files into the run's folder, publish the manifest again, and delete files that it does not need."""
+    """Fetch missing files into the run's folder, publish the manifest again, and delete files that the manifest does
+    not need."""
     began, here = time.monotonic(), FolderStore(folder)
     manifest = checkpoint_io.known(here, number, lineage=Lineage(claim.run))
     whole = without_mirrors(manifest)

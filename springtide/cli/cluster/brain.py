@@ -146,7 +146,7 @@ def serve(
 
 @command(group, "springtide brain status --json")
 def status(*, at: BrainAddress, as_json: Json = False) -> int:
-    """Show jobs, decisions and executors. For each job, show the last decision and its reason."""
+    """Show the jobs, decisions and executors of a brain. For each job, show the last decision and its reason."""
     found = ask(counsel.Inspect(), counsel.BrainStatus, at)
     print("\n".join(status_lines(found)))
     print_json(without_type(found), as_json)
@@ -183,7 +183,7 @@ def executors(
 
 
 def parse_capacity(text: str) -> ResourceBudget:
-    """Parse "64", "64,256G" or "64,256G,8"; empty text means all of this machine."""
+    """Parse a capacity such as "64", "64,256G" or "64,256G,8"; empty text means all of this machine."""
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return ResourceBudget(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory), gpu=len(gpus.visible()))
@@ -289,7 +289,8 @@ def history_lines(found: counsel.Recalled) -> list[str]:
         try:
             ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(past.ended_at))
         except (OverflowError, ValueError, OSError):
-            ended = f"{past.ended_at:g}"  # not a valid date: from a clock that was never set, or a row written by hand
+            # the time is no valid date: the machine's clock was never set, or someone edited the row by hand
+            ended = f"{past.ended_at:g}"
         outcome = "finished" if past.finished else "failed"
         workers = servers = "-"
         if (shape := past.shape) is not None:

@@ -33,7 +33,7 @@ group = verb_group(
 )
 
 SHORT = 100
-"""Most characters, as JSON, of a list or mapping that a manifest has on one line."""
+"""A list or mapping whose JSON has at most this many characters gets a single line in a manifest."""
 
 Space = Annotated[str, typer.Option("--namespace", help="Namespace of the operator.", metavar="NAME")]
 Only = Annotated[str, typer.Option(help="Watch jobs of this namespace only.", metavar="NAMESPACE")]
@@ -41,7 +41,7 @@ Only = Annotated[str, typer.Option(help="Watch jobs of this namespace only.", me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """A cluster, as kubectl finds it."""
+    """A cluster, selected by the same options as kubectl's."""
 
     kubeconfig: Annotated[str, typer.Option(help="Kubeconfig to use.  [default: as kubectl]", metavar="FILE")] = ""
     context: Annotated[str, typer.Option(help="Context of the kubeconfig.  [default: the current]", metavar="NAME")] = (
@@ -66,7 +66,8 @@ def install(
     replicas: Annotated[int, typer.Option(min=1, help="Number of brains.")] = 2,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the objects as YAML and change nothing.")] = False,
 ) -> int:
-    """Install or upgrade Springtide. That is custom resources, operator, rights and optionally a brain."""
+    """Install or upgrade Springtide. The installation consists of custom resources, the operator, its rights and
+    optionally a brain."""
     if brain and not capacity:
         raise errors.BadInput("--brain needs --capacity: cores and memory of all jobs together, such as 640,2560G")
     plan = install_manifests.InstallPlan(
@@ -103,7 +104,8 @@ def uninstall(
         bool, typer.Option("--definitions", help="Also delete all ElasticJobs and ScalePlans of the cluster.")
     ] = False,
 ) -> int:
-    """Remove Springtide: operator, rights and brain. Running jobs continue, but no operator creates pods for them."""
+    """Remove Springtide: the operator, its rights and the brain. Running jobs continue, but no operator creates pods
+    for them."""
     plan = install_manifests.InstallPlan(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )
@@ -141,8 +143,8 @@ def operator(
     health: Annotated[str, typer.Option(help="Serve a liveness probe here.", metavar="URL")] = "",
     debug: Debug = False,
 ) -> int:
-    """Run the operator. The operator creates a master for every ElasticJob, and the pods that masters want, until
-    stopped.
+    """Run the operator until it is stopped. The operator creates a master for every ElasticJob, and the pods that
+    masters ask for.
     """
     logs.log_to_stderr(debug=debug)
     secret = (

@@ -1,7 +1,7 @@
 """Options of commands, each declared once, and the decorators that declare commands.
 
-A command that takes a dataclass has an option for each of its fields. Imported for `--help`, so this module imports
-nothing heavy.
+A command that takes a dataclass has an option for each of its fields. Even `--help` imports this module, so it imports
+no slow modules.
 """
 
 import functools
@@ -30,7 +30,7 @@ Runs = Annotated[str, typer.Option("--logs", help="Folder of runs and their logs
 
 
 verbs = typer.Typer(rich_markup_mode=None)
-"""Verbs of the modules that are imported so far: `cli.app` imports the module of the verb that is called."""
+"""Verbs of the modules that have been imported. `cli.app` imports only the module of the verb that is called."""
 
 
 def verb(
@@ -48,7 +48,7 @@ def verb(
 
 
 def verb_group(name: str, help: str, *examples: str) -> typer.Typer:
-    """Declare a verb that has commands of its own."""
+    """Declare a verb that has subcommands."""
     group = typer.Typer(name=name, help=help, rich_markup_mode=None, no_args_is_help=True, epilog=_epilog(examples))
     verbs.add_typer(group)
     return group
@@ -70,9 +70,10 @@ def _epilog(examples: Sequence[str]) -> str:
 
 
 def _with_options(function: Command, parameters: Iterable[inspect.Parameter] = ()) -> Command:
-    """Return a command as Typer reads it: with an option for each field of a dataclass that it takes, and `--debug`.
+    """Convert a command to the form that Typer reads: with an option for each field of a dataclass argument, and with
+    `--debug`.
 
-    `cli.app` reads `--debug`, so only commands that log accept this option.
+    `cli.app` handles `--debug` for all commands, so only commands that log declare it as an option.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     own = {
@@ -92,7 +93,8 @@ def _with_options(function: Command, parameters: Iterable[inspect.Parameter] = (
     @functools.wraps(function)
     def called(**given: Any) -> int:
         for name, value in given.items():
-            if isinstance(value, float) and math.isnan(value):  # which passes every comparison with a bound
+            # refuse NaN, because NaN passes every comparison with a bound
+            if isinstance(value, float) and math.isnan(value):
                 raise errors.BadInput(f"--{name.replace('_', '-')} nan: expected a number")
         if not logs:
             del given["debug"]
@@ -133,7 +135,7 @@ def parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhereOptions:
-    """Location of a job. The card of a job on this machine, if there is one, supplies the defaults: see
+    """Location of a job. If this machine has the job's card, the card supplies the defaults; see
     `launch.job_lookup`."""
 
     platform: Annotated[
@@ -146,7 +148,7 @@ class WhereOptions:
     folder: Runs = RUNS
 
     def where(self) -> "JobLocation":
-        """Return the location; an option that only one platform has implies that platform."""
+        """Return the location. An option that exists on only one platform implies that platform."""
         from springtide.launch.job_lookup import JobLocation
 
         names = ("address", "namespace", "context", "kubeconfig")

@@ -1,4 +1,5 @@
-"""A job's status in 80 columns: one line, or lines of facts with a bar. Outcome of a job: text, JSON and exit code."""
+"""Formats a job's status in 80 columns, as one line or as lines of facts with a bar. Formats the outcome of a job as
+text, JSON and exit code."""
 
 import textwrap
 import time
@@ -22,7 +23,7 @@ WIDTH = 80
 MEASURED = frozenset(
     ("auc", "loss", "accuracy", "acc", "rate", "error", "ratio", "share", "precision", "recall", "f1", "lr")
 )
-"""Words in the names of metrics that are not counts, although their values may be 0 or 1."""
+"""A metric whose name has one of these words is a measurement, not a count, although its value may be 0 or 1."""
 
 
 def data_workers_text(status: JobStatus) -> str:
@@ -130,7 +131,7 @@ def progress(status: JobStatus) -> str:
 
 
 def picture(status: JobStatus) -> Group:
-    """Return the live view of a job: the lines of `springtide status`, and a bar for its shards."""
+    """Return the live view of a job: the lines of `springtide status`, and a progress bar for its shards."""
     data = status.data
     lines = Text("\n".join([*headline(status), *facts(status)]))
     if status.online is not None or not data.shards_total:
@@ -144,9 +145,9 @@ def headline(status: JobStatus) -> list[str]:
 
 
 def facts(status: JobStatus) -> list[str]:
-    """Return one line or more for each known fact about a job, with a label; a fact without text has no line."""
+    """Return at least one labelled line for each known fact about a job. A fact without text has no line."""
     data, master, running = status.data, status.master, not status.phase.over
-    # the outcome of a job that is over has these facts
+    # for a job that has ended, its outcome already reports these facts
     reported = not running and (status.checkpoints.trouble or status.phase is not JobPhase.FINISHED)
     lines = {
         "why": status.why if running else "",
@@ -172,7 +173,7 @@ def facts(status: JobStatus) -> list[str]:
 
 
 def gpu_of(status: JobStatus) -> GpuUse | None:
-    """Return the mean load and the memory of the workers' GPUs; None if no worker uses a cache."""
+    """Return the mean load and the memory of the workers' GPUs; None if no worker uses a GPU."""
     return sum_gpus(member.usage.gpu for member in status.members if member.usage and member.usage.gpu)
 
 
@@ -335,7 +336,8 @@ def outcome_text(status: JobStatus, places: Mapping[str, str], *, debug: bool = 
 
 
 def called(status: JobStatus, run: str) -> JobStatus:
-    """Return the status with the name of the run's folder, because a second run of a job has a different name."""
+    """Return the status with the name of the run's folder as the job's name, because a second run of a job has a folder
+    of another name."""
     return msgspec.structs.replace(status, name=run)
 
 

@@ -27,7 +27,7 @@ EMPTY: dict[str, Any] = {
     **dict.fromkeys(("number", "bytes", "samples"), 0),
     **dict.fromkeys(("at", "seconds"), 0.0),
 }
-"""Fields of a checkpoint in the JSON output, with the values for unknown fields."""
+"""Fields of a checkpoint in the JSON output, each with its value for "unknown"."""
 
 
 @verb("springtide checkpoints train --json", "springtide checkpoints s3://bucket/train --verify")
@@ -87,7 +87,8 @@ class CheckpointState(NamedTuple):
     manifest: Manifest | None
     """Manifest of the checkpoint; None if the checkpoint cannot be used."""
     why: str = ""
-    """Why the checkpoint cannot be used, or which files were not checked."""
+    """Check a checkpoint by file sizes, or by checksums with `verify`. Return None if the checkpoint no longer
+    exists."""
     verified: bool = False
 
     @property
@@ -99,7 +100,7 @@ class CheckpointState(NamedTuple):
 
 
 def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState | None:
-    """Check a checkpoint by file sizes, or by checksums with `verify`; None if the checkpoint is gone."""
+    """the job has deleted the checkpoint, because a newer one exists"""
     try:
         manifest = checkpoint_io.known(place, number)
         if verify and manifest.apart:
@@ -137,7 +138,7 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
             if event["outcome"] != "complete":
                 row["why"] = f"not copied to {event['url']}: {event['why']}"
         elif event["event"] == "ready":
-            # reported by a server that could not restore its slots from these checkpoints
+            # a server reported that it could not restore its slots from these checkpoints
             for message in event.get("unusable", ()):
                 for row in found.values():
                     if message.startswith(f"checkpoint {row['number']} in "):

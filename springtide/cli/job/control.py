@@ -28,9 +28,9 @@ def scale(
     sure: Annotated[bool, typer.Option("--yes", help="Accept far more roles than there are cores.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Scale a running job. New roles join and surplus roles drain, while the other roles continue to train.
+    """Scale a running job. New roles join and surplus roles drain, while all other roles continue to train.
 
-    After you set the number of data workers, the job no longer tunes this number.
+    After you set the number of data workers by hand, the job no longer tunes this number.
     """
     counts = {"workers": workers, "servers": servers, "data_workers": data_workers}
     given = {kind: count for kind, count in counts.items() if count is not None}

@@ -31,11 +31,12 @@ from springtide.telemetry import events, logs
 from springtide.telemetry.logs import RunFiles
 
 ADD_SERVER_AT, KILL_WORKER_AT, KILL_SERVER_AT, KILL_MASTER_AT = 0.15, 0.35, 0.55, 0.75
-"""When each event happens, as a share of all samples."""
+"""When the demo injects each fault, as a share of all samples."""
 MASTER = "the master"
 
 DATA = ".springtide/demo-data"
-# short, because the job takes only minutes: after the loss of a server, little must be trained again
+# seconds between checkpoints; short, because the job takes only minutes, and after the loss of a server little must be
+# trained again
 CHECKPOINT_EVERY_S = 3.0
 SCRIPT = pathlib.Path(__file__).with_name("demo_script.py")
 
@@ -78,7 +79,7 @@ class DemoFaults:
     def _kill(self, whom: str, pid: int, then: str, say: Callable[[str], None]) -> None:
         if not pid:
             return
-        # the process has just ended by itself; try again with its next incarnation
+        # the process has just exited; try again with its next incarnation
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self.pids[whom] = pid
@@ -127,8 +128,8 @@ def demo(
 ) -> int:
     """Train WideDeep on a generated click log whose best possible AUC is known.
 
-    On the way the demo adds a server and kills a worker, a server and the master (kill -9). A table beside the model
-    counts lost and repeated samples. The demo takes a minute or two.
+    During training, the demo adds a server and kills a worker, a server and the master (kill -9). A table beside the
+    model counts lost and repeated samples. The demo takes a minute or two.
     """
     script = os.path.relpath(SCRIPT)
     options = run_options(
@@ -186,7 +187,7 @@ def activate() -> str:
 
 
 def one_more(files: RunFiles, servers: int) -> None:
-    """Ask for one more server; ignore a job that ends meanwhile."""
+    """Ask for one more server. Ignore the error if the job ends meanwhile."""
     with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
         run = next(run for run in logs.find_runs(files.root.parent) if run.files.root == files.root)
         LocalJobHandle(run).ask(messages.ScaleRequest(None, servers, "one more, to show it"))

@@ -4,8 +4,8 @@ like.
     python demo_script.py                                          alone, in one process
     springtide run demo_script.py --servers 2 --workers 2          the same on parameter servers
 
-The three lines marked with <- are all that makes it a Springtide script. The lines marked with # count the samples, to
-show that none is lost or repeated when processes die; leave these lines out of your own script.
+Only the three lines marked with <- make it a Springtide script. The lines marked with # count the samples, to show that
+none is lost or repeated when processes die; leave these lines out of your own script.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from springtide.zoo.metrics import StreamingAUC
 
 
 def main() -> None:
-    """Train one epoch, then let rank 0 measure the AUC on events that come after those trained on."""
+    """Train one epoch. Rank 0 then measures the AUC on events that are newer than the training events."""
     options = parse()
     job = st.join()  # <- connect to the job; without a job, train alone
     train, test = demo.log(options.samples, folder=options.data)
@@ -49,7 +49,7 @@ def main() -> None:
     if job.rank == 0 and not job.leaving:
         auc, best = measure(model, test), test.best_auc()
         job.report(test_auc=auc, best_auc=best)
-        if job.sync == "async":  # in a bsp group, a gradient is a mean over the group, so it cannot count samples
+        if job.sync == "async":  # not in a bsp group: its gradient is a mean over the group, so it cannot count samples
             count = demo.compare(model.state_dict()["seen.weight"], train)  #
             job.report(counted=count.counted, lost=count.lost, repeated=count.repeated)  #
         print(f"AUC on {len(test):,} later events: {auc:.4f}; the best possible is {best:.4f}")

@@ -41,7 +41,8 @@ def export(
     folder: Runs = RUNS,
     as_json: Json = False,
 ) -> int:
-    """Export the newest checkpoint of a job, running or over: keys and rows of every table, and a dense state dict."""
+    """Export the newest checkpoint of a job, running or finished: keys and rows of every table, and a dense state
+    dict."""
     from springtide.export import exporter, table_files
 
     chosen = validation.choice(format, "format", table_files.FORMATS)
@@ -81,7 +82,7 @@ def warn(message: str) -> None:
 
 
 def base(since: str, url: str, manifest: Manifest) -> int:
-    """Return the number of the export to build a delta on, and print it when `--since` gave a moment."""
+    """Return the number of the export that a delta builds on. Print the number if `--since` gave samples or a step."""
     from springtide.export import export_folder, exporter
 
     moment = exporter.parse_since(since)

@@ -38,8 +38,8 @@ PARTS: dict[str, Any] = {
 def run(**given: Any) -> int:
     """Run a training script on this machine: one master, parameter servers and workers.
 
-    The job finds the number of servers and workers that it needs; numbers that you give stay fixed.
-    Ctrl-C drains the job: workers finish their batch, and a checkpoint is written. A second Ctrl-C kills the job.
+    The job finds the number of servers and workers that it needs. Numbers that you give stay fixed. Ctrl-C drains the
+    job: workers finish their batch, and the job writes a checkpoint. A second Ctrl-C kills the job.
     """
     status, files = execute(given)
     code = render.exit_code(status)
@@ -73,7 +73,7 @@ def print_line(line: str) -> None:
 
 
 def job_of(given: Mapping[str, Any]) -> ElasticJob:
-    """Set the fields of the spec that each option names (`RUN_OPTIONS`)."""
+    """Build the job's spec: each option sets the fields that `RUN_OPTIONS` names."""
     spec: dict[str, Any] = {part: {} for part in PARTS}
     for option in RUN_OPTIONS:
         value = given[option.name]
@@ -99,7 +99,7 @@ def job_of(given: Mapping[str, Any]) -> ElasticJob:
 
 
 def resumed_from(named: str, runs: str) -> str:
-    """Resolve --resume: a run's name becomes its folder; a path or URL is unchanged."""
+    """Resolve the value of --resume: a run's name becomes the run's folder; a path or URL is unchanged."""
     run = pathlib.Path(runs, named)
     plain = pathlib.Path(named).name == named and not pathlib.Path(named).exists()
     return str(run) if named and plain and run.is_dir() else named

@@ -1,4 +1,4 @@
-"""Options of `springtide run`: a table that names the spec fields that each option sets.
+"""Options of `springtide run`: a table with the spec fields that each option sets.
 
 Help, type and default of an option are those of its field in `domain.spec.elastic_job`.
 """
@@ -19,8 +19,8 @@ class RunOption(NamedTuple):
 
     name: str
     to: str | None = None
-    """Fields of `ElasticJob`, separated by spaces; None if the option has the name of the field, empty if `cli.job.run`
-    reads the option.
+    """Fields of `ElasticJob` that the option sets, separated by spaces. None: the field with the option's name. Empty:
+    `cli.job.run` reads the option itself.
     """
     help: str = ""
     """Help text, if it differs from the description of the field."""
@@ -30,7 +30,7 @@ class RunOption(NamedTuple):
     example: str = ""
     """Example of a NAME=VALUE option, which may be given several times."""
     default: Any = None
-    """Value without the option; None means the default of the field."""
+    """Value if the option is not given; None means the default of the field."""
 
     @property
     def fields(self) -> list[str]:

@@ -1,4 +1,5 @@
-"""`springtide submit`: read a spec, hand the job to a platform; with `--dry-run`, show each value with its origin."""
+"""`springtide submit`: reads a spec and submits the job to a platform. With `--dry-run`, it shows each value and where
+the value comes from."""
 
 import pathlib
 import sys
@@ -52,7 +53,8 @@ def submit(
 ) -> int:
     """Submit a job to this machine, a Ray cluster or a Kubernetes cluster. The spec is the same on all platforms.
 
-    `script: train.py` is enough of a spec. Next: springtide status, logs -f, scale, stop, explain.
+    A spec needs only one line, such as `script: train.py`. Next commands: springtide status, logs -f, scale, stop,
+    explain.
     """
     found, where = spec_reader.read(pathlib.Path(spec)), at.where()
     job = replace(found.job, name=name) if name else found.job

@@ -25,7 +25,7 @@ def bench(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
+    """Run a benchmark, which alternates Springtide and a peer in one run and prints the ratio last."""
     benches = _of_lab("bench")
     if name is None:
         typer.echo(benches.listing())
@@ -70,7 +70,7 @@ def reproduce(
     out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
     as_json: Json = False,
 ) -> int:
-    """Reproduce a paper's figures in simulation, beside the paper's own and the goals."""
+    """Reproduce a paper's figures in simulation. The output shows ours, the paper's figures and the goals."""
     runner = _of_lab("reproduce.runner")
     metrics = tuple(metric or ())
     asked = runner.ReproduceOptions(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=metrics)

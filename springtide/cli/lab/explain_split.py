@@ -1,8 +1,8 @@
-"""`springtide explain-split train.py`: shows the work of a script that data workers could do, the work that stays in
-the trainer, and the reasons.
+"""`springtide explain-split train.py`: shows which work of a script data workers could do, which work stays in the
+trainer, and why.
 
-The script runs alone for a few batches (worker/explain_split.py). Exit code 1 if the script raised, 2 if it trains
-nothing.
+The script runs alone, without a job, for a few batches (worker/explain_split.py). Exit code 1 if the script raised, 2
+if it trains nothing.
 """
 
 import pathlib
@@ -36,8 +36,7 @@ def explain_split(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Explain the part of forward() that data workers could compute: moved and remaining calls with reasons, bytes and
-    cost.
+    """Explain which part of forward() data workers could run: moved and remaining calls with reasons, bytes and cost.
 
     Runs the script alone in a separate process, for a few batches, and keeps no trained state.
     """

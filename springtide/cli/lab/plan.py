@@ -1,6 +1,7 @@
-"""`springtide plan`: shows a policy's decision on a job now, with candidates and reasons. Changes nothing.
+"""`springtide plan`: shows what a policy would decide about a job now, with candidates and reasons. The command changes
+nothing.
 
-In: the view of a run's planner (`view.json`), such a file written by hand, or the spec of a job.
+In: the view that a run's planner wrote (`view.json`), a file with the same fields, or the spec of a job.
 """
 
 import math
@@ -48,7 +49,7 @@ def plan(
     folder: Runs = RUNS,
     as_json: Json = False,
 ) -> int:
-    """Show a policy's decision on a job now: the model, the candidates, the choice and the reason.
+    """Show what a policy would decide about a job now: the model, the candidates, the choice and the reason.
 
     Changes nothing. For a run, the policy gets the planner's last view; a file has the same fields.
     """
@@ -92,7 +93,7 @@ def is_spec(path: pathlib.Path) -> bool:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
-        return False  # the code that reads the file reports the error
+        return False  # another function, which reads the file, reports the error
     return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
 
 

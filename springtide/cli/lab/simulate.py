@@ -1,4 +1,5 @@
-"""`springtide simulate`: policies on a virtual cluster. In: a trace file or a seed. Out: a table, a plot, JSON."""
+"""`springtide simulate`: compares policies on a virtual cluster. In: a trace file or a seed. Out: a table, a plot,
+JSON."""
 
 import contextlib
 import pathlib
@@ -42,7 +43,7 @@ def simulate(
     example: Annotated[bool, typer.Option("--example", help="Print an example trace and exit.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Compare policies on a virtual cluster: the same jobs and faults for each, in virtual time."""
+    """Compare policies on a virtual cluster. Every policy gets the same jobs and faults, in virtual time."""
     if example:
         typer.echo(workload.example())
         return 0
@@ -80,7 +81,7 @@ def simulate(
 
 
 def outcome(stories: Mapping[str, Story]) -> int:
-    """Return exit code 1 if a policy failed on every call, because its figures are then meaningless."""
+    """Return exit code 1 if all calls of a policy failed, because the figures of that policy are then meaningless."""
     useless = [name for name, story in stories.items() if 0 < story.decisions <= sum(story.complaints.values())]
     for name in useless:
         typer.echo(f"error: policy {name} failed each time, so its jobs got no decision", err=True)
@@ -88,7 +89,7 @@ def outcome(stories: Mapping[str, Story]) -> int:
 
 
 def run(world: ClusterWorld, jobs: Sequence[TrueJob], system: systems.System, watch: Watch | None = None) -> Story:
-    """Simulate one system, without the exact solver, whose time limit is in real time."""
+    """Simulate one system. The exact solver is off, because its time limit counts real time."""
     return Simulation(world, jobs, system, config=PlanningConfig(exact_seconds=0.0), watch=watch).run()
 
 

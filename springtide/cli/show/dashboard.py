@@ -1,7 +1,7 @@
 """`springtide dashboard`: serves a page about a job, and its data, until Ctrl-C.
 
-The server answers only `GET` requests for two paths and for this machine's names. Otherwise, another web page could
-read the job's data by DNS rebinding.
+The server answers only `GET` requests for two paths, and only under this machine's names. Without this rule, another
+web page could read the job's data by DNS rebinding.
 """
 
 import errno
@@ -106,14 +106,14 @@ Data = Callable[[float], bytes]
 
 
 def names_of(host: str) -> frozenset[str]:
-    """Names under which a page served at `host` may be requested."""
+    """Function that returns the data since a given time of day as JSON."""
     own = (host, socket.gethostname(), socket.getfqdn())
     return frozenset({"localhost", "127.0.0.1", "::1", *(name.lower() for name in own)})
 
 
 def is_ours(asked: str, host: str, names: frozenset[str]) -> bool:
-    """Return True if a `Host` header names this machine. If the page is served on all addresses, a literal address is
-    accepted too."""
+    """Return the host names under which a browser may request a page that is served at `host`. If the page is served on
+    all addresses, a literal address is accepted too."""
     try:
         name = urllib.parse.urlsplit(f"//{asked}").hostname or ""
     except ValueError:

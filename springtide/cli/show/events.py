@@ -1,4 +1,5 @@
-"""`springtide events` and `springtide explain`: the events of a job, in full and as a story with reasons."""
+"""`springtide events` and `springtide explain`: list the events of a job in full, or explain them in sentences with
+reasons."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from springtide.launch import job_lookup
 
 Event = dict[str, Any]
 INDENT = " " * 11
-AT_ONCE_S = 1.0  # seconds within which a loss and the decision about it count as simultaneous
+AT_ONCE_S = 1.0  # if a loss and the decision about it lie within this many seconds, they count as simultaneous
 
 SENTENCES = {
     "fenced": "incarnation {incarnation} of {role} no longer counts: {why}",
@@ -55,7 +56,8 @@ def explain(at: WhereOptions, job: Job = None, as_json: Json = False) -> int:
 
 
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
-    """Return the events of a job as sentences, without events that explain nothing or repeat the previous one."""
+    """Return the events of a job as sentences. Events that explain nothing, or that repeat the previous event, are left
+    out."""
     described: list[dict[str, Any]] = []
     for place, event in enumerate(story):
         text, seconds = sentence(event), round(event["at"] - began_at, 3)
@@ -66,7 +68,7 @@ def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) -> bool:
-    """Return True for a planned exit, or for a loss whose reason the next decision repeats."""
+    """Return True for a planned exit, and for a loss whose reason the next decision repeats."""
     if event["event"] == "fenced" and any(
         (earlier["event"], earlier.get("role")) == ("finished", event["role"]) for earlier in before
     ):

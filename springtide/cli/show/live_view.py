@@ -1,4 +1,4 @@
-"""The view of a running job, on standard error: live on a terminal, a line every few seconds in a pipe.
+"""Shows a running job on standard error: as a live view on a terminal, and as a line every few seconds in a pipe.
 
 In: a `JobStatus` ten times a second, and the output of worker 0. Next: `cli.common.render` draws a status.
 """
@@ -25,7 +25,7 @@ LINE_EVERY_S = 2.0
 
 
 def open_view(plan: RunPlan, files: RunFiles) -> "PlainView":
-    console = Console(stderr=True, highlight=False)  # honours NO_COLOR and TERM
+    console = Console(stderr=True, highlight=False)  # rich honours NO_COLOR and TERM
     spec = plan.spec
     heading = (
         f"job {files.root.name}: {count(spec.servers, 'server')}, {count(spec.workers, 'worker')}, "
@@ -65,7 +65,7 @@ class WorkerOutput:
 
 
 class PlainView:
-    """Shows a job while it runs, as plain lines. A context manager: open while the job runs."""
+    """Shows a job while it runs, as plain lines. Use it as a context manager that stays open while the job runs."""
 
     def __init__(self, console: Console, heading: list[str], follow: WorkerOutput) -> None:
         self._console, self._heading, self._follow = console, heading, follow
@@ -111,14 +111,15 @@ class PlainView:
         nothing.
         """
         trouble = re.sub(r"\d+", "", trouble)
-        # after the end of the job, its outcome reports the problem
+        # when the job has ended, its outcome reports the problem
         if trouble != self._troubles.get(what, "") and not status.phase.over:
             self.say(f"{status.elapsed_s:6.1f} s  {what}: {text}")
             self._troubles[what] = trouble
 
 
 class LiveView(PlainView):
-    """Redrawn in place at the foot of the terminal; the script's own output scrolls above it."""
+    """Draws the status again and again at the foot of the terminal, and lets the script's own output scroll above
+    it."""
 
     def __enter__(self) -> Self:
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)

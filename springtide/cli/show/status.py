@@ -29,7 +29,8 @@ def status(
     every: Annotated[bool, typer.Option("--all", help="List all jobs, running and past.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Show a job: progress, roles with CPU and memory, the last decision and its reason; or how it ended."""
+    """Show a job: progress, roles with CPU and memory, and the last decision with its reason. For a finished job, show
+    the outcome."""
     if every:
         shown = [(reach, status_of(reach)) for reach in job_lookup.every(at.where())]
         print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*job) for job in shown)]))
@@ -78,7 +79,7 @@ def gpu_text(member: MemberView) -> str:
 
 
 def member_row(member: MemberView, gpu: int = 0) -> str:
-    """Return the line of a role. `gpu`: width of the GPU column; 0 shows no such lines."""
+    """Return the status line of a role. `gpu` is the width of the GPU column; 0 omits the column."""
     usage = member.usage
     state = member.state or ("joined" if member.joined else "expected" if member.alive else "gone")
     cpu = f"{usage.cpu_s:.1f} s" if usage else "-"
@@ -120,7 +121,8 @@ def top(
     job: Job = None,
     once: Annotated[bool, typer.Option("--once", help="Print one line and exit.")] = False,
 ) -> int:
-    """Watch a job from another terminal, as `springtide run` shows it; in a pipe, print a line every two seconds."""
+    """Watch a job from another terminal, with the live view of `springtide run`. In a pipe, print a line every two
+    seconds."""
     reach = job_lookup.find(job, at.where())
     if once:
         print(line_of(reach.status()))
@@ -148,7 +150,7 @@ def watch(reach: JobHandle, console: Console) -> None:
 
 
 def poll_status(reach: JobHandle) -> JobStatus | None:
-    """Return the status; wait for a master that is being replaced; None for a finished job."""
+    """Return the status, or None for a finished job. If the master is being replaced, wait for the new master."""
     while reach.running():
         try:
             return reach.status()

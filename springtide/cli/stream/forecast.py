@@ -1,5 +1,5 @@
-"""`springtide forecast`: shows how well each model would have forecast a stream's past traffic, and forecasts the next
-day."""
+"""`springtide forecast`: measures how well each model would have forecast a stream's past traffic, and forecasts the
+next day."""
 
 import pathlib
 from typing import Annotated

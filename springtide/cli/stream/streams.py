@@ -30,7 +30,7 @@ GENERATORS = ("clicks", "counter")
 DEFAULT_PARTITIONS = 4
 DAY_S = 86400.0
 
-OLDEST_S = 2.0  # seconds to wait for the oldest record of a partition
+OLDEST_S = 2.0  # seconds to wait until the oldest record of a partition arrives
 
 
 group = verb_group(
@@ -104,7 +104,7 @@ class TargetOptions:
 def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptions, as_json: Json = False) -> int:
     """Append records of a file or a generator to a stream, at a rate or along a traffic trace.
 
-    Creates a missing log. Ctrl-C ends the command, which then reports exactly what it appended.
+    Create a missing log. Ctrl-C ends the command, which then reports exactly how many records it appended.
     """
     maker, pace = maker_of(which), pace_of(flow)
     order = ProduceOrder(
@@ -115,7 +115,7 @@ def produce(url: Url, which: RecordOptions, flow: PaceOptions, into: TargetOptio
         enveloped=not which.raw,
         first=which.first,
     )
-    stream = open_or_make(url, into)  # last, so that invalid options do not leave a new log behind
+    stream = open_or_make(url, into)  # open the stream last, so that invalid options do not leave a new log behind
     try:
         with _interrupts() as interrupted:
             done = producer.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
@@ -171,7 +171,7 @@ def pace_of(flow: PaceOptions) -> producer.TrafficPace:
 
 
 def open_or_make(url: str, into: TargetOptions) -> Stream:
-    """Open the stream; create a missing log, and grow one that has too few partitions."""
+    """Open the stream. Create a missing log, and add partitions to a log that has too few."""
     given = {
         "retain_bytes": None if into.retain is None else parse_memory(into.retain),
         "retain_s": None if into.retain_age is None else validation.parse_duration("--retain-age", into.retain_age),
@@ -213,7 +213,7 @@ def describe(url: str, done: ProduceReport, *, sealed: bool) -> str:
 
 
 class _Progress:
-    """A line a second on a terminal, every ten seconds in a pipe."""
+    """Prints progress: a line a second on a terminal, and a line every ten seconds in a pipe."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -238,7 +238,7 @@ class _Progress:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Give a function that returns True once Ctrl-C or SIGTERM has come; restore the signals afterwards."""
+    """Yield a function that returns True after Ctrl-C or SIGTERM. Restore the signal handlers afterwards."""
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: came.append(number))
@@ -274,7 +274,7 @@ def info(
 def grow(
     url: Url, partitions: Annotated[int, typer.Argument(min=1, help="New number of partitions.")], as_json: Json = False
 ) -> int:
-    """Add partitions to a log. Producers and jobs may run meanwhile."""
+    """Add partitions to a log. Producers and jobs may continue meanwhile."""
     log = _log(url)
     before = log.partitions()
     log.grow(partitions)
@@ -292,7 +292,7 @@ def seal(url: Url, as_json: Json = False) -> int:
 
 @command(group, "springtide stream trim log:///tmp/clicks")
 def trim(url: Url, as_json: Json = False) -> int:
-    """Delete segments past their retention. Producers do so too, with each new segment."""
+    """Delete segments that are past their retention. Producers also do this with each new segment."""
     log = _log(url)
     writer = log.writer()
     try:
