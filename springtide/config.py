@@ -89,14 +89,15 @@ class ScriptSettings:
     sync: str = "async"
     """async (each worker at its own pace) or bsp (all workers in step)."""
     slots: int = 1024
-    """Slots of the key space when alone: a power of two from 64 to 65536. In a job the master decides."""
+    """Slots of the key space when the script runs alone: a power of two from 64 to 65536. In a job the master decides
+    the number."""
     identities: bool = True
     """Name batches in pushes, so that none is applied twice. Turn this off only to measure its cost: a push whose reply
     is lost then fails the step, and repeated work counts twice."""
     whole_table_bytes: int = 512 << 20
     """Largest table, in bytes, that a script may read whole through `table.weight`: the worker holds it in memory."""
     shared_memory: bool = True
-    """Move rows through shared memory where a server is on this host, not through TCP."""
+    """Exchange rows with a server on this host through shared memory, not through TCP."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,20 +109,20 @@ class ConnectionSettings:
     master_file: str = ""
     """The run's `master.json`. A member that loses its master reads the new address here."""
     connect_timeout_s: float = 30.0
-    """Time to reach a master or a server, in seconds; long enough for a server that is still starting."""
+    """Seconds to wait for a connection to a master or a server; long enough for a server that is still starting."""
     master_patience_s: float = 60.0
-    """Time to find the next master after a loss, in seconds; a restart usually takes a second or two."""
+    """Seconds to find the next master after a master is lost; a restart usually takes a second or two."""
     request_timeout_s: float = 60.0
-    """Time for a server to answer a pull or push before it counts as lost, in seconds."""
+    """Seconds that a server may take to answer a pull or push before it counts as lost."""
     reconnect_s: float = 5.0
-    """Time to reconnect to a server before the step fails, in seconds."""
+    """Seconds to reconnect to a server before the step fails."""
     recovery_s: float = 300.0
-    """Time that a step waits for a lost server to be restored, in seconds."""
+    """Seconds that a step waits until a lost server is restored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(MemberSettings, SecuritySettings, BrainSettings, ScriptSettings, ConnectionSettings):
-    """All settings of a process of a job. `load()` makes one; nothing else reads the environment."""
+    """All settings of a process of a job. `load()` creates it; no other code reads the environment."""
 
 
 def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
@@ -152,8 +153,8 @@ def live_variables() -> MutableMapping[str, str]:
 def child_environment(
     settings: Mapping[str, str], others: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return a child's environment. Later parts win: `others` (defaults for other programs), this process's
-    environment, `given` (from the spec), `settings`.
+    """Return a child's environment. Later sources override earlier ones: `others` (defaults for other programs), this
+    process's environment, `given` (from the spec), `settings`.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     known = {field.name for field in fields(Settings)}
@@ -183,13 +184,14 @@ def default_environment(given: Mapping[str, str]) -> Iterator[None]:
 
 
 def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
-    """Return an environment that carries a child's arguments, which may hold credentials (see `own_arguments`)."""
+    """Return an environment with a child's arguments in a variable, because arguments may contain credentials (see
+    `own_arguments`)."""
     return {**os.environ, ARGUMENTS: json.dumps(list(arguments))}
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """Return the arguments from the environment, else `given`, and remove them from the environment, so that children
-    do not inherit them."""
+    """Return the arguments from the environment, or `given` without them. Remove them from the environment, so that
+    children do not inherit them."""
     text = os.environ.pop(ARGUMENTS, None)
     return list(given) if text is None else [str(argument) for argument in json.loads(text)]
 

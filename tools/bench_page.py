@@ -11,8 +11,8 @@ from typing import Any
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
 HEADING = "## Figures\n"
-INTRODUCTION = """The table has the last run of each benchmark, with the machine that it ran on. Read figures marked *not idle* with
-care: other processes used the machine during that run.
+INTRODUCTION = """The table has the last run of each benchmark, with the machine that it ran on. Read figures marked
+*not idle* with care: other processes used the machine during that run.
 """
 TABLE = ("| goal | value | target | met | command and raw result | machine | date |", "|---|---|---|---|---|---|---|")
 

@@ -1,8 +1,8 @@
-"""Pure. Assign partitions of a stream to workers: equal numbers, few moves.
+"""Pure. Assigns partitions of a stream to workers: equal numbers, few moves.
 
-In: current owners, present workers. Out: an owner for every partition, and the reason. Next: master/data/leases.py puts
-the owners into the ledger. A worker returns a reassigned partition between two batches. Workers that get more traffic
-than others forward batches (data/peer_shuffle.py).
+In: the current owners and the present workers. Out: an owner for every partition, and the reason. Next:
+    master/data/leases.py puts the owners into the ledger. A worker returns a reassigned partition between two batches.
+    Workers that get more traffic than others forward batches (data/peer_shuffle.py).
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class PartitionAssignment(NamedTuple):
-    """Return the rank of each partition."""
+    """Rank of each partition, and the reason."""
 
     owners: dict[int, int]
     why: str
@@ -62,7 +62,7 @@ def _ease(mine: dict[int, list[int]], slow: Collection[int]) -> tuple[dict[int, 
 
 
 def _take(mine: dict[int, list[int]], total: int) -> list[int]:
-    """Take partitions from ranks that have too many."""
+    """Take surplus partitions from ranks that have too many."""
     least, more = divmod(total, len(mine))
     taken: list[int] = []
     for place, rank in enumerate(sorted(mine, key=lambda rank: (-len(mine[rank]), rank))):

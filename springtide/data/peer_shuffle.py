@@ -1,7 +1,9 @@
-"""Pure. Decide which worker trains a batch from a stream: the worker that read it, or a peer with free capacity.
+"""Pure. Decides which worker trains a batch from a stream: the worker that read the batch, or a peer with free
+capacity.
 
-Each worker decides alone, by the last announcements of peers, and never forwards a batch from a peer. If a peer was
-only slow, a batch may be trained twice, which is harmless, because slots skip batches that they already have.
+Each worker decides alone, from the last announcements of its peers, and never forwards a batch that came from a peer.
+If a peer is slow but alive, two workers may train the same batch. This is harmless, because slots skip batches that
+they already have.
 
     offer ─► queue ─► take ─► trained ─► ReportTrained, to the peer that sent it
                └► SendBatch, to a peer ─► done, or home again: returned, peer lost, peer silent
@@ -18,12 +20,13 @@ STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
 QUEUE_S = 1.0  # default upper bound of the queue, in seconds of training; users do not notice a shorter lag
 FEWEST, MOST = 4, 256  # limits of the default upper bound, in batches
-STALL_S = 2.0  # a loop has stalled if it took no batch for this many seconds and this many of its steps
+# a loop has stalled if it took no batch for this many seconds and for this many times the duration of a step
+STALL_S = 2.0
 STALL_STEPS = 8.0
 # a peer is slow if it has not trained a batch after this many seconds and this many times the usual duration
 PATIENCE_S = 10.0
 PATIENCE_TIMES = 4.0
-MOST_RECEIVED = 1024  # most received batches in the queue; further batches are returned
+MOST_RECEIVED = 1024  # most received batches in the queue; the worker returns any further batch to its sender
 SMOOTH = 0.2  # weight of the newest step in the average step time
 
 K = TypeVar("K", bound=Hashable)
@@ -34,13 +37,14 @@ class QueueBounds:
     """Bounds of a worker's queue, in batches."""
 
     lower: int
-    """At or below this length, the worker accepts batches from peers again."""
+    """If the queue is at most this long, the worker accepts batches from peers again."""
     upper: int
-    """At this length, the worker accepts no batches from peers, and sends further batches of its own to ready peers."""
+    """If the queue is at least this long, the worker accepts no batches from peers, and sends its own further batches
+    to ready peers."""
 
 
 def bounds_for(step_s: float) -> QueueBounds:
-    """Return default bounds for this training time of a batch; 0 if the number is unknown."""
+    """Return default bounds for batches that take this long to train; 0 seconds means unknown."""
     upper = min(MOST, max(FEWEST, math.ceil(QUEUE_S / step_s))) if step_s > 0 else FEWEST
     return QueueBounds(lower=upper // 2, upper=upper)
 
@@ -86,13 +90,14 @@ class PeerState(Generic[K]):
     ready: bool = False
     """True if the peer's last announcement was "ready"."""
     slow: bool = False
-    """True if the peer kept a batch too long and has not announced anything since."""
+    """True if the peer kept a batch too long and has not announced anything since then."""
     away: dict[K, float] = field(default_factory=dict)
-    """This worker's batches at the peer, with the time of sending."""
+    """This worker's batches that are at the peer, with the times of sending."""
 
 
 class PeerShuffle(Generic[K]):
-    """Batches of a worker by location. Not thread-safe; `draw(n)` returns a random number below n."""
+    """Tracks where each batch of a worker is: queued, at a peer, or from a peer. Not thread-safe. `draw(n)` returns a
+    random number below n."""
 
     def __init__(self, strategy: Strategy, bounds: QueueBounds | None, draw: Callable[[int], int]) -> None:
         self.strategy, self._draw = strategy, draw
@@ -125,8 +130,8 @@ class PeerShuffle(Generic[K]):
         return room + sum(self.bounds.upper - len(self.peers[name].away) for name in self._open())
 
     def wait_s(self, at: float) -> float:
-        """Return the expected wait of a batch offered now, in seconds; 0 if the loop has stalled, because then peers
-        take its batches.
+        """Return the expected wait of a batch that is offered now, in seconds. Return 0 if the loop has stalled,
+        because peers then take its batches.
         """
         return 0.0 if self._stalled(at) else len(self.queue) * self._step_s
 
@@ -136,8 +141,8 @@ class PeerShuffle(Generic[K]):
         return sum(len(other.away) for other in self.peers.values())
 
     def offer(self, key: K, at: float, *, stays: bool = False) -> list[Action[K]]:
-        """Queue or send a batch of this worker. With `stays`, the batch must be trained here."""
-        if key in self.owners:  # a peer sent this batch before this worker got its lease
+        """Queue or send a batch of this worker. With `stays`, this worker must train the batch."""
+        if key in self.owners:  # a peer sent this batch before this worker got the lease of the batch
             self.owners[key].add("")
             return []
         if stays:
@@ -166,12 +171,13 @@ class PeerShuffle(Generic[K]):
         return [*(ReportTrained(owner, key) for owner in sorted(owners) if owner), *self._balance(at)]
 
     def drop(self, key: K, at: float) -> list[Action[K]]:
-        """Record that the loop will not train this batch: return a peer's batch, or forget this worker's own batch."""
+        """Record that the loop will not train this batch. A peer's batch is returned to the peer, and this worker's own
+        batch is forgotten."""
         owners = self.owners.pop(key, set())
         return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._balance(at)]
 
     def forget(self, keys: Iterable[K]) -> None:
-        """Forget this worker's own batches that another worker has taken over."""
+        """Forget this worker's batches that another worker has taken over."""
         gone = set(keys)
         for key in gone & self.owners.keys():
             self._disown(key, "")
@@ -192,13 +198,13 @@ class PeerShuffle(Generic[K]):
     # ---- peers ----
 
     def on_ready(self, peer: str, ready: bool, at: float) -> list[Action[K]]:
-        """Record a peer's announcement; the first announcement adds the peer."""
+        """Record a peer's announcement. The first announcement of a peer adds the peer."""
         other = self.peers.setdefault(peer, PeerState())
         other.ready, other.slow = ready, False
         return self._balance(at)
 
     def on_batch(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Queue a batch from a peer, or return the batch. The batch never goes to a third worker."""
+        """Queue a batch from a peer, or return the batch. This worker never sends the batch on to a third worker."""
         if key in self.owners:
             self.owners[key].add(peer)
             return []
@@ -226,7 +232,7 @@ class PeerShuffle(Generic[K]):
         return self._balance(at)
 
     def silent(self, peer: str, at: float) -> list[Action[K]]:
-        """Take this worker's batches back from a reachable peer that has been silent for a while."""
+        """Take this worker's batches back from a peer that is reachable but has been silent for a while."""
         if (other := self.peers.get(peer)) is not None:
             other.slow = True
             homeward, other.away = list(other.away), {}
@@ -236,8 +242,8 @@ class PeerShuffle(Generic[K]):
     def lost(self, peer: str, at: float) -> list[Action[K]]:
         """Forget an unreachable peer, and take this worker's batches back.
 
-        This worker still trains the batches of the lost peer. If another worker reads these batches again, slots skip
-        them.
+        This worker still trains the batches that it got from the lost peer. If another worker reads these batches
+        again, slots skip them.
         """
         if (other := self.peers.pop(peer, None)) is not None:
             self._come_home(list(other.away), at)
@@ -293,7 +299,8 @@ class PeerShuffle(Generic[K]):
             del self.owners[key]
 
     def _open(self) -> list[str]:
-        """Return the peers that accept another batch: at most `upper` each, because announcements take time."""
+        """Return the peers that accept another batch. A peer gets at most `upper` batches, because its announcements
+        arrive with a delay."""
         if self.strategy != "advanced":
             return []
         return [
@@ -307,7 +314,7 @@ class PeerShuffle(Generic[K]):
         return SendBatch(peer, key)
 
     def _balance(self, at: float) -> list[Action[K]]:
-        """Send surplus batches to ready peers, and announce readiness. Called after every change."""
+        """Send surplus batches to ready peers, and announce readiness. Every change ends with this call."""
         stalled = self._stalled(at)
         actions: list[Action[K]] = list(self._overflow(0 if stalled else self.bounds.upper, at))
         full = stalled or self.draining or len(self.queue) >= self.bounds.upper

@@ -1,4 +1,4 @@
-"""Pure. Cut a data set into shards: small, equal parts of a shuffled order that every process computes independently.
+"""Pure. Cuts a data set into shards: small, equal parts of a shuffled order that every process computes independently.
 
 In: a `DatasetCard`. Out: the samples of shard k of an epoch, in order. Next: `data.ledger.async_ledger` leases shards.
 The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network with cycle walking), so there is no table of
@@ -13,12 +13,14 @@ from springtide.domain.data.samples import DatasetCard
 
 Indices = npt.NDArray[np.int64]
 
-ROUNDS = 6  # four rounds suffice in theory for a random-looking order; small domains gain from two more
+# number of Feistel rounds; four rounds suffice in theory for a random-looking order, and small domains gain from two
+# more
+ROUNDS = 6
 
-# most batches per shard: some seconds of work, so that the cost of leases is negligible; a quarter of a shard is 64
-# batches
+# most batches per shard. A shard is some seconds of work, so that the cost of leases is negligible. A quarter of a
+# shard is 64 batches.
 LARGEST = 256
-FEWEST = 64  # fewest shards per pass; with four workers, each shard is a sixteenth of a worker's share
+FEWEST = 64  # fewest shards per pass. With four workers, each shard is then a sixteenth of a worker's share.
 
 
 def size(card: DatasetCard, index: int) -> int:
@@ -30,7 +32,7 @@ def size(card: DatasetCard, index: int) -> int:
 
 def batches_a_shard(batches: int) -> int:
     """Return the batches per shard for a pass of this many batches, usually 256. A slow worker leases a half or a
-    quarter of a shard.
+    quarter of a shard at a time.
 
     The number is smaller if the pass would otherwise have fewer than 64 shards, so that workers share small data sets
     evenly.
@@ -39,7 +41,8 @@ def batches_a_shard(batches: int) -> int:
 
 
 def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: int | None = None) -> Indices:
-    """Return samples `first` to `end` of a shard in training order. Batches are consecutive runs of `batch_size`."""
+    """Return samples `first` to `end` of a shard, in training order. Each run of `batch_size` consecutive samples is a
+    batch."""
     begin = index * card.shard_size
     last = size(card, index) if end is None else min(end, size(card, index))
     positions = np.arange(begin + first, begin + last, dtype=np.int64)
@@ -47,7 +50,7 @@ def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: i
 
 
 def rank_part(count: int, *, rank: int, workers: int, unit: int = 1) -> slice:
-    """Return a rank's part of a bsp batch, cut between units. Parts differ by at most one unit."""
+    """Return a rank's part of a bsp batch, which consists of whole units. Parts differ by at most one unit."""
     if not 0 <= rank < workers:
         raise errors.BadInput(f"rank {rank} of a group of {workers}: expected 0 to {workers - 1}")
     units = -(-count // unit)
@@ -86,7 +89,8 @@ def _network(
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Spread every input bit over all 64 bits (a multiply-and-shift finalizer; overflow is intended)."""
+    """Hash each value so that every input bit affects all 64 bits (a multiply-and-shift finalizer; overflow is
+    intended)."""
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return values ^ (values >> np.uint64(32))

@@ -1,4 +1,4 @@
-"""Read samples by index: turn a Dataset, DataLoader or IterableDataset into a SampleSource.
+"""Reads samples by index: turns a Dataset, DataLoader or IterableDataset into a SampleSource.
 
 In: the `dataset` argument of `job.prepare`. Out: `fetch(indices)`, which returns a collated mini-batch. Next:
 worker/input/batches.py.
@@ -30,7 +30,7 @@ NOT_THE_USERS = (  # parts of file names that are not user code
     os.path.dirname(os.__file__) + os.sep,
 )
 OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "rows", "items", "samples", "numbers", "keys")
-"""Accepted names of the first argument of a data set's own `batch(indices)`."""
+"""Names that Springtide accepts for the first argument of a data set's own `batch(indices)`."""
 DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader gives one
 
 
@@ -53,27 +53,29 @@ class SampleSource:
     stream: Callable[[], Iterable[Any]] = _no_samples
     """Function that starts a new run over the mini-batches of an IterableDataset."""
     items: Callable[[], Iterable[list[Any]]] = _no_samples
-    """Function that also starts a new run, but yields each mini-batch as a list of samples, without `collate`."""
+    """Function that also starts a new run, but yields each mini-batch as a list of samples, not yet collated."""
     collate: Callable[[list[Any]], Any] | None = None
     """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any] = field(default_factory=dict)
     online: StreamDataset | None = None
-    """The stream, if the data set is a stream. In that case, only the batch size of the other fields is used."""
+    """The stream, if the data set is a stream. For a stream, only the batch size of the other fields is used."""
 
     @property
     def rowwise(self) -> bool:
-        """True without a user's `collate_fn`. Then a tensor as long as the batch has one row for each sample."""
+        """True if the user gave no `collate_fn`. Then a tensor whose length equals the batch size has one row for each
+        sample."""
         return self.collate is None
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
         """Yield the mini-batches of these index arrays, in order, read by `num_workers` processes.
 
-        None for an empty array. With `tolerant`, an `UnreadableBatch` replaces a batch for which the data set raised.
+        For an empty array, yield None. With `tolerant`, an `UnreadableBatch` replaces a batch for which the data set
+        raised.
         """
         fetch = _tolerant(self.fetch) if tolerant else self.fetch
         if self.num_workers == 0:
             return (fetch(batch_indices) if len(batch_indices) else None for batch_indices in indices)
-        # A forked reader uses only the data set, but no socket or table of this process.
+        # A forked reader process uses only the data set; it uses no socket and no table of this process.
         loader: Any = data.DataLoader(
             _Whole(fetch), batch_size=None, sampler=_Once(indices), num_workers=self.num_workers, **self.loader_options
         )
@@ -82,7 +84,8 @@ class SampleSource:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Placeholder for a mini-batch for which the data set raised. `error`: the error and its position, on one line."""
+    """Placeholder for a mini-batch for which the data set raised. `error` has the error and its position, on one
+    line."""
 
     error: str
 
@@ -96,7 +99,8 @@ def open_source(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     num_workers: int | None = None,
 ) -> SampleSource:
-    """Create a SampleSource for `dataset`. If `dataset` is a DataLoader, arguments that are None are taken from it."""
+    """Create a SampleSource for `dataset`. If `dataset` is a DataLoader, arguments that are None come from the
+    DataLoader."""
     options: dict[str, Any] = {}
     if isinstance(dataset, data.DataLoader):
         taken = _from_loader(dataset)
@@ -299,7 +303,8 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """A tensor on its way from a reader process, sent as an array, because each tensor would need a file descriptor."""
+    """A tensor in the form in which a reader process sends it: as an array, because each tensor would need a file
+    descriptor."""
 
     values: NDArray[Any]
 
@@ -319,7 +324,7 @@ def _unpacked(items: list[Any]) -> list[Any]:
 
 
 class _Whole(data.Dataset[Any]):
-    """A data set whose items are mini-batches. The index of an item is an array of sample indices."""
+    """A data set whose items are mini-batches. The index of an item is an array with the indices of its samples."""
 
     def __init__(self, fetch: Fetch) -> None:
         self.fetch = fetch
@@ -329,7 +334,8 @@ class _Whole(data.Dataset[Any]):
 
 
 class _Once(data.Sampler[Any]):
-    """A sampler that passes index arrays through. A DataLoader requests index arrays slightly ahead of their use."""
+    """A sampler that yields the given index arrays unchanged. A DataLoader requests index arrays slightly ahead of
+    their use."""
 
     def __init__(self, indices: Iterable[Indices]) -> None:
         self.indices = indices

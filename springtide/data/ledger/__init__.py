@@ -1,4 +1,4 @@
-"""Pure. Track the pending, leased and trained samples.
+"""Pure. Tracks which samples are pending, leased and trained.
 
-The master's lease service calls this package. Start reading at job_ledger.py.
+The master's lease service calls this package. Start at job_ledger.py.
 """

@@ -1,9 +1,9 @@
-"""Pure. Lease the samples of a pass to workers that train at their own pace: pending, leased, trained.
+"""Pure. Leases the samples of a pass to workers that train at their own pace: a sample is pending, leased or trained.
 
-In: data/ledger/job_ledger.py asks for leases, and forwards the holders' reports. Out: grants and replies. The clock is
-an argument, and every changing method depends only on its arguments. A journal of calls can therefore be replayed. A
-single cursor separates leased samples from samples that were never leased, so the ledger needs little memory for a pass
-of any size.
+In: calls of data/ledger/job_ledger.py, which asks for leases and forwards the holders' reports. Out: grants and
+    replies. The clock is an argument, and every changing method depends only on its arguments. A journal of calls can
+    therefore be replayed. A single cursor separates leased samples from samples that were never leased, so the ledger
+    needs little memory for a pass of any size.
 """
 
 import abc
@@ -37,7 +37,8 @@ class ShardRange(NamedTuple):
 
 @dataclass(slots=True)
 class PendingQueue:
-    """Samples of a pass that no worker holds. Order: returned (oldest first), never leased, failed."""
+    """Samples of a pass that no worker holds. Returned samples come first (oldest first), then samples that were never
+    leased, then samples that could not be read."""
 
     card: DatasetCard
     running: int = 0
@@ -47,7 +48,7 @@ class PendingQueue:
     returned: deque[ShardRange] = field(default_factory=deque)
     failed: deque[ShardRange] = field(default_factory=deque)
     length: int | None = None
-    """Samples of an epoch, if the card does not know the number."""
+    """Number of samples of an epoch, for a data set whose card does not give it."""
     samples: int = field(init=False)
     shards: int = field(init=False)
     """Number of shards in the pass. This field and the next three fields are computed once from the card."""
@@ -118,7 +119,7 @@ class ShardLease:
     wish: int | None = None
     """New end of the lease that the master requested from the holder."""
     returned: bool = False
-    """True if another worker held these samples before."""
+    """True if another worker held these samples earlier."""
     void: int = 0
     """For a stream: number of finished offsets without a record to train."""
 
@@ -136,7 +137,7 @@ class ReportEffect(NamedTuple):
 
 NOT_HELD = ReportEffect(held=False)
 Failures = dict[int, dict[int, tuple[int, ...]]]
-"""Ranks that failed to read a range, with one entry per try, by shard and first unreadable sample."""
+"""Ranks that failed to read a range, by shard and first unreadable sample, with one entry for each try."""
 
 
 def copied(failures: Failures) -> Failures:
@@ -175,7 +176,7 @@ class SharedLedger(abc.ABC):
     """Number of tries after which the ledger gives up an unreadable range."""
     leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
-    """The same leases as above, by rank. A rank has a single incarnation at a time."""
+    """The leases of this pass by rank. A rank has a single incarnation at a time."""
     samples_done: int = 0
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
@@ -232,9 +233,9 @@ class AsyncLedger(SharedLedger):
 
     todo: PendingQueue = field(init=False)
     numbers: int = field(init=False)
-    """Number of shard numbers that the pass uses."""
+    """How many shard numbers the pass uses."""
     left: dict[int, int] = field(default_factory=dict)
-    """Number of untrained samples of each begun, unfinished shard."""
+    """Number of untrained samples of each shard that is begun but not finished."""
     done: int = 0
     failures: Failures = field(default_factory=dict)
     """Read failures of unfinished shards."""
@@ -281,7 +282,7 @@ class AsyncLedger(SharedLedger):
         return NoLease.WAIT if waits and not self.closed else NoLease.END
 
     def report(self, holder: LeaseHolder, report: Progress, deadline: float) -> ReportEffect:
-        """Apply a holder's report on a lease, and extend the lease to `deadline`."""
+        """Apply a holder's report about a lease, and extend the lease to `deadline`."""
         if (lease := self.lease_of(holder, report)) is None:
             return NOT_HELD
         lease.deadline = deadline
@@ -325,7 +326,8 @@ class AsyncLedger(SharedLedger):
         return True
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Record that the holder cannot read from `failure.offset` on. The holder keeps the samples before that offset.
+        """Record that the holder cannot read the sample at `failure.offset`. The holder keeps the samples before that
+        offset.
 
         Return False if the worker does not hold the lease.
         """
@@ -374,7 +376,7 @@ class AsyncLedger(SharedLedger):
 
     @property
     def tries(self) -> int:
-        """Number of read failures of ranges that are still unread."""
+        """Number of failed reads of ranges that nobody has read yet."""
         return sum(len(tried) for of_shard in self.failures.values() for tried in of_shard.values())
 
     def totals(self) -> Totals:

@@ -1,9 +1,9 @@
-"""Pure. Lease the shards, or the offset ranges of a stream, to a bsp group: all ranks get the same leases in the same
+"""Pure. Leases the shards, or the offset ranges of a stream, to a bsp group: all ranks get the same leases in the same
 order.
 
 A rank cannot train another rank's part, so a lost rank returns no samples. The rank's next incarnation starts with the
 first unfinished shard, and learns its position in that shard from the other ranks. A checkpoint records the state of a
-pass after one step (`note`). The whole group rolls back to this step, or continues from this step.
+pass after one step (`note`). The whole group rolls back to this step, or another run continues from this step.
 """
 
 import copy
@@ -37,14 +37,14 @@ class BspStreamPlan:
     places: dict[int, int] = field(default_factory=dict)
     """End of the planned offsets in each partition."""
     stretches: dict[int, OffsetRange] = field(default_factory=dict)
-    """Planned ranges by number, without the oldest."""
+    """Planned ranges by number; the oldest ranges are dropped."""
     closed: bool = False
     void: int = 0
     """Number of offsets without a record to train, in ranges that are no longer kept."""
     void_of: dict[int, int] = field(default_factory=dict)
-    """Number of such offsets by finished range. All ranks report the same number.
+    """Number of offsets without a record to train, by finished range. All ranks report the same number.
 
-    After a rollback to the middle of a range, offsets before that point are not counted again.
+    After a rollback to the middle of a range, offsets before that point are not counted a second time.
     """
 
     def trained(self, left: Iterable[OffsetRange]) -> int:
@@ -55,7 +55,7 @@ class BspStreamPlan:
 
 @dataclass(slots=True, kw_only=True)
 class BspLedger:
-    """Progress of each rank of the group. Snapshots and checkpoints contain the ledger as it is."""
+    """Progress of each rank of the group. Snapshots and checkpoints store this object unchanged."""
 
     card: DatasetCard
     base: int
@@ -64,7 +64,7 @@ class BspLedger:
     leased_to: list[int]
     done_by: list[int]
     boundary: int | None = None
-    """First shard that is not leased before the group is formed again."""
+    """First shard that the group does not get before it is formed again."""
     first: int = 0
     """Samples that were trained when the group resumed from a checkpoint, including the samples of a partial shard."""
     stream: BspStreamPlan | None = None
@@ -75,21 +75,22 @@ class BspLedger:
 
     @property
     def over(self) -> bool:
-        """True if the pass has reached its end; False if the job was closed before the end."""
+        """True if the pass has reached its end; False if the job was closed before that."""
         return self.total == self.numbers
 
     def close(self) -> None:
-        """Lease no new shard. Slower ranks still get shards that other ranks have begun; otherwise the other ranks
-        would wait forever.
+        """Lease no new shard. Slower ranks still get shards that other ranks have begun, because the other ranks would
+        otherwise wait forever.
         """
         self.total = max(self.leased_to)
 
     def halt(self) -> None:
-        """Lease no further new shard, because the group will change first."""
+        """Lease no further new shard until the group has changed."""
         self.boundary = max(self.leased_to)
 
     def regroup(self, seats: Sequence[int | None]) -> None:
-        """Form a group from ranks with these former seats. New ranks start with the first unfinished shard."""
+        """Form a group from ranks with these former seats. None stands for a new rank. New ranks start with the first
+        unfinished shard."""
         least = min(self.done_by)
         self.boundary, self.workers = None, len(seats)
         for counts in (self.leased_to, self.done_by):
@@ -99,7 +100,8 @@ class BspLedger:
     def smallest(self) -> int:
         """Samples of the smallest batch, which limits the number of ranks.
 
-        The remainder of a shard joins the previous batch. Only a shard with less than a batch gives a smaller batch.
+        The remainder of a shard joins the previous batch. A batch is smaller than `batch_size` only if its whole shard
+        has fewer samples.
         """
         card = self.card
         return min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
@@ -133,7 +135,7 @@ class BspLedger:
         return (self._grant(running),)
 
     def report(self, seat: int | None, report: Progress) -> bool:
-        """Apply a rank's report; ranks finish shards in order. Return True if the report is new."""
+        """Apply a rank's report. Ranks finish shards in order. Return True if the report is new."""
         if seat is None or seat >= self.workers:
             return False
         running = report.shard - self.base
@@ -165,7 +167,7 @@ class BspLedger:
 
     @property
     def samples_done(self) -> int:
-        """Samples of shards that all ranks have finished."""
+        """Number of samples in shards that all ranks have finished."""
         return max(self.first, self._samples(min(self.done_by)))
 
     def note(self, shard: int, first: int) -> "BspLedger":
@@ -178,7 +180,8 @@ class BspLedger:
         return replace(self._finished_part(done), total=self.numbers, first=trained)
 
     def _finished_part(self, done: int) -> "BspLedger":
-        """Return the state of a group that has finished this many shards or ranges; `resume_bsp_ledger` seats it."""
+        """Return the state of a group that has finished this many shards or ranges. `resume_bsp_ledger` assigns its
+        seats."""
         return BspLedger(card=self.card, base=self.base, workers=1, total=self.total, leased_to=[done], done_by=[done])
 
     @property
@@ -199,8 +202,8 @@ class BspLedger:
         return epoch * self.card.samples_used + index * self.card.shard_size
 
 
-NUMBERS = 2**30  # shard numbers of a pass: ten ranges a second for three years
-KEPT = 4  # finished ranges that are kept behind the slowest rank, because a checkpoint may still refer to these ranges
+NUMBERS = 2**30  # shard numbers of a pass; enough for ten ranges a second for three years
+KEPT = 4  # number of finished ranges to keep behind the slowest rank, because a checkpoint may still refer to them
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,7 +228,7 @@ class BspStreamLedger(BspLedger):
         """Plan no further range. Slower ranks still get ranges that another rank has begun."""
         self.total, self.stream.closed = max(self.leased_to), True
         for running in sorted(self.stream.stretches, reverse=True):
-            if running >= self.total:  # drop ranges that no rank has begun, because another run plans such ranges again
+            if running >= self.total:  # drop ranges that no rank has begun, because another run plans them again
                 stretch = self.stream.stretches.pop(running)
                 self.stream.places[stretch.partition] = stretch.first
 
@@ -244,8 +247,8 @@ class BspStreamLedger(BspLedger):
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
-        """Add partitions from a reader's report; the first report on each partition counts. Return True if a partition
-        or an end is new."""
+        """Add the partitions of a reader's report. Of several reports on a partition, the first counts. Return True if
+        a partition or an end is new."""
         plan, news, first = self.stream, self.news(seen), not self.stream.starts
         for partition in news:
             if partition.partition not in plan.starts:
@@ -262,7 +265,7 @@ class BspStreamLedger(BspLedger):
         return there and self.boundary is None and not self.stream.closed
 
     def choose(self, seen: Iterable[PartitionRange], *, lingered: bool) -> tuple[OffsetRange | None, bool]:
-        """Choose the next range: batches of the partition with the most records. Changes nothing.
+        """Choose the next range: batches of the partition with the most untrained records. Changes nothing.
 
         Also return True if records wait to fill a batch. A partial batch is chosen only after records have `lingered`,
         or if the partition has ended.
@@ -305,7 +308,7 @@ class BspStreamLedger(BspLedger):
         if not BspLedger.report(self, seat, report):
             return False
         plan, running = self.stream, report.shard - self.base
-        # take the largest count: a rank that joined in the middle of the range counts fewer
+        # take the largest count, because a rank that joined in the middle of the range counts fewer records
         plan.void_of[running] = max(report.void, plan.void_of.get(running, 0))
         for old in [old for old in plan.stretches if old < min(self.done_by) - KEPT]:
             del plan.stretches[old]
@@ -372,11 +375,11 @@ class BspStreamLedger(BspLedger):
         return replace(self._finished_part(running), first=plan.trained(plan.stretches.values()), stream=plan)
 
     def reopen(self) -> None:
-        """Forget the ends of partitions, because another run queries these ends again."""
+        """Forget the ends of partitions, because another run asks for them again."""
         self.stream.ends.clear()
 
     def _void(self, running: int) -> int:
-        """Return the number of void offsets before this range, as far as ranks have reported."""
+        """Return the number of offsets without a record before this range, as far as ranks have reported."""
         return self.stream.void + sum(void for number, void in self.stream.void_of.items() if number < running)
 
 
@@ -400,7 +403,7 @@ def load_bsp_ledger(kept: BspLedger) -> BspLedger:
 
 
 def plain_data(ledger: BspLedger) -> BspLedger:
-    """Return a copy of a pass for a checkpoint or snapshot."""
+    """Return a copy of a pass, to store in a checkpoint or snapshot."""
     return _copied(ledger, BspLedger)
 
 

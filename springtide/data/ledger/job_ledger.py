@@ -1,6 +1,6 @@
-"""Pure. Manage all passes of a job over its data: grant leases, apply reports, roll back to a checkpoint.
+"""Pure. Manages all passes of a job over its data: grants leases, applies reports, rolls back to a checkpoint.
 
-Every changing method depends only on its arguments, and `changes` rises when a call changed more than a deadline. To
+Every changing method depends only on its arguments. `changes` increases when a call changes more than a deadline. To
 rebuild the ledger, replay these calls on an empty ledger, or use `from_state`; then call `renew`. A call that raised an
 error raises the same error in a replay. A rollback (`restore`) begins a new *era*: reports on leases of an earlier era
 change nothing.
@@ -29,10 +29,10 @@ from springtide.domain.data.samples import DatasetCard, check_same
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
 MOST_GRANTS = 16  # most leases per call, so that replies stay small and no worker gets all data
-# a lease is revoked if no report or request of its holder names the lease for this many seconds, because the reply with
-# the lease was lost
+# seconds after which a lease is revoked if no report or request of its holder names it, because the reply with the
+# lease was lost
 LEASE_S = 30.0
-HALVINGS = 2  # most halvings of a rank's lease size: full, half, quarter
+HALVINGS = 2  # how often a rank's lease size may be halved: full, half, quarter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,8 @@ class JobLedgerState:
 
 
 class JobLedger(Passes):
-    """Ledger of all passes. A worker opens a pass with a data set card; all workers open the same cards in order."""
+    """Ledger of all passes. A worker opens a pass with a data set card, and all workers open the same cards in the same
+    order."""
 
     def __init__(
         self, workers: int, *, lease_s: float = LEASE_S, max_failures: int = 3, saves: bool = False, keeps: int = 2
@@ -93,9 +94,9 @@ class JobLedger(Passes):
     ) -> tuple[Grant, ...] | NoLease:
         """Grant up to `most` leases of this card's pass, or return why there is none.
 
-        `known`: all leases that the holder knows. Other leases of this holder are granted again, so that a worker can
-        repeat a request after a lost reply. Leases known from another era do not count.
-        seen: the partitions of a stream.
+        `known` has all leases that the holder knows. If the holder has other leases, grant those again, so that a
+        worker can repeat a request after a lost reply. Leases that the holder knows from another era do not count.
+        `seen` has the partitions of a stream.
         """
         if not self._speaks(holder):
             return NoLease.FENCED
@@ -159,7 +160,8 @@ class JobLedger(Passes):
         return LedgerReply(tuple(revoked), wishes, freed=freed)
 
     def end(self, holder: LeaseHolder, card: DatasetCard, samples: int) -> bool:
-        """Set the length of a data set without a known length; the first holder that reaches its end reports it."""
+        """Set the length of a data set whose length was unknown. The first holder that reaches the end reports the
+        length."""
         if not self._speaks(holder):
             return False
         ledger = self.passes[self._pass_of(holder.rank, card)]
@@ -168,7 +170,7 @@ class JobLedger(Passes):
         return ended
 
     def cut(self, holder: LeaseHolder, cuts: Sequence[BatchCut], era: int | None = None) -> tuple[BatchCut, ...]:
-        """Record early batch ends of a stream; return the cuts that this holder may make."""
+        """Record early ends of batches of a stream; return the cuts that this holder may make."""
         if not self._speaks(holder) or era not in (None, self.era):
             return ()
         counted = []
@@ -228,7 +230,7 @@ class JobLedger(Passes):
         self.changes += 1
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease, in the next reply, to end it earlier. Return False if the request changes
+        """Ask the holder of a lease, in the next reply, to end the lease earlier. Return False if the request changes
         nothing.
         """
         ledger = self.of_shard(wish.shard)
@@ -237,7 +239,7 @@ class JobLedger(Passes):
         return wished
 
     def assign(self, owners: Sequence[tuple[int, int]]) -> int:
-        """Assign partitions, by shard, to ranks. Other ranks that hold these partitions give these partitions back.
+        """Assign partitions, by shard, to ranks. If another rank holds one of these partitions, that rank returns it.
         Return the number of changed owners.
 
         A fenced rank that has not returned gets no partition, because it would never read it.
@@ -295,10 +297,9 @@ class JobLedger(Passes):
         return before - self.samples_done
 
     def keep(self, note: JobProgress, *, floors: bool = True) -> None:
-        """Record that the checkpoint with this progress is complete, so no sample of this progress has to be trained
-        again.
+        """Record that the checkpoint with this progress is complete, so the job need not train its samples again.
 
-        floors: True if the job can no longer roll back to an older checkpoint elsewhere, such as a copy in storage.
+        `floors`: True if the job can no longer roll back to an older checkpoint elsewhere, such as a copy in storage.
         """
         done = {state.base for state in note.ledgers if AsyncLedger.from_state(state, self.holders.max_failures).over}
         done |= {state.base for state in note.flows if StreamLedger.from_state(state, self.holders.max_failures).over}
@@ -325,7 +326,8 @@ class JobLedger(Passes):
     # ---- queries ----
 
     def note(self, shard: int = 0, first: int = 0) -> JobProgress:
-        """Record the progress before a checkpoint copies slots. A bsp group is at this sample of this shard."""
+        """Record the progress before a checkpoint copies slots. For a bsp group, the samples before `first` of shard
+        `shard` are trained."""
         return JobProgress(
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
@@ -334,7 +336,7 @@ class JobLedger(Passes):
 
     @property
     def waits_to_end(self) -> bool:
-        """True if a pass is trained, and workers wait only for a checkpoint before the pass ends."""
+        """True if all samples of a pass are trained, and workers wait only for a checkpoint before the pass ends."""
         return any(ledger.over and self._may_return(ledger) for ledger in self.shared())
 
     def is_cut_short(self, card: DatasetCard) -> bool:
@@ -344,13 +346,13 @@ class JobLedger(Passes):
 
     @property
     def hopeless(self) -> bool:
-        """True if reading failed repeatedly before any sample was trained. The cause is then probably not a single bad
+        """True if reading failed repeatedly and no sample was trained yet. The cause is then probably not a single bad
         shard."""
         tried = sum(ledger.tries for ledger in self.shared()) >= self.holders.max_failures
         return tried and not self.samples_done and (self.on_stream or self.holders.all_failed_to_read)
 
     def came_back(self, rank: int) -> bool:
-        """Return True if returned leases, or partitions that this rank could get, are pending."""
+        """Return True if work is pending that this rank could take: returned leases, or partitions."""
         if any(ledger.todo.returned for ledger in self.ledgers()):
             return True
         return not self.closed and any(ledger.wanted_by(rank) for ledger in self.flows())
@@ -396,7 +398,8 @@ class JobLedger(Passes):
     # ---- internals ----
 
     def _may_return(self, ledger: AsyncLedger | StreamLedger) -> bool:
-        """Return True if a lost server could make work of this pass pending again, so that workers must stay."""
+        """Return True if the loss of a server could make samples of this pass pending again, so that workers must
+        stay."""
         return self.saves and not ledger.closed and ledger.base not in self.kept
 
     def _speaks(self, holder: LeaseHolder) -> bool:
@@ -436,10 +439,10 @@ class JobLedger(Passes):
         return turn
 
     def _turn_of(self, card: DatasetCard, shown: int) -> int:
-        """Return the index of the pass that a rank opens after `shown` passes.
+        """Return the index of the pass that a rank opens next, after it has opened `shown` passes.
 
         The result is usually the next pass. An incarnation that starts with a later epoch opens the pass of that epoch,
-        which may be new.
+        and creates the pass if necessary.
         """
         for turn in range(shown, len(self.passes)):
             if self.passes[turn].card.first_epoch == card.first_epoch:

@@ -1,4 +1,4 @@
-"""Pure. Hold all passes of a job over its data, and its workers as lease holders; roll back to checkpoints.
+"""Pure. Holds all passes of a job over its data, and the workers as lease holders; rolls back to checkpoints.
 
 A pass is an `AsyncLedger` (shards, each worker at its own pace), a `StreamLedger` (partitions of a stream) or a
 `BspLedger` (a bsp group). job_ledger.py opens and changes passes. A checkpoint's manifest stores a `JobProgress`.
@@ -121,15 +121,15 @@ class HolderRegistry:
     """The workers of a job, by rank."""
 
     expected: int
-    """Expected number of workers. A lease call gets at most half of a fair share of the remaining work."""
+    """Expected number of workers. One call grants at most half of a fair share of the remaining work."""
     max_failures: int = 3
-    """Number of read failures in a row after which a rank counts as unable to read."""
+    """A rank counts as unable to read after this many failed reads in a row."""
     living: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank that has called the ledger."""
     fenced: dict[int, int] = field(default_factory=dict)
-    """Highest incarnation of each rank whose calls are ignored."""
+    """Highest fenced incarnation of each rank. The ledger ignores its calls and those of earlier incarnations."""
     halvings: dict[int, int] = field(default_factory=dict)
-    """Number of times that the lease size of a slow rank is halved."""
+    """How often each slow rank's lease size is halved, by rank."""
     trained: dict[int, int] = field(default_factory=dict)
     """Samples trained by each rank over all incarnations, to measure its speed."""
     read_failures: dict[int, int] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class HolderRegistry:
 
     @property
     def here(self) -> set[int]:
-        """Ranks that can currently take work."""
+        """Return the ranks that can currently take work."""
         return {rank for rank, incarnation in self.living.items() if incarnation > self.fenced.get(rank, -1)}
 
     def add_trained(self, rank: int, samples: int) -> None:
@@ -151,9 +151,10 @@ class HolderRegistry:
         self.read_failures[rank] = self.read_failures.get(rank, 0) + 1
 
     def should_leave_work(self, rank: int) -> bool:
-        """Return True if this rank cannot read (a bad mount), and another present or expected rank may be able to.
+        """Return True if this rank cannot read (because of a bad mount, for example), and another present or expected
+        rank may be able to.
 
-        Without this rule, a rank that cannot read would fail every shard that was never leased.
+        Without this rule, such a rank would fail every shard that was never leased.
         """
         if self.read_failures.get(rank, 0) < self.max_failures:
             return False
@@ -174,12 +175,13 @@ class GroupSeats:
     """The ranks of the bsp group. Passes number the seats from 0, in the order of `ranks`."""
 
     ranks: tuple[int, ...] = ()
-    """Ranks by seat; empty before the first group is formed."""
+    """Ranks in the order of their seats; empty before the first group is formed."""
     halted: bool = False
-    """True from the decision to change the group until the new group is formed."""
+    """True while a decided change of the group is not carried out."""
 
     def seat(self, rank: int) -> int | None:
-        """Return the seat of a rank; the rank itself before a group is formed; None if the rank is not in the group."""
+        """Return the seat of a rank. Before a group is formed, return the rank itself; return None if the rank is not
+        in the group."""
         if not self.ranks:
             return rank
         return self.ranks.index(rank) if rank in self.ranks else None
@@ -189,9 +191,9 @@ def passes_back_to(passes: Iterable[PassLedger], note: JobProgress) -> list[Pass
     """Return all passes after a rollback, without leases. Passes that are missing from the checkpoint start again.
 
     A sample stays trained only if it is trained in both the ledger and the checkpoint, so a rollback never moves a pass
-    forward. If two servers are restored from different checkpoints, the older checkpoint counts, in either order. A bsp
-    group returns exactly to the checkpoint's step, because all its slots come from that checkpoint. Partitions and cuts
-    of a stream stay known, because the same offsets must give the same batches again.
+    forward. If two servers are restored from different checkpoints, the older checkpoint counts, whichever server is
+    restored first. A bsp group returns exactly to the checkpoint's step, because all its slots come from that
+    checkpoint. Partitions and cuts of a stream stay known, because the same offsets must give the same batches again.
     """
     noted, in_step = {state.base: state for state in note.ledgers}, {state.base: state for state in note.locksteps}
     flows = {state.base: state for state in note.flows}
@@ -207,7 +209,7 @@ def passes_back_to(passes: Iterable[PassLedger], note: JobProgress) -> list[Pass
 
 
 def passes_anew(note: JobProgress, max_failures: int, workers: int, *, saves: bool) -> list[PassLedger]:
-    """Return the passes with which another run of this many workers continues."""
+    """Return the passes with which a new run with this many workers continues."""
     passes: list[PassLedger] = [anew(state, max_failures) for state in note.ledgers]
     passes += [resume_stream(state, max_failures, returns=saves) for state in note.flows]
     for state in note.locksteps:
@@ -232,7 +234,8 @@ def caught_up(note: JobProgress, passes: Iterable[PassLedger]) -> JobProgress:
 def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
     """Return the pass after a rollback. Without a record in the checkpoint, all samples are trained again.
 
-    Unreadable ranges stay given up only if the checkpoint has given them up too. A known end of the data stays known.
+    An unreadable range remains given up only if the checkpoint has given it up too. If the end of the data is known, it
+    stays known.
     """
     then = (
         AsyncLedger(now.card, now.base, now.max_failures)
@@ -246,7 +249,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
     back.poisoned = [given_up for given_up in now.poisoned if given_up in then.poisoned]
     spans: dict[int, list[Span]] = {}
     for piece in itertools.chain(*(untrained_ranges(ledger, given_up=back.poisoned) for ledger in (now, then))):
-        if piece.running <= running:  # samples after the cursor are pending anyway
+        if piece.running <= running:  # samples after the cursor are pending in any case
             end = piece.end if piece.running < running else min(piece.end, cut)
             spans.setdefault(piece.running, []).append(Span(piece.first, end))
     pending = [ShardRange(shard, *span) for shard in sorted(spans) for span in join_spans(spans[shard])]
@@ -264,7 +267,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
 
 
 def anew(note: AsyncLedgerState, max_failures: int) -> AsyncLedger:
-    """Return the pass with which another run continues; leased and unreadable ranges are pending again."""
+    """Return the pass with which a new run continues. Leased and unreadable ranges become pending again."""
     ledger = AsyncLedger.from_state(note, max_failures)
     ledger.take_back(list(ledger.leases))
     for given_up in ledger.poisoned:
@@ -308,7 +311,8 @@ def stream_back_to(now: StreamLedger, note: StreamLedgerState | None) -> StreamL
 
 
 def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) -> StreamLedger:
-    """Return the pass with which another run continues: no leases, and the stream's end is determined again."""
+    """Return the pass with which a new run continues. The pass has no leases, and the new run asks for the stream's end
+    again."""
     flow = StreamLedger.from_state(note, max_failures)
     flow.take_back(list(flow.leases))
     for given_up in flow.poisoned:
@@ -325,11 +329,11 @@ def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) 
 
 
 def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> StreamLedgerState:
-    """Return a checkpoint's record with all cuts and partitions that the ledger knows now.
+    """Return a checkpoint's record of a stream, with all cuts and partitions that the ledger knows by now.
 
-    Servers may copy slots after the record was taken. Slots of the checkpoint may contain batches that were cut later,
-    or batches of new partitions. Another run must find the same batches. `note` is None if the pass was opened after
-    the record.
+    Servers may copy slots after the ledger recorded its progress. The slots may therefore contain batches that were cut
+    later, or batches of new partitions. Another run must find the same batches. `note` is None if the pass was opened
+    after the ledger recorded its progress.
     """
     if note is None:
         note = StreamLedgerState(

@@ -1,8 +1,8 @@
-"""Pure. Lease the partitions of a stream to workers: a partition is a shard without an end, leased as a whole.
+"""Pure. Leases the partitions of a stream to workers. A partition is a shard without an end, leased as a whole.
 
-A lease ends when the master asks its holder to end it (`wish`): another rank gets the offsets that the holder has not
-begun. Every reader of the same offsets must find the same batches: full batches end at multiples of the batch size, and
-partial batches end at a `cut`, which the ledger records before the holder trains the batch.
+A lease ends when the master asks its holder to end it (`wish`). Another rank then gets the offsets that the holder has
+not begun. Every reader of the same offsets must find the same batches. Full batches therefore end at multiples of the
+batch size, and partial batches end at a `cut`, which the ledger records before the holder trains the batch.
 docs/design/stream-ledger.md has the reasons.
 """
 
@@ -18,7 +18,7 @@ from springtide.domain.data.streams import FAR, MOST_PARTITIONS, BatchCut, Parti
 
 
 class Span(NamedTuple):
-    """Offsets `first` to `end`."""
+    """A range of offsets of a partition, from `first` to `end`."""
 
     first: int
     end: int
@@ -26,22 +26,22 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """A single partition. An offset is trained if the offset was leased before, and is now neither leased nor
+    """The state of one partition. An offset is trained if the offset was leased before, and is now neither leased nor
     pending.
     """
 
     start: int
-    """First offset of the job."""
+    """First offset that the job reads."""
     end: int = FAR
-    """Final end; None while the end is unknown."""
+    """Final end of the partition; None while the end is unknown."""
     waiting: list[Span] = field(default_factory=list)
-    """Spans that no worker holds: ascending, not adjacent."""
+    """Spans that no worker holds: in ascending order, with gaps between them."""
     cuts: list[int] = field(default_factory=list)
-    """Ends of partial batches, ascending."""
+    """Ends of partial batches, in ascending order."""
     owner: int | None = None
-    """Rank to which the partition is assigned; None for any rank with room."""
+    """Rank to which the partition is assigned; None if any rank with room may lease it."""
     failed_at: int = -1
-    """Last unreadable offset, and the number of tries."""
+    """The last offset that could not be read, and the number of tries to read it."""
     tries: int = 0
 
     @property
@@ -69,7 +69,7 @@ class Partition:
         return self.cuts[bisect.bisect_right(self.cuts, first) : bisect.bisect_left(self.cuts, end)]
 
     def forget(self, below: int) -> bool:
-        """Drop cuts before an offset that no worker will read again. Return True if cuts were dropped."""
+        """Drop cuts before an offset below which no worker will read again. Return True if cuts were dropped."""
         gone = bisect.bisect_right(self.cuts, below)
         del self.cuts[:gone]
         return gone > 0
@@ -96,8 +96,9 @@ def join_spans(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-MOST_GRANTS = 256  # most grants per call; the next call gets more
-MOST_CUTS = 64  # most cuts per partition; a job without checkpoints then drops cuts that it no longer needs
+MOST_GRANTS = 256  # most grants in one call; the next call can get more
+# most cuts of a partition to keep; a job without checkpoints then drops the oldest cuts, which it no longer needs
+MOST_CUTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,8 @@ class StreamLedger(SharedLedger):
     void: int = 0
     """Offsets that held no record to train."""
     floors: list[dict[int, int]] = field(default_factory=list)
-    """Trained offsets in the last complete checkpoints, by partition; cuts before the oldest can be dropped."""
+    """Number of trained offsets in each of the last complete checkpoints, by partition. Cuts before the oldest of them
+    can be dropped."""
     returns: bool = True
     """True if the job may roll back; False in a job without checkpoints, which never trains an offset again."""
     numbers: int = MOST_PARTITIONS
@@ -148,10 +150,10 @@ class StreamLedger(SharedLedger):
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
-        """Add partitions from a reader's report; the first report of each partition counts. Return True if something is
-        new.
+        """Add the partitions of a reader's report. Of several reports on a partition, the first counts. Return True if
+        something is new.
 
-        A partition that appears later was added to the stream, so all its records are trained.
+        A partition that appears later was added to the stream, so the job trains all its records.
         """
         news, first = self.news(seen), not self.partitions
         for partition in news:
@@ -314,7 +316,7 @@ class StreamLedger(SharedLedger):
 
     @property
     def tries(self) -> int:
-        """Number of read failures of offsets that are still unread."""
+        """Number of failed reads of offsets that nobody has read yet."""
         return sum(partition.tries for partition in self.partitions.values())
 
     def totals(self) -> Totals:
@@ -360,9 +362,7 @@ class StreamLedger(SharedLedger):
     # ---- internals ----
 
     def _end(self, number: int, partition: Partition, end: int) -> None:
-        """End a partition at `end`, or after its last trained offset if that is higher, and ask the holder to stop
-        there.
-        """
+        """End a partition at `end`, or after its last trained offset if that is later. Ask the holder to stop there."""
         mine = [lease for lease in self.leases.values() if lease.running == number]
         tail = max([first for first, until in partition.waiting if until == FAR], default=partition.start)
         end = max(end, tail, *(lease.offset for lease in mine), partition.start)
@@ -376,7 +376,7 @@ class StreamLedger(SharedLedger):
                     self._drop(lease)
 
     def _forget(self, number: int) -> None:
-        """Drop cuts of a partition before the first untrained offset."""
+        """Drop the cuts of a partition that lie before its first untrained offset."""
         spans = untrained_spans(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
         self.partitions[number].forget(min((first for first, _ in spans), default=0))
 

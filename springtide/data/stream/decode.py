@@ -1,4 +1,4 @@
-"""Decode records into batches: fixed-width fields, JSON, or a user function of a list of bytes.
+"""Decodes records into batches: fixed-width fields, JSON, or a user function of a list of bytes.
 
 In: record bodies that data/stream/record_filter.py found intact. Out: tensors by name, or the result of the user
 function. An undecodable record becomes a dead letter, and the other records still form their batch. The decision
@@ -22,17 +22,18 @@ Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 KINDS = ("i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "?")
 MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
-"""Errors that mean a mistake in the code, not in a record. If a user function raises such an error, the job ends."""
+"""Errors that point to a mistake in the code, not in a record. If a user function raises such an error, the job
+ends."""
 
 
 class ParsedRecords(NamedTuple):
     """Parsed bodies of records."""
 
     bad: Mask
-    """Records that cannot be decoded."""
+    """Mask of the records that cannot be decoded."""
     event_at: Floats | None
     batch: Callable[[Mask], Any]
-    """Makes a batch of the selected good records. Raises `UndecodableRecords` if some records are bad."""
+    """Function that makes a batch of the selected good records. Raises `UndecodableRecords` if some records are bad."""
 
 
 class Decoder(Protocol):
@@ -97,7 +98,8 @@ class Fixed:
 
 
 class Json:
-    """Decoder for records that are JSON objects: the given fields become columns; "str" keeps strings, as a list."""
+    """Decoder for records that are JSON objects. The given fields become columns; the type "str" keeps strings, as a
+    list."""
 
     @takes_numbers("self", "to")
     def __init__(
@@ -114,7 +116,8 @@ class Json:
         self.scale = _scale_of({**fields, event_time or "": "f8"}, event_time, unit)
 
     def parse(self, bodies: Records) -> ParsedRecords:
-        """Parse the bodies. Bad: not a JSON object, without a field, or with a value of another type."""
+        """Parse the bodies. A record is bad if it is not a JSON object, lacks a field, or has a value of another
+        type."""
         rows = [self._row(body) for body in bodies.bodies()]
         times = (np.nan if row is None else row[""] for row in rows)
 
@@ -145,7 +148,8 @@ class Json:
 
 
 class FunctionDecoder:
-    """Decoder that wraps a user function of a list of bytes. If the function raises, each record is tried alone."""
+    """Decoder that wraps a user function of a list of bytes. If the function raises, the decoder tries each record
+    alone."""
 
     def __init__(self, function: Callable[[list[bytes]], Any]) -> None:
         self.function = function

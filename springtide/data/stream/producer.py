@@ -1,4 +1,4 @@
-"""Append records to a stream at a given pace, for `springtide produce`, tests and benchmarks.
+"""Appends records to a stream at a given pace, for `springtide produce`, tests and benchmarks.
 
 In: a source of records (a counter, lines or fixed-size pieces of a file, clicks), a pace (steady, or along a traffic
 trace), and a skew of partitions. Out: records in envelopes, and an exact count.
@@ -44,7 +44,7 @@ class TrafficTrace:
     """Past traffic: records per second at some times, with linear interpolation."""
 
     at_s: Floats
-    """Seconds since the first time of the trace, rising."""
+    """Times of the trace in seconds since its first time, in ascending order."""
     rate: Floats
     begins_at: float = 0.0
     """First time of the trace: seconds since 1970, or the number in the file."""
@@ -57,10 +57,10 @@ class TrafficTrace:
 
 
 class TracePace:
-    """The shape of a trace at `speedup` times its speed, scaled to `peak` records per second at its maximum.
+    """Pace with the shape of a trace, at `speedup` times its speed, and with a maximum of `peak` records per second.
 
-    Without `peak`, the rate is that of the trace, so a day replayed in five minutes has only five minutes' worth of
-    records.
+    Without `peak`, the rate is the rate of the trace, so a day that is replayed in five minutes has only five minutes'
+    worth of records.
     """
 
     def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:
@@ -146,7 +146,7 @@ class RecordSource(Protocol):
     def take(self, first: int, count: int) -> Bytes | list[bytes]:
         """Return records `first` to ``first + count``, as rows of equal size or as a list of bytes.
 
-        Calls come in order; fewer than `count` records mean the end.
+        Calls come in order. If the source returns fewer than `count` records, it has ended.
         """
 
 
@@ -208,7 +208,7 @@ def _found(path: Path) -> Path:
 
 
 def check(skew: float) -> None:
-    """Raise BadInput for an invalid `skew`."""
+    """Raise BadInput if `skew` is invalid."""
     if not 0 < skew < float("inf"):
         raise errors.BadInput(
             f"skew {skew:g}: expected the ratio of the first partition's records to each other partition's, more than 0"
@@ -224,8 +224,8 @@ def shares(partitions: int, skew: float = 1.0) -> Floats:
 
 
 def deal(count: int, sent: Ints, share: Floats) -> Ints:
-    """Split `count` records over partitions that got `sent` so far. Partitions that lag furthest behind their share get
-    more records.
+    """Split `count` records over partitions, which have got `sent` records so far. Partitions that lag furthest behind
+    their share get more records.
     """
     lack = np.maximum((int(sent.sum()) + count) * share - sent, 0.0)
     total = float(lack.sum())
@@ -251,7 +251,7 @@ class ProduceOrder:
     """Longest duration."""
     pace: TrafficPace = field(default_factory=lambda: SteadyPace(float("inf")))
     skew: float = 1.0
-    """Ratio of the first partition's records to the records of each other partition."""
+    """Most seconds to produce records."""
     enveloped: bool = True
     first: int = 0
     """Number of the first record."""
@@ -270,7 +270,7 @@ class ProduceReport:
     """Number of records of each partition."""
     seconds: float = 0.0
     behind_s: float = 0.0
-    """Delay of the last sent record; a large value means that the pace could not be kept."""
+    """Number of records appended to each partition."""
     interrupted: bool = False
 
 
@@ -282,7 +282,8 @@ def produce(
     tell: Callable[[ProduceReport], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ProduceReport:
-    """Append until done, or until `stop` returns True; call `tell` from time to time."""
+    """Delay of the last record that was sent, in seconds; a large value means that the producer could not keep the
+    pace."""
     writer = stream.writer()
     try:
         return _Production(stream, writer, maker, order).run(tell, stop)
@@ -336,7 +337,8 @@ class _Production:
         return elapsed_s - high
 
     def _send(self, count: int) -> int:
-        """Make and append the next records; return their number."""
+        """Return the seconds since the next record was due. The search is a bisection, because a pace only gives
+        counts."""
         if len(self._sent) != self._stream.partitions():  # the number of partitions has grown
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
             self._share = shares(len(self._sent), self._order.skew)

@@ -1,8 +1,8 @@
-"""Remove records that cannot be trained (oversized, damaged, late or undecodable), and store them as dead letters.
+"""Removes records that cannot be trained (oversized, damaged, late or undecodable), and stores them as dead letters.
 
-In: raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a letter for each removed
-record, in a folder or a stream. A record is late if it was appended long after its event time. Both times are in the
-record, and no code reads a clock, so every reader of a batch removes the same records.
+In: the raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a letter for each
+    removed record, in a folder or a stream. A record is late if it was appended long after its event time. Both times
+    are in the record, and no code reads a clock, so every reader of a batch removes the same records.
 """
 
 import os
@@ -33,11 +33,11 @@ class FilterRules:
     max_record_bytes: int | None = None
     """Size of the largest record, including its envelope."""
     max_lateness_s: float | None = None
-    """Most seconds from the event to the append."""
+    """Longest time from the event to the append, in seconds."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A record that workers do not train. The JSON object of a record is a line of the dead letters."""
+    """A record that workers do not train. As a line of JSON, it is one dead letter."""
 
     partition: int
     offset: int
@@ -46,11 +46,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
     detail: str
     appended_at: float
     event_at: float
-    """Event time; NaN if unknown."""
+    """Event time of the record; NaN if unknown."""
     size: int = msgspec.field(name="bytes")
     """Bytes of the record, including the envelope."""
     body: bytes
-    """Received bytes; only the beginning of a large record."""
+    """Received bytes of the record; for a large record only the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,13 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
         _mark(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
     if opened.any_damaged:
         _mark(why, opened.damaged, _CORRUPT)
-    places = None if not why.any() else np.flatnonzero(why == _FINE)  # positions of the parsed records; None for all
+    # positions of the records that remain; None if all remain
+    places = None if not why.any() else np.flatnonzero(why == _FINE)
     parsed = decoder.parse(opened.bodies if places is None else opened.bodies[places])
     _mark(why, parsed.bad, _CORRUPT, places)
     event_at = opened.event_at if parsed.event_at is None else _event_times(opened.event_at, parsed.event_at, places)
-    if rules.max_lateness_s is not None:  # without an event time the difference is NaN, which is never late
+    # for a record without an event time the difference is NaN, and NaN never exceeds the limit
+    if rules.max_lateness_s is not None:
         _mark(why, records.appended_at - event_at > rules.max_lateness_s, _LATE)
     details: dict[int, str] = {}
     batch = _decoded(parsed, why, places, details)
@@ -91,14 +93,14 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
 
 
 def _mark(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
-    """Mark these records (among those at `places`) with this reason, unless they already have a reason."""
+    """Give these records (among the records at `places`) this reason for removal, unless they already have a reason."""
     if which.any():
         positions = np.flatnonzero(which) if places is None else places[which]
         why[positions[why[positions] == _FINE]] = reason
 
 
 def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None, details: dict[int, str]) -> Any:
-    """Decode the batch; mark records that turn out to be undecodable."""
+    """Decode the batch. Mark records that turn out to be undecodable."""
     while True:
         keep: Mask = (why if places is None else why[places]) == _FINE
         if not keep.any():
@@ -114,7 +116,7 @@ def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None,
 
 
 def _event_times(sealed: Floats, own: Floats, places: Ints | None) -> Floats:
-    """Return the event time from the envelope, or from the record."""
+    """Return each record's event time, from the envelope or else from the record itself."""
     if places is None:
         return np.where(np.isnan(sealed), own, sealed)
     event_at = sealed.copy()
@@ -148,15 +150,17 @@ def _letters(
     return letters
 
 
-# limit per process: some hundred thousand letters, so that a stream of bad records fills no disk
+# most bytes of dead letters per process: some hundred thousand letters, so that a stream of bad records fills no disk
 MOST_BYTES = 256 * 2**20
 
 
 class DeadLetters:
-    """Destination of dead letters. If the destination fails or is full, letters are lost, but the job continues."""
+    """Destination of dead letters. If the destination fails or is full, further letters are lost, but the job
+    continues."""
 
     def __init__(self, where: str | None, *, most_bytes: int = MOST_BYTES) -> None:
-        """Open a folder or the URL of a stream; None only counts. Raise UserError for an invalid destination."""
+        """Open the destination: a folder or the URL of a stream. With None, only count the letters. Raise UserError for
+        an invalid destination."""
         self.lost = 0
         """Number of letters that could not be stored."""
         self.why = ""

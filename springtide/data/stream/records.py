@@ -1,4 +1,5 @@
-"""Hold consecutive records of a partition as columns: no object per record, slices without copies.
+"""Holds consecutive records of a partition as columns, so that no record needs a Python object and a slice copies
+nothing.
 
 In: log/reader.py and kafka/librdkafka.py fill the columns. Out: record_filter.py and decode.py read whole batches. A
 worker sends `to_bytes` to a peer that trains the batch. `from_bytes` checks all sizes, and nothing is unpickled.
@@ -23,7 +24,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | Bytes
 
 MAGIC, VERSION = b"SREC", 2
 HEADER = struct.Struct("<4sIqq")
-"""Magic, version, number of records, payload bytes. Sizes, offsets, append times and the payload follow."""
+"""Header: magic, version, number of records, payload bytes. Sizes, offsets, append times and the payload follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +32,7 @@ class Records:
     """Records of a partition, with rising offsets. Record i is ``payload[starts[i]:ends[i]]``."""
 
     payload: Bytes
-    """Bytes of the records; may contain more, such as a part of a mapped file."""
+    """Buffer with the bytes of the records. The buffer may contain more, such as a part of a mapped file."""
     starts: Ints
     ends: Ints
     offsets: Ints
@@ -147,7 +148,7 @@ def view_of(data: Buffer) -> memoryview:
 
 
 def _places(sizes: Ints) -> tuple[Ints, Ints]:
-    """Return the start and the end of each of adjacent records."""
+    """Return the starts and ends of records that lie side by side."""
     ends = np.cumsum(sizes, dtype=np.int64)
     return ends - sizes, ends
 
@@ -159,9 +160,9 @@ def _bad(why: str) -> errors.BadInput:
 MARK = b"\xf5ST\x01"
 HEAD = np.dtype([("mark", "S4"), ("crc", "<u4"), ("event_us", "<i8")])
 SIZE = HEAD.itemsize
-CRC_FROM = 8  # first byte that the CRC covers
+CRC_FROM = 8  # index of the first byte that the CRC covers
 BARE, WHOLE, DAMAGED = 0, 1, 2
-"""State of a record: no envelope, an intact envelope, or a damaged one (cpp/batch/envelope.h)."""
+"""State of a record: no envelope, an intact envelope, or a damaged envelope (cpp/batch/envelope.h)."""
 
 
 class UnsealedRecords(NamedTuple):

@@ -1,8 +1,9 @@
-"""Interface of every stream, `open_stream(url)`, and `springtide.stream(url, ...)`: a stream as a job's data set.
+"""Defines the interface of every stream, `open_stream(url)`, and `springtide.stream(url, ...)`, which makes a stream a
+job's data set.
 
-Kinds: log/stream.py (a folder: log:///path) and kafka/stream.py (a broker). Each module is imported when a URL needs
-it. The reader decides its position: no stream stores a consumer's position. Next: worker/online/ reads, producer.py
-appends.
+There are two kinds: log/stream.py (a folder, log:///path) and kafka/stream.py (a broker). Each module is imported when
+a URL needs it. A reader keeps its own position: no stream stores the position of a consumer. Next: worker/online/
+reads, producer.py appends.
 """
 
 import importlib
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Records that a reader found in a partition. The chunk covers every offset in ``first <= offset < next``."""
+    """Records that a reader found in a partition. A chunk covers every offset in ``first <= offset < next``."""
 
     partition: int
     first: int
@@ -33,13 +34,13 @@ class Chunk:
     records: Records
     """Records of the chunk. Missing offsets are gaps, which never get a record."""
     expired: int = 0
-    """Number of gaps that retention deleted. Other gaps never were records: they come from compaction and
-    transactions.
+    """Number of offsets in the chunk whose records retention deleted. Other missing offsets never were records: they
+    come from compaction and transactions.
     """
 
 
 class StreamReader(Protocol):
-    """A reader of some partitions. For a single thread."""
+    """A reader of some partitions. Only one thread may use it."""
 
     def assign(self, positions: Mapping[int, int]) -> None:
         """Read these partitions from these offsets. A partition that is already at its offset continues unchanged."""
@@ -47,20 +48,20 @@ class StreamReader(Protocol):
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
         """Return the available records, about `most`, from partitions in turn; wait only if there are none.
 
-        Payloads may lie in mapped files, and stay valid as long as they are referenced. An empty list after `timeout_s`
-        does not mean the end of the stream. An unavailable stream (such as a restarting broker) returns no records. If
-        a stream is unavailable for long, `poll` raises TemporaryError.
+        Payloads may lie in mapped files. They stay valid as long as they are referenced. An empty list after
+        `timeout_s` does not mean the end of the stream. An unavailable stream (such as a restarting broker) returns no
+        records. If a stream is unavailable for long, `poll` raises TemporaryError.
         """
 
     def ends(self) -> Mapping[int, int]:
         """Return the known end offset (newest + 1) of each assigned partition, without a query."""
 
     def close(self) -> None:
-        """Stop reading. Returned records stay valid."""
+        """Stop reading. Records that it has returned stay valid."""
 
 
 class StreamWriter(Protocol):
-    """A producer. For a single thread."""
+    """A producer. Only one thread may use it."""
 
     def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
         """Append records: record i is ``payload[ends[i-1]:ends[i]]`` (the first begins at 0)."""
@@ -81,13 +82,15 @@ class Stream(Protocol):
 
     @property
     def id(self) -> str:
-        """Identity of this stream, which changes if the stream is recreated at the same URL. Empty if unknown."""
+        """Identity of this stream, which changes if the stream is recreated at the same URL. Empty if the identity is
+        unknown."""
 
     def partitions(self) -> int:
-        """Return the current number of partitions, which may grow. Cheap."""
+        """Return the current number of partitions, which may grow. The call is cheap."""
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Return the job's start (`StreamCard.start`) and the current end of every partition."""
+        """Return the bounds of every partition: the offset at which the job starts (`StreamCard.start`), and the
+        current end."""
 
     def open(self) -> StreamReader:
         """Return a reader without assigned partitions."""
@@ -100,7 +103,7 @@ class Stream(Protocol):
 
 
 KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.stream.kafka.stream"}
-"""URL schemes, and the modules whose `open_url(url)` opens such a stream."""
+"""Module for each URL scheme. Its function `open_url(url)` opens a stream with that scheme."""
 
 
 def open_stream(url: str) -> Stream:
@@ -124,7 +127,7 @@ def open_stream(url: str) -> Stream:
 STARTS = ("earliest", "latest")
 STRATEGIES = ("none", "basic", "advanced")
 LINGER_S = 1.0
-MAX_RECORD_BYTES = 1 << 20  # Kafka's default limit
+MAX_RECORD_BYTES = 1 << 20  # largest record in bytes, which is Kafka's default limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Deliver batches from data workers to trainers: dispatch, connections, the worker's loop."""
+"""Delivers batches from data workers to trainers: dispatch, connections, and the data worker's loop."""

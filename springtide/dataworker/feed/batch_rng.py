@@ -1,4 +1,4 @@
-"""Seed the global random generators by batch name, so that augmentations of a batch are always the same.
+"""Seeds the global random generators by batch name, so that a batch always gets the same augmentations.
 
 In: a seed and a batch name. Out: inside a `with` block, the CPU generators of torch, NumPy and Python start from this
 seed, and are restored afterwards. The content of a batch does not depend on the process that makes it, or on the number
@@ -21,7 +21,7 @@ States = tuple[torch.Tensor, Any, Any]
 
 @contextmanager
 def seeded(seed: int, name: Sequence[int] | None) -> Iterator[None]:
-    """Make global random numbers a function of (seed, name) inside the block. With name None, change nothing."""
+    """Inside the block, make global random numbers a function of (seed, name). With name None, change nothing."""
     if name is None:
         yield
         return
@@ -57,19 +57,19 @@ class Strand:
 
 
 def mark() -> Any:
-    """Return the position of all global generators. Two results are equal if no number was drawn in between."""
+    """Return the positions of all global generators. If two results are equal, no number was drawn in between."""
     numpys = _raw() or repr(np_random.get_state(legacy=False))
     return torch.default_generator.get_state().numpy().tobytes(), numpys, random.getstate()
 
 
 def sow(seed: int, name: Sequence[int], *, cuda: bool = False) -> None:
-    """Seed the global generators from (seed, name), without restoring them later."""
+    """Seed the global generators from (seed, name) permanently."""
     written = ",".join(map(str, (seed, *name))).encode()
     words = hashlib.blake2b(written, digest_size=16).digest()
     torch.default_generator.manual_seed(int.from_bytes(words[:8], "little"))
     if cuda:
         torch.cuda.manual_seed_all(int.from_bytes(words[:8], "little"))
-    if _memory() is not None:  # only MT19937, because NumPy cannot seed another kind of global generator
+    if _memory() is not None:  # only if the global generator is MT19937, because NumPy cannot seed another kind
         np_random.seed(int.from_bytes(words[8:12], "little"))
     random.seed(int.from_bytes(words[12:], "little"))
 
@@ -88,8 +88,8 @@ class _NumPy:
     """Fast save and restore of NumPy's global random state.
 
     NumPy needs 0.3 ms to get or set its state. If the generator's memory has not changed, this class reuses the last
-    state instead. The class asks NumPy for its state if NumPy holds the second normal deviate of a pair, which is
-    stored outside that memory, or if the global generator is of another kind.
+    state instead. The class asks NumPy for its state in two cases: NumPy holds the second normal deviate of a pair,
+    which is stored outside that memory, or the global generator is of another kind.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _NumPy:
         memory = _memory()
         if memory is None or self._known is None or self._known[1] is not state or _raw() != seeded:
             np_random.set_state(state)
-        else:  # unchanged memory means that no number was drawn since seeding
+        else:  # the memory is unchanged, so no number was drawn since seeding
             ctypes.memmove(memory[0], self._known[0], memory[1])
 
 
@@ -118,7 +118,7 @@ def _memory() -> tuple[int, int] | None:
 
 
 def _raw() -> bytes:
-    """Return the memory of NumPy's global generator; empty for another kind of generator."""
+    """Return the memory of NumPy's global generator; empty if the generator is of another kind."""
     memory = _memory()
     return ctypes.string_at(*memory) if memory is not None else b""
 

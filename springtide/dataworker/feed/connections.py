@@ -1,8 +1,8 @@
 """Connect a trainer to its data workers: send requests, receive batches.
 
 In: requests of dataworker/feed/feed.py, or of a middle stage (dataworker/feed/worker.py). Out: batches by number, each
-once. dataworker/feed/dispatch.py assigns the requests. Each data worker has a thread here. All threads end with
-`close`, and a forked child needs none of them.
+    once. dataworker/feed/dispatch.py assigns the requests. Each data worker has a thread here. All threads end with
+    `close`. A forked child needs none of these threads.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ from springtide.rpc.transport.frames import BadFrame
 
 log = logging.getLogger(__name__)
 
-CALL_AGAIN_S = (0.05, 2.0)  # first and longest pause between two connection attempts
-JOIN_S = 5.0  # most seconds to join a thread in `close`; by then, threads have nothing left to wait for
+CALL_AGAIN_S = (0.05, 2.0)  # seconds: the first and the longest pause between two connection attempts
+JOIN_S = 5.0  # most seconds to join a thread in `close`; by then, no thread waits for anything
 
 
 class FeedMessage(msgspec.Struct, array_like=True, frozen=True):
-    """Base of the messages between a trainer and a data worker, beside batches.
+    """Base class of the messages between a trainer and a data worker. Batches are not among these messages.
 
     A data worker answers each `AskBatch` with `BatchMade` (and the batch), `BatchFailed` or `BatchDropped`.
     """
 
 
 class AskBatch(FeedMessage, frozen=True):
-    """Trainer: request the batch of these samples."""
+    """Message of a trainer: make the batch of these samples."""
 
     step: int
     indices: bytes
@@ -56,33 +56,33 @@ class AskBatch(FeedMessage, frozen=True):
 
 
 class DropBatch(FeedMessage, frozen=True):
-    """Trainer: cancel a request."""
+    """Message of a trainer: cancel a request."""
 
     step: int
 
 
 class BatchMade(FeedMessage, frozen=True):
-    """Data worker: the batch, under its requested name."""
+    """Message of a data worker: the batch, under the name of its request."""
 
     step: int
     name: BatchName | None
 
 
 class BatchFailed(FeedMessage, frozen=True):
-    """Data worker: user code raised."""
+    """Message of a data worker: user code raised."""
 
     step: int
     why: str
 
 
 class BatchDropped(FeedMessage, frozen=True):
-    """Data worker: the request was cancelled."""
+    """Message of a data worker: the request was cancelled."""
 
     step: int
 
 
 class WorkerLeaving(FeedMessage, frozen=True):
-    """Data worker: no more requests are accepted. Open requests are still answered."""
+    """Message of a data worker that leaves: it accepts no more requests. It still answers open requests."""
 
 
 KINDS: tuple[type[FeedMessage], ...] = (AskBatch, DropBatch, BatchMade, BatchFailed, BatchDropped, WorkerLeaving)
@@ -102,16 +102,17 @@ def read_message(received: ReceivedMessage) -> FeedMessage:
 
 
 class WantedBatch(NamedTuple):
-    """A mini-batch that a trainer wants. A request without indices only keeps its place in the order."""
+    """A mini-batch that a trainer wants. A request without indices asks for nothing, and only keeps its place in the
+    order."""
 
     indices: NDArray[np.int64]
     name: BatchName | None
     group: "WantedBatch | None" = None
-    """The batch of the whole bsp group, if this request is the part of a single rank."""
+    """The batch of the whole bsp group, if this request is only one rank's part of that batch."""
 
 
 class StepAnswer(NamedTuple):
-    """The result of a step: a batch, or an error. Without batch and error, the trainer must make the batch itself."""
+    """The result of a step: a batch, or an error. If both are missing, the trainer must make the batch itself."""
 
     tree: Any = None
     made: bool = False
@@ -134,7 +135,7 @@ class _Link:
 
 
 class WorkerConnections:
-    """Connections of a trainer. Thread-safe. A thread that notices a change calls `on_change` afterwards."""
+    """Connections of a trainer. Thread-safe. A thread that changes the state calls `on_change` afterwards."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class WorkerConnections:
         self._connect = functools.partial(connect, secret=secret, certificates=certificates)
         self._on_change = on_change
         self._pid = os.getpid()
-        # entered directly: an interrupt inside Condition.__enter__ would leave the lock held
+        # the code enters this lock directly, because an interrupt inside Condition.__enter__ would leave the lock held
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._dispatch = Dispatch()
@@ -200,7 +201,7 @@ class WorkerConnections:
             return self._settled(step)
 
     def forget(self, *steps: int) -> None:
-        """Forget steps that are done or no longer wanted."""
+        """Forget steps that are finished or no longer wanted."""
         with self._lock:
             for step in steps:
                 self._answers.pop(step, None)
@@ -223,7 +224,7 @@ class WorkerConnections:
 
     @property
     def alone(self) -> bool:
-        """True if no data worker accepts steps or still holds some."""
+        """True if no data worker accepts new steps or still works on a step."""
         return self._dispatch.deserted
 
     @property
@@ -247,7 +248,7 @@ class WorkerConnections:
             if link.thread is not None and link.thread is not threading.current_thread():
                 link.thread.join(JOIN_S)
 
-    # These methods run with the lock held:
+    # The caller of these methods holds the lock:
 
     def _settled(self, step: int) -> StepAnswer | None:
         state = self._dispatch.steps[step]
@@ -293,7 +294,7 @@ class WorkerConnections:
         self._lose(link)
         self._stop(link)
         if link.channel is not None:
-            link.channel.close()  # wakes the thread
+            link.channel.close()  # closing the channel wakes the thread
 
     # These methods run in the thread of a link:
 
@@ -397,7 +398,7 @@ class WorkerConnections:
             return StepAnswer(payload.tree(self.types), made=True)
         except BadFrame:
             raise
-        except Exception as error:  # a type that is unknown here, or a user type whose code raises
+        except Exception as error:  # a type that this process does not know, or a user type whose code raises
             log.info("cannot decode a batch, so this process makes it: %s", error)
             return StepAnswer()
 
@@ -409,7 +410,7 @@ class WorkerConnections:
 
 
 def _first(outbox: deque[FeedMessage]) -> FeedMessage | None:
-    """Return the next message, or None: another thread may empty the outbox at any time."""
+    """Return the next message. Return None if another thread has emptied the outbox."""
     try:
         return outbox.popleft()
     except IndexError:

@@ -1,8 +1,9 @@
-"""Pure. Assign steps to data workers ahead of time; reassign late steps, and count each step once.
+"""Pure. Assigns steps to data workers ahead of time, reassigns late steps, and counts each step once.
 
-In: connections.py reports workers, wanted steps and answers, each with the time. Out: orders for workers. A step is a
-numbered mini-batch of a trainer. Any number of workers may make a step; the first answer counts. The step of a lost
-worker goes to another worker. An idle worker takes over a step that it can finish earlier than the current worker.
+In: workers, wanted steps and answers, as connections.py reports them, each with its time. Out: orders for workers. A
+    step is a numbered mini-batch of a trainer. Any number of workers may make a step; the first answer counts. The step
+    of a lost worker goes to another worker. An idle worker takes over a step that it can finish earlier than the
+    current worker.
 """
 
 from collections.abc import Iterator
@@ -11,36 +12,40 @@ from enum import Enum
 from typing import NamedTuple
 
 AHEAD = (
-    3  # steps assigned to a worker: the current step, a step to begin while the first is sent, and a step in transit
+    # steps assigned to a worker: the step that it makes, the step that it makes next while it sends the first, and a
+    # step in transit
+    3
 )
-TRIES = 2  # most tries of a step that raises, by different workers if possible
+TRIES = 2  # how often a step that raises is tried, by different workers if possible
 DEATHS = 5  # a step fails after this many workers have died while making it
-HOLDERS = 3  # most workers that make the same step at a time
-# an idle worker takes over a step only if it is this many times faster, because the repetition costs CPU time
+HOLDERS = 3  # most workers that make the same step at the same time
+# an idle worker takes over a step only if it is this many times faster, because making a step twice costs CPU time
 HASTE = 1.5
-# and only if it finishes at least this many seconds earlier, because a busy machine may delay a process for that long
+# an idle worker takes over a step only if it would finish at least this many seconds earlier, because a busy machine
+# may delay a process for that long
 GRACE_S = 0.05
 PATIENCE_S = 10.0  # a step is overdue after this many seconds plus five times its usual duration
 GUESS_S = 1.0  # assumed duration of a step before the first measurement
-NEWS = 0.3  # weight of the newest duration in the mean: a change shows after about ten steps
+NEWS = 0.3  # weight of the newest duration in the mean; the mean follows a change within about ten steps
 
 
 class AssignStep(NamedTuple):
-    """Order: the worker makes this step."""
+    """Order to a worker: make this step."""
 
     worker: str
     step: int
 
 
 class DropStep(NamedTuple):
-    """Order: the trainer no longer needs this step. The worker answers when it has skipped or made the step."""
+    """Order to a worker: the trainer no longer needs this step. The worker answers when it has skipped or made the
+    step."""
 
     worker: str
     step: int
 
 
 class ReleaseWorker(NamedTuple):
-    """Order: the leaving worker holds no more steps of this trainer."""
+    """Order: the trainer is done with a leaving worker, which holds no more of its steps."""
 
     worker: str
 
@@ -58,7 +63,7 @@ class StepFate(Enum):
 
 @dataclass(slots=True)
 class StepState:
-    """A step that the trainer wants and has not taken."""
+    """State of a step that the trainer wants and has not received."""
 
     fate: StepFate = StepFate.WAITING
     holders: list[str] = field(default_factory=list)
@@ -79,9 +84,10 @@ class WorkerState:
     """A trainer's view of a data worker."""
 
     steps: list[int] = field(default_factory=list)
-    """Assigned steps without an answer. The worker makes the first; some may already be settled."""
+    """Steps that the worker got and has not answered. The worker makes the first of them. Some of them may already be
+    settled by another worker."""
     since: float = 0.0
-    """Time when the worker began the first step."""
+    """Time when the worker began the first of these steps."""
     mean_s: float | None = None
     """Mean seconds for a step."""
     leaving: bool = False
@@ -105,7 +111,7 @@ class Dispatch:
 
     @property
     def deserted(self) -> bool:
-        """True if no worker accepts steps or still holds some."""
+        """True if no worker accepts new steps or still works on a step."""
         return not self.workers
 
     def joined(self, worker: str, *, at: float) -> list[DispatchOrder]:
@@ -128,7 +134,8 @@ class Dispatch:
             if (step := self.steps.get(number)) is not None:
                 step.holders.remove(worker)
                 step.deaths += place == 0
-                # count the death even if another worker holds the step: a step that hangs must not occupy every worker
+                # count the death even if another worker also makes the step, because a step that hangs must not occupy
+                # every worker
                 if step.deaths >= DEATHS:
                     orders += self._settle(number, StepFate.FAILED)
                 else:
@@ -171,7 +178,7 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def dropped(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
-        """Note that a worker has dropped a step. If the step took longer than the worker's mean duration, the mean
+        """Note that a worker has dropped a step. If the worker spent more than its mean duration on the step, the mean
         rises."""
         known = self.workers.get(worker)
         if known is None or step not in known.steps:
@@ -179,7 +186,8 @@ class Dispatch:
         if (took := at - known.since) > self._mean(known):
             known.mean_s = _blend(known.mean_s, took)
         orders = self._answered(worker, step, at)
-        if self.awaits(step):  # an unexpected answer: assign the step again, so that it is not lost
+        # the worker dropped a step that the trainer still wants: assign the step again, so that it is not lost
+        if self.awaits(step):
             self._give_back(step)
         return [*orders, *self._hand_out(at)]
 
@@ -225,7 +233,7 @@ class Dispatch:
         return [DropStep(worker, step) for worker in state.holders]
 
     def _give_back(self, step: int) -> None:
-        """Queue a step before all later steps, unless a worker holds it."""
+        """Queue a step before all later steps, unless another worker also makes it."""
         state = self.steps[step]
         if state.fate is not StepFate.WAITING or state.holders:
             return
@@ -260,10 +268,10 @@ class Dispatch:
         return AssignStep(worker, step)
 
     def _choose(self, tried: set[str]) -> str | None:
-        """Return the worker for the next step. A worker that failed this step is chosen only if no other worker is
-        left.
+        """Return the worker for the next step. A worker that already failed this step is chosen only if no other worker
+        is left.
 
-        A slow worker gets a second step only if it would finish that step before a fully loaded fast worker.
+        A slow worker gets a second step only if it would finish this step earlier than a fully loaded fast worker.
         """
         workers = {name: worker for name, worker in self.workers.items() if not worker.leaving}
         if not tried.issuperset(workers):
@@ -286,7 +294,8 @@ class Dispatch:
         return self._mean_s if self._mean_s is not None else GUESS_S
 
     def _take_over(self, at: float) -> list[DispatchOrder]:
-        """Let idle workers repeat the earliest steps that they can finish before the current holders."""
+        """Let idle workers repeat the earliest steps that they would finish before the workers that currently make
+        them."""
         orders: list[DispatchOrder] = []
         idle = [name for name, worker in self.workers.items() if not worker.leaving and not worker.steps]
         waiting = [number for number, step in self.steps.items() if step.fate is StepFate.WAITING] if idle else []
@@ -308,8 +317,8 @@ class Dispatch:
     def _finish_in(self, worker: str, step: int, at: float) -> float:
         """Estimate the seconds until a worker finishes a step that it holds.
 
-        A step that is late by some time is expected to need the same time once more, so the estimate for a hanging
-        worker keeps growing.
+        The estimate assumes that a late step needs as much extra time again, so the estimate for a hanging worker keeps
+        growing.
         """
         known = self.workers[worker]
         mean_s = self._mean(known)
@@ -318,7 +327,7 @@ class Dispatch:
 
 
 def fitting_room(asked: int, *, workers: int, most_bytes: int, batch_bytes: int | None) -> int:
-    """Return how many batches a trainer may want ahead: enough to keep all workers busy, within the memory limit.
+    """Return how many batches a trainer may request ahead: enough to keep all workers busy, within the memory limit.
 
     The result is at least 1. Until the size of a batch is known, the result is at most 2.
     """

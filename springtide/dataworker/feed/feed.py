@@ -1,7 +1,7 @@
 """Yield a trainer's batches in order, each once, made by data workers or locally.
 
 In: the wanted batches in order, and a function that makes a batch locally. Requests run ahead of the loop by at most
-`room` batches and `most_bytes`. Without data workers the trainer makes batches itself, until some connect.
+    `room` batches and `most_bytes`. While no data worker is connected, the trainer makes batches itself.
 """
 
 import time
@@ -20,13 +20,14 @@ from springtide.dataworker.feed.connections import StepAnswer, WantedBatch, Work
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import BatchName, FeedState
 
-POLL_S = 0.05  # interval between two checks for late steps, while the loop waits for a batch
+POLL_S = 0.05  # seconds between two checks for late steps, while the loop waits for a batch
 
 Own = Callable[[NDArray[np.int64]], Any]
 
 
 class BatchFeed:
-    """Ordered source of batches. Any thread may attach data workers at any time; the loop's thread calls `read`."""
+    """Source of batches in the wanted order. Any thread may attach data workers at any time; the loop's thread calls
+    `read`."""
 
     def __init__(
         self,
@@ -42,10 +43,10 @@ class BatchFeed:
     ) -> None:
         """Create a feed without data workers.
 
-        certificates: a folder (`rpc.transport.tls`), if the job uses TLS.
-        asks: leaf numbers to request for a batch. The first stage gets these numbers as `run.keeping(indices, asks)`.
-        draws: whether making a batch draws random numbers. If False, the feed does not touch the global generators,
-        because the loop may draw from them in another thread.
+        certificates: a folder (`rpc.transport.tls`), if the job uses TLS. asks: numbers of leaves to request with each
+        batch. The first stage gets these numbers as `run.keeping(indices, asks)`. draws: whether making a batch draws
+        random numbers. If False, the feed does not touch the global generators, because the loop may draw from them in
+        another thread.
         """
         if room < 1 or most_bytes < 1:
             raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: expected 1 or more of each")
@@ -54,7 +55,7 @@ class BatchFeed:
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
         self._taken, self._read_s, self._waited_s = 0, 0.0, 0.0
         self._refused = False
-        # also runs at exit, early enough for the threads to end in order
+        # this also runs at exit, early enough for the threads to end in order
         self._closing = weakref.finalize(self, self._pool.close)
 
     def attach(self, worker: str, address: str) -> None:
@@ -104,11 +105,12 @@ class BatchFeed:
         """Yield batches in the wanted order, and None for a request without indices.
 
         An `UnreadableBatch` replaces a batch that raised on data workers. While no data worker is attached, or `fed()`
-        is False, `own` makes batches in this thread. `own` gets the random numbers that a data worker would have, and
-        its errors are raised here.
+        is False, `own` makes batches in this thread. `own` gets the same random numbers as a data worker would, and its
+        errors are raised here.
 
-        timeout_s: raise TimeoutError after waiting this long for a batch. A request without indices is a barrier: later
-        requests wait until the barrier is yielded. If the loop ends early, pending batches are dropped.
+        timeout_s: raise TimeoutError after waiting this long for a batch. A request without indices is a barrier: the
+        feed sends later requests only after it has yielded the barrier. If the loop ends early, pending batches are
+        dropped.
         """
         source = iter(wanted)
         window: deque[tuple[int | None, WantedBatch]] = deque()
@@ -130,7 +132,8 @@ class BatchFeed:
                 made = self._next(step, request, own, timeout_s)
                 window.popleft()
                 yield made
-                del made  # drop the reference, so that a batch is freed as soon as the loop has dropped it
+                # drop the reference, so that the memory of a batch is freed as soon as the loop has dropped it
+                del made
         finally:
             self._pool.forget(*(step for step, _ in window if step is not None))
 

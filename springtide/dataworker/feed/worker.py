@@ -1,9 +1,9 @@
 """Data worker: makes the mini-batches that trainers request, one at a time, each trainer in turn.
 
-In: a `Pipeline`, and the stage that runs here. Out: batches, each under its requested name. A data worker keeps no
-state, so a repeated request gives the same batch on any data worker. A middle stage requests its input from the
-previous stage, like a trainer (connections.py). If no data worker runs the previous stage, this data worker also runs
-the earlier stages.
+In: a `Pipeline`, and the stage that this data worker runs. Out: batches, each under the name of its request. A data
+    worker keeps no state, so a repeated request gives the same batch on any data worker. A middle stage requests its
+    input from the previous stage, like a trainer (connections.py). If no data worker runs the previous stage, this data
+    worker also runs the earlier stages.
 """
 
 import logging
@@ -42,7 +42,7 @@ from springtide.rpc.transport.frames import BadFrame
 
 log = logging.getLogger(__name__)
 
-MOST_ASKED = 64  # most open requests of a trainer; our trainers send at most dispatch.AHEAD
+MOST_ASKED = 64  # most open requests of a trainer; Springtide's trainers send at most dispatch.AHEAD
 MOST_UNSENT = 3  # most unsent batches for a trainer on another host
 POLL_S = 0.05  # pause between two checks for overdue steps of the previous stage
 JOIN_S = 5.0
@@ -57,10 +57,10 @@ class PipelineStage:
 
     name: str
     run: Callable[[Any], Any]
-    """Function that this stage runs. The first stage takes an int64 array of sample indices; each later stage takes the
+    """Function of this stage. The first stage takes an int64 array of sample indices; each later stage takes the
     previous result.
 
-    The result is a tree: tuples, lists, dicts, named tuples and dataclasses of tensors, arrays, numbers and strings.
+    The result is a tree (tuples, lists, dicts, named tuples, dataclasses) of tensors, arrays, numbers and strings.
     """
     device: Device = "cpu"
 
@@ -96,14 +96,15 @@ class _Trainer:
     channel: BatchChannel
     requests: deque[_Request] = field(default_factory=deque)
     outbox: deque[tuple[FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
-    """Batches for a trainer on another host. A thread sends these batches while the next batch is made."""
+    """Batches for a trainer on another host. A thread sends these batches while the data worker makes the next
+    batch."""
     making: _Request | None = None
     told_leaving: bool = False
     gone: bool = False
 
 
 class _StageRunner:
-    """Runs a stage of a pipeline, and also earlier stages if no other worker has run them."""
+    """Runs a stage of a pipeline, after the earlier stages if no other data worker runs those."""
 
     def __init__(self, pipeline: Pipeline, stage: int, seed: int, before: WorkerConnections | None) -> None:
         self._pipeline, self._stage, self._seed, self._before = pipeline, stage, seed, before
@@ -123,7 +124,8 @@ class _StageRunner:
 
 
 class DataWorker:
-    """Data worker that serves from construction on. `drain` ends the data worker gracefully, `close` immediately."""
+    """Data worker that serves as soon as it is constructed. `drain` ends the data worker gracefully, `close`
+    immediately."""
 
     def __init__(
         self,
@@ -180,7 +182,7 @@ class DataWorker:
         self._wake()
 
     def close(self) -> None:
-        """Stop immediately; trainers ask another data worker. Idempotent."""
+        """Stop immediately; trainers then ask another data worker. Idempotent."""
         with self._changed:
             self._closed = True
             trainers = list(self._trainers)
@@ -197,7 +199,8 @@ class DataWorker:
 
     @property
     def state(self) -> FeedState | None:
-        """Statistics of the input from the previous stage, with this stage's waiting time; None for the first stage."""
+        """Statistics of the input from the previous stage, with the time that this stage waited. None for the first
+        stage."""
         before = self._before
         if before is None:
             return None
@@ -313,13 +316,13 @@ class DataWorker:
             trainer, request = found
             word, message = self._answer(request)
             self._send(trainer, word, message)
-            del word, message  # the next batch reuses this memory
+            del word, message  # free the references, because the next batch reuses this memory
             with self._changed:
                 trainer.making = None
         self.done.set()
 
     def _next(self) -> tuple[_Trainer, _Request] | None:
-        """Wait for the next request, with trainers in turn. None means that no more requests will come."""
+        """Wait for the next request, and serve trainers in turn. None means that no more requests will come."""
         with self._changed:
             while not self._closed:
                 for trainer in self._trainers:
@@ -341,8 +344,8 @@ class DataWorker:
             return None
 
     def _ready(self, trainer: _Trainer) -> _Request | None:
-        """Return the first request that can be answered. A trainer that does not fetch its batches gets no further
-        batches.
+        """Return the first request that can be answered. A trainer that does not fetch its finished batches gets no
+        further batches.
         """
         if len(trainer.outbox) >= MOST_UNSENT:
             return None

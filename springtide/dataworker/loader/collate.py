@@ -1,4 +1,4 @@
-"""Make a batch from its indices; on an error, find the unreadable samples one by one, to skip or report them.
+"""Makes a batch from its indices. On an error, finds the unreadable samples one by one, to skip or report them.
 
 In: indices (sampler.py). Out: a `CollatedBatch` in the trainer's process; a data worker sends it as a plain tuple.
 """
@@ -19,7 +19,7 @@ from springtide.domain.data.data_workers import Poison
 
 
 class CollatedBatch(NamedTuple):
-    """A batch, with the samples that could not be read."""
+    """A batch, and a list of the samples that could not be read."""
 
     batch: Any
     """The batch; None if no sample could be read."""
@@ -58,7 +58,7 @@ class BatchMaker:
         # the user's data set may raise anything; `_salvaged` repeats the call and reports the error
         with contextlib.suppress(Exception):
             return CollatedBatch(self._whole(indices), [], [], "")[:]
-        return self._salvaged(indices)[:]  # after the `with`, so that its errors do not chain to the first error
+        return self._salvaged(indices)[:]  # outside the `with`, so that its errors do not chain to the first error
 
     def _whole(self, indices: Indices) -> Any:
         dataset = self._dataset

@@ -1,7 +1,8 @@
 """`springtide.data.ElasticLoader`: a DataLoader whose number of workers can change during iteration.
 
-In: a torch data set, and a DataLoader's arguments. Out: its batches, and a state to resume from. The order of batches
-is a function of (seed, epoch, step). sampler.py draws, worker_pool.py has the data workers, collate.py makes a batch.
+In: a torch data set, and the arguments of a DataLoader. Out: the batches, and a state from which a loop can resume. The
+    order of batches is a function of (seed, epoch, step). sampler.py draws the samples, worker_pool.py has the data
+    workers, and collate.py makes a batch.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ from springtide.domain.data.data_workers import Poison
 
 log = logging.getLogger(__name__)
 
-NAMED = 5  # most indices in a message; error.indices and loader.skipped have all of them
+NAMED = 5  # most indices in an error message; error.indices and loader.skipped have all indices
 
 
 class LoaderPass:
@@ -50,7 +51,7 @@ class LoaderPass:
         return next(self._batches)
 
     def end(self, *, taken: bool) -> None:
-        """End the iteration. `taken`: another loop over the loader has begun, so the next call of this iterator
+        """End the iteration. `taken`: another loop over the loader has begun, so the next step of this iterator
         raises."""
         self._taken = taken and inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED
         self._batches.close()
@@ -71,7 +72,7 @@ class IterablePasses:
         return len(self._loader())
 
     def batches(self, place: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
-        """Yield all batches from a position to the end of its epoch; earlier batches are read and dropped."""
+        """Yield all batches from a position to the end of its epoch. Read and drop the batches before that position."""
         if place.done:
             log.warning(
                 "%s has no indices: to resume, the first %d batches are read and dropped. This is exact only if the "
@@ -192,7 +193,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def workers(self) -> int:
-        """Number of data workers that make batches now; with 0, this process makes the batches."""
+        """Number of data workers that currently make batches. If 0, this process makes the batches."""
         return self._pool.state.workers if self._pool is not None else 0
 
     @property
@@ -201,7 +202,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def epoch(self) -> int:
-        """The current epoch, or the next epoch between passes."""
+        """The current epoch. Between two passes, the next epoch."""
         return (self._next or self._place).epoch
 
     @takes_numbers("self")
@@ -229,7 +230,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         reached, seed = options.read(state, options.kind_of(self._order))
         self._leave()
         if seed != self._seed and self._pool is not None:
-            self._pool.dismiss()  # end the running data workers, which have the old seed
+            self._pool.dismiss()  # end the running data workers, because they use the old seed
         self._seed = seed
         if isinstance(self._order, SampleOrder):
             self._order = dataclasses.replace(self._order, seed=seed)
@@ -277,7 +278,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             self._pool.dismiss()
 
     def _made(self, begin: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
-        """Yield the batches of an indexable data set; None for a batch without usable samples."""
+        """Yield the batches of a data set with indices. Yield None for a batch without usable samples."""
         assert self._order is not None and self._pool is not None
         last = time.monotonic()
         self._pool.resize(self._wanted)

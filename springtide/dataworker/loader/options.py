@@ -112,7 +112,7 @@ class BatchArguments:
 
     @property
     def makes_batches(self) -> bool:
-        """False with batch_size=None: the loader yields single samples."""
+        """False if batch_size is None, because the loader then yields single samples."""
         return self.batch_size is not None or self.batch_sampler is not None
 
     def batch_order(self, *, seed: int, rank: int | None, world: int | None) -> BatchOrder:
@@ -148,9 +148,9 @@ class WorkerArguments:
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory_device: str
-    """Accepted for compatibility: deprecated in DataLoader."""
+    """Accepted for compatibility, and ignored: deprecated in DataLoader."""
     in_order: bool
-    """Accepted for compatibility: batches always come in order."""
+    """Accepted for compatibility, and ignored: batches always come in order."""
 
     def check_workers(self, workers: Any, on_error: str) -> None:
         check_worker_number(workers)

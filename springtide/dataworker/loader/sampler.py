@@ -1,4 +1,5 @@
-"""Draw the samples of each batch: as a function of (seed, epoch, step) for any number of ranks, or by a user's sampler.
+"""Draws the samples of each batch: as a function of (seed, epoch, step) for any number of ranks, or with a user's
+sampler.
 
 In: the size of a data set and the user's options, or a sampler. Out: a `DrawnBatch` with its indices, its name, and the
 position after it. Next: loader.py.
@@ -23,7 +24,7 @@ from springtide.domain.data.data_workers import BatchName
 
 Indices = npt.NDArray[np.int64]
 
-TOGETHER = 4096  # number of indices that are computed together: for fewer, array operations cost about the same
+TOGETHER = 4096  # number of indices to compute together; the array operations cost about the same for fewer
 
 
 class LoaderPosition(NamedTuple):
@@ -31,13 +32,14 @@ class LoaderPosition(NamedTuple):
 
     epoch: int
     done: int
-    """Samples of this epoch that all ranks have consumed. With a user's sampler or a stream: batches."""
+    """Samples of this epoch that all ranks have consumed. With a user's sampler or a stream, the number of batches
+    instead."""
     mark: int = 0
-    """Checksum of the consumed indices, with a user's sampler."""
+    """Checksum of the consumed indices, if the user gave a sampler."""
 
 
 class DrawnBatch(NamedTuple):
-    """A batch to make."""
+    """A batch that is still to be made: its indices, its name and the position after it."""
 
     indices: Indices
     name: BatchName
@@ -90,14 +92,15 @@ class SampleOrder:
         return left // whole if self.drop_last else -(-left // whole)
 
     def _positions(self, step: int, first: int) -> tuple[range, int]:
-        """Return this rank's positions of the epoch's order in a round, and the end of the round."""
+        """Return the positions that this rank trains in one round of the epoch's order, and the position where the
+        round ends."""
         rounds, whole = self._rounds(first), self.batch_size * self.world
         begin = first + step * whole
         end = min(begin + whole, self.samples)
         rest = self.samples - first - (rounds - 1) * whole
         if not self.drop_last and rest < self.world and rounds > 1 and self.batch_size > 1 and step >= rounds - 2:
-            # A last round with fewer samples than ranks: share the last two rounds evenly, so that all ranks make equal
-            # steps.
+            # If the last round has fewer samples than ranks, divide the last two rounds evenly, so that all ranks make
+            # the same number of steps.
             begin = first + (rounds - 2) * whole
             middle = self.samples - (whole + rest) // 2
             begin, end = (begin, middle) if step == rounds - 2 else (middle, self.samples)
@@ -156,7 +159,7 @@ class UserSampler:
         return {"sampler_epoch": epoch if isinstance(epoch, int) else None, "sampler_generator": began}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Make the next `batches` repeat the epoch of this state."""
+        """Make the next call of `batches` repeat the epoch of this state."""
         if state.get("sampler_epoch") is not None:
             self.set_epoch(int(state["sampler_epoch"]))
         generator, began = self._generator(), state.get("sampler_generator")
@@ -165,7 +168,7 @@ class UserSampler:
             generator.set_state(torch.from_numpy(raw.copy()))
 
     def ended(self) -> None:
-        """End the epoch: later states belong to the next epoch."""
+        """End the epoch. Later states belong to the next epoch."""
         self._generator_began = None
 
     def _draw(self, epoch: int) -> Iterator[Indices]:

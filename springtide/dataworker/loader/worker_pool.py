@@ -1,4 +1,4 @@
-"""Start a loader's data workers after this process has made a first batch, and read batches from them.
+"""Starts a loader's data workers after this process has made a first batch, and reads batches from them.
 
 In: batches to make (loader.py), and the wanted number of data workers, or `Autosize`. Out: the batches, in order.
 Without data workers, this process makes the batches.
@@ -36,10 +36,10 @@ from springtide.planning.dataworkers import observation, tuner
 
 log = logging.getLogger(__name__)
 
-ROOM = 8  # default number of batches made ahead: enough to bridge a pause of a data worker, with little memory
-DEADLY = 2  # further tries of a batch on data workers before it counts as poison
-# seconds to wait for a new data worker after one died; after that, this process makes the batch itself, at the risk of
-# dying too
+ROOM = 8  # default number of batches to make ahead: enough to bridge a pause of a data worker, and cheap in memory
+DEADLY = 2  # how often data workers try a batch again before the batch counts as poison
+# seconds to wait for a new data worker after one has died. After that, this process makes the batch itself, at the risk
+# of dying too.
 WAIT_S = 120.0
 POLL_S = 0.02
 KILLS = "data workers die whenever they make this batch"
@@ -47,7 +47,7 @@ KILLS = "data workers die whenever they make this batch"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _RunningWorkers:
-    """Data workers that run a package, from their start to their end."""
+    """Data workers that run one package, from their start to their end."""
 
     feed: BatchFeed
     supervisor: WorkerSupervisor
@@ -139,7 +139,7 @@ class WorkerPool:
             running.close()
 
     def _noted(self, drawn: Iterator[DrawnBatch]) -> Iterator[WantedBatch]:
-        """Yield requests, and note the number of data worker deaths at the time of each."""
+        """Yield requests, and remember for each request how many data workers had died by then."""
         assert self._running is not None
         for batch in drawn:
             self._drawn.append((self._running.supervisor.deaths, batch))
@@ -148,8 +148,8 @@ class WorkerPool:
     def _here(self, indices: Indices) -> Any:
         """Make a batch that no data worker can make now.
 
-        A batch that was pending when a data worker died may be the cause. Such a batch waits for the next data
-        worker, to protect this process.
+        If a batch was pending when a data worker died, the batch may have caused the death. Such a batch waits for the
+        next data worker, so that it cannot kill this process.
         """
         assert self._running is not None
         supervisor, feed = self._running.supervisor, self._running.feed
@@ -173,7 +173,7 @@ class WorkerPool:
         return True
 
     def _make_here(self, batch: DrawnBatch, seed: int) -> Any:
-        """Make a batch in this process, with the random numbers that a data worker would have."""
+        """Make a batch in this process, with the same random numbers as in a data worker."""
         began = time.perf_counter()
         with batch_rng.seeded(seed, batch.name):
             answer = self._own(batch.indices)
@@ -228,13 +228,14 @@ def _begin(worker_init_fn: Callable[[int], None] | None, dataset: Any, workers: 
         worker_init_fn(number)
 
 
-# seconds between decisions: a loader's data workers start within two seconds, so a loader may decide ten times as often
-# as a job
+# seconds between two decisions. A loader's data workers start within two seconds, so a loader may decide ten times as
+# often as a job.
 EVERY_S = 3.0
 
 
 class Autosize:
-    """Proposes a number of data workers once per interval: the rules of jobs, limited to the cores of a machine."""
+    """Proposes a number of data workers once per interval, by the same rules as a job and within the cores of this
+    machine."""
 
     def __init__(self, cores: int, *, every_s: float = EVERY_S) -> None:
         self._cores = cores

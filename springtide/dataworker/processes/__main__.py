@@ -29,11 +29,11 @@ from springtide.telemetry.host import gpus
 from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
-POLL_S = 0.1  # interval between two checks for a request to leave
+POLL_S = 0.1  # seconds between two checks for a request to leave
 
 
 class ExitPlan:
-    """Requests to end this process, immediately or after draining."""
+    """Requests to end this process, either immediately or after draining."""
 
     def __init__(self) -> None:
         self.over, self.drain = threading.Event(), threading.Event()
@@ -57,7 +57,8 @@ def main() -> int:
     leaving = ExitPlan()
     signal.signal(signal.SIGTERM, lambda *_: leaving.leave())
     for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)  # the agent decides when to stop
+        # ignore signals of the terminal, because the agent decides when this process stops
+        signal.signal(ignored, signal.SIG_IGN)
     try:
         serve(settings, leaving)
     except errors.SpringtideError as error:
@@ -85,10 +86,11 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
             return
         stage = stage_of(rank, found.stages)
         if stage not in found.gpu_stages:
-            config.live_variables()[gpus.VARIABLE] = ""  # a process on the CPU holds no CUDA context
+            # hide the GPUs, because a process that works on the CPU needs no CUDA context
+            config.live_variables()[gpus.VARIABLE] = ""
         with package_transfer.at_hand(link.ask, welcome.package, found.sealed) as folder:
             pipeline = job_package.load(folder, secret=secret)
-        gc.freeze()  # the data set stays in memory: the garbage collector need not walk it
+        gc.freeze()  # the data set stays in memory, so the garbage collector need not search it
         host = channel.own_host(settings, link)
         serving = DataWorker(
             pipeline,

@@ -29,12 +29,12 @@ from springtide.dataworker.processes.package_transfer import ARRAYS, CODE, CONTE
 
 FORMAT = 1
 ALIGNMENT = 64
-# arrays of at least this many bytes go into the separate file; a smaller array is cheaper to copy than to map
+# arrays of at least this many bytes go into the separate file, because a smaller array is cheaper to copy than to map
 OUT_OF_BAND = 1024
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sealed list of a package's contents."""
+    """List of a package's contents, protected by the seal."""
 
     format: int
     code: bytes
@@ -46,7 +46,7 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[str]) -> str:
-    """Write the package and return its digest. Processes that have loaded an older package keep it."""
+    """Write the package and return its digest. A process that has loaded an older package keeps that package."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -89,7 +89,7 @@ def load(folder: Path, *, secret: bytes) -> Pipeline:
 
 
 def unsendable(held: Any) -> str:
-    """Return why an object cannot be pickled; empty if it can.
+    """Return the reason why an object cannot be pickled; empty if it can be pickled.
 
     The check does not unpickle the object: cloudpickle would then redefine methods of the script's own classes.
     """
@@ -131,7 +131,8 @@ def _mapped(path: Path, places: Sequence[tuple[int, int]]) -> list[memoryview]:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Any]:
-    """Open a new file that atomically replaces an old one. Readers of the old file keep it."""
+    """Open a new file that atomically replaces an old one. A process that has the old file open continues to read the
+    old file."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     except OSError as error:
@@ -194,7 +195,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class _Memory:
-    """The memory of one or more tensors."""
+    """The memory behind one or more tensors."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.storage = storage

@@ -29,8 +29,8 @@ _RUN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from springtide.dataworker.processes import local_processes;"
     " local_processes.main(int(sys.argv[2]))"
 )
-NO_STATUS = -9  # exit status of a worker that was killed together with the fork server
-LONGEST_ERROR = 400  # most characters of an error that are reported
+NO_STATUS = -9  # exit status to report for a worker that was killed together with the fork server
+LONGEST_ERROR = 400  # longest error text to report, in characters
 NUMBER: int | None = None
 """Number of this data worker within its loader; None in any other process."""
 
@@ -95,7 +95,7 @@ class LocalWorker:
 
 
 class WorkerForker:
-    """Starts data workers from a package. The fork server starts with the first data worker."""
+    """Starts data workers from a package. The fork server starts when the first data worker starts."""
 
     def __init__(self, folder: Path, secret: bytes, *, seed: int = 0) -> None:
         self._setup = PackageSetup(str(folder), secret, seed, os.getpid())
@@ -120,7 +120,7 @@ class WorkerForker:
 
 
 class _ForkServerProcess:
-    """A fork server, seen from the loader's process."""
+    """The loader's handle of its fork server."""
 
     def __init__(self, setup: PackageSetup) -> None:
         self._lock = threading.Lock()
@@ -131,9 +131,9 @@ class _ForkServerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=config.child_environment({}, {"OMP_NUM_THREADS": "1"}),
-                start_new_session=True,  # in a new session, so that Ctrl-C reaches only the trainer
+                start_new_session=True,  # start a new session, so that Ctrl-C reaches only the trainer
             )
-        with contextlib.suppress(OSError):  # the next request reports that the server is gone
+        with contextlib.suppress(OSError):  # ignore the error, because the next request reports that the server is gone
             self._sock.sendall(msgspec.msgpack.encode(setup))
 
     def fork(self, number: int, timeout_s: float) -> ForkedProcess:
@@ -143,7 +143,7 @@ class _ForkServerProcess:
                 self._sock.settimeout(timeout_s)
                 fork = fork_server.ask(self._sock, ForkRequest(arguments=(str(number),)))
             except TimeoutError:
-                # kill the server, because its late reply would be taken for the reply to the next request
+                # kill the server, because the loader would take its late reply for the reply to the next request
                 self.process.kill()
                 raise
             except OSError as error:
@@ -156,8 +156,8 @@ class _ForkServerProcess:
         self.process.kill()
         self.process.wait()
         with contextlib.suppress(OSError):  # the fork server has already closed its end
-            self._sock.shutdown(socket.SHUT_RDWR)  # ends the wait of a thread in `fork`
-        with self._lock:  # wait for a thread that still uses the descriptor, before its number can be reused
+            self._sock.shutdown(socket.SHUT_RDWR)  # this ends the wait of a thread in `fork`
+        with self._lock:  # wait for a thread that still uses the descriptor, because the kernel may reuse its number
             self._sock.close()
 
 
@@ -194,8 +194,8 @@ def _end(folder: str) -> None:
 
 @contextlib.contextmanager
 def _ends_with(owner: int, folder: str) -> Iterator[None]:
-    """While the block runs, a thread ends this process if its owner ends: loading a large data set may take long. The
-    thread stops before the first fork.
+    """While the block runs, let a thread end this process if its owner ends, because loading a large data set may take
+    long. The thread stops before the first fork.
     """
     loaded = os.eventfd(0)
 

@@ -1,8 +1,8 @@
-"""Copy a package between hosts: trainers send its files to the master, and data workers fetch them from there.
+"""Copies a package between hosts: trainers send its files to the master, and data workers fetch them from there.
 
-In: a folder written by job_package.py, and its digest. Out: the same files on another host; if both hosts see the same
-disk, nothing is sent. The master (`master.data.shared_values`) keeps the files, so that data workers can start without
-the trainer. This module unpickles nothing and does not import torch.
+In: a folder written by job_package.py, and its digest. Out: the same files on another host. If both hosts see the same
+    disk, nothing is sent. The master (`master.data.shared_values`) keeps the files, so that data workers can start
+    without the trainer. This module unpickles nothing and does not import torch.
 """
 
 import contextlib
@@ -21,11 +21,12 @@ from springtide.rpc.messages.types import FilePart, Reply, Request
 
 CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
 IN_ORDER = (ARRAYS, CODE, CONTENTS)
-"""Files in order of transfer. The list of contents comes last, so its presence means that all files are present."""
+"""Files of a package in the order of their transfer. The list of contents comes last, so its presence means that all
+files are present."""
 NAME = re.compile("|".join(IN_ORDER))
 SEAL_BYTES = 32
 MOST_BYTES = 8 << 30
-"""Most bytes to send. A larger data set belongs in files that each host reads for itself."""
+"""Largest package to send, in bytes. A larger data set belongs in files that each host reads for itself."""
 TRIES = 3
 
 Ask = Callable[[Request], Reply]
@@ -51,7 +52,8 @@ def check_size(files: tuple[tuple[str, int], ...]) -> None:
 def send(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
     """Send the package to the master, unless the master has it.
 
-    A new master does not know the transfer, and refuses the files. `send` then starts again.
+    A new master does not know of the transfer, and refuses the rest of the files. `send` then starts from the first
+    file.
     """
     files = tuple((name, (folder / name).stat().st_size) for name in IN_ORDER)
     for left in reversed(range(TRIES)):
@@ -72,7 +74,7 @@ def _send(ask: Ask, folder: pathlib.Path, sealed: str, files: tuple[tuple[str, i
 
 @contextlib.contextmanager
 def writable(folder: str) -> Iterator[pathlib.Path]:
-    """Yield the run's package folder if this process can write to it, else a temporary folder."""
+    """Yield the run's package folder if this process can write to it, and otherwise a temporary folder."""
     there = pathlib.Path(folder)
     try:
         there.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -98,9 +100,9 @@ def _own_folder() -> pathlib.Path:
 
 @contextlib.contextmanager
 def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
-    """Yield a folder with this package: the run's folder if it is visible here, else a temporary copy.
+    """Yield a folder with this package: the run's folder if this process can see it, and otherwise a temporary copy.
 
-    Memory mapped from the copy stays valid after the copy is deleted.
+    Memory that is mapped from the copy stays valid after the copy is deleted.
     """
     there = pathlib.Path(folder)
     if sealed_in(there) == sealed:

@@ -1,8 +1,8 @@
-"""Start, watch, replace and drain a loader's data workers, and decide when to give up.
+"""Starts, watches, replaces and drains a loader's data workers, and decides when to give up.
 
-In: the number of data workers that dataworker/loader/loader.py wants. `WorkerRoster` is pure: the roster takes events
-of processes, one at a time, and returns actions. `WorkerSupervisor` applies the actions to processes
-(local_processes.py), and attaches them to the `BatchFeed`, which dispatches batches.
+In: the number of data workers that dataworker/loader/loader.py wants. `WorkerRoster` is pure: it takes events of
+    processes, one at a time, and returns actions. `WorkerSupervisor` applies the actions to processes
+    (local_processes.py), and attaches them to the `BatchFeed`, which dispatches batches.
 """
 
 import logging
@@ -21,11 +21,15 @@ from springtide.dataworker.processes.local_processes import LocalWorker
 
 log = logging.getLogger(__name__)
 
-# most data workers in a row that may be killed without a batch in between, each the replacement of the previous one.
+# number of data workers in a row, each the replacement of the previous one, that may be killed before any makes a
+# batch.
 HOPELESS = 12
-# The limit is higher than the deaths by a single poison batch: dispatch.DEATHS, then worker_pool.DEADLY further tries.
-UNFIT = 2  # the same limit for data workers that exit by themselves, because the next would fail in the same way
-# seconds for a data worker to start: a large data set loads slowly, and so do modules on a busy machine
+# It exceeds the number of deaths that a single poison batch causes: dispatch.DEATHS, then worker_pool.DEADLY further
+# tries.
+# the same limit for data workers that exit by themselves; the limit is low, because the next data worker would fail in
+# the same way
+UNFIT = 2
+# seconds for a data worker to start; a large data set loads slowly, and a busy machine imports modules slowly
 READY_WITHIN_S = 300.0
 
 
@@ -43,7 +47,7 @@ class WorkerAction(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """Reason why no more data workers are started."""
+    """The reason to start no more data workers."""
 
     why: str
     deadly: bool
@@ -63,13 +67,13 @@ class WorkerPhase(Enum):
 class _Member:
     phase: WorkerPhase
     futile: int
-    """Number of predecessors in a row that died without any batch made."""
+    """Number of data workers that this one replaces in a row and that died without making a batch."""
     made_before: int
 
 
 @dataclass(slots=True)
 class WorkerRoster:
-    """State machine of the data workers: events in, actions out."""
+    """State machine of the data workers: takes events and returns actions."""
 
     wanted: int = 0
     members: dict[int, _Member] = field(default_factory=dict)
@@ -79,7 +83,7 @@ class WorkerRoster:
 
     @property
     def staying(self) -> list[int]:
-        """Data workers that start or serve, except those asked to leave."""
+        """Data workers that start or serve, except data workers that were asked to leave."""
         return [number for number, member in self.members.items() if member.phase is not WorkerPhase.LEAVING]
 
     def resized(self, wanted: int, *, made: int) -> list[WorkerAction]:
@@ -89,7 +93,7 @@ class WorkerRoster:
             return []
         actions: list[WorkerAction] = []
         surplus = len(self.staying) - wanted
-        # Data workers that are still starting leave first, then the newest serving data workers.
+        # Data workers that have not started completely leave first, and then the newest data workers that serve.
         order = sorted(self.staying, key=lambda number: (self.members[number].phase is WorkerPhase.SERVING, -number))
         for number in order[: max(0, surplus)]:
             starting = self.members[number].phase is WorkerPhase.STARTING
@@ -155,7 +159,7 @@ class WorkerSupervisor:
 
     @property
     def deaths(self) -> int:
-        """Number of data workers that ended without a request to end."""
+        """Number of data workers that ended although nobody asked them to end."""
         return self._roster.deaths
 
     @property
@@ -171,7 +175,7 @@ class WorkerSupervisor:
             return
         self._closing = True
         self._events.put(None)
-        # the garbage collector may call this from any thread
+        # the garbage collector may call this method from any of these threads
         if threading.current_thread() not in (self._thread, *self._watchers):
             self._thread.join()
 

@@ -1,7 +1,7 @@
-"""Explain a split as text of 80 columns or JSON: moved operations, remaining operations with reasons, and costs.
+"""Explains a split as text of 80 columns or as JSON: moved operations, remaining operations with reasons, and costs.
 
-In: split.py fills in an `Explanation`; worker/explain_split.py fills in a `ScriptReport`, in the script's process. Out:
-`springtide explain-split` prints both, and the job's log has a summary.
+In: Two objects of the script's process: split.py fills in an `Explanation`, and worker/explain_split.py fills in a
+    `ScriptReport`. Out: `springtide explain-split` prints both, and the job's log has a summary.
 """
 
 import textwrap
@@ -13,7 +13,7 @@ WIDTH = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationGroup:
-    """Operations of a single line of the user's program."""
+    """Operations of one line of the user's program."""
 
     line: str
     """Position of the line, such as "model.py:12"; empty if torch does not report the line."""
@@ -22,7 +22,7 @@ class OperationGroup:
     why: str = ""
     """Reason why the operations stay in the trainer; empty if they moved."""
     seconds: float = 0.0
-    """Measured time for a batch, in this process."""
+    """Measured time of these operations for a batch, in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Guard:
     """Position of the line that reads the state; empty if no single line does."""
     text: str = ""
     what: str
-    """The compared state, as it was when the split was made."""
+    """The state that the trainer compares, as it was when the split was made."""
     breaks: str
     """The change that the guard detects, and its consequence."""
 
@@ -48,11 +48,11 @@ class Explanation:
     why: str = ""
     """Reason for the cut, or for its absence."""
     stages: tuple[str, ...] = ()
-    """Name and device of each stage."""
+    """Reason why this cut was chosen, or why there is no cut."""
     raw_bytes: int = 0
     """Bytes of the model's inputs for a batch, which would travel without a split."""
     cut_bytes: int = 0
-    """Bytes that data workers send with the split: values for the trainer, and inputs that the trainer still reads."""
+    """Bytes of the model's inputs for a batch, which data workers would send without a split."""
     moved_s: float = 0.0
     """Measured seconds of moved work for a batch, in this process."""
     forward_s: float = 0.0
@@ -60,7 +60,7 @@ class Explanation:
     constants: tuple[str, ...] = ()
     """Tensors that are sent once, together with the stages."""
     recorded: int = 0
-    """Number of forwards of the training loop that were recorded."""
+    """Tensors that are sent only once, together with the programs."""
     compared: int = 0
     """Number of values that were compared bit by bit with the values of a recorded forward."""
 
@@ -169,9 +169,9 @@ class ScriptReport:
     called: str = ""
     """Position where the script calls its model."""
     read_s: float = 0.0
-    """Seconds to read and collate a batch. This work always moves, with or without a split."""
+    """Seconds that reading and collating a batch take. This work moves with or without a split."""
     found_s: float = 0.0
-    """Seconds that the loop paused, once, for this analysis."""
+    """Seconds for which this analysis paused the loop, once."""
     left: tuple[str, ...] = ()
     """Batch leaves that data workers do not send."""
     touched: tuple[str, ...] = ()

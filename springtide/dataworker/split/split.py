@@ -1,4 +1,4 @@
-"""Split a model's forward into a part for data workers and a part for the trainer.
+"""Splits a model's forward into a part for data workers and a part for the trainer.
 
 In: recorded torch calls of some forwards of the training loop. `recorded_program` finds the calls that all forwards
 have in common, `min_cut` splits these calls. Out: `Split`, with programs for data workers (`moved_program`) and the
@@ -34,7 +34,7 @@ from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 from springtide.dataworker.split.report import Explanation, Guard, OperationGroup
 
-TIMES = 3  # number of timed runs of the moved part; the fastest counts, because other processes share the cores
+TIMES = 3  # number of timed runs of the moved part; the fastest run counts, because other processes share the cores
 CHEAPER = "its result is cheaper to compute than to send"
 CHANGING = "its arguments change from batch to batch"
 MARK = "To move a function of yours that depends only on its arguments, mark it @springtide.stateless"
@@ -103,7 +103,7 @@ def split(book: CallBook, logs: Sequence[CallLog], *, forward_s: float = 0.0) ->
 
 
 class _Cut:
-    """The calls that all recorded forwards made, cut into calls that move and calls that stay."""
+    """The calls that all recorded forwards made, divided into calls that move and calls that stay."""
 
     def __init__(self, book: CallBook, logs: Sequence[CallLog]) -> None:
         self.book, self.logs = book, logs
@@ -204,7 +204,8 @@ class _Cut:
             run: Any = stage.run
             try:
                 made = run(made)
-            except Exception as error:  # for example, a marked function that reads a parameter
+            # the moved part may fail, for example in a marked function that reads a parameter
+            except Exception as error:
                 return f"the moved part does not run on its own: {type(error).__name__}: {error}"
             if made is None:
                 return f"the moved part does not run on its own: {run.why}"

@@ -1,4 +1,4 @@
-"""Parse kafka:// URLs, create Kafka clients with our settings, and convert their errors.
+"""Parses kafka:// URLs, creates Kafka clients with Springtide's settings, and converts their errors.
 
 In: the user's URL. Out: an `Address` (`Address.shown` is the URL without secrets), consumers without a group, and
 producers that lose no record. Secrets belong in a file (`?config=client.properties`), which every process reads itself.
@@ -108,9 +108,10 @@ Tell = Callable[[KafkaError], None]
 GROUP = "springtide"
 SAID_S = 2.5  # seconds; a longer wait is logged
 CONSUMING: dict[str, Any] = {
-    "auto.offset.reset": "error",  # report deleted records, never skip them silently
-    "enable.partition.eof": True,  # reports the end of a partition, which reveals gaps there
-    "fetch.message.max.bytes": 1 << 20,  # per partition: fast enough, and small enough for partitions to take turns
+    "auto.offset.reset": "error",  # raise an error if records were deleted; never skip them silently
+    "enable.partition.eof": True,  # report the end of a partition, because there may be gaps before it
+    # bytes to fetch per partition: large enough for speed, and small enough for partitions to take turns
+    "fetch.message.max.bytes": 1 << 20,
     "queued.max.messages.kbytes": 64 << 10,
     "queued.min.messages": 20_000,
     "fetch.queue.backoff.ms": 10,
@@ -140,14 +141,14 @@ REFUSED = {
 
 
 class BrokerTrouble:
-    """The most informative reason so far for an unresponsive broker."""
+    """Explains why a broker does not respond, by the most informative reason so far."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.code: int | None = None
 
     def note(self, code: int, text: str) -> None:
-        """Store the reason, unless it only says that all brokers are down and an earlier reason explains this."""
+        """Store a reason. Ignore "all brokers are down" if an earlier reason already explains it."""
         if self.code is None or code != KafkaError._ALL_BROKERS_DOWN:
             self.code, self.text = code, text
 
@@ -174,7 +175,7 @@ def consumer(address: Address, tell: Tell) -> Consumer:
 
 
 def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, object], None]) -> Producer:
-    """Create a producer that keeps the order: idempotent, or for old brokers with one request at a time."""
+    """Create a producer that keeps records in order: idempotent, or for old brokers with one request at a time."""
     careful = {"max.in.flight.requests.per.connection": 1} if is_old(address) else {"enable.idempotence": True}
     settings = address.settings({**PRODUCING, "acks": "all", **careful}) | {"on_delivery": failed}
     settings.pop("group.id", None)
@@ -183,7 +184,8 @@ def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, 
 
 
 def topic_id(address: Address, tell: Tell, most_s: float) -> str:
-    """Return the topic's id, which changes when the topic is recreated; empty if the broker gives none in time.
+    """Return the topic's id, which changes when the topic is recreated. Return an empty string if the broker gives no
+    id in time.
 
     Brokers have topic ids since 2.8.
     """

@@ -1,4 +1,4 @@
-"""Read Kafka messages through librdkafka directly, for speed; confluent-kafka ships the library.
+"""Reads Kafka messages through librdkafka directly, for speed; confluent-kafka ships the library.
 
 In: settings, and partitions with offsets. Out: columns of records. Native code (cpp/batch/message_columns.h) builds the
 columns without a Python object per record, and without the GIL, which the training loop needs. Next: stream.py.
@@ -35,7 +35,7 @@ def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
 
 
 CONSUMER = 1
-ROOM = 512  # bytes for the text of an error
+ROOM = 512  # size of the buffer for an error text, in bytes
 OUTDATED = -1001  # RD_KAFKA_OFFSET_INVALID
 Tell = Callable[[int, str], None]
 _Told = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -75,7 +75,7 @@ class PartitionNotice(NamedTuple):
 
 
 class BrokerQueryFailed(Exception):
-    """Error for a query without an answer from the broker; `code` gives the reason."""
+    """Error for a query that the broker did not answer; `code` gives the reason."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -138,7 +138,7 @@ class RawConsumer:
         return {run[0]: _records(*run[1:]) for run in runs}, [PartitionNotice(*notice) for notice in news]
 
     def known_end(self, partition: int) -> int | None:
-        """Return the end offset (newest + 1), as of the last fetch."""
+        """Return a partition's end offset (newest + 1), as known from the last fetch."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._lib.get_watermark_offsets(self._it, self._topic, partition, low, high)
         return None if code or high.value < 0 else high.value

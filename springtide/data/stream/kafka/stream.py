@@ -1,8 +1,8 @@
 """A Kafka topic as a `Stream`: number of partitions, first and last offsets, readers and writers.
 
-Queries wait for a broker without an answer, and use the last known number of partitions. A reader's chunks cover all
-offsets from its position on: gaps from compaction and transactions, and records that retention deleted (expired). A
-record counts as appended when the broker confirms it.
+If the broker does not answer, queries wait, and the number of partitions is the last known one. A reader's chunks cover
+all offsets from its position on, including gaps from compaction and transactions, and records that retention deleted
+(expired). A record counts as appended when the broker confirms it.
 """
 
 import functools
@@ -25,20 +25,23 @@ from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 30.0  # most seconds for a query, including a restart of the broker
+ANSWER_S = 30.0  # most seconds for a query; long enough for a restart of the broker
 ONCE_S = 5.0  # most seconds for a single try of a query
-# a topic may be missing for this long, because a broker that has just started answers before it knows its topics
+# seconds for which a topic may be missing, because a broker that has just started answers before it knows its topics
 MISSING_S = 10.0
-ID_S = 3.0  # most seconds to query the topic's id; without an id, a recreated topic is noticed only if it is shorter
+# most seconds to query the topic's id; without an id, Springtide notices a recreated topic only if it is shorter
+ID_S = 3.0
 FRESH_S = 1.0  # seconds for which a partition count stays valid
-# seconds after which an unavailable broker raises an error; for a reader, again after each further interval
+# seconds after which an unavailable broker raises an error; a reader raises the error again after each further interval
 AWAY_S = 60.0
 LOOK_S = 0.1
-NEW_S = 5.0  # seconds for which a partition that was just added may stay unknown
+NEW_S = 5.0  # seconds for which the broker may not know a partition that was just added
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
-"""Errors of an append that a retry does not solve."""
+"""Errors of an append that no retry can solve."""
 AGAIN_S = 0.5  # seconds between two queries for a partition whose offset is out of range
-SHRUNK_S = 5.0  # seconds to wait before an error: a broker that has just started may not know its end offset yet
+# seconds to wait before an error about a shorter topic, because a broker that has just started may not know its end
+# offset yet
+SHRUNK_S = 5.0
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 EARLIEST, LATEST = -2, -1  # Kafka's special timestamps for the begin and the end of a partition
 Answer = TypeVar("Answer")
@@ -66,7 +69,7 @@ class KafkaStream:
 
     @functools.cached_property
     def id(self) -> str:
-        self.partitions()  # fail now if the broker refuses this client; wait if the broker restarts
+        self.partitions()  # fail now if the broker refuses this client; if the broker is restarting, wait
         return client.topic_id(self.address, self._note, ID_S)
 
     def partitions(self) -> int:
@@ -83,7 +86,8 @@ class KafkaStream:
             return self._partitions
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Return the bounds of every partition: the job's start, and the current end. A topic has no final end."""
+        """Return the bounds of every partition: the offset where the job starts, and the current end. A topic has no
+        final end."""
         partitions = range(self.partitions())
         lows = self._offsets(partitions, EARLIEST)
         highs = self._offsets(partitions, LATEST)
@@ -116,7 +120,7 @@ class KafkaStream:
         return int(float(start) * 1000)
 
     def _offsets(self, partitions: range, since: int) -> list[int]:
-        """Return the first offset since a time for each partition; -1 if no record is that recent."""
+        """Return, for each partition, the first offset since a given time; -1 if no record is that recent."""
 
         def question(asking: Consumer, most_s: float) -> list[int]:
             places = [TopicPartition(self.address.topic, partition, since) for partition in partitions]
@@ -135,8 +139,8 @@ class KafkaStream:
         return len(topic.partitions)
 
     def _query(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
-        """Repeat a query until the broker answers. A user error raises immediately, a missing topic after `MISSING_S`
-        seconds."""
+        """Repeat a query until the broker answers. A user error raises immediately, and a missing topic raises after
+        `MISSING_S` seconds."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
         reported, missing_since = limit_s <= SAID_S, float("inf")
         while True:
@@ -147,17 +151,18 @@ class KafkaStream:
             else:
                 self._trouble = client.BrokerTrouble("no answer")
                 return answer
-            # reports why the broker is unavailable, such as a bad certificate; the query itself reports no reason
+            # poll the client, which then reports why the broker is unavailable, such as a bad certificate; the query
+            # itself reports no reason
             self._asking().poll(0)
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            # a broker that has accepted this client before may accept it again
+            # if a broker has accepted this client before, it may accept the client again, so keep trying
             if self._trouble.refused and not self._partitions:
                 raise client.refused(self.address, self._trouble.text)
             if code not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                 missing_since = float("inf")
-            else:  # the broker answers, so earlier downtime does not count
+            else:  # the broker answers, so an earlier outage does not count
                 missing_since = min(missing_since, time.monotonic())
                 self._trouble.note(code, f"the broker knows no topic {self.address.topic!r}")
             if not self._partitions and time.monotonic() - missing_since >= MISSING_S:
@@ -247,7 +252,8 @@ class KafkaWriter:
         return self._producer
 
     def _again(self, partition: int, body: bytes, error: BufferError | KafkaException) -> None:
-        """Retry a record that was not accepted: wait for queue space, or until a new partition is known."""
+        """Retry a record that the client did not accept: wait until the queue has space, or until a new partition is
+        known."""
         since, waiting, began = time.monotonic(), len(self._it), time.monotonic()
         while True:
             if isinstance(error, BufferError):
@@ -328,7 +334,7 @@ class KafkaReader:
             self._next |= new
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """Return the available records, at most about `most`. Events without records do not end the wait."""
+        """Return the available records, at most about `most`. Events that bring no records do not end the wait."""
         until = time.monotonic() + timeout_s
         while True:
             chunks = self._astray_ones()
@@ -407,7 +413,7 @@ class KafkaReader:
             self._note(code, self._it.text(code))
 
     def _astray_ones(self) -> list[Chunk]:
-        """Move partitions whose offset is gone to the oldest existing record."""
+        """Move partitions whose offset no longer exists to the oldest existing record."""
         chunks = []
         for partition, when in list(self._astray.items()):
             if time.monotonic() < when:
@@ -439,7 +445,7 @@ class KafkaReader:
         return chunks
 
     def _note(self, code: int, why: str) -> None:
-        """Record a temporary error: its start, and the most informative reason."""
+        """Remember when a temporary error began, and the most informative reason for it."""
         if self._away is None:
             log.warning("reading topic %r: %s", self._address.topic, why)
             self._away = (time.monotonic(), why)
@@ -447,7 +453,8 @@ class KafkaReader:
             self._away = (self._away[0], why)
 
     def _query_broker(self) -> None:
-        """Query a broker that was unavailable for long. If the broker still does not answer, raise TemporaryError."""
+        """Query a broker that was unavailable for a long time. If the broker still does not answer, raise
+        TemporaryError."""
         assert self._away is not None
         since, why = self._away
         away_s = time.monotonic() - since

@@ -1,8 +1,10 @@
-"""Share the first and last offset of each partition through a memory-mapped file of all producers and readers of a log.
+"""Shares the first and last offset of each partition, through a memory-mapped file that all producers and readers of a
+log use.
 
 A reader of 800 partitions finds new records in memory, without opening a file or making a system call. A producer
-stores the new end last, after bytes and index. Only then, the records exist. After a reboot the file is rebuilt from
-the segments. Only the end offsets of the old file are kept, because readers may have used these offsets.
+stores the new end last, after the bytes and the index. Records exist only from that moment on. After a reboot the file
+is rebuilt from the segments. Only the end offsets of the old file are kept, because readers may have used these
+offsets.
 """
 
 import ctypes
@@ -29,12 +31,12 @@ NAME_BYTES = 48
 SEALING, PARTITIONS = 6, 7
 """Header words (8 bytes) after the boot id: sealing state and number of partitions."""
 OPEN, CLOSING, SEALED = 0, 1, 2
-"""Values of `sealing`: records may be appended; no new append may start, but one may be in progress; the ends are
-final."""
+"""Values of `sealing`, in order: records may be appended; no new append may start, but one may be in progress; the ends
+are final."""
 
 
 class LogHeads:
-    """The mapped file. Rows are partitions, columns are the fields above."""
+    """The mapped file. Each row is a partition, and the columns are the fields above."""
 
     def __init__(self, path: Path) -> None:
         handle = os.open(path, os.O_RDWR)
@@ -65,11 +67,11 @@ class LogHeads:
 
     @property
     def of_this_boot(self) -> bool:
-        """True if the file was written since the machine started."""
+        """True if the file was written since the machine last started."""
         return self._name.tobytes() == _name()
 
     def forget(self, partitions: int) -> None:
-        """Clear the rows, except the ends of an earlier boot, which readers may have seen."""
+        """Clear the rows, but keep the ends from an earlier boot, because readers may have seen them."""
         rows = self.rows[:partitions]
         ends = rows[:, END].copy() if self._name.tobytes().startswith(MAGIC) else 0
         rows[:] = 0
@@ -82,10 +84,11 @@ class LogHeads:
 
 
 def make(path: Path) -> None:
-    """Create the file; an existing file stays."""
+    """Create the file. Leave an existing file unchanged."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        os.ftruncate(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)  # sparse: unused rows take no space
+        # the file is sparse, so unused rows take no space
+        os.ftruncate(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)
     finally:
         os.close(handle)
 
@@ -118,8 +121,8 @@ def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
 
 
 def release_memory(array: Bytes, first: int, end: int) -> None:
-    """Release the memory of bytes that were read. Existing views can still read these bytes from the page cache or
-    disk."""
+    """Release the memory of bytes that a reader has read. Views of these bytes stay valid; the kernel reads the bytes
+    again from the page cache or the disk."""
     page = mmap.PAGESIZE
     first, end = -(-first // page) * page, end // page * page
     if end > first:

@@ -7,7 +7,7 @@
     FOLDER/p00003/00000000000000012000.index   entries from offset 12000 on: append time, end of bytes
     FOLDER/p00003/00000000000000012000.data    the bytes of the records, joined
 
-In: stream.py, writer.py, reader.py. Sizes are little-endian.
+In: calls of stream.py, writer.py and reader.py. Numbers are stored in little-endian order.
 """
 
 import contextlib
@@ -27,14 +27,16 @@ from springtide.domain.data.streams import MOST_PARTITIONS
 
 FORMAT = 2
 ENTRY = np.dtype([("end", "<i8"), ("at_us", "<i8"), ("crc", "<u4"), ("records", "<u4")])
-"""End of a record's bytes, and its append time. The last entry of an append also has the CRC-32 of the append's bytes
-and its number of records. All other entries have 0 in this field, so a reader never sees half an append.
+"""An index entry: where a record's bytes end, and when the record was appended. The last entry of an append also has
+the CRC-32 of the append's bytes and its number of records. All other entries have 0 in this field, so a reader never
+sees half an append.
 """
 HEADER = np.dtype([("magic", "S8"), ("format", "<u4"), ("entry", "<u4"), ("base", "<i8")])
 """Start of an index file, with the length of an entry."""
 MAGIC = b"sprtide\n"
 WIDTH = ENTRY.itemsize
-# retention deletes whole segments; after a crash only the newest segment is checked, which takes about 0.1 s for 64 MiB
+# size of a segment. Retention deletes whole segments. After a crash only the newest segment is checked, which takes
+# about 0.1 s for 64 MiB.
 SEGMENT_BYTES = 64 * 2**20
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -51,9 +53,10 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     retain_bytes: int | None = None
     """Bytes that a partition keeps; older closed segments are deleted. None keeps all."""
     retain_s: float | None = None
-    """Seconds after its newest record when a closed segment is deleted; None for never."""
+    """How long a closed segment is kept, in seconds since its newest record; None means forever."""
     sync: str = "segment"
-    """When bytes are forced to disk: "segment" (when a segment is closed, and by `flush`) or "append" (each time)."""
+    """When the log forces bytes to disk: "segment" (when a segment is closed, and by `flush`) or "append" (after each
+    append)."""
     sealed: bool = False
     """True if no more records will be appended."""
 
@@ -124,7 +127,7 @@ def bases(folder: Path) -> list[int]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock this log, to create, grow, seal or check it. The kernel releases the lock of a dead process."""
+    """Lock this log, in order to create, grow, seal or check it. The kernel releases the lock of a dead process."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -155,7 +158,7 @@ def entries(handle: int, first: int, count: int) -> Entries:
 
 
 def length(handle: int) -> int:
-    """Return the number of complete entries of an index file, including entries of unfinished appends."""
+    """Return the number of complete entries of an index file, including entries of appends that are not finished."""
     return max(0, os.fstat(handle).st_size // WIDTH - 1)
 
 
@@ -171,7 +174,7 @@ def whole(handle: int) -> int:
     """Return the number of entries of complete appends."""
     count = length(handle)
     step = 1
-    while count > 0:  # usually a single iteration, because the last entry usually ends an append
+    while count > 0:  # the loop usually runs once, because the last entry usually ends an append
         step = min(step, count)
         ends = np.flatnonzero(entries(handle, count - step, step)["records"])
         if len(ends):
@@ -181,7 +184,7 @@ def whole(handle: int) -> int:
 
 
 def sound(index: int, data: int, count: int) -> int:
-    """Return how many of `count` entries precede the first append with a wrong checksum."""
+    """Return how many of `count` entries come before the first append with a wrong checksum."""
     good, begin = 0, 0
     size = os.fstat(data).st_size
     whole_index = entries(index, 0, count)
@@ -202,14 +205,15 @@ class SegmentSize(NamedTuple):
 
     bytes: int
     newest_at: float
-    """Append time of its newest record."""
+    """Append time of the segment's newest record."""
 
 
 def too_many(segments: Sequence[SegmentSize], *, retain_bytes: int | None, retain_s: float | None, at: float) -> int:
-    """Return how many of the oldest segments retention deletes. The last segment is being written, and stays.
+    """Return how many of the oldest segments retention deletes. The last segment always stays, because producers write
+    to it.
 
-    By size: delete a segment only if the rest still has at least `retain_bytes`. By age: delete segments whose newest
-    record is older than `retain_s`, up to the first younger segment.
+    By size, delete a segment only if the remaining segments still have at least `retain_bytes`. By age, delete segments
+    whose newest record is older than `retain_s`, up to the first younger segment.
     """
     closed = segments[:-1]
     by_age = 0

@@ -1,4 +1,4 @@
-"""Read a log: heads.py shows new records, and mapped files provide these records without a copy.
+"""Reads a log. heads.py shows which records are new, and mapped files provide them without a copy.
 
 In: `stream.open()`. Out: `Chunk`s. A waiting reader sleeps briefly between checks of heads.py. A check costs
 microseconds for any number of partitions. Next: worker/online/.
@@ -18,11 +18,13 @@ from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.records import Bytes, Ints, Records
 from springtide.data.stream.stream import Chunk
 
-NAP_S = 0.002  # seconds between checks; a check costs about 10 us, which is 0.5% of a core while no record comes
-# bytes per partition that stay mapped after reading; without a limit, the resident size of the process would keep
+# seconds between checks; a check costs about 10 us, so a reader uses 0.5% of a core while no record comes
+NAP_S = 0.002
+# bytes per partition that stay mapped after reading; without this limit, the resident size of the process would keep
 # growing
 KEPT_BYTES = 4 * 2**20
-SPARE_BYTES = 2**20  # bytes mapped beyond the usual size of a segment; after a larger append, the file is mapped again
+# bytes to map beyond the usual size of a segment, so that a file rarely has to be mapped again after a large append
+SPARE_BYTES = 2**20
 
 
 class LogReader:
@@ -33,8 +35,8 @@ class LogReader:
         self._heads = watched
         self._places: dict[int, _PartitionReader] = {}
         self._order: Ints = np.empty(0, np.int64)
-        self._at: Ints = np.empty(0, np.int64)  # read positions of the partitions, in the same order
-        self._turn = 0  # partition with which the next sweep begins
+        self._at: Ints = np.empty(0, np.int64)  # read positions of the partitions, in the order of the partitions
+        self._turn = 0  # partition with which the next sweep over all partitions begins
         self._room = layout.load(folder).segment_bytes + SPARE_BYTES
 
     def assign(self, positions: Mapping[int, int]) -> None:
@@ -111,10 +113,10 @@ class _PartitionReader:
         self._bases: list[int] = []
         self._base = -1
         self._data: Bytes = np.empty(0, np.uint8)
-        self._gone = 0  # number of bytes of the segment whose memory was released
+        self._gone = 0  # number of bytes of the segment whose memory has been released
 
     def read(self, partition: int, first: int, most: int) -> Chunk | None:
-        for _ in range(3):  # if retention deletes the segment during the read, a later segment exists: try again
+        for _ in range(3):  # try again if retention deletes the segment during the read, because a later segment exists
             if self._changes != self._row[heads.CHANGES]:
                 self._changes = int(self._row[heads.CHANGES])
                 self._bases = layout.bases(self._folder)

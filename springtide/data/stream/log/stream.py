@@ -1,6 +1,6 @@
-"""A log in a folder as a `Stream`: create, open, grow and seal it, and find the bounds of its partitions.
+"""A log in a folder as a `Stream`: creates, opens, grows and seals it, and finds the bounds of its partitions.
 
-In: `open_stream("log:///path")`, producer.py. Next: writer.py appends, reader.py reads.
+In: calls of `open_stream("log:///path")` and producer.py. Next: writer.py appends, reader.py reads.
 """
 
 import os
@@ -49,7 +49,7 @@ class LogStream:
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
         """Return the bounds of every partition: the job's `start`, the current end, and whether the end is final."""
         self._check_same()
-        final = self.sealed  # read before the ends, so that no record in between is missed
+        final = self.sealed  # read `sealed` before the ends, so that no record in between is missed
         rows = self._heads.rows[: self.partitions()]
         ends = rows[:, heads.END].tolist()
         if start == "earliest":
@@ -70,7 +70,7 @@ class LogStream:
         return LogWriter(self.folder, self._heads)
 
     def grow(self, partitions: int) -> None:
-        """Add partitions, up to this number."""
+        """Add partitions until the log has this number."""
         with layout.locked(self.folder):
             settings = layout.load(self.folder)
             if partitions < settings.partitions:
@@ -91,7 +91,7 @@ class LogStream:
             layout.store(self.folder, msgspec.structs.replace(settings, sealed=True))
             if self._heads.sealing == heads.OPEN:
                 self._heads.sealing = heads.CLOSING
-            for partition in range(settings.partitions):  # waits for an append in progress
+            for partition in range(settings.partitions):  # the lock of each partition waits for an append in progress
                 _repair(self.folder, partition, settings, self._heads)
             self._heads.sealing = heads.SEALED
 
@@ -102,7 +102,7 @@ class LogStream:
         """Raise an error if the log in this folder was deleted and recreated."""
         try:
             now = layout.load(self.folder).id
-        except errors.MissingFile:  # the log was deleted; a reader may still finish the remaining records
+        except errors.MissingFile:  # the log was deleted, but a reader may still read the remaining records
             return
         if now != self.id:
             raise errors.StreamReplaced(
@@ -185,7 +185,7 @@ def _repair(folder: Path, partition: int, settings: LogSettings, heads_file: Log
 
 
 def _rebuild_heads(folder: Path, heads_file: LogHeads) -> None:
-    """Rebuild the heads from the files after a reboot, and repair each partition."""
+    """After a reboot, rebuild the heads file from the other files, and repair each partition."""
     with layout.locked(folder):
         if heads_file.of_this_boot:
             return

@@ -1,9 +1,9 @@
-"""Append records to partitions of a log: write records, start the next segment, delete the oldest.
+"""Appends records to partitions of a log: writes records, starts the next segment, deletes the oldest.
 
-Several producers may have a partition open; each change locks its folder and checks whether the end has moved. A
-producer writes the bytes first, then the index entries, and finally the new end in heads.py. A producer that dies
-before the last write has appended nothing. Offsets are never reused, because a reader may have seen them: if a machine
-crash loses the bytes of some records, their offsets become a gap.
+Several producers may have a partition open. Each change locks the partition's folder and checks whether the end has
+moved. A producer writes the bytes first, then the index entries, and finally the new end in heads.py. A producer that
+dies before the last write has appended nothing. Offsets are never reused, because a reader may have seen them. If a
+machine crash loses the bytes of some records, their offsets become a gap.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
 MOST_OPEN = 200  # most open partitions; each needs three file descriptors, and a process usually has 1024
-MOST_LOST = 2**40  # number of records; a crash cannot lose more, because a disk cannot lag behind that far
+MOST_LOST = 2**40  # upper bound on the number of records that a crash can lose; a disk never lags behind that far
 
 
 class PartitionAppender:
@@ -38,14 +38,15 @@ class PartitionAppender:
         self._row = heads_file.rows[partition]
         self._index = self._data = self._lock = -1
         self._lock = os.open(self._folder, os.O_RDONLY)
-        self._base = self._count = self._position = 0  # newest segment: first offset, entries, bytes
+        # state of the newest segment: first offset, number of entries, position in bytes
+        self._base = self._count = self._position = 0
         self._changes = -1
 
     def __del__(self) -> None:
         self.close()
 
     def append(self, payload: Buffer, ends: Ints, at_us: int) -> int:
-        """Append records, all or none; return the offset of the first."""
+        """Append all records or none; return the offset of the first record."""
         view = view_of(payload)
         with self._alone():
             if self._heads.sealing != heads.OPEN:
@@ -67,12 +68,13 @@ class PartitionAppender:
             return first
 
     def open(self) -> None:
-        """Find the end, and repair the files after a crash."""
+        """Find the end of the partition, and repair the files after a crash."""
         with self._alone():
             pass
 
     def trim(self, at: float) -> int:
-        """Delete segments that retention does not keep, even an old newest segment. Return their number."""
+        """Delete segments that are past their retention, even the newest segment if it is old enough. Return their
+        number."""
         with self._alone():
             keep_s = self._settings.retain_s
             if self._count and keep_s is not None and self._newest_at(self._base) < at - keep_s:
@@ -123,7 +125,8 @@ class PartitionAppender:
             raise
 
     def _find_end(self) -> None:
-        """Read the end from the files: the complete appends of the newest segment. Truncate the rest."""
+        """Read the end of the partition from its files: the last complete append of the newest segment. Truncate
+        everything after it."""
         known = layout.bases(self._folder)
         if not known:
             self._next_segment(int(self._row[heads.START]))
@@ -133,7 +136,7 @@ class PartitionAppender:
         good, seen = there, self._base + there
         if not self._row[heads.CHECKED]:
             good = layout.sound(self._index, self._data, there)
-            # Readers may have seen this end before the machine died.
+            # Readers may have seen this end before the machine crashed.
             seen = max(seen, min(int(self._row[heads.END]), seen + MOST_LOST))
         if layout.length(self._index) != good or os.fstat(self._index).st_size != WIDTH * (1 + good):
             os.ftruncate(self._index, WIDTH * (1 + good))
@@ -188,7 +191,7 @@ class PartitionAppender:
         self._row[heads.END] = base
 
     def _delete_old(self, at: float) -> int:
-        """Publish the new begin first, then delete the files; mapped files stay readable."""
+        """Publish the new first offset, then delete the files. Mapped files stay readable."""
         known = layout.bases(self._folder)
         rules = self._settings
         if rules.retain_bytes is None and rules.retain_s is None:
@@ -203,13 +206,13 @@ class PartitionAppender:
             self._row[heads.BYTES] -= sum(size.bytes for size in segments[:gone])
             self._row[heads.CHANGES] += 1
             self._changes = int(self._row[heads.CHANGES])
-        for base in known[:gone]:  # delete the index first, because a segment without an index does not count
+        for base in known[:gone]:  # delete the index before the data, because a segment without an index does not count
             layout.index_path(self._folder, base).unlink()
             layout.data_path(self._folder, base).unlink()
         return gone
 
     def _newest_at(self, base: int) -> float:
-        """Return the append time of a segment's newest record; never, for an empty segment."""
+        """Return the append time of a segment's newest record; for an empty segment, return `inf`."""
         with layout.index_path(self._folder, base).open("rb") as file:
             count = layout.whole(file.fileno())
             return int(layout.entries(file.fileno(), count - 1, 1)["at_us"][0]) / 1e6 if count else float("inf")
@@ -222,7 +225,8 @@ def _write_at(handle: int, view: memoryview, position: int) -> None:
 
 
 class LogWriter:
-    """A `StreamWriter` for the log in a folder. For use by one thread; several writers may append at the same time."""
+    """A `StreamWriter` for the log in a folder. One thread may use it; several writers may append to the same log at
+    the same time."""
 
     def __init__(self, folder: Path, heads: LogHeads) -> None:
         self._folder = folder
@@ -231,7 +235,7 @@ class LogWriter:
         self._tails: OrderedDict[int, PartitionAppender] = OrderedDict()
 
     def append(self, partition: int, payload: Buffer, ends: Ints, *, at: float | None = None) -> None:
-        """Append records, all or none. `at` is the append time, for tests; the default is now."""
+        """Append all records or none. `at` is the append time, for tests; the default is now."""
         if not len(ends):
             return
         ends, size = np.asarray(ends, np.int64), len(view_of(payload))

@@ -1,7 +1,7 @@
 """Map the leaves of a batch to the arguments of `model(...)`, and rebuild these arguments from any other batch.
 
-In: a batch, and the arguments that the training loop made of it. Out: a `ModelCall`, which data workers fill from their
-own batches (payload.py). split.py numbers the leaves in the same order.
+In: a batch, and the arguments that the training loop made from it. Out: a `ModelCall`, which data workers fill from
+    their own batches (payload.py). split.py numbers the leaves in the same order.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ Path = tuple[id_routes.Step, ...]
 
 
 class Computed(Exception):
-    """Error for an argument that the loop computed and that is not part of the batch. The message names the
-    argument.
+    """Error for an argument that the loop computed, so that the argument is not part of the batch. The message names
+    the argument.
     """
 
 
 class Another(Exception):
-    """Error for a batch without an expected leaf, whose structure differs from the recorded batch."""
+    """Error for a batch that lacks an expected leaf, because its structure differs from the recorded batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BatchLeaf:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConstantArgument:
-    """A number, string or None that is equal for every batch."""
+    """A number, string or None that is the same for every batch."""
 
     value: Any
 

@@ -1,8 +1,8 @@
-"""Run the user's own forward() in the trainer, and answer moved torch calls with values from data workers.
+"""Runs the user's own forward() in the trainer, and answers moved torch calls with values from data workers.
 
 Inputs and moved results are lazy tensors, called promises (lazy_values.py), so the replay sees every torch call that
-takes one. The replay answers a call only if data workers made exactly this call: known_calls.py compares. The trainer
-runs every other call itself, on real tensors. Called by: worker/split/split_forward.py.
+takes a promise. The replay answers a call only if data workers made exactly the same call, which known_calls.py checks.
+The trainer runs every other call itself, on real tensors. worker/split/split_forward.py uses this module.
 """
 
 from collections import OrderedDict
@@ -37,14 +37,14 @@ SURROUNDINGS = (
     (torch._C._len_torch_dispatch_stack, 0),
     (torch.is_inference_mode_enabled, False),
 )
-"""Functions that return the modes of torch, with their results outside any mode."""
-# number of batch sizes for which input-independent values are cached: the usual size, and sizes of last batches of an
-# epoch
+"""Torch functions that return the active modes. Their results come from outside any mode."""
+# number of batch sizes for which input-independent values are cached: the usual size, and the sizes of the last batches
+# of an epoch
 SIZES = 4
 
 
 class CallReplay:
-    """All known calls of a split, in recorded order. A `CallReplay` replays one forward at a time."""
+    """All known calls of a split, in the order of the recording. A `CallReplay` replays one forward at a time."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class CallReplay:
         """Run forward() with these values from data workers. Return the result of forward(), and the values that
         forward() used.
 
-        pristine: returns an input as it was before forward() wrote to it.
-        check: compute every call here, and compare the results with the values from data workers.
+        pristine: returns an input as it was before forward() wrote to the input. check: compute every call in this
+        process, and compare the results with the values from data workers.
         """
         given = [*args, *kwargs.values()]
         if not all(map(torch.is_tensor, given)):
@@ -155,15 +155,15 @@ class CallReplay:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """How a forward() used the values from data workers."""
+    """Report on how a forward() used the values from data workers."""
 
     sent: int
     """Number of values that data workers sent."""
     used: int = 0
     differs: str = ""
-    """With `check`: the first value that differs from the data worker's value."""
+    """The first value that differs from the data worker's value, if the replay ran with `check`."""
     why: str = ""
-    """Reason why forward() did not use all values: the call that did not match, and its difference."""
+    """Reason why forward() did not use all values: the call that matched no recorded call, and how it differs."""
 
     @property
     def complete(self) -> bool:
@@ -201,7 +201,8 @@ class ForwardReplay:
                 self._begin(number, leaf)
 
     def _begin(self, number: int, leaf: Any) -> None:
-        """Register an input that known calls read. An input whose calls cannot be recorded stays a plain value."""
+        """Register an input that known calls read. If the calls on an input cannot be recorded, the input stays a plain
+        value."""
         tensor = leaf.springtide_here if is_absent(leaf) else leaf
         if isinstance(leaf, list | tuple):
             self.values[number], self._real[number] = leaf, (leaf, tuple(leaf))
@@ -232,8 +233,8 @@ class ForwardReplay:
     # ---- calls ----
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Answer a torch call with a received value or a promise, or run the call. `KnownCalls` has answered the usual
-        calls already."""
+        """Answer a torch call with a received value or a promise, or run the call. `KnownCalls` has already answered
+        the usual calls before this method runs."""
         entry = self._find(func, args, kwargs)
         if entry is not None and self._to.calls.surroundings_fit():
             self._to.calls.mark_done(entry.at)
@@ -245,7 +246,7 @@ class ForwardReplay:
         return lazy_values.on_real(func, args, kwargs)
 
     def _find(self, func: Any, args: Any, kwargs: Any) -> KnownEntry | None:
-        """Find a known call that matches, and that forward() has not made yet."""
+        """Find a known call that matches and that forward() has not made yet."""
         calls = self._to.calls
         for entry in self._to.by_function.get(func, ()):
             if not calls.is_done(entry.at):
@@ -310,7 +311,7 @@ class ForwardReplay:
     def _write(self, entry: KnownEntry, target: Any) -> Any:
         """Answer an in-place call on an intermediate result without views."""
         known, slot = entry.known, target.springtide_slot
-        # user code may hold the target: run the call
+        # user code may hold the target, so run the call
         if slot < self._to.leaves or slot in self._real or self._is_shared(slot):
             return NO_ANSWER
         if known.parts[0].crosses >= 0:
@@ -332,7 +333,7 @@ class ForwardReplay:
         return None if entry.known.returns_none else target
 
     def _checked(self, entry: KnownEntry, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run the call here, and compare its result with the data worker's value."""
+        """Run the call in this process, and compare its result with the data worker's value."""
         known = entry.known
         if entry.gives_arg >= 0:
             return self.values[entry.gives_arg]
@@ -360,7 +361,7 @@ class ForwardReplay:
     # ---- promises ----
 
     def compute(self, slot: int) -> Any:
-        """Compute the value of a promise by running its recorded calls here."""
+        """Compute the value of a promise by running its recorded calls in this process."""
         if slot not in self._real:
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), torch.no_grad():
                 self._make(slot)
@@ -419,8 +420,8 @@ OTHER_CALLS = "forward() made other calls than when it was split"
 
 
 def _functions_get_tensors() -> Any:
-    """Give `torch.autograd.Function.apply` real tensors: `__torch_function__` does not see this call. Return the
-    replaced method."""
+    """Replace `torch.autograd.Function.apply` by a version that gets real tensors, because `__torch_function__` does
+    not see this call. Return the original method."""
     own = vars(torch.autograd.Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

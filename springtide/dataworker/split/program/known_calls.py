@@ -1,8 +1,8 @@
-"""Match the torch calls of a forward() against the recorded calls that moved to data workers.
+"""Matches the torch calls of a forward() with the recorded calls that moved to data workers.
 
-In: call templates (value_keys.py). A forward makes dozens of moved calls for every batch, so matching must be fast:
-`_native.KnownCalls` (cpp/bindings/known_calls.cpp) compares promises, numbers and constants, and answers most calls.
-Used by: call_replay.py.
+In: templates of calls (value_keys.py). A forward makes dozens of moved calls for every batch, so matching must be fast:
+    `_native.KnownCalls` (cpp/bindings/known_calls.cpp) compares promises, numbers and constants, and answers most
+    calls. call_replay.py uses this module.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -48,7 +48,7 @@ KINDS = (
 )
 """Kinds of native templates, in the order of `Kind` in cpp/bindings/known_calls.cpp."""
 NativeTemplate = tuple[int, int, Any, tuple[Any, ...]]
-"""Kind, slot or factor, value, and parts of a native template."""
+"""A native template: kind, slot or factor, value, and parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class MatchContext:
     slots: Mapping[Term, int]
     constants: Mapping[ContentKey, bit_compare.TensorConstant]
     free: Set[int]
-    """Slots of results that depend on no input."""
+    """Slots of the results that depend on no input."""
     inputs: int
     marked: MarkedCode
 
@@ -96,7 +96,7 @@ class MatchContext:
 
 
 class KnownEntry:
-    """A known call that is ready to be matched and to be run."""
+    """A known call with its templates resolved, so that it can be matched and run."""
 
     def __init__(self, known: TorchCall, context: MatchContext) -> None:
         marked, slots = context.marked.functions, context.slots
@@ -118,7 +118,8 @@ class KnownEntry:
 
     @property
     def native(self) -> tuple[Any, ...]:
-        """Function, argument templates, slot of the promise to return, for `_native.KnownCalls`."""
+        """Return function, argument templates, and slot of the promise to return, in the form that `_native.KnownCalls`
+        takes."""
         template, kwargs = self.context.template, self.known.kwargs
         named = zip(kwargs.keys, kwargs.items, strict=True) if kwargs is not None else ()
         return (

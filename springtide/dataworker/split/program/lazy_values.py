@@ -1,8 +1,8 @@
-"""Lazy tensors ("promises") for inputs and moved results: computed only when code reads their values.
+"""Lazy tensors ("promises") for inputs and moved results. A promise computes its value only when code reads the value.
 
 Out: a `torch.Tensor` subclass that user code can treat as a tensor. The running `ForwardReplay` (call_replay.py) sees
-every torch call that takes a promise, and answers it or runs it on real tensors. Most promises only pass from one moved
-call to the next, and are never computed.
+     every torch call that takes a promise, and answers it or runs it on real tensors. Most promises only pass from one
+     moved call to the next, and never compute their value.
 """
 
 import sys
@@ -15,19 +15,21 @@ from torch.utils import _pytree
 from springtide._native import KnownCalls, held_promises
 
 _uses: Any = getattr(torch.Tensor, "_use_count", None)
-"""Counts the references to a tensor, also those of C++ code; None if this version of torch has no such function."""
-OWN_ATTRIBUTES = 2  # attributes of a promise without attributes set by user code
+"""Function that counts the references to a tensor, including references from C++ code. None if this version of torch
+has no such function."""
+OWN_ATTRIBUTES = 2  # number of attributes of a promise to which user code has added none
 
 
 class Promise(torch.Tensor):
     """A lazy tensor that computes its value at the first access."""
 
     springtide_absent = True
-    """Marker that values may be missing in this process; embedding/lookup/id_routes.py reads it."""
+    """Marker that the values may be missing in this process; embedding/lookup/id_routes.py reads this marker."""
     springtide_calls: ClassVar[KnownCalls]
-    """The known calls of the split. They know the `ForwardReplay` that supplies values while forward() runs."""
+    """The known calls of the split. Through them the promise finds the `ForwardReplay` that supplies values while
+    forward() runs."""
     springtide_slot: int
-    """Slot number among the inputs and results of a forward."""
+    """Number of the promise's slot among the inputs and results of a forward."""
     springtide_made: Any
     """The real tensor, set after forward() ends."""
 
@@ -67,9 +69,11 @@ def here(tree: Any) -> Any:
 
 
 class Promises:
-    """Promises by slot, reused for every forward. A new promise replaces one that user code still holds."""
+    """Promises by slot, reused for every forward. If user code still holds a promise, a new promise replaces it."""
 
-    ALONE = 2  # reference count of a promise that user code does not hold: the list, and the argument of getrefcount
+    # reference count of a promise that user code does not hold: one reference from the list, and one from the argument
+    # of getrefcount
+    ALONE = 2
 
     def __init__(self, kinds: Sequence[tuple[torch.dtype, str] | None], calls: KnownCalls) -> None:
         """Create a promise for each slot. `kinds` has dtype and device by slot; None if the slot holds no tensor.
@@ -100,15 +104,15 @@ class Promises:
         self.moved = False
 
     def compute(self, known: Set[int]) -> None:
-        """Compute all promises that user code holds, before their inputs change.
+        """Compute all promises that user code holds, because their inputs are about to change.
 
-        `known`: slots whose promise the caller also holds, which adds a reference.
+        `known` has the slots whose promise the caller holds too, which adds a reference.
         """
         for slot in self._slots:
             if sys.getrefcount(self.all[slot]) > self.ALONE + (slot in known):
                 self.all[slot].here()
 
     def drop(self) -> None:
-        """Replace all promises after forward() has failed, because user code may still hold some promises."""
+        """Replace all promises after forward() has failed, because user code may still hold some of them."""
         self.moved = False
         self.all[:] = [self._new(slot) for slot in range(len(self.all))]

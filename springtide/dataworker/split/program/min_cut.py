@@ -1,8 +1,9 @@
-"""Pure. Choose the operations that move to data workers, so that the trainer saves the most time (a minimum cut).
+"""Pure. Chooses the operations that move to data workers, so that the trainer saves the most time (a minimum cut).
 
-In: the nodes of a program, with bytes and estimated seconds. Seconds are not measured, because every worker of a job
-must choose the same cut. If all operations can move without sending more bytes than the raw inputs, all move except
-views. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value`.
+In: the nodes of a program, with bytes and estimated seconds. The seconds are estimates, not measurements, because every
+    worker of a job must choose the same cut. If all operations can move without sending more bytes than the raw inputs,
+    all move except views. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for
+    each value`.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,12 @@ from typing import Literal
 
 CALL_S = 3e-6  # seconds of overhead of a call
 VIEW_S = 1e-6  # seconds of a call that reads no element
-# estimated seconds of a user's marked function; so large that it always moves, whatever its result costs to send
+# estimated seconds of a user's marked function; the estimate is so large that the function always moves, even if its
+# result is expensive to send
 MARKED_S = 1.0
 EACH_S = 1e-9  # seconds per element of an elementwise operation
-# Measured on 1 M rows with one thread: unique with inverse takes 112 ms, an integer hash of five operations 15 ms.
+# Measured for 1 M rows on one thread: `unique` with inverse takes 112 ms, and an integer hash of five operations takes
+# 15 ms.
 SLOW_S: dict[str, float] = {
     "unique": 1.1e-7,
     "sort": 8e-8,
@@ -48,7 +51,7 @@ def estimate(operation: str, elements: int, *, view: bool) -> float:
     return CALL_S + per_element_s * elements
 
 
-# rate at which a trainer receives: 10 Gbit/s, which is also about the rate of copies out of shared memory on a busy
+# bytes/s that a trainer receives: 10 Gbit/s, which is also about the speed of copies out of shared memory on a busy
 # machine
 BYTES_PER_S = 1.25e9
 # seconds to unpack one more tensor: 29 tensors of 3.5 MB in total take 0.46 ms, of which the copy takes 0.35 ms
@@ -69,7 +72,7 @@ class CutNode:
     place: Literal["data", "trainer", "either"]
     """"data": an input of the model. "trainer": depends on state. "either": may move."""
     view: bool = False
-    """True for a view or a size query, which costs almost nothing where its input is."""
+    """"data": an input of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +138,15 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
         at = place[value.name]
         if value.place == "either":
             must = views_only and not value.view
-            # cut if the value stays in the trainer
+            # this edge is cut if the value stays in the trainer
             graph.add_edge("data", at, capacity=NEVER if must else stays_cost(value))
             for name in value.inputs:
                 if place[name] not in ("data", at):
-                    # never cut: a moved value needs its inputs on the same side
+                    # no cut may sever this edge, because a moved value needs its inputs on the same side
                     graph.add_edge(at, place[name], capacity=NEVER)
         if value.place != "trainer" and value.name in readers:
             sent = ("sent", value.name)
-            # cut if the value is sent to the trainer; paid once, for any number of readers
+            # this edge is cut if the value is sent to the trainer; the cost counts once, for any number of readers
             graph.add_edge(at, sent, capacity=crossing_cost(value))
             for other in readers[value.name]:
                 if place[other.name] != "data":

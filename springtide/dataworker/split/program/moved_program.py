@@ -1,7 +1,7 @@
-"""Run the moved torch calls of a forward() on data workers, with the inputs of another batch.
+"""Runs the moved torch calls of a forward() on data workers, with the inputs of another batch.
 
-In: the calls that split.py chose. Out: a `MovedProgram` for each stage. A program pickles as names, plain values and
-constant tensors, and needs no model. Calls that write in place write to a copy.
+In: the calls that split.py chose. Out: one `MovedProgram` for each stage. A program is pickled as names, plain values
+    and constant tensors, and needs no model. Calls that write in place write to a copy.
 """
 
 import functools
@@ -47,26 +47,26 @@ class MovedProgram:
 
     instructions: tuple[TorchCall, ...]
     takes: tuple[Term, ...]
-    """Terms of the input list, in order."""
+    """Terms of the input list, in the order of the list."""
     gives: tuple[Term, ...]
-    """Terms of the returned list. The last stage's list goes to the trainer."""
+    """Terms of the returned list, in the order of the list. The last stage's list goes to the trainer."""
     constants: Mapping[ContentKey, torch.Tensor]
     kinds: Mapping[int, LeafKind] = field(default_factory=dict)
     """Required properties of the inputs that the first stage reads."""
     sized_by: int = 0
-    """Position in the input list of the tensor whose first dimension is the batch size."""
+    """Position, in the input list, of the tensor whose first dimension is the batch size."""
     threads: int = 0
-    """Number of torch threads at recording; 0 if the number does not matter."""
+    """Number of torch threads during the recording; 0 if the number does not matter."""
     machine: str = ""
-    """Machine type at recording; empty if results do not depend on the machine."""
+    """Machine type during the recording; empty if results do not depend on the machine."""
     devices: Mapping[Term, str] = field(default_factory=dict)
     """Devices of values outside main memory."""
     marked: MarkedCode = field(default_factory=MarkedCode)
     """The user's marked functions that the program calls."""
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    """Torch's default dtype at recording."""
+    """Torch's default dtype during the recording."""
     on_gpu: bool = False
-    """True if it computes on a GPU, whose type then matters too."""
+    """True if the program computes on a GPU, because then the type of the GPU matters too."""
     why: str = ""
     """Reason why the last call returned None."""
     _ready: "list[_Step]" = field(default_factory=list, repr=False)
@@ -80,7 +80,7 @@ class MovedProgram:
         self.why = self._refuses(given) or self.marked.begin()
         if self.why:
             return None
-        # as many torch threads as the trainer, so that sums add up in the same order
+        # use as many torch threads as the trainer, so that sums add up in the same order
         threads = _setting(self.threads or torch.get_num_threads(), torch.get_num_threads, torch.set_num_threads)
         with threads, defaulting_to(self.dtype), torch.no_grad():
             made = self._run(given)
@@ -127,7 +127,7 @@ class MovedProgram:
 
 
 class _Step:
-    """An instruction with its function resolved."""
+    """A call of the program with its function resolved."""
 
     __slots__ = ("_call", "_free", "_function", "_parts")
 
@@ -156,7 +156,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any, kind: type) -> Any:
-    """Decode such a result into its original type."""
+    """Restore the original type of a result that `encoded` has encoded."""
     if kind is torch.Size:
         return torch.Size(value)
     if kind is torch.dtype:
@@ -190,9 +190,10 @@ def _setting(value: Any, get: Callable[[], Any], change: Callable[[Any], None]) 
         change(before)
 
 
-# Models often deduplicate sparse features. torch sorts by comparison; cpp/batch/distinct.cpp counts, or uses a radix
-# sort: bit-identical, in a fraction of the time.
-FEWEST, MOST = 1024, 1 << 31  # numbers of elements between which the replacement is used; below, torch is as fast
+# Models often deduplicate sparse features. torch sorts by comparison. cpp/batch/distinct.cpp counts or uses a radix
+# sort, which gives the same bits in a fraction of the time.
+# smallest and largest number of elements for which the native function is used; for fewer elements, torch is as fast
+FEWEST, MOST = 1024, 1 << 31
 Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 _torchs = torch.ops.aten._unique2.default
@@ -223,9 +224,10 @@ def proven_unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """Return what torch returns: natively computed and then proven, or else computed by torch.
+    """Return the same as torch.unique: compute the result natively and prove it, or else let torch compute it.
 
-    The only right result has ascending values that reproduce the input, each value as often as it is counted.
+    The proof: only the right result has ascending values that reproduce the input, with each value as often as its
+    count says.
     """
     if dim is None and sorted and input.is_cpu and input.dtype in (torch.int64, torch.int32):
         found = values, inverse, counts = unique2(input, True, True, True)
@@ -243,9 +245,9 @@ def _is_unique(given: torch.Tensor, values: torch.Tensor, inverse: torch.Tensor,
 
 
 QUICKER: dict[str, Callable[..., Any]] = {"torch.unique": unique, "Tensor.unique": unique}
-"""Replacement functions on data workers, by name of the torch function."""
+"""Native replacements that data workers use, by name of the torch function."""
 PROVEN: dict[str, Callable[..., Any]] = {"torch.unique": proven_unique, "Tensor.unique": proven_unique}
-"""Replacement functions in the trainer, which recomputes some batches to compare them."""
+"""Native replacements that the trainer uses when it recomputes some batches for comparison."""
 
 
 def unique2(

@@ -1,8 +1,10 @@
-"""Build the payload for a trainer: results of the moved part of forward(), and the batch leaves that the trainer needs.
+"""Builds the payload for a trainer: results of the moved part of forward(), and the batch leaves that the trainer
+needs.
 
 In: sample indices, on a data worker. Out: `{"batch": ..., "crossing": [...]}`, with a `LeftTensor` for each leaf that
-the trainer does not need; `{"batch": ...}` if the split does not hold, so that the trainer runs the user's own forward.
-The flags `changed` and `draws` say that the data set modified itself, or draws random numbers.
+    the trainer does not need. If the batch does not fit the split, the payload is `{"batch": ...}`, and the trainer
+    runs the user's own forward. The flags `changed` and `draws` say that the data set modified itself, or that it draws
+    random numbers.
 """
 
 import copy
@@ -28,7 +30,7 @@ Run = Callable[[Sequence[Any]], Sequence[Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class LeftTensor:
-    """Placeholder for an unsent tensor, with its metadata."""
+    """Placeholder for a tensor that was not sent, with the tensor's metadata."""
 
     number: int
     shape: tuple[int, ...]
@@ -49,17 +51,17 @@ class FirstStage:
     run: Run | None = None
     """The first moved program; None if the program runs on another stage, which then gets the leaves unchanged."""
     left: tuple[tuple[int, arguments.Path], ...] = ()
-    """Leaves that the trainer does not need, by leaf number."""
+    """Leaves that the trainer does not need, by number of the leaf."""
     watch: CopyWatch = field(default_factory=CopyWatch, compare=False)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    """Torch's default dtype in the trainer, which the data set must also see."""
+    """Torch's default dtype in the trainer, which also applies while the data set reads samples."""
 
     def __call__(self, indices: Indices) -> Any:
         """Return the payload for these samples."""
         return self.keeping(indices, ())
 
     def keeping(self, indices: Indices, asked: Sequence[int]) -> Any:
-        """Return the payload with some of the `left` leaves. The trainer asked for these leaves by number."""
+        """Return the payload together with some of the `left` leaves. The trainer asked for these leaves by number."""
         self.watch.begin(dataset=self.fetch)
         before = batch_rng.mark()
         with defaulting_to(self.dtype):
@@ -105,7 +107,8 @@ def _crossing(run: Run | None, read: Callable[[], Sequence[Any]]) -> tuple[Seque
         made = run(given) if run is not None else given
     except arguments.Another as error:
         return None, str(error)
-    except Exception as error:  # user code in forward() may raise anything, and raises again in the trainer
+    # user code in forward() may raise anything; the trainer runs the same code, and the error is raised there
+    except Exception as error:
         return None, f"{type(error).__name__}: {error}"
     if made is None:
         return None, getattr(run, "why", "") or "the batch is not of the kind that the split was made for"
@@ -157,7 +160,8 @@ def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) 
 
 
 def filled(batch: Any, fill: Callable[[LeftTensor], Any]) -> Any:
-    """Return the batch with every placeholder filled; return the batch itself if it has no placeholder."""
+    """Return the batch with a value in place of every placeholder. A batch without placeholders is returned
+    unchanged."""
     if isinstance(batch, LeftTensor):
         return fill(batch)
     if isinstance(batch, torch.Tensor | str | bytes | int | float | None):
@@ -184,7 +188,7 @@ def filled(batch: Any, fill: Callable[[LeftTensor], Any]) -> Any:
 
 
 def difference(mine: Any, theirs: Any, path: str = "batch") -> str:
-    """Return the path of the first part that differs in any bit, or "". Parts that were not sent are skipped."""
+    """Return the path of the first part that differs in any bit, or "". Skip parts that were not sent."""
     if isinstance(theirs, LeftTensor):
         return ""
     if isinstance(mine, torch.Tensor):

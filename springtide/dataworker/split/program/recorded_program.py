@@ -1,4 +1,4 @@
-"""Find the torch calls that all recorded forwards of a model have in common. Only these calls may move.
+"""Finds the torch calls that all recorded forwards of a model have in common. Only these calls may move.
 
 In: a `CallLog` for each forward. A call counts if every forward made it with the same arguments and the same kind of
 result. Integer arguments may follow the batch size. Out: a `RecordedProgram`, with the values that the trainer reads.
@@ -30,9 +30,7 @@ class RecordedProgram:
 
     @property
     def free(self) -> frozenset[int]:
-        """Calls that depend on no input. Data workers and trainers both run these calls, and no message carries the
-        results.
-        """
+        """Calls that depend on no input. Data workers and trainers both run these calls, and the results are not sent."""
         reached: set[Any] = set()
         for number, call in self.calls.items():
             if any(isinstance(term, InputKey) or term.call in reached for term in call.terms):
@@ -46,7 +44,7 @@ class RecordedProgram:
         return term
 
     def values(self) -> list[min_cut.CutNode]:
-        """Return the program as nodes for the cut: inputs, movable calls, and a single reader, the trainer."""
+        """Return the program as nodes for the minimum cut: inputs, movable calls, and one reader, the trainer."""
         free = self.free
         found = [
             min_cut.CutNode(name=name(InputKey(number)), inputs=(), bytes=size, seconds=0.0, place="data")

@@ -1,4 +1,4 @@
-"""Describe torch calls: their results, and templates of their arguments (inputs, earlier results, constants).
+"""Describes torch calls: their results, and templates of their arguments (inputs, earlier results, constants).
 
 In: the arguments of a call, and the known tensors among them. Out: a hashable template that pickles. `filled` replaces
 its keys by the values of another batch. Two forwards compute the same value if they make the same call with the same
@@ -23,7 +23,8 @@ TYPES = (int, float, bool, complex)
 
 
 class UnknownKey(Exception):
-    """Error for an argument that no template can describe: a user-defined object, or a tensor of unknown origin."""
+    """Error for an argument that no template can describe: an object of a user's class, or a tensor of unknown
+    origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class ContentKey:
 
 @dataclass(frozen=True, slots=True)
 class NumberKey:
-    """An integer argument, by its position among the integers of the call. The argument's value may follow the batch
-    size.
+    """An integer argument, by its position among the integers of the call. The value of the argument may follow the
+    batch size.
     """
 
     place: int
@@ -115,7 +116,7 @@ class CallPart:
     value: Any = None
     """In a recording: a copy of a tensor if the recorder keeps values, and any other value itself."""
     crosses: int = -1
-    """Index among the values that data workers send; -1 if data workers do not send it."""
+    """The result itself. In a recording, a tensor is copied if the recorder keeps values."""
 
     @property
     def is_tensor(self) -> bool:
@@ -124,23 +125,24 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchCall:
-    """A torch call of forward() that data workers may make. Calls that move are pickled with their program."""
+    """Index of this result among the values that data workers send; -1 if it is not sent. Calls that move are pickled
+    with their program."""
 
     number: int
     name: str
     args: tuple[Spec, ...]
     kwargs: NestKey | None
     numbers: tuple[int, ...] = ()
-    """Integers among the arguments of a single recording, for `decided`."""
+    """The integer arguments of the call in one recording, for `decided`."""
     gives: TreeShape
     parts: tuple[CallPart, ...]
     writes: bool = False
-    """True if the call writes to its first argument, which then is its result."""
+    """True if the call writes to its first argument, which is then also the result of the call."""
     returns_none: bool = False
     view: bool = False
     """True if the result shares memory with an argument."""
     same_as: Term | None = None
-    """The argument that the call returned unchanged."""
+    """The argument that the call returned unchanged, if it did so."""
     free: bool = False
     """True if the call depends on no input. The trainer then runs the call itself, and recognises the result by its
     bits.
@@ -168,12 +170,12 @@ class TorchCall:
 
 
 def results_of(result: Any) -> tuple[list[Any], TreeShape]:
-    """Return the single results in the result of a call, and its structure."""
+    """Return the results of a call as a list, and the structure in which the call returned them."""
     return ([result], TreeShape()) if isinstance(result, torch.Tensor | torch.Size) else pytree.flatten(result)
 
 
 class Writer:
-    """Builder of the template for a single call."""
+    """Builds the template of one call."""
 
     def __init__(self, term: Callable[[torch.Tensor], Spec | None], other: Callable[[Any], Spec | None]) -> None:
         """`term` names a tensor, and `other` a module or a non-tensor input. Both functions return None for an unknown
@@ -245,14 +247,14 @@ def filled(spec: Any, read: Callable[[Any], Any], size: int) -> Any:
 def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:
     """Replace each integer of a template by a constant or a multiple of the batch size; None if an integer is neither.
 
-    `numbers` and `sizes` have the integers and the batch size of each recorded batch. A constant may equal the batch
-    size by chance. Then the template is wrong for other batch sizes, but calls with other numbers do not match the
-    template.
+    `numbers` and `sizes` have the integers and the batch size of each recorded batch. If a constant equals the batch
+    size by chance, it is taken for the batch size. The template is then wrong for other batch sizes, but calls with
+    other numbers do not match it.
     """
     found: list[Any] = []
     for seen in zip(*numbers, strict=True):
         factor = seen[0] // sizes[0] if sizes[0] else 0
-        # a constant is unlikely to equal this multiple of the batch size by chance
+        # it is unlikely that a constant equals this multiple of the batch size by chance
         likely = sizes[0] > 1 and (factor == 1 or sizes[0] >= 16)
         follows = factor > 0 and all(number == factor * size for number, size in zip(seen, sizes, strict=True))
         if len(set(seen)) == 1 and not (follows and len(set(sizes)) == 1 and likely):

@@ -1,7 +1,7 @@
-"""Compare tensors bit by bit: results of two programs, and constants against the copies on data workers.
+"""Compares tensors bit by bit: results of two programs, and constants with the copies on data workers.
 
-Version counters and identities do not show every write: `.data`, NumPy and DLPack write to memory without raising the
-version. The trainer therefore compares the bits of every constant that the moved part reads, for every batch.
+Version counters and identities do not show every write: `.data`, NumPy and DLPack write to memory without increasing
+the version. The trainer therefore compares the bits of every constant that the moved part reads, for every batch.
 """
 
 import ctypes
@@ -14,7 +14,8 @@ from torch import nn
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
-# largest constant: comparing 1 MiB takes 0.1 ms on a slow core; calls with larger constants stay in the trainer
+# largest constant that may move, in bytes: comparing 1 MiB takes 0.1 ms on a slow core. Calls with larger constants
+# stay in the trainer.
 MOST_BYTES = 1 << 20
 _STRIDED = torch.strided
 KINDS = (torch.Tensor, nn.Parameter, nn.Buffer)
@@ -87,8 +88,7 @@ class Snapshot:
 
     @property
     def is_still(self) -> bool:
-        """True if nothing has written to the tensor, not even through its memory, and no gradient was requested for
-        it."""
+        """True if nothing has written to the tensor or its memory, and nothing has requested a gradient for it."""
         tensor = self._tensor
         if tensor._version != self._version or tensor.requires_grad or tensor.shape != self.copy.shape:
             return False

@@ -1,8 +1,8 @@
-"""Record the torch calls of a running forward(), to find the stateless calls that data workers can make.
+"""Records the torch calls of a running forward(), to find the stateless calls that data workers can make.
 
 In: a call of the model by the training loop. Out: a `CallLog`. The recorder keeps a call if each argument is an input,
-the result of a recorded call, or a constant, and if the call draws no random numbers and writes only to fresh memory.
-All other calls stay in the trainer, and the values that they read "escape".
+    the result of a recorded call, or a constant. The call must also draw no random numbers and write only to fresh
+    memory. All other calls stay in the trainer, and the values that they read "escape".
 """
 
 import sys
@@ -34,10 +34,11 @@ from springtide.dataworker.split.recorder import bit_compare, marked_calls, torc
 from springtide.dataworker.split.recorder.pytree import TreeShape
 from springtide.dataworker.split.recorder.torch_functions import OperationWatch, memory, tensors
 
-# reference count of a tensor that only the recorder holds: the list, a variable, the argument of getrefcount
+# reference count of a tensor that only the recorder holds: one reference each from the list, a variable, and the
+# argument of getrefcount
 UNHELD = 3
 CROSSING = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
-"""Types of results, other than tensors, that a message can carry."""
+"""Types of results, besides tensors, that a message can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,13 @@ class CallLog:
     """Batch size: the first dimension of the first tensor."""
     calls: dict[int, TorchCall] = field(default_factory=dict)
     escaped: set[Term] = field(default_factory=set)
-    """Inputs and results that an unrecorded call has read, or that outlive forward()."""
+    """Inputs and results that the trainer needs: an unrecorded call has read them, or they outlive forward()."""
     stays: list[TrainerCall] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class CallBook:
-    """Numbers of calls across several forwards, and the constants that these calls read."""
+    """Numbers of the calls of several forwards, and the constants that these calls read."""
 
     def __init__(self) -> None:
         self.constants: dict[ContentKey, torch.Tensor] = {}
@@ -91,7 +92,8 @@ class CallBook:
 
 
 def batch_size(given: Sequence[Any]) -> tuple[int, int]:
-    """Return the index of the input that determines the batch size, and that size; (-1, 0) if no input does."""
+    """Return the index of the input that determines the batch size, and the batch size. Return (-1, 0) if no input
+    determines it."""
     with torch._C.DisableTorchFunctionSubclass():  # a placeholder already knows its shape
         for number, leaf in enumerate(given):
             if isinstance(leaf, torch.Tensor) and leaf.dim():
@@ -140,7 +142,7 @@ class Recorder(TorchFunctionMode):
                 self._name(leaf, InputKey(number))
 
     def finish(self) -> CallLog:
-        """End the recording. Values that another object still holds have escaped."""
+        """End the recording. Values that another object still holds count as read by the trainer."""
         self.log.seconds = time.perf_counter() - self._began
         held = [(term, tensor) for term, tensor, _ in self._named.values() if isinstance(term, PartKey)]
         self._named.clear()
@@ -152,7 +154,7 @@ class Recorder(TorchFunctionMode):
         return self.log
 
     def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
-        """Note a lookup in a served table; the recorder ignores the torch calls inside."""
+        """Note a lookup in a served table. The recorder ignores the torch calls inside the lookup."""
         line, text = torch_functions.users_line()
         self.log.stays.append(
             TrainerCall(
@@ -348,7 +350,8 @@ class _CallTemplate:
 
 
 def surroundings() -> str:
-    """Describe the active torch context that changes the meaning of calls; empty if there is none."""
+    """Describe the active torch context, such as autocast, that changes the meaning of calls; empty if there is
+    none."""
     if not torch._C._is_fwd_grad_enabled():
         return "it runs in a torch.autograd.Function"
     if torch._C._is_any_autocast_enabled():
@@ -368,7 +371,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _strange(result: Any) -> str:
-    """Return why a result cannot be recognised later; empty if it can."""
+    """Return the reason why a result cannot be recognised later; empty if it can be recognised."""
     for value in results_of(result)[0]:
         if isinstance(value, torch.Tensor):
             if type(value) is not torch.Tensor or value.layout is not torch.strided or value.requires_grad:

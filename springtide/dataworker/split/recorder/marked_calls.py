@@ -1,8 +1,8 @@
 """`@springtide.stateless`, and the state that functions marked with it read, in the trainer and on data workers.
 
-The mark is for code without torch calls: strings, NumPy, other libraries. The mark is checked: a function stays in the
-trainer if it reaches unwatchable state, changes state that it reads, or draws random numbers. Data workers run a copy
-of the function and of the modules that own it; these copies have no parameters.
+The mark is for code without torch calls: strings, NumPy, other libraries. Springtide checks the mark: a function stays
+in the trainer if it reaches state that cannot be watched, changes state that it reads, or draws random numbers. Data
+workers run a copy of the function and of the modules that own it. These copies have no parameters.
 """
 
 import functools
@@ -23,7 +23,7 @@ PREFIX = "marked:"
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a marked function, next to names of torch functions."""
+    """Return the name of a marked function, in the same form as the names of torch functions."""
     return f"{PREFIX}{function.__module__}:{function.__qualname__}"
 
 
@@ -45,7 +45,7 @@ class MarkedCall:
 
 
 def state_of(functions: Mapping[str, Callable[..., Any]], owners: Mapping[str, nn.Module]) -> ReachableState:
-    """Return all state that marked functions read. For modules, this is the state that travels to data workers."""
+    """Return all state that marked functions read. The state of modules is also the state that data workers get."""
     roots: dict[str, Any] = {function.__name__: function for function in functions.values()}
     roots.update({f"model.{path}" if path else "model": owner for path, owner in owners.items()})
     return ReachableState(roots, parameters=False)
@@ -81,7 +81,8 @@ class MarkedCode:
         return MarkedCode, (self.functions, self.owners)
 
     def begin(self) -> str:
-        """Check the state before a batch. Return why the functions may no longer be called; empty if they may."""
+        """Check the state before a batch. Return the reason why the functions may no longer be called; empty if they
+        may be called."""
         if self.functions and self._state is None:
             self._state = state_of(self.functions, self.owners)
         return self._changed
@@ -113,8 +114,8 @@ def stateless(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def marked(*args: P.args, **kwargs: P.kwargs) -> R:
-        # A module-level helper, which pickles by name: cloudpickle pickles a script's own functions with everything
-        # they use.
+        # `stateless` wraps a function in a module-level helper, which is pickled by name. cloudpickle would pickle a
+        # script's own functions with everything that they use.
         answer: R = _called(function, args, kwargs)
         return answer
 

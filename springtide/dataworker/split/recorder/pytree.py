@@ -1,8 +1,8 @@
-"""Flatten a call's arguments into leaves, and rebuild them. Split programs read and write leaves.
+"""Flattens a call's arguments into leaves, and rebuilds them. Split programs read and write leaves.
 
 In: trees of tuples, lists, dicts, named tuples, dataclasses and types known to torch's pytree. Out: the leaves in
-order, and a `TreeShape` that rebuilds the tree. A list of strings is a single leaf, because it has a string for each
-sample. An object that cannot be rebuilt is also a single leaf.
+    order, and a `TreeShape` that rebuilds the tree. A list of strings counts as one leaf, because it has one string for
+    each sample. An object that cannot be rebuilt is also one leaf.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def is_text(tree: Any) -> bool:
 
 
 Replacement = tuple[Any, Any, Any, Any]
-"""A container, a key in it, and the new and the old leaf under that key."""
+"""One replacement: a container, a key in it, and the old and the new leaf at that key."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Detect changes of the state that user code can read: attributes, globals, closures, class attributes, environment.
+"""Detects changes of the state that user code can read: attributes, globals, closures, class attributes, environment.
 
 In: a data set and its functions, or a marked function. `ReachableState` walks all reachable objects once. Out:
-`changed()` names the state that changed, for every batch. `changed()` compares small containers and arrays by content,
-dicts of any size by version, and large lists and arrays a part at a time.
+    `changed()` names the state that changed, for every batch. `changed()` compares small containers and arrays by
+    content, dicts of any size by version, and large lists and arrays one part at a time.
 """
 
 import datetime
@@ -80,35 +80,37 @@ UNREAD = torch_functions.name_set(
     __match_args__ __parameters__ __orig_bases__ __abstractmethods__ _abc_impl __static_attributes__ __firstlineno__
     """
 )
-"""Class attributes that programs do not read."""
+"""Class attributes that need no check, because programs do not read them."""
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
 ALWAYS = 64  # number of checks that run for every batch, nearest objects first; they take some tens of microseconds
 IN_TURN = 16  # number of further checks that run for each batch, in turn
 FEW = 16  # a container with at most this many items is walked like an object with attributes
-SMALL = 256  # most items of a container that is compared whole for every batch, in some microseconds
-SMALL_BYTES = 1 << 14  # size of a small array, which takes a microsecond to compare
-PART_BYTES = 1 << 16  # part of a larger array that is compared for each batch: some microseconds
-MOST_COPIED = 1 << 26  # bytes of all copies; arrays beyond this limit are compared by address only
-MOST_COPIED_THERE = 1 << 20  # the same limit on a data worker, whose arrays come from a shared file
-# most objects that are walked; changes in further objects are detected only when some batches are read again and
-# compared
+# number of checks that run for every batch, starting with the nearest objects; they take some tens of microseconds
+SMALL = 256
+SMALL_BYTES = 1 << 14  # number of further checks that run with each batch; the checks take turns
+PART_BYTES = 1 << 16  # the walk enters a container with at most this many items as if the items were attributes
+# most items of a container that is compared completely for every batch, which takes some microseconds
+MOST_COPIED = 1 << 26
+# largest array, in bytes, that is compared completely for every batch, which takes a microsecond
+MOST_COPIED_THERE = 1 << 20
+# bytes of a larger array to compare for each batch, which takes some microseconds
 MOST_OBJECTS = 4096
 
 
 MISSING = object()
-"""Placeholder for the value of a name that does not exist."""
+"""most bytes of all copies together; arrays beyond this limit are compared by address only"""
 
 Check = Callable[[bool], str]
 """Function that returns the name of changed state; empty if it is unchanged.
 
-The argument says whether a name that was None or missing may have got a value.
+Function that returns the name of the changed state; empty if nothing changed.
 """
 
 
 def _names_check(
     prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
 ) -> Check:
-    """Check names in a namespace: attributes of an object or class, globals, a closure's cell.
+    """The argument says whether a name that was None or missing may have got a value since.
 
     count: returns the number of entries, if new entries matter.
     """
@@ -196,7 +198,7 @@ def _generator_check(name: str, state: Callable[[], Any]) -> Check:
 
 
 TORCHS_OWN = frozenset(vars(nn.Module())) | {"forward", "springtide_binding"}
-"""Module attributes that belong to torch or to this package."""
+"""Attributes of modules that belong to torch or to this package."""
 
 
 class ReachableState:
@@ -257,7 +259,7 @@ class ReachableState:
         elif isinstance(value, type):
             self._class(name, value)
         elif isinstance(value, types.ModuleType):
-            pass  # functions that use the module add the names that they read from it
+            pass  # functions that use the module add the names that they read from it, so add nothing here
         elif (state := _generator(value)) is not None:
             self._checks.append(_generator_check(name, state))
         else:
@@ -413,7 +415,8 @@ def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
 
 
 def _is_users(item: Any) -> bool:
-    """Return True if a class, function or module is user code: not of Python, a package or this package."""
+    """Return True if user code defines a class, function or module: neither Python, an installed package nor this
+    package."""
     if isinstance(item, types.FunctionType):
         return torch_functions.is_users(item.__code__.co_filename)
     module = item if isinstance(item, types.ModuleType) else sys.modules.get(getattr(item, "__module__", ""))
@@ -452,15 +455,15 @@ def _has_bytes(array: Any) -> bool:
 
 
 def _bytes_of(array: Any) -> Any:
-    """Return the memory of an array as bytes, in which later writes are visible."""
+    """Return the memory of an array as bytes; later writes to the array are visible in them."""
     if isinstance(array, torch.Tensor):
         return array.detach().reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0, np.uint8)
     return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
 
 
 class CopyWatch:
-    """Detector of changes that a data set or function makes to itself on a data worker. The watch does not pickle its
-    state.
+    """Detects changes that a data set or function makes to itself on a data worker. The state of a watch is not
+    pickled.
     """
 
     def __init__(self) -> None:

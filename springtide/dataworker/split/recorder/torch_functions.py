@@ -1,4 +1,4 @@
-"""Classify torch functions for the split: stable names, in-place writes, memory access, rounding, calling line.
+"""Classifies torch functions for the split: stable names, in-place writes, memory access, rounding, calling line.
 
 In: function objects from a `TorchFunctionMode`. Out: a name that every process resolves to the same function, and the
 possible effects of a call. Names and schemas of Python functions do not show all effects (`F.relu(x, inplace=True)`,
@@ -31,7 +31,7 @@ PLACES = (
     "torch._C._special",
     "torch._C._linalg",
 )
-"""Modules that are searched for a function by name."""
+"""Modules in which to search for a function by name."""
 GETTER = ".__get__"
 
 
@@ -47,7 +47,7 @@ EXPOSING = name_set(
     torch.unsafe_split_with_sizes torch.as_strided Tensor.as_strided
     """
 )
-"""Functions that expose a tensor's memory, so that a write creates no new version."""
+"""Functions that expose a tensor's memory, so that later writes do not increase the tensor's version."""
 DESCRIBING = name_set(
     """
     Tensor.shape.__get__ Tensor.dtype.__get__ Tensor.device.__get__ Tensor.ndim.__get__ Tensor.layout.__get__
@@ -60,7 +60,7 @@ DESCRIBING = name_set(
     torch.is_tensor torch.is_inference
     """
 )
-"""Functions that read no values. An unsent tensor answers these functions itself."""
+"""Functions that read only metadata, no values. A tensor that was not sent can answer them."""
 UNMOVED = name_set(
     """
     torch.empty torch.empty_like torch.empty_strided torch.empty_permuted Tensor.new_empty Tensor.new_empty_strided
@@ -70,7 +70,7 @@ UNMOVED = name_set(
     Tensor.share_memory_ torch.set_printoptions torch.manual_seed torch.seed
     """
 )
-"""Functions that never move: their result depends on more than their arguments, or cannot be sent."""
+"""Functions that never move, because their result depends on more than their arguments or cannot be sent."""
 HIDDEN_WRITES = name_set(
     """
     native_batch_norm batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index _batch_norm_with_update
@@ -97,7 +97,7 @@ EXACT = name_set(
     pin_memory empty empty_like new_empty resize_
     """
 )
-"""Operations without rounding: any number of threads gives the same bits."""
+"""Operations that never round, so that any number of threads gives the same bits."""
 
 
 @functools.cache
@@ -151,7 +151,7 @@ def operation(name: str) -> str:
 
 
 def writes(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
-    """Return True if a call may write to one of its tensors, according to names and schemas."""
+    """Return True if a call may write to one of its tensors, judged by the function's name and schema."""
     known = _by_name_or_schema(function)
     if known is True or known is False:
         return known or bool(kwargs and kwargs.get("out") is not None)
@@ -163,7 +163,7 @@ READING = ("__index__", "__int__", "__invert__", "__iter__")
 
 @functools.cache
 def _by_name_or_schema(function: Any) -> bool | int:
-    """Return True, False, or the position of the argument `inplace` that decides."""
+    """Return True, False, or the position of the argument `inplace`, whose value decides."""
     if isinstance(function, torch._ops.OpOverload):
         return bool(function._schema.is_mutable)
     if isinstance(function, torch._ops.OpOverloadPacket):
@@ -197,8 +197,8 @@ class OperationWatch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: compiled code is not recorded, and disabling dynamo would import dynamo, which takes
-        seconds."""
+        """Return False, because this mode does not record compiled code. Otherwise torch would import dynamo to disable
+        it, which takes seconds."""
         return False
 
     def __init__(self) -> None:
@@ -262,15 +262,16 @@ def memory(tensor: torch.Tensor) -> int:
 
 
 OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(errors.__file__) + os.sep, "<")
-"""Files of torch and of this package, and code without a file."""
+"""Paths of torch, of this package, and of code without a file."""
 TABLES = os.path.join(OWN[1], "embedding", "")
-"""Code of served tables. Other files of this package may be models (zoo), which are split like user models."""
+"""Files with the code of served tables. Other files of this package may contain models (zoo), which are split like user
+models."""
 PYTHON = os.path.dirname(os.__file__) + os.sep
 PACKAGES = f"{os.sep}site-packages{os.sep}"
 
 
 def users_line() -> tuple[str, str]:
-    """Return the innermost running line of user code, as ("model.py:12", its text).
+    """Return the innermost running line of user code: its position, such as "model.py:12", and its text.
 
     If no user code runs, return a line of an installed package, or empty strings.
     """
