@@ -129,8 +129,8 @@ class StreamLedger(SharedLedger):
     void: int = 0
     """Offsets that held no record to train."""
     floors: list[dict[int, int]] = field(default_factory=list)
-    """Number of trained offsets in each of the last complete checkpoints, by partition. Cuts before the oldest of them
-    can be dropped."""
+    """First untrained offset of each partition, in each of the last complete checkpoints. Cuts before those of the
+    oldest checkpoint can be dropped."""
     returns: bool = True
     """True if the job may roll back; False in a job without checkpoints, which never trains an offset again."""
     numbers: int = MOST_PARTITIONS

@@ -30,7 +30,7 @@ class RecordedProgram:
 
     @property
     def free(self) -> frozenset[int]:
-        """Calls that depend on no input. Data workers and trainers both run these calls, and the results are not sent."""
+        """Calls that depend on no input. Data workers and trainers both run these calls, so results are not sent."""
         reached: set[Any] = set()
         for number, call in self.calls.items():
             if any(isinstance(term, InputKey) or term.call in reached for term in call.terms):
