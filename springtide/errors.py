@@ -20,6 +20,15 @@ class BadInput(UserError, ValueError):
     """An invalid value, shape, dtype or file."""
 
 
+class OtherVersion(BadInput):
+    """A file that another version of Springtide wrote, in a format that this version does not read."""
+
+    def __init__(self, what: str, found: object, reads: object, then: str = "use the version that made it") -> None:
+        super().__init__(
+            f"{what} has format {found}, from another version of Springtide; this one reads {reads}: {then}"
+        )
+
+
 class NonFiniteGradient(BadInput):
     """NaN or infinity in a push. The server applied no part of the push."""
 

@@ -213,7 +213,7 @@ static Head head_of(Reader& r) {
   auto head = r.get<Head>();
   if (head.magic != kMagic) throw BadInput("slot image: unknown format");
   throw_if<BadInput>(head.version != kVersion, "slot image: version ", head.version, ", this build reads version ",
-                     kVersion);
+                     kVersion, "; use the version of Springtide that wrote it");
   return head;
 }
 

@@ -69,8 +69,8 @@ void seal(FrameHeader& header) { header.check = check_of(header); }
 std::string header_error(const FrameHeader& header, uint64_t limit) {
   if (header.magic != kMagic) return "this is not a frame of Springtide's wire protocol";
   if (header.version != kVersion) {
-    return concat("protocol version ", header.version, " here, ", kVersion,
-                  " there; install the same version of springtide on every host");
+    return concat("a frame of protocol version ", header.version, ", this process speaks version ", kVersion,
+                  ": run versions of Springtide with the same protocol in all roles of a job");
   }
   if (header.check != check_of(header)) return "the frame's header is damaged: its check does not match";
   if (header.kind < static_cast<uint8_t>(Kind::hello) || header.kind > static_cast<uint8_t>(Kind::last)) {

@@ -18,6 +18,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
+from springtide.domain.core.validation import FileVersion
 from springtide.domain.model.tables import TableOutline
 from springtide.export.table_files import ExportedModel, Format, TableDelta, apply, in_order, unpack
 
@@ -148,15 +149,16 @@ def remove(url: str, number: int) -> None:
 def read_card(url: str, number: int) -> ExportCard:
     place = place_for(url, number)
     try:
-        card = msgspec.json.decode(place.read(CARD), type=ExportCard)
+        content = place.read(CARD)
+        found = msgspec.json.decode(content, type=FileVersion).version
+        if found not in (None, *READ):
+            raise errors.OtherVersion(f"{place.where}/{CARD}", found, f"{READ[0]} to {VERSION}")
+        return msgspec.json.decode(content, type=ExportCard)
     except FileNotFoundError:
         known = ", ".join(map(str, numbers(url))) or "none"
         raise errors.MissingFile(f"no export {number} at {url}; exports there: {known}") from None
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"{place.where}/{CARD} cannot be read: {error}") from None
-    if card.version not in READ:
-        raise errors.BadInput(f"{place.where}: format {card.version}; this Springtide reads {READ[0]} to {VERSION}")
-    return card
 
 
 def read_table(url: str, card: ExportCard, table: TableFile) -> TableDelta:

@@ -317,7 +317,6 @@ def create(engine: sa.Engine, *, where: str) -> None:
         if version is None:
             connection.execute(sa.insert(versions).values(version=VERSION))
         elif version != VERSION:
-            raise errors.BadInput(
-                f"the history at {where} has version {version}, this Springtide reads version {VERSION}: "
-                "use the Springtide that wrote it, or give another database."
+            raise errors.OtherVersion(
+                f"the history at {where}", version, VERSION, "use the version that wrote it, or give another database"
             )

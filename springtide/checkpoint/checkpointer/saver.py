@@ -59,7 +59,7 @@ def decode_head(data: bytes) -> ImageHead:
     if crc != zlib.crc32(data[: BYTES - 4]):
         raise errors.BadInput("a saved state with a damaged head")
     if version != VERSION:
-        raise errors.BadInput(f"a saved state of format {version}; this Springtide reads format {VERSION}")
+        raise errors.OtherVersion("the saved state", version, VERSION)
     return ImageHead(index_bytes, image_bytes, sequence, step, index_crc)
 
 

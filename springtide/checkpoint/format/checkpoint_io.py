@@ -56,7 +56,8 @@ def latest(
     that it may come from.
 
     Compare the bytes of `slots` (all slots by default) with their checksums. Without slots, check only manifests and
-    file sizes, which finds a torn file but not changed bytes.
+    file sizes, which finds a torn file but not changed bytes. Raise OtherVersion at a checkpoint of another version of
+    Springtide, because an older checkpoint would lose training.
     """
     place = open_store(where) if isinstance(where, str) else where
     chosen = None if slots is None else tuple(slots)
@@ -68,6 +69,8 @@ def latest(
             manifest = read(place, number, chosen or None, lineage=lineage)
             verify(place, manifest, range(manifest.slots) if chosen is None else chosen)
             return FoundCheckpoint(manifest, place, tuple(troubles))
+        except errors.OtherVersion:
+            raise
         except (errors.BadInput, OSError) as error:
             troubles.append(f"checkpoint {number} in {place.where} cannot be used: {error}")
     return FoundCheckpoint(None, place, tuple(troubles))
@@ -81,7 +84,7 @@ def numbers(place: FileStore) -> list[int]:
 def manifest_of(place: FileStore, number: int, lineage: Lineage | None = None) -> Manifest:
     """Return a checkpoint's manifest without checking its files. Raise BadInput if `lineage` excludes the checkpoint's
     run."""
-    manifest = decode(place.read(name_of(number)))
+    manifest = decode(place.read(name_of(number)), f"checkpoint {number} in {place.where}")
     refusal = lineage.refusal(manifest.run, manifest.number, manifest.job) if lineage is not None else ""
     if refusal:
         raise errors.BadInput(refusal)

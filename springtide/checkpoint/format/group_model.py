@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from springtide import errors
+from springtide.domain.core.validation import FileVersion
 
 TABLE = "group:state"
 ROW = 1024  # floats: 4 KiB
@@ -70,12 +71,12 @@ def body_of(rows: npt.NDArray[np.float32]) -> bytes:
 
 def decode(body: bytes) -> SavedGroup:
     try:
-        saved = msgspec.msgpack.decode(body, type=SavedGroup, strict=False)
+        found = msgspec.msgpack.decode(body, type=FileVersion).format
+        if found not in (None, FORMAT):
+            raise errors.OtherVersion("the model of the bsp group", found, FORMAT)
+        return msgspec.msgpack.decode(body, type=SavedGroup, strict=False)
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"the model of the bsp group cannot be read: {error}") from None
-    if saved.format != FORMAT:
-        raise errors.BadInput(f"the model of the bsp group has format {saved.format}; this Springtide reads {FORMAT}")
-    return saved
 
 
 def flat(tensor: torch.Tensor) -> Flat:

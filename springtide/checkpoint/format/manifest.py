@@ -167,17 +167,14 @@ def encode(manifest: Manifest) -> bytes:
     return _HEAD.pack(_MAGIC, FORMAT, zlib.crc32(body), len(body)) + body
 
 
-def decode(content: bytes) -> Manifest:
+def decode(content: bytes, what: str = "the manifest") -> Manifest:
     if len(content) < _HEAD.size:
         raise errors.BadInput(f"the manifest is cut short: {len(content)} bytes")
     magic, version, checksum, length = _HEAD.unpack_from(content)
     if magic != _MAGIC:
         raise errors.BadInput("the file is not a manifest of a checkpoint")
     if version != FORMAT:
-        raise errors.BadInput(
-            f"the manifest has format {version}, from another version of Springtide; this one reads {FORMAT}: use the "
-            "version that made it"
-        )
+        raise errors.OtherVersion(what, version, FORMAT)
     body = content[_HEAD.size :]
     if len(body) != length:
         raise errors.BadInput(f"the manifest is cut short: {len(body)} of {length} bytes")

@@ -26,6 +26,7 @@ import torch
 from springtide import errors
 from springtide.dataworker.feed.worker import Pipeline
 from springtide.dataworker.processes.package_transfer import ARRAYS, CODE, CONTENTS, SEAL_BYTES
+from springtide.domain.core.validation import FileVersion
 
 FORMAT = 1
 ALIGNMENT = 64
@@ -105,10 +106,10 @@ def _checked(folder: Path, secret: bytes) -> Contents:
     seal, listed = sealed[:SEAL_BYTES], sealed[SEAL_BYTES:]
     if not hmac.compare_digest(seal, hmac.digest(secret, listed, "sha256")):
         raise errors.BadInput(f"{folder} was not written by this job: its seal does not match the job's secret")
-    contents = msgspec.msgpack.decode(listed, type=Contents)
-    if contents.format != FORMAT:
-        raise errors.BadInput(f"{folder} has format {contents.format}, expected {FORMAT}: use one Springtide version")
-    return contents
+    found = msgspec.msgpack.decode(listed, type=FileVersion).format
+    if found not in (None, FORMAT):
+        raise errors.OtherVersion(str(folder), found, FORMAT, "use one version of Springtide for all roles")
+    return msgspec.msgpack.decode(listed, type=Contents)
 
 
 def _read(path: Path) -> bytes:

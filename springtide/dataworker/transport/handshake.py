@@ -89,6 +89,8 @@ def _call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
     asked = _receive(sock)
     if not isinstance(asked, HandshakeChallenge):
         raise auth.Rejected(f"expected a challenge, got {type(asked).__name__}")
+    if problem := auth.version_problem(VERSION, asked.version):
+        raise auth.Rejected(problem)
     nonce = secrets.token_bytes(auth.NONCE_BYTES)
     _send(sock, HandshakeAnswer(VERSION, nonce, auth.proof(secret, CALLER, asked.nonce, nonce)))
     verdict = _receive(sock)
@@ -108,10 +110,8 @@ def _answer(sock: socket.socket | SecureSocket, secret: bytes, local: str, prove
     answer = _receive(sock)
     if not isinstance(answer, HandshakeAnswer):
         raise auth.Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
-    why = ""
-    if answer.version != VERSION:
-        why = f"this side speaks version {VERSION} of the protocol, the other side version {answer.version}"
-    elif not hmac.compare_digest(answer.proof, auth.proof(secret, CALLER, nonce, answer.nonce)):
+    why = auth.version_problem(answer.version)
+    if not why and not hmac.compare_digest(answer.proof, auth.proof(secret, CALLER, nonce, answer.nonce)):
         why = "wrong secret: this address belongs to another job, or the secret file is stale"
     if why:
         _send(sock, RequestRefused("JobFailed", why))

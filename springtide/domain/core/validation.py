@@ -8,11 +8,20 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from springtide import errors
 
 Word = TypeVar("Word", bound=str)
 LARGEST = 2**63 - 1
 SEED = "a whole number from 0 to 2^63 - 1"
+
+
+class FileVersion(msgspec.Struct):
+    """The version of a file's format, which is read before the fields that depend on it."""
+
+    format: int | str | None = None
+    version: int | None = None
 
 
 def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: int = LARGEST) -> int:

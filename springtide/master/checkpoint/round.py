@@ -377,6 +377,8 @@ class CheckpointStore:
     def _remove(self, number: int) -> None:
         try:
             run = checkpoint_io.manifest_of(self.place, number).run
+        except errors.OtherVersion:
+            return
         except (errors.BadInput, OSError):  # damaged or deleted
             run = self.lineage.run
         if run == self.lineage.run:

@@ -61,12 +61,17 @@ class Journal:
             with disk_errors(path):
                 private_files.make(path)  # SQLite's other files get the same mode
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-            self._file.execute(f"pragma journal_mode={self._mode}")
-            self._file.execute("pragma synchronous=normal")
-            # a checkpoint blocks on the disk, so a separate thread runs it
-            self._file.execute("pragma wal_autocheckpoint=0")
-            self._file.executescript(_TABLES)
-            self.began, self.run, self._next = self._take_over(now)
+            try:
+                self._check_format()
+                self._file.execute(f"pragma journal_mode={self._mode}")
+                self._file.execute("pragma synchronous=normal")
+                # a checkpoint blocks on the disk, so a separate thread runs it
+                self._file.execute("pragma wal_autocheckpoint=0")
+                self._file.executescript(_TABLES)
+                self.began, self.run, self._next = self._take_over(now)
+            except BaseException:
+                self._file.close()
+                raise
         self.since_snapshot = 0
         """Number of entries since the last snapshot. Many entries trigger another snapshot."""
 
@@ -197,16 +202,19 @@ class Journal:
         if not tried.done():
             tried.set_result(True)
 
+    def _check_format(self) -> None:
+        """Raise OtherVersion before anything is written to a journal of another format."""
+        if self._file.execute("select name from sqlite_master where name = 'head'").fetchone() is None:
+            return
+        head = self._file.execute("select format from head").fetchone()
+        if head is not None and head[0] != FORMAT:
+            then = "finish the job with the version that started it, or resume from its checkpoints with --resume"
+            raise errors.OtherVersion(str(self.path), head[0], FORMAT, then)
+
     def _take_over(self, now: float) -> tuple[float, str, int]:
         """Store our term. Return when the run began, its identity, and the number of the next turn."""
         with self._turn(check=False):
-            written = self._file.execute("select format from head").fetchone()
-            if written and written[0] != FORMAT:
-                raise errors.BadInput(
-                    f"{self.path} has format {written[0]}, from another version of Springtide; this one reads {FORMAT}"
-                    ": finish the job with the version that started it, or resume from its checkpoints with --resume"
-                )
-            row = self._file.execute("select term, began, run from head").fetchone() if written else None
+            row = self._file.execute("select term, began, run from head").fetchone()
             if row and row[0] >= self.term:
                 raise Superseded(
                     f"{self.path} belongs to master number {row[0]}, which has taken over from this "

@@ -47,18 +47,24 @@ async def challenge(
     answer = await _next(reader)
     if not isinstance(answer, messages.HandshakeAnswer):
         raise Rejected(f"expected an answer to the challenge, got {type(answer).__name__}")
-    problem = ""
-    if answer.version != messages.VERSION:
-        problem = (
-            f"expected version {messages.VERSION} of the control protocol, the caller has version {answer.version}"
-        )
-    elif not hmac.compare_digest(answer.proof, proof(secret, plane + "caller", nonce, answer.nonce)):
+    problem = version_problem(answer.version)
+    if not problem and not hmac.compare_digest(answer.proof, proof(secret, plane + "caller", nonce, answer.nonce)):
         problem = "wrong secret: this address belongs to another job, or the secret file is stale"
     if problem:
         writer.write(frames.pack(messages.RequestRefused("JobFailed", problem)))
         await writer.drain()
         raise Rejected(problem)
     writer.write(frames.pack(messages.HandshakeAccepted(proof(secret, plane + "listener", answer.nonce, nonce), term)))
+
+
+def version_problem(caller: int, listener: int = messages.VERSION) -> str:
+    """Return why the two sides of a connection cannot understand each other; empty if they can."""
+    if caller == listener:
+        return ""
+    return (
+        f"the caller speaks version {caller} of the control protocol, the listener version {listener}: run versions of "
+        "Springtide with the same protocol in all roles of a job"
+    )
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
@@ -71,6 +77,8 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, se
     asked = await _next(reader)
     if not isinstance(asked, messages.HandshakeChallenge):
         raise Rejected(f"expected a challenge, got {type(asked).__name__}")
+    if problem := version_problem(messages.VERSION, asked.version):
+        raise Rejected(problem)
     nonce = secrets.token_bytes(NONCE_BYTES)
     shown = proof(secret, plane + "caller", asked.nonce, nonce)
     writer.write(frames.pack(messages.HandshakeAnswer(messages.VERSION, nonce, shown)))

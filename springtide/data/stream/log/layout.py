@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
+from springtide.domain.core.validation import FileVersion
 from springtide.domain.data.streams import MOST_PARTITIONS
 
 FORMAT = 2
@@ -86,17 +87,16 @@ def load(folder: Path) -> LogSettings:
             f"there is no log at {folder}; create one with `springtide produce log://{folder}`"
         ) from None
     try:
-        settings = msgspec.json.decode(raw, type=LogSettings)
+        found = msgspec.json.decode(raw, type=FileVersion).format
+        if found not in (None, FORMAT):
+            raise errors.OtherVersion(
+                f"the log at {folder}", found, FORMAT, "create the log again, or use the version that created it"
+            )
+        return msgspec.json.decode(raw, type=LogSettings)
     except msgspec.MsgspecError as error:
         raise errors.BadInput(
             f"{path} is not the settings file of a log: {error}; check that {folder} is the log's folder"
         ) from None
-    if settings.format != FORMAT:
-        raise errors.BadInput(
-            f"the log at {folder} has format {settings.format}, from another version of Springtide; this one "
-            f"reads {FORMAT}: create the log again, or use the version that created it"
-        )
-    return settings
 
 
 def store(folder: Path, settings: LogSettings) -> None:

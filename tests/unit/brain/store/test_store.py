@@ -75,7 +75,7 @@ def test_opening_again_changes_nothing(path, opened):
 def test_a_database_of_another_springtide_is_refused(path, opened):
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE schema_version SET version = 9999")
-    with pytest.raises(errors.BadInput, match=r"version 9999.*use the Springtide that wrote it"):
+    with pytest.raises(errors.BadInput, match=r"format 9999.*use the version that wrote it"):
         store.open_store(str(path))
 
 

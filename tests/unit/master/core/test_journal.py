@@ -109,7 +109,7 @@ def test_journal_of_another_format_is_refused_and_left_unchanged(tmp_path, monke
     Journal(path, term=1, now=0.0).close()
     monkeypatch.undo()
     for _ in range(2):
-        with pytest.raises(errors.BadInput, match=r"has format 1, from another version .* this one reads 6"):
+        with pytest.raises(errors.OtherVersion, match=r"has format 1, from another version .* this one reads 6"):
             Journal(path, term=2, now=0.0)
 
 
