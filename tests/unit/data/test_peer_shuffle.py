@@ -25,14 +25,14 @@ def shuffle(strategy="advanced", bounds=TWO, seed=0):
     return PeerShuffle(strategy, bounds, random.Random(seed).randrange)
 
 
-def test_without_peers_everything_is_trained_here_in_order():
+def test_without_peers_all_batches_are_trained_locally_in_order():
     one = shuffle()
     actions = [one.offer(key, 0.0) for key in range(4)]
     assert actions == [[], [AnnounceReady(False)], [], []]
     assert [one.take(0.0)[0] for _ in range(5)] == [0, 1, 2, 3, None]
 
 
-def test_how_long_a_batch_would_wait_is_known_and_is_nothing_where_peers_have_it_at_once():
+def test_expected_batch_wait_is_known_and_zero_if_peers_take_it_at_once():
     one = shuffle(bounds=QueueBounds(lower=4, upper=9))
     assert one.wait_s(0.0) == 0.0
     for key in range(4):
@@ -43,7 +43,7 @@ def test_how_long_a_batch_would_wait_is_known_and_is_nothing_where_peers_have_it
     assert one.wait_s(60.0) == 0.0, "a loop that hangs: what waits goes to peers"
 
 
-def test_overflow_goes_to_ready_peers_only():
+def test_overflow_goes_only_to_ready_peers():
     one = shuffle()
     one.on_ready("a", False, 0.0)
     for key in range(3):
@@ -53,7 +53,7 @@ def test_overflow_goes_to_ready_peers_only():
     assert list(one.queue) == [0, 1] and one.room == 1
 
 
-def test_no_peer_gets_more_than_a_queue_full_before_it_answers():
+def test_peer_gets_at_most_a_full_queue_before_it_answers():
     one = shuffle()
     one.on_ready("a", True, 0.0)
     sent = [action for key in range(6) for action in one.offer(key, 0.0) if isinstance(action, SendBatch)]
@@ -61,20 +61,20 @@ def test_no_peer_gets_more_than_a_queue_full_before_it_answers():
     assert one.done("a", 2, 1.0) == [SendBatch("a", 5)]
 
 
-def test_a_worker_is_ready_again_below_the_lower_bound_not_before():
+def test_worker_is_ready_again_only_below_the_lower_bound():
     one = shuffle(bounds=QueueBounds(lower=1, upper=3))
     told = [one.offer(key, 0.0) for key in range(3)]
     assert told[-1] == [AnnounceReady(False)]
     assert one.take(0.0) == (0, []) and one.take(0.0) == (1, [AnnounceReady(True)])
 
 
-def test_none_sends_nothing_and_tells_nothing():
+def test_strategy_none_sends_no_batch_or_message():
     one = shuffle("none")
     one.on_ready("a", True, 0.0)
     assert [one.offer(key, 0.0) for key in range(5)] == [[]] * 5
 
 
-def test_basic_sends_evenly_whatever_peers_say():
+def test_strategy_basic_sends_evenly_whatever_peers_report():
     one = shuffle("basic")
     for peer in "abc":
         one.on_ready(peer, False, 0.0)
@@ -84,7 +84,7 @@ def test_basic_sends_evenly_whatever_peers_say():
     assert all(900 < count < 1100 for count in here)
 
 
-def test_a_batch_that_was_sent_here_is_never_sent_on():
+def test_received_batch_is_never_forwarded():
     one = shuffle()
     for key in range(5):
         one.on_batch("a", key, 0.0)
@@ -92,7 +92,7 @@ def test_a_batch_that_was_sent_here_is_never_sent_on():
     assert len(one.queue) == 5
 
 
-def test_a_loop_that_takes_nothing_has_its_queue_taken_over():
+def test_queue_of_a_stalled_loop_is_sent_to_peers():
     one = shuffle()
     one.on_ready("a", True, 0.0)
     one.offer(0, 0.0)
@@ -102,13 +102,13 @@ def test_a_loop_that_takes_nothing_has_its_queue_taken_over():
     assert one.take(3.0) == (7, [AnnounceReady(True)])
 
 
-def test_a_stalled_worker_is_not_ready():
+def test_stalled_worker_is_not_ready():
     one = shuffle(bounds=QueueBounds(lower=3, upper=6))
     one.on_batch("a", 7, 0.0)
     assert one.tick(2.5) == [AnnounceReady(False)]
 
 
-def test_what_a_peer_keeps_too_long_comes_home_and_it_gets_no_more_until_it_is_heard_of():
+def test_batch_kept_too_long_by_a_peer_returns_and_the_peer_gets_no_more():
     one = shuffle()
     one.on_ready("a", True, 0.0)
     for key in range(3):
@@ -121,7 +121,7 @@ def test_what_a_peer_keeps_too_long_comes_home_and_it_gets_no_more_until_it_is_h
     assert not one.queue and not one.peers["a"].slow
 
 
-def test_a_worker_that_did_not_run_blames_nobody_for_that_time():
+def test_worker_that_was_suspended_blames_no_peer():
     one = shuffle()
     one.on_ready("a", True, 0.0)
     for key in range(3):
@@ -130,7 +130,7 @@ def test_a_worker_that_did_not_run_blames_nobody_for_that_time():
     assert one.tick(60.0) == [] and list(one.queue) == [0, 1] and list(one.peers["a"].away) == [2]
 
 
-def test_bounds_follow_what_a_step_takes():
+def test_queue_bounds_follow_the_step_time():
     assert bounds_for(0.0) == QueueBounds(lower=2, upper=4)
     assert bounds_for(0.05) == QueueBounds(lower=10, upper=20)
     assert bounds_for(3.0) == QueueBounds(lower=2, upper=4) and bounds_for(1e-6).upper == 256

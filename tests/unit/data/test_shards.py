@@ -15,17 +15,17 @@ def epoch_of(card, epoch):
 
 @pytest.mark.parametrize("samples", [0, 1, 2, 3, 15, 16, 17, 1000, 4097])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_an_epoch_has_every_sample_once(samples, shuffle):
+def test_epoch_has_every_sample_once(samples, shuffle):
     card = DatasetCard(samples=samples, batch_size=7, shard_batches=3, shuffle=shuffle, seed=5)
     assert sorted(epoch_of(card, 2)) == list(range(samples))
 
 
-def test_without_shuffle_the_order_is_the_data_sets_own():
+def test_without_shuffle_samples_keep_dataset_order():
     card = DatasetCard(samples=100, batch_size=8, shuffle=False)
     assert list(epoch_of(card, 1)) == list(range(100))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+def test_epochs_and_seeds_have_different_orders():
     card = DatasetCard(samples=500, batch_size=8, seed=1)
     other_seed = DatasetCard(samples=500, batch_size=8, seed=2)
     orders = [epoch_of(card, 0), epoch_of(card, 1), epoch_of(other_seed, 0)]
@@ -34,32 +34,32 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert list(epoch_of(card, 0)) == list(orders[0])
 
 
-def test_the_last_short_batch_can_be_left_out():
+def test_last_short_batch_can_be_dropped():
     card = DatasetCard(samples=103, batch_size=10, shard_batches=4, drop_last=True)
     trained = epoch_of(card, 0)
     assert len(trained) == 100 and len(set(trained)) == 100
 
 
-def test_a_shard_can_be_taken_up_in_the_middle():
+def test_shard_can_be_resumed_in_the_middle():
     card = DatasetCard(samples=1000, batch_size=10, shard_batches=4)
     whole = shards.indices(card, epoch=0, index=3)
     assert list(shards.indices(card, epoch=0, index=3, first=30)) == list(whole[30:])
 
 
-def test_the_order_shows_no_trend():
+def test_shuffled_order_shows_no_trend():
     card = DatasetCard(samples=200_000, batch_size=500, shard_batches=400)
     order = epoch_of(card, 0).astype(float)
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(np.arange(len(order)), order)[0, 1]) < 0.02
 
 
-def test_a_shard_of_a_huge_data_set_costs_only_itself():
+def test_shard_of_a_huge_dataset_costs_only_itself():
     card = DatasetCard(samples=10**12, batch_size=512, shard_batches=64)
     far = shards.indices(card, epoch=9, index=card.shards // 2)
     assert len(set(far)) == 512 * 64 and far.min() >= 0 and far.max() < 10**12
 
 
-def test_a_shard_that_is_not_there_is_refused():
+def test_missing_shard_number_is_refused():
     card = DatasetCard(samples=100, batch_size=10, shard_batches=4)
     with pytest.raises(errors.BadInput, match="shard 3: an epoch of 100 samples has 3 shards"):
         shards.indices(card, epoch=0, index=3)
@@ -73,7 +73,7 @@ def test_rank_parts_cover_a_batch_evenly(count, workers):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_shards_have_256_batches_or_as_many_as_leave_64_shards():
+def test_shards_have_256_batches_or_enough_to_leave_64_shards():
     assert [shards.batches_a_shard(count) for count in (0, 1, 64, 127, 128, 1000, 16_383, 16_384, 10**9)] == [
         1,
         1,

@@ -43,7 +43,7 @@ def test_tensors_are_gathered_at_once():
 
 
 @pytest.mark.parametrize("indices", [np.arange(2, 6), SOME])
-def test_a_loop_that_writes_to_its_batch_does_not_write_to_the_data_set(indices):
+def test_writing_to_a_batch_leaves_the_dataset_unchanged(indices):
     (x,) = source.open_source(data.TensorDataset(X)).fetch(indices)
     before = X.clone()
     assert torch.equal(x, X[indices])
@@ -52,35 +52,35 @@ def test_a_loop_that_writes_to_its_batch_does_not_write_to_the_data_set(indices)
 
 
 @pytest.mark.parametrize("dataset", [Plain(), InBulk()])
-def test_samples_are_collated_as_a_dataloader_would(dataset):
+def test_samples_are_collated_like_in_a_dataloader(dataset):
     batch = source.open_source(dataset).fetch(SOME)
     assert torch.equal(batch["x"], X[[3, 1, 7]])
     assert torch.equal(batch["y"], Y[[3, 1, 7]])
 
 
-def test_a_data_set_with_batch_is_asked_for_whole_batches():
+def test_dataset_with_batch_method_is_asked_for_whole_batches():
     x, _ = source.open_source(Ready()).fetch(SOME)
     assert torch.equal(x, X[SOME])
 
 
-def test_a_subset_is_read_as_quickly_as_what_it_is_of():
+def test_subset_uses_the_bulk_read_of_its_dataset():
     subset = data.Subset(data.TensorDataset(X, Y), [9, 8, 7, 6, 5])
     _, y = source.open_source(subset).fetch(np.array([0, 2]))
     assert y.tolist() == [9.0, 7.0]
 
 
-def test_ones_own_collate_is_used_everywhere():
+def test_user_collate_fn_is_used_for_every_dataset_kind():
     for dataset in (data.TensorDataset(X, Y), Plain(), InBulk(), Ready()):
         assert source.open_source(dataset, collate_fn=len).fetch(SOME) == 3
 
 
-def test_a_pair_becomes_a_batch_and_nothing_else_does():
+def test_only_a_pair_becomes_a_batch():
     assert source.as_batch((1, 2)).y == 2
     assert source.as_batch([1, 2, 3]) == [1, 2, 3]
     assert source.as_batch({"x": 1}) == {"x": 1}
 
 
-def test_a_loader_gives_its_data_set_size_order_and_collate():
+def test_dataloader_gives_its_dataset_size_order_and_collate_fn():
     loader = data.DataLoader(Plain(), batch_size=4, shuffle=True, drop_last=True, collate_fn=len)
     opened = source.open_source(loader)
     assert (opened.samples, opened.batch_size, opened.shuffle, opened.drop_last) == (10, 4, True, True)
@@ -89,7 +89,7 @@ def test_a_loader_gives_its_data_set_size_order_and_collate():
     assert source.open_source(loader, batch_size=2).batch_size == 2
 
 
-def test_samplers_are_not_taken_over_and_the_message_says_so():
+def test_samplers_are_refused_with_an_explanation():
     weighted = data.WeightedRandomSampler([1.0] * 10, 10)
     with pytest.raises(errors.BadInput, match="WeightedRandomSampler, which Springtide cannot use"):
         source.open_source(data.DataLoader(Plain(), batch_size=2, sampler=weighted))
@@ -98,7 +98,7 @@ def test_samplers_are_not_taken_over_and_the_message_says_so():
         source.open_source(data.DataLoader(Plain(), batch_sampler=by_two))
 
 
-def test_what_cannot_be_read_is_refused():
+def test_unreadable_dataset_types_are_refused():
     with pytest.raises(errors.BadInput, match="cannot train from a generator"):
         source.open_source(one for one in [1])
     for path_or_columns in ("train.csv", Path("train.csv"), {"x": X}):
@@ -114,14 +114,14 @@ def test_what_cannot_be_read_is_refused():
         source.open_source(Endless(), shuffle=True)
 
 
-def test_an_iterable_is_streamed_in_batches():
+def test_iterable_is_streamed_in_batches():
     opened = source.open_source(Endless(), batch_size=2)
     assert opened.samples is None
     assert [batch.tolist() for batch in opened.stream()] == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_come_in_order_and_pauses_keep_their_place(num_workers):
+def test_batches_come_in_order_and_pauses_keep_their_position(num_workers):
     opened = source.open_source(data.TensorDataset(X, Y), num_workers=num_workers)
     asked = [np.array([1, 2]), np.array([], dtype=np.int64), np.array([5])]
     got = [None if one is None else one[1].tolist() for one in opened.read(asked)]

@@ -44,7 +44,7 @@ def call(size, seed=0):
     return (torch.randint(0, 1 << 40, (size, 4), generator=draw), torch.randn(size, 3, generator=draw)), {}
 
 
-def test_what_needs_the_gpu_is_a_stage_of_its_own_after_the_cpus():
+def test_gpu_calls_form_a_second_stage_after_the_cpu_stage():
     model = OnGpu().train()
     divided = splitting(model, [call(64), call(64, 1), call(64, 2)])
     assert isinstance(divided, Split), divided.explanation.text()

@@ -31,7 +31,7 @@ def ask(book, holder, seen=TWO, *, lingered=False):
     return answer
 
 
-def test_all_ranks_are_given_the_same_stretches_the_fullest_partition_first():
+def test_all_ranks_get_the_same_ranges_fullest_partition_first():
     book = JobLedger(workers=2)
     first = ask(book, A)
     assert first == (Grant(0, 0, 0, 5, 35),)
@@ -43,7 +43,7 @@ def test_all_ranks_are_given_the_same_stretches_the_fullest_partition_first():
     assert ask(book, A) is NoLease.WAIT, "less than a batch is left of each"
 
 
-def test_a_batch_that_is_not_full_is_given_when_its_records_have_waited_or_nothing_can_fill_it():
+def test_partial_batch_is_granted_after_waiting_or_at_the_end():
     book = JobLedger(workers=1)
     few = (PartitionRange(0, 0, 7),)
     assert ask(book, A, few) is NoLease.WAIT
@@ -55,7 +55,7 @@ def test_a_batch_that_is_not_full_is_given_when_its_records_have_waited_or_nothi
     assert book.totals().samples == 9
 
 
-def test_a_stretch_is_done_when_every_rank_has_done_its_part():
+def test_range_is_done_when_every_rank_has_done_its_part():
     book = JobLedger(workers=2)
     for holder in (A, B):
         ask(book, holder)
@@ -69,14 +69,14 @@ def test_a_stretch_is_done_when_every_rank_has_done_its_part():
         ask(book, A), ask(book, A), book.report(A, [Progress(2, 65, 95, 95)], 0.0)
 
 
-def test_waiting_writes_nothing_to_the_journal():
+def test_waiting_writes_no_journal_entry():
     book = JobLedger(workers=1)
     ask(book, A, (PartitionRange(0, 0, 0),))
     changes = book.changes
     assert ask(book, A, (PartitionRange(0, 0, 5),)) is NoLease.WAIT and book.changes == changes
 
 
-def test_the_group_changes_between_two_stretches_even_while_it_waits_for_records():
+def test_group_changes_between_two_ranges_even_while_waiting_for_records():
     book = JobLedger(workers=2)
     ask(book, A), ask(book, B)
     book.halt()
@@ -89,7 +89,7 @@ def test_the_group_changes_between_two_stretches_even_while_it_waits_for_records
     assert ask(book, A) is NoLease.END
 
 
-def test_a_group_goes_back_to_the_step_of_a_checkpoint_in_the_middle_of_a_stretch():
+def test_group_rolls_back_to_a_checkpoint_step_within_a_range():
     book = JobLedger(workers=2)
     for holder in (A, A, B, B):
         ask(book, holder)
@@ -107,7 +107,7 @@ def test_a_group_goes_back_to_the_step_of_a_checkpoint_in_the_middle_of_a_stretc
     assert ask(book, B) == (Grant(0, 0, 0, 5, 35),)
 
 
-def test_another_run_goes_on_and_finds_out_again_where_the_stream_ends():
+def test_resumed_run_learns_the_stream_end_again():
     book = JobLedger(workers=1)
     sealed = (PartitionRange(0, 0, 20, final=True),)
     ask(book, A, sealed)
@@ -120,7 +120,7 @@ def test_another_run_goes_on_and_finds_out_again_where_the_stream_ends():
     assert ask(later, A, (PartitionRange(0, 0, 40),)) == (Grant(1, 0, 0, 20, 40),)
 
 
-def test_what_a_group_that_went_back_had_not_begun_again_when_the_job_stopped_is_left_to_another_run():
+def test_unfinished_ranges_of_a_rolled_back_group_are_left_to_the_next_run():
     book = JobLedger(workers=2)
     for holder in (A, A, B, B):
         ask(book, holder)  # 5 to 35 and 35 to 65 of partition 0
@@ -135,7 +135,7 @@ def test_what_a_group_that_went_back_had_not_begun_again_when_the_job_stopped_is
     ledger_invariants.check(later)
 
 
-def test_more_ranks_than_records_of_a_batch_are_refused():
+def test_more_ranks_than_records_per_batch_are_refused():
     book = JobLedger(workers=1)
     ask(book, A)
     with pytest.raises(errors.BadInput, match="11 workers cannot share a batch of 10 samples"):
@@ -151,7 +151,7 @@ def assert_all_once(convoy, trained):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed):
+def test_bsp_group_trains_every_stream_offset_once_under_random_events(seed):
     """Records come, ranks run ahead of each other, the group goes back; a journal of calls gives the same book."""
     chance, book, journal = random.Random(seed), JobLedger(workers=2), []
     ends, trained, notes = {0: 0, 1: 0}, [], [(JobProgress(), [])]
@@ -212,7 +212,7 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
     assert again.to_state() == book.to_state()
 
 
-def test_offsets_that_held_nothing_to_train_count_once_for_the_whole_group():
+def test_empty_offsets_count_once_for_the_whole_group():
     book = JobLedger(workers=2)
     for holder in (A, B):
         ask(book, holder)

@@ -30,7 +30,7 @@ def through(*grants):
     return [Progress(grant.shard, grant.first, grant.end, grant.end) for grant in grants]
 
 
-def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
+def test_single_worker_gets_whole_shards_in_epoch_order():
     book = JobLedger(workers=1)
     assert book.lease(A, CARD, 16, 0.0) == (
         Grant(0, 0, 0, 0, 40),
@@ -42,7 +42,7 @@ def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
     )
 
 
-def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
+def test_lease_call_grants_at_most_sixteen_or_half_a_fair_share():
     book = JobLedger(workers=2)
     assert len(book.lease(A, MANY, 99, 0.0)) == 16
     while not isinstance(grants := book.lease(A, MANY, 16, 0.0), NoLease):
@@ -51,7 +51,7 @@ def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
     assert sum(lease.end - lease.first for _, _, lease in book.leases()) == 100_000
 
 
-def test_an_idle_worker_waits_while_another_holds_a_lease():
+def test_idle_worker_waits_while_another_holds_a_lease():
     book = JobLedger(workers=1)
     grants = book.lease(A, CARD, 16, 0.0)
     assert book.lease(B, CARD, 1, 0.0) is NoLease.WAIT
@@ -61,7 +61,7 @@ def test_an_idle_worker_waits_while_another_holds_a_lease():
     assert book.totals() == Totals(total=6, leased=0, done=6, samples=200, samples_done=200)
 
 
-def test_words_said_twice_or_by_another_change_nothing():
+def test_repeated_or_foreign_progress_changes_nothing():
     book = JobLedger(workers=1)
     (grant,) = book.lease(A, CARD, 1, 0.0)
     before = book.changes
@@ -76,7 +76,7 @@ def test_words_said_twice_or_by_another_change_nothing():
     assert said > before
 
 
-def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
+def test_fenced_worker_loses_unreported_work_and_is_told():
     book = JobLedger(workers=1)
     book.lease(A, CARD, 1, 0.0)
     book.report(A, [Progress(0, 0, 25, 40)], 0.0)  # two whole batches
@@ -87,7 +87,7 @@ def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
     assert book.totals().samples_done == 20
 
 
-def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_before_fresh_shards():
+def test_started_shards_of_a_lost_worker_are_granted_before_all_others():
     book = JobLedger(workers=2)
     first, second, third = book.lease(A, MANY, 3, 0.0)
     assert not any(one.returned for one in (first, second, third))
@@ -105,14 +105,14 @@ def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_b
     assert third_of_all[0].shard == second.shard, "what came from another is gone on with first"
 
 
-def test_a_new_life_of_a_worker_ends_the_one_before():
+def test_new_incarnation_of_a_worker_ends_the_previous():
     book = JobLedger(workers=1)
     book.lease(A, CARD, 1, 0.0)
     assert book.lease(LeaseHolder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40, returned=True),)
     assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
 
 
-def test_a_lease_that_nobody_names_expires():
+def test_lease_missing_from_reports_expires():
     book = JobLedger(workers=1, lease_s=30)
     book.lease(A, CARD, 2, 0.0)
     book.report(A, [Progress(0, 0, 10, 40)], 20.0)
@@ -122,7 +122,7 @@ def test_a_lease_that_nobody_names_expires():
     assert book.lease(B, CARD, 1, 32.0) == (Grant(1, 0, 1, 0, 40, returned=True),)
 
 
-def test_an_answer_that_was_lost_is_given_again():
+def test_lost_lease_reply_is_repeated():
     book = JobLedger(workers=1)
     first = book.lease(A, CARD, 2, 0.0)
     changes = book.changes
@@ -131,7 +131,7 @@ def test_an_answer_that_was_lost_is_given_again():
     assert book.changes == changes
 
 
-def test_a_slow_worker_gets_smaller_leases_of_the_same_shards():
+def test_slow_worker_gets_smaller_leases_of_the_same_shards():
     book = JobLedger(workers=2)
     book.resize(0, 2)
     book.resize(1, 1)
@@ -141,7 +141,7 @@ def test_a_slow_worker_gets_smaller_leases_of_the_same_shards():
     assert book.lease(A, MANY, 1, 0.0) == (Grant(1, 0, 1, 0, 160),)
 
 
-def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
+def test_shrink_request_is_repeated_until_the_holder_answers():
     book = JobLedger(workers=1)
     book.lease(A, CARD, 1, 0.0)
     assert book.wish(ShrinkRequest(0, 0, 15))
@@ -153,7 +153,7 @@ def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
     assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 30, 40, returned=True),)
 
 
-def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times():
+def test_unreadable_shard_is_retried_last_and_dropped_after_three_failures():
     book = JobLedger(workers=1, max_failures=3)
     card = dataclasses.replace(CARD, epochs=1)
     for _ in range(3):
@@ -177,7 +177,7 @@ def unreadable(book, holder, card):
     return grants
 
 
-def test_what_one_worker_cannot_read_goes_to_another_before_it_comes_back():
+def test_shard_unreadable_by_one_worker_goes_to_another_first():
     book, card = JobLedger(workers=2), dataclasses.replace(CARD, epochs=1, samples=40)
     book.report(B, through(*book.lease(B, card, 1, 0.0)), 0.0)
     while not isinstance(unreadable(book, A, card), NoLease):
@@ -188,7 +188,7 @@ def test_what_one_worker_cannot_read_goes_to_another_before_it_comes_back():
     assert grants is NoLease.END and not book.poisoned() and book.samples_done == 40
 
 
-def test_who_reads_nothing_does_not_run_through_the_data_while_another_can():
+def test_worker_that_cannot_read_is_paused_while_another_can():
     book, card = JobLedger(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
     assert book.lease(B, card, 1, 0.0)
     assert [unreadable(book, A, card) is NoLease.WAIT for _ in range(5)] == [False] * 3 + [True] * 2
@@ -198,7 +198,7 @@ def test_who_reads_nothing_does_not_run_through_the_data_while_another_can():
     assert all(not isinstance(unreadable(book, again, card), NoLease) for _ in range(5)), "there is nobody else"
 
 
-def test_data_is_hopeless_when_everybody_who_is_there_or_to_come_has_failed_to_read_it():
+def test_data_is_hopeless_once_every_worker_failed_to_read_it():
     book, card = JobLedger(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
     for _ in range(4):
         unreadable(book, A, card)
@@ -209,7 +209,7 @@ def test_data_is_hopeless_when_everybody_who_is_there_or_to_come_has_failed_to_r
     assert JobLedger.from_state(book.to_state()).hopeless
 
 
-def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
+def test_second_pass_continues_shard_numbers_and_is_visible_to_new_workers():
     book = JobLedger(workers=1)
     book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
     following = dataclasses.replace(CARD, first_epoch=2)
@@ -220,7 +220,7 @@ def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
     assert book.lease(again, following, 1, 0.0) == (Grant(7, 2, 1, 0, 40),)
 
 
-def test_workers_with_different_data_are_told_so():
+def test_workers_with_different_datasets_are_refused():
     book = JobLedger(workers=2)
     book.lease(A, CARD, 1, 0.0)
     wrong = dataclasses.replace(CARD, samples=99)
@@ -230,11 +230,11 @@ def test_workers_with_different_data_are_told_so():
         book.lease(B, wrong, 1, 0.0)
 
 
-def test_an_empty_data_set_is_over_at_once():
+def test_empty_dataset_ends_at_once():
     assert JobLedger(workers=1).lease(A, DatasetCard(samples=0, batch_size=10), 1, 0.0) is NoLease.END
 
 
-def test_a_job_that_stops_hands_out_nothing_more_even_of_what_comes_back():
+def test_stopping_job_grants_no_lease_even_for_returned_shards():
     book = JobLedger(workers=2)
     grants = book.lease(A, CARD, 1, 0.0)
     book.close()
@@ -244,7 +244,7 @@ def test_a_job_that_stops_hands_out_nothing_more_even_of_what_comes_back():
     assert grants and book.totals().leased == 0
 
 
-def test_in_lockstep_every_rank_gets_every_shard():
+def test_bsp_ranks_all_get_every_shard():
     book, card = JobLedger(workers=2), dataclasses.replace(CARD, in_step=True)
     first = [book.lease(holder, card, 16, 0.0) for holder in (A, B)]
     assert first == [(Grant(0, 0, 0, 0, 40),)] * 2
@@ -262,7 +262,7 @@ def test_in_lockstep_every_rank_gets_every_shard():
     assert grants is NoLease.END
 
 
-def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another_group():
+def test_bsp_ranks_keep_their_progress_in_a_new_group_despite_rank_gaps():
     book, card = JobLedger(workers=2), dataclasses.replace(CARD, in_step=True)
     book.regroup([0, 1])
     (grant,) = {book.lease(holder, card, 1, 0.0) for holder in (A, B)}
@@ -283,7 +283,7 @@ def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another
     ledger_invariants.check(again)
 
 
-def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes():
+def test_bsp_group_rolls_back_to_the_sample_of_its_checkpoint():
     book, card = JobLedger(workers=2), dataclasses.replace(CARD, in_step=True)
     for _ in range(2):
         grants = [book.lease(holder, card, 1, 0.0) for holder in (A, B)]
@@ -301,7 +301,7 @@ def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes()
     assert [other.lease(LeaseHolder(rank), card, 1, 0.0) for rank in range(3)] == [(Grant(1, 0, 1, 0, 40),)] * 3
 
 
-def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
+def test_restored_ledger_grants_again_what_its_note_lacks():
     book = JobLedger(workers=1)
     one, two = book.lease(A, CARD, 2, 0.0)
     book.report(A, [*through(one), Progress(two.shard, 0, 20, 40)], 0.0)
@@ -315,7 +315,7 @@ def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
     ledger_invariants.check(book)
 
 
-def test_words_of_an_earlier_era_do_not_count_though_the_same_lease_is_given_again():
+def test_progress_of_an_earlier_era_is_revoked_even_for_a_regranted_lease():
     book = JobLedger(workers=1)
     note = book.note()
     (grant,) = book.lease(A, CARD, 1, 0.0)
@@ -328,7 +328,7 @@ def test_words_of_an_earlier_era_do_not_count_though_the_same_lease_is_given_aga
     assert book.samples_done == 40
 
 
-def test_the_end_is_told_only_when_a_checkpoint_has_all_of_the_pass():
+def test_end_is_given_only_when_a_checkpoint_has_the_whole_pass():
     book = JobLedger(workers=1, saves=True)
     grants = book.lease(A, CARD, 16, 0.0)
     early = book.note()
@@ -348,7 +348,7 @@ def test_the_end_is_told_only_when_a_checkpoint_has_all_of_the_pass():
     assert book.lease(A, CARD, 1, 0.0) is NoLease.END
 
 
-def test_what_could_not_be_read_since_the_note_is_tried_again():
+def test_failures_after_the_note_are_retried_after_a_restore():
     book = JobLedger(workers=1, max_failures=1)
     note = book.note()
     book.lease(A, CARD, 1, 0.0)
@@ -360,7 +360,7 @@ def test_what_could_not_be_read_since_the_note_is_tried_again():
     ledger_invariants.check(book)
 
 
-def test_a_pass_that_was_opened_after_the_note_begins_anew():
+def test_pass_opened_after_the_note_restarts():
     book = JobLedger(workers=1)
     note = book.note()
     book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
@@ -371,7 +371,7 @@ def test_a_pass_that_was_opened_after_the_note_begins_anew():
     ledger_invariants.check(book)
 
 
-def test_where_the_data_ends_stays_known_when_a_book_goes_back():
+def test_known_data_end_survives_a_restore():
     endless = dataclasses.replace(CARD, samples=2**20, epochs=1, endless=True)
     book = JobLedger(workers=1)
     book.lease(A, endless, 1, 0.0)
@@ -394,7 +394,7 @@ def streamed(id):
 
 
 @pytest.mark.parametrize("in_step", [False, True])
-def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_checkpoint(in_step):
+def test_recreated_stream_is_refused_after_a_resume(in_step):
     before, now = (dataclasses.replace(streamed(id), in_step=in_step) for id in ("first", "second"))
     book, again = JobLedger(workers=1), JobLedger(workers=1)
     book.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 40),))
@@ -404,7 +404,7 @@ def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_
     again.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 90),))
 
 
-def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
+def test_stream_id_is_learned_from_the_first_worker_that_knows_it():
     book = JobLedger(workers=2)
     book.lease(A, streamed(""), 1, 0.0, seen=(PartitionRange(0, 0, 40),))
     book.lease(B, streamed("first"), 1, 0.0)
@@ -413,7 +413,7 @@ def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
         book.lease(LeaseHolder(1, 1), streamed("second"), 1, 0.0)
 
 
-def test_a_life_that_begins_with_a_later_epoch_opens_the_pass_of_that_epoch():
+def test_worker_starting_at_a_later_epoch_opens_that_pass():
     passes = [DatasetCard(samples=40, batch_size=10, shard_batches=2, first_epoch=epoch) for epoch in range(4)]
     book, card = JobLedger(workers=1), passes[0]
     for card in passes[:3]:
@@ -432,7 +432,7 @@ def test_a_life_that_begins_with_a_later_epoch_opens_the_pass_of_that_epoch():
 
 
 @pytest.mark.parametrize("in_step", [False, True])
-def test_a_pass_that_was_cut_short_is_told_from_one_that_is_over(in_step):
+def test_pass_cut_short_is_distinct_from_a_finished_pass(in_step):
     first = DatasetCard(samples=40, batch_size=10, shard_batches=2, in_step=in_step)
     second = dataclasses.replace(first, first_epoch=1)
     book = JobLedger(workers=1)

@@ -20,7 +20,7 @@ def lease(book, holder, seen=(), card=CARD, known=None):
     return book.lease(holder, card, 1000, 0.0, known, seen=seen)
 
 
-def test_each_worker_gets_its_part_of_the_partitions_from_where_the_first_reader_saw_them_begin():
+def test_each_worker_gets_its_partitions_from_the_first_seen_offset():
     book = JobLedger(workers=2)
     assert lease(book, A) is NoLease.WAIT  # no partition is known
     assert lease(book, A, TWO) == (Grant(0, 0, 0, 5, FAR),)
@@ -30,13 +30,13 @@ def test_each_worker_gets_its_part_of_the_partitions_from_where_the_first_reader
     ledger_invariants.check(book)
 
 
-def test_partitions_that_are_added_later_are_trained_from_their_first_record_even_where_the_job_began_at_the_end():
+def test_partitions_added_later_are_trained_from_their_first_record():
     book = JobLedger(workers=1)
     assert lease(book, A, (PartitionRange(0, 90, 90),), LATEST) == (Grant(0, 0, 0, 90, FAR),)
     assert lease(book, A, (PartitionRange(0, 95, 95), PartitionRange(1, 7, 7)), LATEST) == (Grant(1, 0, 1, 0, FAR),)
 
 
-def test_only_what_is_new_of_the_partitions_is_worth_a_line_in_the_journal():
+def test_only_changed_partition_ranges_are_journaled():
     book = JobLedger(workers=1)
     assert book.news(CARD, TWO) == TWO
     lease(book, A, TWO)
@@ -46,7 +46,7 @@ def test_only_what_is_new_of_the_partitions_is_worth_a_line_in_the_journal():
     assert book.news(CARD, (PartitionRange(-1, 0, 0), PartitionRange(MOST_PARTITIONS, 0, 0))) == ()
 
 
-def test_a_partition_that_is_meant_for_another_is_trained_on_until_its_holder_has_heard_and_then_goes_over():
+def test_reassigned_partition_stays_with_its_holder_until_released():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.expect(2)
@@ -64,7 +64,7 @@ def test_a_partition_that_is_meant_for_another_is_trained_on_until_its_holder_ha
     ledger_invariants.check(book)
 
 
-def test_what_a_lost_worker_had_is_for_others_from_where_it_was_last_heard_of():
+def test_partitions_of_a_lost_worker_resume_at_their_last_reported_offset():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
@@ -73,7 +73,7 @@ def test_what_a_lost_worker_had_is_for_others_from_where_it_was_last_heard_of():
     assert book.report(A, [Progress(0, 5, 90, FAR)], 0.0).fenced
 
 
-def test_a_lease_that_is_not_named_for_long_goes_back_and_its_holder_hears_of_it():
+def test_partition_lease_missing_from_reports_expires_and_its_holder_is_told():
     book = JobLedger(workers=2, lease_s=10)
     lease(book, A, TWO)
     book.take_back(book.expired(11.0))
@@ -81,14 +81,14 @@ def test_a_lease_that_is_not_named_for_long_goes_back_and_its_holder_hears_of_it
     assert book.report(A, [Progress(0, 5, 20, FAR)], 11.0).revoked == (LeaseKey(0, 5),)
 
 
-def test_leases_whose_answer_was_lost_are_granted_again():
+def test_lost_partition_lease_reply_is_repeated():
     book = JobLedger(workers=1)
     grants = lease(book, A, TWO)
     assert lease(book, A, known=()) == grants
     assert lease(book, A, known=[LeaseKey(0, 5)]) == grants[1:]
 
 
-def test_a_cut_counts_for_whoever_reads_the_partition_after_it_was_noted():
+def test_cut_applies_to_every_later_reader_of_the_partition():
     book = JobLedger(workers=1)
     grants = lease(book, A, TWO)
     assert book.cuts_of(grants) == ()
@@ -106,7 +106,7 @@ def test_a_cut_counts_for_whoever_reads_the_partition_after_it_was_noted():
     assert book.cut(A, [BatchCut(1, 0, 9)]) == (), "it was given up"
 
 
-def test_cuts_are_forgotten_when_no_checkpoint_that_is_kept_could_bring_back_what_lies_before_them():
+def test_cuts_are_forgotten_once_no_kept_checkpoint_needs_them():
     book = JobLedger(workers=1, saves=True, keeps=2)
     lease(book, A, TWO)
     notes = []
@@ -126,7 +126,7 @@ def test_cuts_are_forgotten_when_no_checkpoint_that_is_kept_could_bring_back_wha
     assert flow.partitions[0].cuts == [34]
 
 
-def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
+def test_cuts_stay_bounded_without_checkpoints():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
     for at in range(11, 5001, 2):
@@ -140,7 +140,7 @@ def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
     assert not later.flows()[0].returns, "one that goes on from another's checkpoint forgets them too"
 
 
-def test_a_pass_is_over_when_all_partitions_have_ended_and_are_trained_and_saved():
+def test_pass_ends_when_all_partitions_are_ended_trained_and_saved():
     book = JobLedger(workers=1, saves=True)
     lease(book, A, TWO)
     sealed = (PartitionRange(0, 5, 100, final=True), PartitionRange(1, 0, 40, final=True))
@@ -160,7 +160,7 @@ def test_a_pass_is_over_when_all_partitions_have_ended_and_are_trained_and_saved
     ledger_invariants.check(book)
 
 
-def test_partitions_that_end_before_they_are_leased_are_leased_to_their_end_and_empty_ones_not_at_all():
+def test_partitions_ended_before_a_lease_are_leased_to_their_end_or_not_at_all():
     book = JobLedger(workers=1)
     assert lease(book, A, (PartitionRange(0, 3, 8, final=True), PartitionRange(1, 5, 5, final=True))) == (
         Grant(0, 0, 0, 3, 8),
@@ -170,7 +170,7 @@ def test_partitions_that_end_before_they_are_leased_are_leased_to_their_end_and_
     ledger_invariants.check(book)
 
 
-def test_a_batch_that_nobody_can_read_is_given_up_alone():
+def test_only_the_unreadable_batch_is_dropped():
     book = JobLedger(workers=1, max_failures=2)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
@@ -184,7 +184,7 @@ def test_a_batch_that_nobody_can_read_is_given_up_alone():
     ledger_invariants.check(book)
 
 
-def test_after_the_loss_of_a_server_the_partitions_are_read_again_from_what_the_checkpoint_has_with_the_same_cuts():
+def test_restore_rereads_partitions_from_the_checkpoint_with_the_same_cuts():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
@@ -200,7 +200,7 @@ def test_after_the_loss_of_a_server_the_partitions_are_read_again_from_what_the_
     ledger_invariants.check(book)
 
 
-def test_another_run_goes_on_from_a_checkpoint_and_finds_out_again_where_the_stream_ends():
+def test_resumed_run_learns_partition_ends_again():
     book = JobLedger(workers=1)
     lease(book, A, (PartitionRange(0, 5, 30, final=True), PartitionRange(1, 0, 10, final=True)))
     book.report(A, [Progress(0, 5, 30, 30), Progress(1, 0, 7, 10)], 0.0)
@@ -212,7 +212,7 @@ def test_another_run_goes_on_from_a_checkpoint_and_finds_out_again_where_the_str
     assert lease(later, A) == (Grant(1, 0, 1, 7, FAR),)
 
 
-def test_a_stream_is_shown_by_its_card_alone_so_a_loop_that_is_begun_again_goes_on():
+def test_restarted_stream_loop_continues_by_its_card():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, 20), Progress(1, 0, 0, 0)], 0.0)
@@ -221,7 +221,7 @@ def test_a_stream_is_shown_by_its_card_alone_so_a_loop_that_is_begun_again_goes_
     assert book.lease(A, shards, 1, 0.0)[0].shard == MOST_PARTITIONS, "numbers of passes do not overlap"
 
 
-def test_a_job_that_is_to_stop_hands_out_nothing_more():
+def test_stopping_job_grants_no_partition():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.close()
@@ -229,7 +229,7 @@ def test_a_job_that_is_to_stop_hands_out_nothing_more():
     assert lease(book, A) is NoLease.END and not book.came_back(0)
 
 
-def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_another_run():
+def test_cuts_made_during_a_checkpoint_copy_are_kept_by_the_next_run():
     book = JobLedger(workers=1)
     lease(book, A, TWO)
     book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
@@ -247,7 +247,7 @@ def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_ano
     assert later.cuts_of(grants) == (BatchCut(0, 20, 27), BatchCut(2, 0, 4), BatchCut(3, 0, 14))
 
 
-def test_a_pass_that_was_opened_while_a_checkpoint_was_copied_begins_where_it_began():
+def test_pass_opened_during_a_checkpoint_copy_keeps_its_start():
     book = JobLedger(workers=1)
     note = book.note()
     lease(book, A, (PartitionRange(0, 90, 90),), LATEST)
@@ -259,7 +259,7 @@ def test_a_pass_that_was_opened_while_a_checkpoint_was_copied_begins_where_it_be
     assert later.cuts_of(grants) == (BatchCut(0, 90, 93),)
 
 
-def test_the_last_batch_before_an_end_that_was_told_stays_a_batch_in_a_run_for_which_it_is_no_end():
+def test_last_batch_before_a_provisional_end_stays_a_batch_in_the_next_run():
     book = JobLedger(workers=1)
     lease(book, A, (PartitionRange(0, 0, 15, final=True),))
     book.report(A, [Progress(0, 0, 10, 15)], 0.0)  # of the last batch some slots may know
@@ -271,7 +271,7 @@ def test_the_last_batch_before_an_end_that_was_told_stays_a_batch_in_a_run_for_w
     ledger_invariants.check(later)
 
 
-def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_go_back_with_the_others():
+def test_empty_offsets_count_once_and_roll_back_with_the_others():
     book = JobLedger(workers=1)
     lease(book, A, [PartitionRange(0, 0, 100, False)])
     word = Progress(0, 0, 20, FAR, 3)
@@ -290,7 +290,7 @@ def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_g
     ledger_invariants.check(book)
 
 
-def test_a_rank_that_was_given_up_is_meant_for_nothing_until_it_comes_back():
+def test_fenced_rank_is_assigned_no_partition_until_it_returns():
     book = JobLedger(workers=1)
     lease(book, A, [PartitionRange(0, 0, 100, False)])
     book.fence(*A)

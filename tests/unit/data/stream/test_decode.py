@@ -39,7 +39,7 @@ def test_fixed_fields_become_tensors_and_records_of_another_width_are_bad(given:
     assert batch["label"].tolist() == [i % 2 for i in good] and batch["label"].dtype == torch.uint8
 
 
-def test_tensors_have_memory_of_their_own() -> None:
+def test_decoded_tensors_own_their_memory() -> None:
     records = records_of([packed(1), packed(2)])
     parsed = Fixed(FIELDS).parse(records)
     batch = parsed.batch(~parsed.bad)
@@ -47,12 +47,12 @@ def test_tensors_have_memory_of_their_own() -> None:
     assert records.bodies() == [packed(1), packed(2)]
 
 
-def test_a_part_of_the_good_ones_can_be_chosen() -> None:
+def test_batch_can_select_a_subset_of_good_records() -> None:
     parsed = Fixed(FIELDS).parse(records_of([packed(1), b"?", packed(2), packed(3)]))
     assert parsed.batch(np.array([True, False, False, True]))["id"].tolist() == [1, 3]
 
 
-def test_a_field_may_tell_when_a_record_happened() -> None:
+def test_event_time_can_come_from_a_field() -> None:
     parsed = Fixed({"at": "i8", "x": "f4"}, event_time="at", unit="ms").parse(
         records_of([struct.pack("<qf", 1500, 1.0), b"bad", struct.pack("<qf", 2500, 2.0)])
     )
@@ -62,7 +62,7 @@ def test_a_field_may_tell_when_a_record_happened() -> None:
     assert said.bad.tolist() == [False, True] and said.event_at is not None and said.event_at[0] == 7.5
 
 
-def test_to_makes_what_the_model_wants() -> None:
+def test_decoder_to_function_shapes_the_batch() -> None:
     x, y = whole(Fixed({"x": "f4", "y": "f4"}, to=lambda t: (t["x"], t["y"])), [struct.pack("<2f", 1, 0)])
     assert (x.tolist(), y.tolist()) == ([1.0], [0.0])
 
@@ -87,7 +87,7 @@ def test_json_fields_become_columns_and_records_that_do_not_fit_are_bad() -> Non
     assert batch["tags"].tolist() == [[1, 2], [3, 4.5]] and batch["name"] == ["a", "z"]
 
 
-def test_a_function_that_raises_is_asked_for_each_record_alone() -> None:
+def test_failing_user_decoder_is_retried_record_by_record() -> None:
     def ints(bodies: list[bytes]) -> torch.Tensor:
         return torch.tensor([int(body) for body in bodies])
 
@@ -98,7 +98,7 @@ def test_a_function_that_raises_is_asked_for_each_record_alone() -> None:
     assert parsed.batch(np.array([True, False, True, False])).tolist() == [1, 3]
 
 
-def test_a_mistake_in_a_function_is_not_blamed_on_records() -> None:
+def test_bug_in_a_user_decoder_is_not_blamed_on_records() -> None:
     with pytest.raises(errors.UserCodeFailed, match="NameError"):
         whole(lambda bodies: undefined_name, [b"1"])  # type: ignore[name-defined]  # noqa: F821
 
@@ -111,7 +111,7 @@ def test_a_mistake_in_a_function_is_not_blamed_on_records() -> None:
         whole(together, [b"1", b"2"])
 
 
-def test_what_cannot_be_a_field_or_a_decoder_is_refused() -> None:
+def test_invalid_fields_and_decoders_are_refused() -> None:
     for wrong in ({"x": "float99"}, {"x": "U5"}, {"x": "u8"}):
         with pytest.raises(errors.BadInput, match="tensors are of"):
             Fixed(wrong)  # type: ignore[arg-type]

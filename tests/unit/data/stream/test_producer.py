@@ -32,7 +32,7 @@ def everything(log: stream.LogStream) -> dict[int, Records]:
     return {partition: concat(pieces) for partition, pieces in found.items()}
 
 
-def test_every_record_is_in_one_partition_and_the_account_is_exact(tmp_path: Path) -> None:
+def test_every_record_is_in_one_partition_and_the_totals_are_exact(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     done = producer.produce(log, producer.CounterRecords(keys=7), ProduceOrder(records=1000, first=50))
     found = everything(log)
@@ -46,7 +46,7 @@ def test_every_record_is_in_one_partition_and_the_account_is_exact(tmp_path: Pat
     assert all((batch["key"] == batch["serial"] % 7).all() for batch in batches)
 
 
-def test_lines_and_pieces_of_files_are_records(tmp_path: Path) -> None:
+def test_lines_or_fixed_size_pieces_of_files_become_records(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b'{"a": 1}\r\n\n{"a": 2}')
     log = make(tmp_path / "log", 1)
     done = producer.produce(log, producer.LineRecords(tmp_path / "lines"), ProduceOrder(enveloped=False))
@@ -61,7 +61,7 @@ def test_lines_and_pieces_of_files_are_records(tmp_path: Path) -> None:
         producer.LineRecords(tmp_path / "nowhere").take(0, 1)
 
 
-def test_partitions_that_are_added_meanwhile_get_their_share(tmp_path: Path) -> None:
+def test_partitions_added_during_production_get_their_share(tmp_path: Path) -> None:
     log = make(tmp_path / "log", 1)
     asked: list[int] = []
 
@@ -76,7 +76,7 @@ def test_partitions_that_are_added_meanwhile_get_their_share(tmp_path: Path) -> 
     assert sum(done.partitions) == done.records and len(done.partitions) == 2 and done.partitions[1] > 0
 
 
-def test_the_producer_ends_on_request_and_reports_its_records(tmp_path: Path) -> None:
+def test_producer_ends_on_request_and_reports_its_records(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     told: list[int] = []
     done = producer.produce(
@@ -94,7 +94,7 @@ def test_the_producer_ends_on_request_and_reports_its_records(tmp_path: Path) ->
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.floats(0.2, 20), st.lists(st.integers(0, 50), max_size=20))
-def test_shares_are_kept_whatever_comes_at_once(partitions: int, skew: float, counts: list[int]) -> None:
+def test_partition_shares_hold_for_any_batch_sizes(partitions: int, skew: float, counts: list[int]) -> None:
     share, sent = producer.shares(partitions, skew), np.zeros(partitions, np.int64)
     for count in counts:
         dealt = producer.deal(count, sent, share)
@@ -103,7 +103,7 @@ def test_shares_are_kept_whatever_comes_at_once(partitions: int, skew: float, co
     assert np.all(np.abs(sent - sent.sum() * share) <= partitions)
 
 
-def test_the_first_partition_gets_its_multiple() -> None:
+def test_first_partition_gets_its_multiple() -> None:
     assert producer.deal(1300, np.zeros(4, np.int64), producer.shares(4, 10.0)).tolist() == [
         1000,
         100,
@@ -117,7 +117,7 @@ def test_the_first_partition_gets_its_multiple() -> None:
 TAXI = ["timestamp,value", "2014-07-01 00:00:00,3600", "2014-07-01 01:00:00,7200", "2014-07-01 02:00:00,0"]
 
 
-def test_a_trace_is_counts_until_the_next_moment() -> None:
+def test_trace_row_counts_until_the_next_row() -> None:
     trace = producer.read_trace(TAXI, "taxi.csv")
     assert trace.at_s.tolist() == [0.0, 3600.0, 7200.0] and trace.rate.tolist() == [1.0, 2.0, 0.0]
     numbers = producer.read_trace(["0,10", "10,20"], "n")
@@ -126,7 +126,7 @@ def test_a_trace_is_counts_until_the_next_moment() -> None:
     assert part.at_s.tolist() == [0.0, 1800.0, 3600.0] and part.rate.tolist() == [1.5, 2.0, 1.0]
 
 
-def test_records_are_due_by_the_area_under_the_trace() -> None:
+def test_due_records_are_the_area_under_the_trace() -> None:
     along = producer.TracePace(producer.read_trace(TAXI, "taxi.csv"), speedup=3600.0, peak=100.0)
     assert along.lasts_s == 2.0
     assert [along.due(t) for t in (0.0, 1.0, 2.0, 9.0)] == [0.0, 75.0, 125.0, 125.0]
@@ -137,14 +137,14 @@ def test_records_are_due_by_the_area_under_the_trace() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0, 1000), min_size=2, max_size=9), st.lists(st.floats(0, 12), min_size=2, max_size=9))
-def test_what_is_due_never_shrinks(rates: list[float], moments: list[float]) -> None:
+def test_number_of_due_records_never_decreases(rates: list[float], moments: list[float]) -> None:
     trace = producer.TrafficTrace(np.arange(len(rates), dtype=np.float64), np.array([*rates[:-1], 1.0]))
     along = producer.TracePace(trace, speedup=0.7)
     due = [along.due(at) for at in sorted(moments)]
     assert all(a <= b + 1e-6 for a, b in itertools.pairwise(due))
 
 
-def test_traces_that_are_none_are_refused_with_their_line() -> None:
+def test_invalid_traces_are_refused_with_their_line() -> None:
     cases = (
         (["a,b", "x,1"], "line 2"),
         (["0,1", "0,2"], "must rise"),
@@ -159,7 +159,7 @@ def test_traces_that_are_none_are_refused_with_their_line() -> None:
         producer.TracePace(producer.TrafficTrace(np.array([0.0, 1.0]), np.zeros(2)))
 
 
-def test_a_source_that_ends_ends_a_steady_pace_too(tmp_path: Path) -> None:
+def test_ending_source_ends_a_steady_pace(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
 
     class Short(producer.CounterRecords):

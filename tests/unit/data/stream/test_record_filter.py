@@ -31,7 +31,7 @@ def broken(x: int) -> bytes:
     return bytes(whole)
 
 
-def test_each_record_is_trained_or_told_with_its_reason() -> None:
+def test_each_record_is_trained_or_reported_with_a_reason() -> None:
     bodies = [sealed(1), b"z" * 61, sealed(2, at=989.0), broken(3), sealed(4, at=2000.0), b"short", b"12345678"]
     records = records_of(bodies, first=70, appended_at=1000.0)
     made = record_filter.batch_of(3, records, RULES, INTS)
@@ -46,26 +46,26 @@ def test_each_record_is_trained_or_told_with_its_reason() -> None:
     assert made.letters[1].body == sealed(2, at=989.0)
 
 
-def test_without_limits_only_what_cannot_be_decoded_is_left_out() -> None:
+def test_without_limits_only_undecodable_records_are_left_out() -> None:
     records = records_of([sealed(1, at=0.0), b"z" * 61], appended_at=1e9)
     made = record_filter.batch_of(0, records, FilterRules(), INTS)
     assert made.batch["x"].tolist() == [1] and [one.why for one in made.letters] == ["corrupt"]
 
 
-def test_a_batch_of_which_nothing_can_be_trained_is_none() -> None:
+def test_batch_without_trainable_records_is_none() -> None:
     made = record_filter.batch_of(0, records_of([b"a", b"b"]), RULES, INTS)
     assert made.batch is None and made.records == 0 and len(made.letters) == 2
     assert record_filter.batch_of(0, Records.none(), RULES, INTS).batch is None
 
 
-def test_records_that_a_users_function_refuses_become_letters_with_its_words() -> None:
+def test_records_refused_by_a_user_function_become_dead_letters_with_its_error() -> None:
     decoder = decoder_of(lambda bodies: torch.tensor([int(body) for body in bodies]))
     made = record_filter.batch_of(0, records_of([b"1", b"two", b"3"]), RULES, decoder)
     assert made.batch.tolist() == [1, 3]
     assert made.letters[0].offset == 1 and "invalid literal" in made.letters[0].detail
 
 
-def test_time_told_by_a_record_itself_can_be_late_too() -> None:
+def test_record_can_be_late_by_its_own_event_time() -> None:
     decoder = Fixed({"at": "f8"}, event_time="at")
     bodies = [np.float64(at).tobytes() for at in (995.0, 5.0)]
     made = record_filter.batch_of(0, records_of(bodies, appended_at=1000.0), RULES, decoder)
@@ -77,7 +77,7 @@ KINDS = st.sampled_from(["good", "late", "broken", "large", "foreign", "short"])
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(KINDS, max_size=12), st.integers(0, 12))
-def test_a_record_has_the_same_fate_whatever_others_are_with_it(kinds: list[str], cut: int) -> None:
+def test_record_is_classified_the_same_in_any_batch(kinds: list[str], cut: int) -> None:
     makers = {
         "good": lambda i: sealed(i),
         "late": lambda i: sealed(i, at=1.0),
@@ -105,7 +105,7 @@ def letters(count: int, size: int = 10) -> list[DeadLetter]:
     return [DeadLetter(1, i, "late", "why", 5.0, float("nan"), size, b"\xff" * size) for i in range(count)]
 
 
-def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
+def test_dead_letters_are_written_as_lines_to_a_folder(tmp_path: Path) -> None:
     box = record_filter.DeadLetters(str(tmp_path / "dead"))
     box.add(letters(2))
     box.add(letters(1))
@@ -125,7 +125,7 @@ def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
     }
 
 
-def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:
+def test_full_dead_letter_box_counts_lost_letters(tmp_path: Path) -> None:
     one = len(record_filter.line_of(letters(1)[0]))
     box = record_filter.DeadLetters(str(tmp_path), most_bytes=2 * one + 5)
     assert box.why == ""
@@ -136,7 +136,7 @@ def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:
     assert path.stat().st_size == 2 * one
 
 
-def test_letters_go_to_another_stream(tmp_path: Path) -> None:
+def test_dead_letters_can_go_to_another_stream(tmp_path: Path) -> None:
     log = stream.create(tmp_path / "dead", layout.LogSettings(partitions=1))
     box = record_filter.DeadLetters(f"log://{tmp_path}/dead")
     box.add(letters(2))
@@ -150,7 +150,7 @@ def test_letters_go_to_another_stream(tmp_path: Path) -> None:
     box.close()
 
 
-def test_a_place_for_letters_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+def test_invalid_dead_letter_destination_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.BadInput, match="give a folder"):
         record_filter.DeadLetters(str(tmp_path / "file" / "dead"))

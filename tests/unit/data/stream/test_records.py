@@ -37,7 +37,7 @@ def runs(draw: st.DrawFn) -> Records:
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_what_a_peer_receives_is_what_was_sent(sent: Records) -> None:
+def test_records_survive_the_wire_format(sent: Records) -> None:
     got = records.from_bytes(sent.to_bytes())
     assert got.to_bytes() == sent.to_bytes()
     assert got.bodies() == sent.bodies()
@@ -45,7 +45,7 @@ def test_what_a_peer_receives_is_what_was_sent(sent: Records) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(runs(), st.integers(0, 12), st.integers(0, 12))
-def test_two_parts_put_together_are_the_whole(whole: Records, a: int, b: int) -> None:
+def test_two_slices_concatenate_to_the_whole(whole: Records, a: int, b: int) -> None:
     a, b = sorted((a, b))
     assert records.concat([whole[:a], whole[a:b], whole[b:]]).to_bytes() == whole.to_bytes()
     assert whole[a:b].bodies() == whole.bodies()[a:b]
@@ -53,7 +53,7 @@ def test_two_parts_put_together_are_the_whole(whole: Records, a: int, b: int) ->
 
 @settings(max_examples=100, deadline=None)
 @given(runs(), st.data())
-def test_bytes_that_were_cut_or_changed_are_refused_or_still_records(sent: Records, data: st.DataObject) -> None:
+def test_truncated_or_altered_bytes_are_refused_or_valid_records(sent: Records, data: st.DataObject) -> None:
     raw = bytearray(sent.to_bytes())
     place = data.draw(st.integers(0, len(raw) - 1))
     if data.draw(st.booleans()):
@@ -69,7 +69,7 @@ def test_bytes_that_were_cut_or_changed_are_refused_or_still_records(sent: Recor
     assert len(raw) >= records.HEADER.size
 
 
-def test_parts_by_offset_share_the_payload() -> None:
+def test_slices_by_offset_share_the_payload() -> None:
     run = records_of(BODIES, offsets=[3, 5, 6, 9])
     part = run.between(4, 9)
     assert part.bodies() == [b"", b"three"]
@@ -77,7 +77,7 @@ def test_parts_by_offset_share_the_payload() -> None:
     assert run.between(9, 9).bodies() == []
 
 
-def test_structs_are_a_view_when_sizes_are_equal_and_none_when_not() -> None:
+def test_structs_are_a_view_for_equal_sizes_and_none_otherwise() -> None:
     run, four = records_of([b"abcd", b"efgh", b"ijkl"]), np.dtype("S4")
     values = run.structs(four)
     assert (
@@ -91,12 +91,12 @@ def test_structs_are_a_view_when_sizes_are_equal_and_none_when_not() -> None:
     assert run[np.array([0, 2, 1])].structs(four) is None
 
 
-def test_masks_choose_records() -> None:
+def test_masks_select_records() -> None:
     assert records_of(BODIES)[np.array([True, False, False, True])].bodies() == [b"one", b"44"]
     assert records_of(BODIES)[np.array([True, False, False, True])].joined().tobytes() == b"one44"
 
 
-def test_a_few_bytes_cannot_claim_to_be_endless_records() -> None:
+def test_few_bytes_cannot_claim_endless_records() -> None:
     head = records.HEADER.pack(records.MAGIC, records.VERSION, 2**40, 0)
     with pytest.raises(errors.BadInput, match="of 0 bytes"):
         records.from_bytes(head)
@@ -104,7 +104,7 @@ def test_a_few_bytes_cannot_claim_to_be_endless_records() -> None:
     assert records.from_bytes(empty).to_bytes() == empty
 
 
-def test_bytes_that_are_something_else_are_refused_with_a_reason() -> None:
+def test_foreign_bytes_are_refused_with_a_reason() -> None:
     with pytest.raises(errors.BadInput, match="fewer than the"):
         records.from_bytes(b"")
     with pytest.raises(errors.BadInput, match="begin with"):
@@ -117,7 +117,7 @@ SEALED = st.lists(st.tuples(st.binary(max_size=40), TIMES, st.booleans()), max_s
 
 @settings(max_examples=60, deadline=None)
 @given(SEALED)
-def test_sealed_records_come_back_and_others_are_left_alone(given: list[tuple[bytes, float, bool]]) -> None:
+def test_sealed_records_are_unsealed_and_others_left_unchanged(given: list[tuple[bytes, float, bool]]) -> None:
     mixed = [records.seal([body], [at])[0] if sealed else b"{" + body for body, at, sealed in given]
     opened = records.unseal(records_of(mixed, first=5))
     assert opened.bodies.bodies() == [body if sealed else b"{" + body for body, _, sealed in given]
@@ -129,7 +129,7 @@ def test_sealed_records_come_back_and_others_are_left_alone(given: list[tuple[by
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=6), st.data())
-def test_a_byte_that_changed_is_found_out(bodies: list[bytes], data: st.DataObject) -> None:
+def test_changed_byte_is_detected(bodies: list[bytes], data: st.DataObject) -> None:
     sealed = [bytearray(one) for one in records.seal(bodies, [1.5] * len(bodies))]
     which = data.draw(st.integers(0, len(bodies) - 1))
     sealed[which][data.draw(st.integers(len(records.MARK), len(sealed[which]) - 1))] ^= data.draw(st.integers(1, 255))
@@ -137,7 +137,7 @@ def test_a_byte_that_changed_is_found_out(bodies: list[bytes], data: st.DataObje
     assert np.flatnonzero(opened.damaged).tolist() == [which]
 
 
-def test_rows_are_sealed_as_single_records_are() -> None:
+def test_rows_are_sealed_like_single_records() -> None:
     rows = np.random.default_rng(1).integers(0, 256, (50, 24), dtype=np.uint8)
     times = np.arange(50) * 1_000_001
     payload, ends = records.seal_rows(rows, times)
@@ -151,7 +151,7 @@ def test_bodies_are_not_copied() -> None:
     assert records.unseal(sealed).bodies.payload is sealed.payload
 
 
-def test_checksums_are_those_of_zlib() -> None:
+def test_checksums_equal_those_of_zlib() -> None:
     data = np.random.default_rng(0).integers(0, 256, 5000, dtype=np.uint8)
     edges = np.sort(np.random.default_rng(1).integers(0, 5000, 41))
     found = records.crc_each(data, edges[:-1], edges[1:])

@@ -6,7 +6,7 @@ from springtide.data import source
 from springtide.data.stream import stream
 
 
-def test_a_stream_is_a_source_with_a_batch_size_and_nothing_else():
+def test_stream_source_has_a_batch_size_and_no_sample_count():
     opened = source.open_source(st.stream("log:///tmp/x", start=12), batch_size=7)
     assert opened.online is not None and opened.samples is None and opened.batch_size == 7
     assert opened.online.card.start == "12.0" and opened.online.card.until == ""
@@ -26,13 +26,13 @@ def test_a_stream_is_a_source_with_a_batch_size_and_nothing_else():
         ({"queue": (5, 5)}, "at most"),
     ],
 )
-def test_a_mistake_is_told_with_what_was_wanted(given, said):
+def test_invalid_stream_argument_names_what_was_expected(given, said):
     with pytest.raises(errors.BadInput, match=said):
         st.stream("log:///tmp/x", **given)
 
 
 @pytest.mark.parametrize("given", [{"shuffle": True}, {"drop_last": True}, {"collate_fn": list}])
-def test_what_has_no_meaning_for_a_stream_is_refused(given):
+def test_options_meaningless_for_a_stream_are_refused(given):
     with pytest.raises(errors.BadInput, match="has no meaning for a stream"):
         source.open_source(st.stream("log:///tmp/x"), **given)
 

@@ -13,7 +13,7 @@ def drawn():
     return torch.rand(3).tolist(), np.random.rand(2).tolist(), random.random()
 
 
-def test_the_same_name_gives_the_same_numbers_and_others_give_others():
+def test_same_batch_name_gives_the_same_random_numbers():
     def under(seed, name):
         with batch_rng.seeded(seed, name):
             return drawn()
@@ -23,7 +23,7 @@ def test_the_same_name_gives_the_same_numbers_and_others_give_others():
     assert len(numbers) == 9
 
 
-def test_the_process_goes_on_with_its_own_numbers_afterwards():
+def test_seeding_a_batch_leaves_the_process_generators_unchanged():
     torch.manual_seed(5), np.random.seed(5), random.seed(5)
     undisturbed = drawn(), drawn()
     torch.manual_seed(5), np.random.seed(5), random.seed(5)
@@ -35,7 +35,7 @@ def test_the_process_goes_on_with_its_own_numbers_afterwards():
 
 @pytest.mark.parametrize("before", [0, 1, 2])
 @pytest.mark.parametrize("inside", [0, 1, 2])
-def test_numpys_normal_deviates_come_in_pairs_and_none_is_lost_or_lent(before, inside):
+def test_seeding_keeps_numpys_cached_normal_deviate(before, inside):
     """It keeps the second of a pair for the next call."""
 
     def own(count):
@@ -54,7 +54,7 @@ def test_numpys_normal_deviates_come_in_pairs_and_none_is_lost_or_lent(before, i
     assert alike[0] == alike[1] == alike[2]
 
 
-def test_another_generator_of_numpys_is_put_back_too():
+def test_another_numpy_bit_generator_is_restored():
     kept = np.random.get_bit_generator()
     try:
         np.random.set_bit_generator(np.random.PCG64(3))
@@ -68,7 +68,7 @@ def test_another_generator_of_numpys_is_put_back_too():
         np.random.set_bit_generator(kept)
 
 
-def test_a_batch_without_a_name_draws_from_the_process():
+def test_batch_without_a_name_draws_from_the_process():
     torch.manual_seed(5)
     expected = torch.rand(3).tolist()
     torch.manual_seed(5)
@@ -76,7 +76,7 @@ def test_a_batch_without_a_name_draws_from_the_process():
         assert torch.rand(3).tolist() == expected
 
 
-def test_a_strand_goes_on_where_it_was_left():
+def test_strand_resumes_its_random_sequence():
     with batch_rng.seeded(3, (1,)):
         together = [torch.rand(1).item() for _ in range(4)]
     strand, apart = batch_rng.Strand(3, (1,)), []

@@ -15,20 +15,20 @@ def want(book, *steps, at=0.0):
     return [order for step in steps for order in book.add_step(step, at=at)]
 
 
-def test_steps_go_to_all_workers_in_turn_and_no_further_ahead_than_they_may():
+def test_steps_are_dispatched_round_robin_up_to_the_lead_limit():
     book = with_workers("a", "b")
     orders = want(book, *range(8))
     assert [order.worker for order in orders] == ["a", "b"] * dispatch.AHEAD
 
 
-def test_an_answer_makes_room_at_its_worker():
+def test_answer_frees_a_place_at_its_worker():
     book = with_workers("a")
     want(book, *range(5))
     assert book.made("a", 0, at=1.0) == [AssignStep("a", 3)]
     assert book.steps[0].fate is StepFate.MADE
 
 
-def test_steps_of_a_lost_worker_go_to_others_before_later_ones():
+def test_steps_of_a_lost_worker_are_reassigned_before_later_ones():
     book = with_workers("a", "b")
     want(book, *range(8))
     assert book.lost("a", at=0.1) == []
@@ -36,7 +36,7 @@ def test_steps_of_a_lost_worker_go_to_others_before_later_ones():
     assert book.made("b", 3, at=0.3) == [AssignStep("b", 2)]
 
 
-def test_a_worker_that_leaves_gets_no_more_and_is_released_after_its_last_answer():
+def test_leaving_worker_gets_no_steps_and_is_released_after_its_last_answer():
     book = with_workers("a")
     want(book, 0, 1)
     assert book.leaving("a", at=0.0) == []
@@ -46,7 +46,7 @@ def test_a_worker_that_leaves_gets_no_more_and_is_released_after_its_last_answer
     assert book.joined("b", at=2.0) == [AssignStep("b", 2)]
 
 
-def test_the_second_answer_to_a_step_changes_nothing():
+def test_second_answer_to_a_step_is_ignored():
     book = with_workers("a", "b")
     want(book, 0)
     book.lost("a", at=0.0)
@@ -57,7 +57,7 @@ def test_the_second_answer_to_a_step_changes_nothing():
     assert book.made("b", 0, at=4.0) == [] and not book.steps
 
 
-def test_a_step_that_raises_is_tried_by_another_worker_then_reported():
+def test_failed_step_is_tried_by_another_worker_then_reported():
     book = with_workers("a", "b")
     want(book, 0)
     assert book.failed("a", 0, "ValueError: row 7", at=0.1) == [AssignStep("b", 0)]
@@ -65,26 +65,26 @@ def test_a_step_that_raises_is_tried_by_another_worker_then_reported():
     assert book.steps[0].fate is StepFate.FAILED and book.steps[0].why == "ValueError: row 7"
 
 
-def test_a_step_that_raises_waits_for_a_busy_worker_that_has_not_tried_it():
+def test_failed_step_waits_for_a_busy_worker_that_has_not_tried_it():
     book = with_workers("a", "b")
     want(book, *range(6))
     assert book.failed("a", 0, "x", at=0.1) == []
     assert book.made("b", 1, at=0.2) == [AssignStep("b", 0)]
 
 
-def test_a_step_that_waits_for_another_worker_holds_up_no_other_step():
+def test_step_waiting_for_another_worker_delays_no_other_step():
     book = with_workers("a", "b")
     want(book, *range(7))
     assert book.failed("a", 0, "x", at=0.1) == [AssignStep("a", 6)]
 
 
-def test_where_there_is_one_worker_it_tries_again():
+def test_single_worker_retries_its_failed_step():
     book = with_workers("a")
     want(book, 0)
     assert book.failed("a", 0, "x", at=0.1) == [AssignStep("a", 0)]
 
 
-def test_a_step_that_workers_die_of_is_reported_in_the_end():
+def test_step_that_kills_workers_is_finally_reported():
     book = with_workers()
     want(book, 0, 1)
     for number in range(dispatch.DEATHS):
@@ -94,7 +94,7 @@ def test_a_step_that_workers_die_of_is_reported_in_the_end():
     assert book.steps[1].fate is StepFate.WAITING  # it was never in the making
 
 
-def test_deaths_fail_a_step_although_a_hanging_worker_has_it_too():
+def test_repeated_deaths_fail_a_step_that_a_hanging_worker_also_has():
     book = with_workers("hangs")
     want(book, 0)
     for number in range(dispatch.DEATHS):
@@ -103,7 +103,7 @@ def test_deaths_fail_a_step_although_a_hanging_worker_has_it_too():
     assert book.steps[0].fate is StepFate.FAILED and last == [DropStep("hangs", 0)]
 
 
-def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
+def test_idle_worker_repeats_a_slow_workers_step_and_the_first_answer_wins():
     book = with_workers("slow", "quick")
     want(book, 0, 1)
     book.made("quick", 1, at=0.1)
@@ -115,7 +115,7 @@ def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
     assert book.workers["slow"].mean_s == 5.0
 
 
-def test_a_slow_worker_that_is_known_gets_one_step_at_a_time():
+def test_known_slow_worker_gets_one_step_at_a_time():
     book = with_workers("slow", "quick")
     want(book, 0, 1)
     book.made("quick", 1, at=0.1)
@@ -132,7 +132,7 @@ def test_equal_workers_do_not_repeat_each_others_steps():
     assert [order for at in (1.1, 1.5, 2.0, 2.4) for order in book.poll(at=at)] == []
 
 
-def test_what_nobody_may_ever_answer_is_overdue_also_where_it_was_given_to_nobody():
+def test_unanswered_and_unassigned_steps_become_overdue():
     book = with_workers("a")
     want(book, *range(5))
     book.made("a", 0, at=1.0)
@@ -144,7 +144,7 @@ def test_what_nobody_may_ever_answer_is_overdue_also_where_it_was_given_to_nobod
     assert not book.overdue(4, at=late + 6)
 
 
-def test_what_a_worker_died_of_is_waited_for_longer():
+def test_step_whose_worker_died_has_a_longer_timeout():
     book = with_workers("a", "b")
     want(book, 0)
     book.lost("a", at=0.0)
@@ -152,7 +152,7 @@ def test_what_a_worker_died_of_is_waited_for_longer():
     assert not book.overdue(0, at=late) and book.overdue(0, at=6 * late)
 
 
-def test_room_follows_workers_and_memory():
+def test_lead_limit_follows_workers_and_memory():
     def room(workers, batch_bytes):
         return dispatch.fitting_room(8, workers=workers, most_bytes=1000, batch_bytes=batch_bytes)
 

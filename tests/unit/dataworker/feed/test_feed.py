@@ -95,7 +95,7 @@ def test_batches_come_in_order_from_several_workers():
         assert all(serving.made for serving in fed.servings)
 
 
-def test_a_second_pass_uses_the_same_workers_and_late_answers_of_the_first_are_dropped():
+def test_second_pass_reuses_workers_and_drops_late_answers_of_the_first():
     with Fed(serve(doubled)) as fed:
         early = fed.feed.read(batches(20), none_of_it)
         assert int(next(early)[0]) == 0
@@ -103,13 +103,13 @@ def test_a_second_pass_uses_the_same_workers_and_late_answers_of_the_first_are_d
         assert firsts(fed.feed.read(batches(5), none_of_it)) == [0, 8, 16, 24, 32]
 
 
-def test_with_nobody_attached_the_trainer_makes_them_itself():
+def test_trainer_makes_batches_itself_without_data_workers():
     with Fed() as fed:
         assert firsts(fed.feed.read(batches(3), doubled)) == [0, 8, 16]
         assert fed.feed.state.room == 0 and fed.feed.state.read_s > 0
 
 
-def test_what_is_queued_when_data_workers_are_no_longer_trusted_is_made_here():
+def test_queued_batches_of_distrusted_data_workers_are_remade_locally():
     own = []
     with Fed(serve(lambda indices: doubled(indices) + 1), room=4) as fed:
         reading = fed.feed.read(batches(12), lambda indices: own.append(int(indices[0])) or doubled(indices))
@@ -122,7 +122,7 @@ def test_what_is_queued_when_data_workers_are_no_longer_trusted_is_made_here():
     assert own == [4 * n for n in range(2, 12)]
 
 
-def test_workers_are_used_from_when_they_come_and_not_while_the_trainer_wants_none():
+def test_data_workers_are_used_once_they_join_and_while_wanted():
     own = []
     wants = True
     with Fed() as fed:
@@ -136,7 +136,7 @@ def test_workers_are_used_from_when_they_come_and_not_while_the_trainer_wants_no
     assert 2 <= len(own) < 12
 
 
-def test_a_batch_without_indices_keeps_its_place_and_nothing_beyond_it_is_wanted_early():
+def test_pause_keeps_its_position_and_nothing_beyond_it_is_requested_early():
     asked = []
 
     def wanted():
@@ -153,7 +153,7 @@ def test_a_batch_without_indices_keeps_its_place_and_nothing_beyond_it_is_wanted
         assert next(reading, "end") == "end"
 
 
-def test_a_poison_batch_is_tried_again_and_stands_in_its_place():
+def test_poison_batch_is_retried_and_reported_in_its_position():
     tried = []
 
     def poisoned(indices):
@@ -169,13 +169,13 @@ def test_a_poison_batch_is_tried_again_and_stands_in_its_place():
     assert len(tried) == 2
 
 
-def test_what_cannot_be_sent_is_told_by_name():
+def test_unsendable_batch_is_reported_by_type_and_path():
     with Fed(serve(lambda indices: {"rows": object()})) as fed:
         (made,) = fed.feed.read(batches(1), none_of_it)
     assert "batch['rows'] is of type builtins.object" in made.error
 
 
-def test_an_unknown_type_is_made_here_once_and_known_from_then_on():
+def test_batch_of_an_unknown_type_is_made_locally_once():
     def pair(indices):
         return Pair(doubled(indices), torch.ones(1))
 
@@ -185,7 +185,7 @@ def test_an_unknown_type_is_made_here_once_and_known_from_then_on():
     assert all(isinstance(one, Pair) for one in made) and len(own) == 1
 
 
-def test_a_batch_has_the_same_random_numbers_everywhere_and_the_trainers_are_untouched():
+def test_batch_has_the_same_random_numbers_everywhere_and_the_trainers_stay():
     def noisy(indices):
         return torch.rand(3), np.random.rand(2), torch.from_numpy(indices)
 
@@ -201,7 +201,7 @@ def test_a_batch_has_the_same_random_numbers_everywhere_and_the_trainers_are_unt
     assert not torch.equal(own[0][0], own[1][0])
 
 
-def test_a_worker_that_is_closed_loses_nothing():
+def test_closing_a_data_worker_loses_no_batch():
     with Fed(serve(doubled), serve(doubled)) as fed:
         reading = fed.feed.read(batches(60), doubled)
         made = [next(reading) for _ in range(10)]
@@ -212,7 +212,7 @@ def test_a_worker_that_is_closed_loses_nothing():
     assert firsts(made) == [8 * n for n in range(60)]
 
 
-def test_a_worker_that_drains_answers_what_it_has_and_is_done():
+def test_draining_data_worker_answers_its_steps_and_ends():
     with Fed(serve(doubled), serve(doubled)) as fed:
         reading = fed.feed.read(batches(60), none_of_it)
         made = [next(reading) for _ in range(10)]
@@ -224,7 +224,7 @@ def test_a_worker_that_drains_answers_what_it_has_and_is_done():
     assert firsts(made) == [8 * n for n in range(60)]
 
 
-def test_a_worker_that_is_detached_finishes_and_is_asked_no_more():
+def test_detached_data_worker_finishes_and_gets_no_requests():
     with Fed(serve(doubled), serve(doubled)) as fed:
         reading = fed.feed.read(batches(60), none_of_it)
         made = [next(reading) for _ in range(10)]
@@ -236,7 +236,7 @@ def test_a_worker_that_is_detached_finishes_and_is_asked_no_more():
     assert firsts(made) == [8 * n for n in range(60)]
 
 
-def test_an_idle_worker_takes_over_from_one_that_hangs():
+def test_idle_data_worker_takes_over_from_a_hanging_one():
     held = threading.Event()
 
     def hangs(indices):
@@ -248,7 +248,7 @@ def test_an_idle_worker_takes_over_from_one_that_hangs():
         held.set()
 
 
-def test_a_trainer_that_takes_none_is_owed_no_more_than_its_memory_allows():
+def test_read_ahead_of_an_idle_trainer_is_bounded_by_memory():
     with Fed(serve(lambda indices: torch.zeros(250_000)), room=100, most_bytes=5_500_000) as fed:
         reading = fed.feed.read(batches(200), none_of_it)
         for _ in range(20):
@@ -260,7 +260,7 @@ def test_a_trainer_that_takes_none_is_owed_no_more_than_its_memory_allows():
         reading.close()
 
 
-def test_what_the_trainers_own_code_raises_is_raised_when_its_data_workers_are_gone():
+def test_local_error_is_raised_once_data_workers_are_gone():
     held = threading.Event()
 
     def torn(indices):
@@ -276,7 +276,7 @@ def test_what_the_trainers_own_code_raises_is_raised_when_its_data_workers_are_g
         closing.join()
 
 
-def test_the_wait_for_a_batch_can_be_bounded():
+def test_wait_for_a_batch_can_be_bounded():
     held = threading.Event()
     with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
         reading = fed.feed.read(batches(1), none_of_it, timeout_s=0.05)
@@ -285,7 +285,7 @@ def test_the_wait_for_a_batch_can_be_bounded():
         held.set()
 
 
-def test_what_a_trainer_asks_for_besides_goes_to_the_first_stage():
+def test_extra_leaf_requests_go_to_the_first_stage():
     class Keeping:
         def __call__(self, indices):
             return doubled(indices)
@@ -303,7 +303,7 @@ def far(monkeypatch):
     monkeypatch.setattr(connections, "connect", functools.partial(handshake.connect, shared=False))
 
 
-def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_again(far):
+def test_remote_batches_are_correct_if_the_dataset_reuses_its_buffer(far):
     kept = torch.zeros(100_000)
 
     def again(indices):
@@ -314,7 +314,7 @@ def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_a
         assert all(bool((one == 4 * n).all()) for n, one in enumerate(made))
 
 
-def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
+def test_trainer_that_does_not_read_its_answers_blocks_no_other(far):
     serving = serve(lambda indices: torch.zeros(2_000_000))
     deaf = handshake.connect(serving.address, SECRET, shared=False)
     for step in range(10):
@@ -326,7 +326,7 @@ def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
     deaf.close()
 
 
-def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
+def test_trainer_sending_too_many_or_invalid_requests_is_disconnected():
     held = threading.Event()
     serving = serve(lambda indices: held.wait(PATIENCE_S))
     ask = connections.AskBatch(0, np.arange(4).tobytes(), None)
@@ -342,7 +342,7 @@ def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
     serving.close()
 
 
-def test_two_trainers_are_served_in_turn():
+def test_two_trainers_are_served_alternately():
     serving = serve(doubled)
     with Fed(serving) as one, Fed() as other:
         other.feed.attach("dw", serving.address)
@@ -353,7 +353,7 @@ def test_two_trainers_are_served_in_turn():
         next(first, None), next(second, None)
 
 
-def test_a_stage_in_the_middle_passes_on_what_it_is_asked_and_makes_it_itself_when_alone():
+def test_middle_stage_forwards_requests_and_computes_itself_without_a_source():
     calls = []
 
     def first(indices):
@@ -376,14 +376,14 @@ def test_a_stage_in_the_middle_passes_on_what_it_is_asked_and_makes_it_itself_wh
         assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
 
 
-def test_nonsense_is_refused_by_name():
+def test_invalid_messages_are_refused_by_name():
     with pytest.raises(errors.BadInput, match="stage=1: expected a stage from 0 to 0"):
         serve(doubled, stage=1)
     with pytest.raises(errors.BadInput, match="a queue of 0 batches"):
         BatchFeed(SECRET, room=0)
 
 
-def test_a_worker_of_another_job_is_left_alone():
+def test_data_worker_of_another_job_is_ignored():
     stranger = DataWorker(Pipeline((PipelineStage("s", doubled),)), 0, b"x" * 32)
     with Fed() as fed:
         fed.feed.attach("dw", stranger.address)
@@ -392,7 +392,7 @@ def test_a_worker_of_another_job_is_left_alone():
     stranger.close()
 
 
-def test_a_feed_that_is_dropped_leaves_no_thread():
+def test_dropped_feed_leaves_no_thread():
     before = threading.active_count()
     serving = serve(doubled)
     BatchFeed(SECRET).attach("dw", serving.address)  # nobody has it any more
@@ -402,7 +402,7 @@ def test_a_feed_that_is_dropped_leaves_no_thread():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monkeypatch, shared):
+def test_oversized_batch_is_reported_and_later_batches_arrive(monkeypatch, shared):
     monkeypatch.setattr(connections, "connect", functools.partial(handshake.connect, shared=shared))
     monkeypatch.setattr(channel, "MAX_PAYLOAD", 1 << 16)
 
@@ -415,7 +415,7 @@ def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monke
     assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
 
 
-def test_a_trainer_that_cannot_be_answered_is_hung_up_on_and_calls_again(monkeypatch):
+def test_trainer_that_cannot_be_answered_is_disconnected_and_reconnects(monkeypatch):
     take, failed = shared_memory.OutgoingSegments.take, []
 
     def no_descriptors(self, size):
@@ -431,7 +431,7 @@ def test_a_trainer_that_cannot_be_answered_is_hung_up_on_and_calls_again(monkeyp
     assert failed and [int(one[0]) for one in made] == [0, 4, 8, 12]
 
 
-def test_an_error_with_letters_that_no_message_can_carry_is_told():
+def test_error_with_unencodable_characters_is_reported():
     def torn(indices):
         raise FileNotFoundError("no file named a\udcff")
 

@@ -65,22 +65,22 @@ def same(ours, theirs):
         [{"a": index, "b": "text"} for index in range(20)],
     ],
 )
-def test_a_batch_is_the_one_that_a_data_loader_makes(dataset):
+def test_batch_equals_that_of_a_dataloader(dataset):
     theirs = list(data.DataLoader(dataset, batch_size=4))[1]
     same(made(dataset, 4, 5, 6, 7).batch, theirs)
 
 
-def test_a_batch_size_of_none_gives_samples_as_they_are():
+def test_batch_size_none_gives_single_samples_like_a_dataloader():
     theirs = list(data.DataLoader(Squares(), batch_size=None))[3]
     same(made(Squares(), 3, batched=False).batch, theirs)
     assert made(Squares(), 3, batched=False, collate_fn=lambda sample: sample[1]).batch == 9
 
 
-def test_a_data_set_that_reads_whole_batches_is_asked_for_them():
+def test_dataset_with_batched_reads_is_asked_for_whole_batches():
     assert made(Whole(), 1, 2).batch["x"].tolist() == [2, 4]
 
 
-def test_a_method_that_only_shares_the_name_is_not_called():
+def test_unrelated_method_of_the_same_name_is_not_called():
     class Table(Squares):
         def batch(self, batch_size):
             raise AssertionError("that is another kind of batch")
@@ -89,7 +89,7 @@ def test_a_method_that_only_shares_the_name_is_not_called():
 
 
 @pytest.mark.parametrize("kind", [Squares, InOneGo])
-def test_a_poison_sample_alone_is_left_out_and_named(kind):
+def test_only_the_poison_sample_is_left_out_and_named(kind):
     found = made(kind(poison=(2, 5)), 1, 2, 3, 5, on_error="skip")
     assert found.batch[1].tolist() == [1, 9]
     assert found.poison == [2, 5]
@@ -97,22 +97,22 @@ def test_a_poison_sample_alone_is_left_out_and_named(kind):
     assert "raise ValueError" in found.trace
 
 
-def test_poison_in_whole_batches_is_found_too():
+def test_poison_in_batched_reads_is_located():
     found = made(Whole(), 6, 7, 8, on_error="skip")
     assert (found.batch["x"].tolist(), found.poison) == ([12, 16], [7])
 
 
-def test_to_fail_the_first_poison_sample_is_enough():
+def test_on_error_fail_stops_at_the_first_poison_sample():
     found = made(Squares(poison=(2, 5)), 1, 2, 3, 5)
     assert (found.batch, found.poison) == (None, [2])
 
 
-def test_a_batch_of_nothing_but_poison_is_none():
+def test_batch_of_only_poison_samples_is_none():
     found = made(Squares(poison=(2, 5)), 2, 5, on_error="skip")
     assert (found.batch, found.poison) == (None, [2, 5])
 
 
-def test_samples_that_do_not_fit_together_are_all_named():
+def test_samples_that_cannot_be_collated_together_are_all_named():
     found = made(Squares(short=(3,)), 1, 2, 3, on_error="skip")
     assert (found.batch, found.poison) == (None, [1, 2, 3])
     assert found.why[0].startswith(
@@ -120,7 +120,7 @@ def test_samples_that_do_not_fit_together_are_all_named():
     )
 
 
-def test_an_error_that_does_not_come_again_costs_nothing():
+def test_transient_collate_error_loses_no_sample():
     calls = []
 
     def collate(samples):
@@ -132,7 +132,7 @@ def test_an_error_that_does_not_come_again_costs_nothing():
     assert made(Squares(), 1, 2, 3, collate_fn=collate) == CollatedBatch(3, [], [], "")
 
 
-def test_a_process_is_prepared_once_before_its_first_batch():
+def test_process_is_initialized_once_before_its_first_batch():
     begun = []
     making = BatchMaker(Squares(), begin=lambda: begun.append(1))
     assert not begun

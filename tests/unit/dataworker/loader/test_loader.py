@@ -45,7 +45,7 @@ def flat(batches):
     return [index for batch in batches for index in batch]
 
 
-def test_the_loader_takes_every_argument_of_a_data_loader_in_order_and_keeps_their_values():
+def test_loader_takes_every_dataloader_argument_in_order():
     theirs, ours = (inspect.signature(kind).parameters for kind in (data.DataLoader, ElasticLoader))
     assert [name for name in ours if name in theirs] == list(theirs)
     given = {
@@ -60,14 +60,14 @@ def test_the_loader_takes_every_argument_of_a_data_loader_in_order_and_keeps_the
     assert ids(made) == ids(data.DataLoader(Numbers(), batch_size=4)), "in order, whatever is asked"
 
 
-def test_without_shuffle_it_gives_what_a_data_loader_gives():
+def test_unshuffled_loader_equals_a_dataloader():
     ours, theirs = loader(), data.DataLoader(Numbers(), batch_size=4)
     assert ids(ours) == ids(theirs)
     assert len(ours) == len(theirs) == 6
     assert len(loader(drop_last=True)) == 5
 
 
-def test_every_epoch_is_shuffled_anew_and_has_each_sample_once():
+def test_loader_reshuffles_every_epoch_with_each_sample_once():
     shuffled = loader(shuffle=True, seed=3)
     first, second = ids(shuffled), ids(shuffled)
     assert first != second
@@ -75,14 +75,14 @@ def test_every_epoch_is_shuffled_anew_and_has_each_sample_once():
     assert ids(loader(shuffle=True, seed=3)) == first
 
 
-def test_a_generator_decides_the_seed():
+def test_generator_sets_the_seed():
     def first(seed):
         return ids(loader(shuffle=True, generator=torch.Generator().manual_seed(seed)))
 
     assert first(1) == first(1) != first(2)
 
 
-def test_a_samples_random_numbers_depend_on_its_batch_and_not_on_the_process():
+def test_random_numbers_of_a_sample_depend_on_its_batch_not_the_process():
     torch.manual_seed(1)
     first = [batch[1] for batch in loader(shuffle=True)]
     torch.manual_seed(2)
@@ -95,7 +95,7 @@ def test_a_samples_random_numbers_depend_on_its_batch_and_not_on_the_process():
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("had", [0, 1, 5, 6])
-def test_a_loaded_state_goes_on_after_the_batch_that_was_had_last(had, shuffle):
+def test_loaded_state_continues_after_the_last_batch_received(had, shuffle):
     first = loader(shuffle=shuffle, seed=8)
     whole = ids(_epoch(8, 0, shuffle))
     passing = iter(first)
@@ -114,7 +114,7 @@ def _epoch(seed, epoch, shuffle):
     return one
 
 
-def test_a_state_between_epochs_begins_the_next():
+def test_state_saved_between_epochs_starts_the_next():
     first = loader(shuffle=True)
     ids(first)
     assert first.epoch == 1
@@ -123,7 +123,7 @@ def test_a_state_between_epochs_begins_the_next():
     assert ids(second) == ids(first)
 
 
-def test_a_state_fits_another_batch_size_and_other_ranks():
+def test_state_fits_another_batch_size_and_other_ranks():
     first = loader(shuffle=True, seed=1)
     passing = iter(first)
     seen = flat(ids(next(passing) for _ in range(3)))
@@ -135,7 +135,7 @@ def test_a_state_fits_another_batch_size_and_other_ranks():
     assert sorted(seen + rest) == list(range(23))
 
 
-def test_setting_the_epoch_of_a_loaded_state_keeps_its_place():
+def test_set_epoch_of_a_loaded_state_keeps_its_position():
     first = loader(shuffle=True)
     first.set_epoch(4)
     next(iter(first))
@@ -147,7 +147,7 @@ def test_setting_the_epoch_of_a_loaded_state_keeps_its_place():
     assert len(ids(second)) == 6
 
 
-def test_a_loop_that_was_left_can_be_gone_on_with_elsewhere_and_here_a_new_epoch_begins():
+def test_abandoned_loop_resumes_elsewhere_and_restarts_locally():
     first = loader(shuffle=True)
     for _ in first:
         break
@@ -157,7 +157,7 @@ def test_a_loop_that_was_left_can_be_gone_on_with_elsewhere_and_here_a_new_epoch
     assert first.epoch == 2
 
 
-def test_one_pass_at_a_time():
+def test_loader_allows_one_loop_at_a_time():
     one = loader()
     earlier = iter(one)
     next(earlier)
@@ -168,7 +168,7 @@ def test_one_pass_at_a_time():
         list(zip(one, one, strict=True))
 
 
-def test_a_loop_that_is_over_stays_so_whoever_begins_another():
+def test_finished_iterator_stays_finished_when_another_starts():
     one = loader()
     earlier = iter(one)
     assert len(list(earlier)) == len(list(one)) == 6
@@ -179,7 +179,7 @@ def test_a_loop_that_is_over_stays_so_whoever_begins_another():
     assert list(later) == [], "as it was asked to"
 
 
-def test_what_it_is_made_of_is_there_to_be_read_and_cannot_be_changed():
+def test_loader_attributes_are_readable_and_read_only():
     one = loader(batch_size=None)
     assert one.collate_fn is data.default_convert and loader().collate_fn is data.default_collate
     for name, value in {"batch_size": 7, "dataset": Numbers(), "sampler": [1], "drop_last": True}.items():
@@ -193,7 +193,7 @@ def test_copying_a_loader_is_refused_with_an_alternative():
             copying(loader())
 
 
-def test_a_users_sampler_and_batch_sampler_are_taken():
+def test_user_sampler_and_batch_sampler_are_accepted():
     assert ids(loader(sampler=[5, 3, 1, 0, 2])) == [[5, 3, 1, 0], [2]]
     batches = ElasticLoader(Numbers(), batch_sampler=[[1, 2], [0]], num_workers=0)
     assert ids(batches) == [[1, 2], [0]] and len(batches) == 2
@@ -205,11 +205,11 @@ def test_a_users_sampler_and_batch_sampler_are_taken():
     assert sorted(flat(seen + ids(second))) == list(range(23))
 
 
-def test_a_batch_size_of_none_gives_single_samples():
+def test_loader_with_batch_size_none_gives_single_samples():
     assert [one[0] for one in loader(batch_size=None)] == list(range(23))
 
 
-def test_a_poison_sample_fails_the_loop_by_its_index_and_line():
+def test_poison_sample_fails_the_loop_with_its_index_and_line():
     broken = loader(Numbers(poison={6}))
     passing = iter(broken)
     next(passing)
@@ -222,7 +222,7 @@ def test_a_poison_sample_fails_the_loop_by_its_index_and_line():
     assert broken.state_dict()["done"] == 4
 
 
-def test_a_poisoned_sample_is_skipped_and_listed(caplog):
+def test_poison_sample_is_skipped_and_listed(caplog):
     broken = loader(Numbers(poison={6, 20, 21, 22}), on_error="skip")
     with caplog.at_level(logging.WARNING):
         batches = ids(broken)
@@ -231,7 +231,7 @@ def test_a_poisoned_sample_is_skipped_and_listed(caplog):
     assert "sample 6 is skipped: ValueError: 6 is poison" in caplog.text
 
 
-def test_an_iterable_data_set_is_read_by_one_reader_and_says_what_that_means(caplog):
+def test_iterable_dataset_uses_one_reader_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         stream = ElasticLoader(Counting(), batch_size=4, num_workers=0)
         assert [batch.tolist() for batch in stream] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -263,7 +263,7 @@ class Odd:
         (dict(collate_fn=lambda samples: Odd()), "batch is of type tests.unit.dataworker.loader.test_loader.Odd"),
     ],
 )
-def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(given, said, caplog):
+def test_loader_without_usable_data_workers_warns_once_and_reads_locally(given, said, caplog):
     alone = loader(num_workers=2, **given)
     assert (len(list(alone)), len(list(alone))) == (6, 6)
     assert (
@@ -296,15 +296,15 @@ def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(g
         (dict(rank=1), "rank=1, world=None"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(given, said):
+def test_incompatible_loader_arguments_are_refused(given, said):
     with pytest.raises(errors.BadInput, match=said):
         loader(**given)
 
 
-def test_a_state_of_other_data_is_refused():
+def test_state_of_another_dataset_is_refused():
     with pytest.raises(errors.BadInput, match="samples=23"):
         loader(Numbers(24)).load_state_dict(loader().state_dict())
 
 
-def test_pinning_without_a_gpu_changes_nothing():
+def test_pin_memory_without_a_gpu_changes_nothing():
     assert ids(loader(pin_memory=True)) == ids(loader())

@@ -16,7 +16,7 @@ KIND = dict(unit="samples", samples=100, shuffle=True)
 @given(
     epoch=st.integers(0, 2**31), done=st.integers(0, 100), mark=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**62)
 )
-def test_what_is_written_is_read_back(epoch, done, mark, seed):
+def test_loader_state_survives_json(epoch, done, mark, seed):
     state = json.loads(json.dumps(options.written(KIND, LoaderPosition(epoch, done, mark), seed)))
     assert options.read(state, KIND) == (LoaderPosition(epoch, done, mark), seed)
 
@@ -29,26 +29,26 @@ def test_what_is_written_is_read_back(epoch, done, mark, seed):
         (dict(unit="batches", samples=None, shuffle=False), "unit='samples'"),
     ],
 )
-def test_a_state_of_other_data_is_refused(other, said):
+def test_state_of_another_dataset_is_refused(other, said):
     with pytest.raises(errors.BadInput, match=said):
         options.read(options.written(KIND, LoaderPosition(0, 0), 0), other)
 
 
 @pytest.mark.parametrize("state", [{}, {"format": 2}, {"_snapshot": {}}, None, "state", 3])
-def test_a_state_of_another_kind_of_loader_is_refused(state):
+def test_state_of_another_loader_kind_is_refused(state):
     with pytest.raises(errors.BadInput, match="expected 1, as ElasticLoader"):
         options.read(state, KIND)
 
 
 @pytest.mark.parametrize("broken", [{"done": 101}, {"done": -1}, {"epoch": -1}])
-def test_a_place_that_does_not_exist_is_refused(broken):
+def test_position_that_does_not_exist_is_refused(broken):
     with pytest.raises(errors.BadInput, match="outside the epoch"):
         options.read({**options.written(KIND, LoaderPosition(0, 0), 0), **broken}, KIND)
 
 
 @pytest.mark.parametrize("field", ["epoch", "done", "mark", "seed"])
 @pytest.mark.parametrize("value", [None, "7", 1.5])
-def test_a_state_with_something_else_in_the_place_of_a_number_is_refused(field, value):
+def test_non_numeric_state_field_is_refused(field, value):
     state = options.written(KIND, LoaderPosition(1, 2, 3), 4) | {field: value}
     with pytest.raises(errors.BadInput, match=f"{field} {value!r}"):
         options.read(state, KIND)

@@ -24,13 +24,13 @@ def flat(batches):
     return [index for batch in batches for index in batch]
 
 
-def test_without_shuffle_batches_are_the_data_sets_own_order():
+def test_without_shuffle_batches_keep_dataset_order():
     order = SampleOrder(samples=10, batch_size=4)
     assert had(order) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert order.steps() == 3
 
 
-def test_a_shuffled_epoch_has_an_order_of_its_own_and_repeats_it():
+def test_shuffled_epoch_has_its_own_repeatable_order():
     order = SampleOrder(samples=1000, batch_size=32, shuffle=True, seed=7)
     first, second = had(order), had(order, LoaderPosition(1, 0))
     assert first == had(order) and first != second
@@ -49,9 +49,7 @@ sizes = st.integers(min_value=0, max_value=90)
     shuffle=st.booleans(),
     seed=st.integers(-(2**40), 2**40),
 )
-def test_ranks_share_every_sample_once_also_when_their_number_changes_on_the_way(
-    samples, batch, worlds, stops, shuffle, seed
-):
+def test_ranks_share_every_sample_once_when_their_number_changes_midway(samples, batch, worlds, stops, shuffle, seed):
     seen, place = [], LoaderPosition(2, 0)
     before, after = worlds
     orders = [
@@ -71,7 +69,7 @@ def test_ranks_share_every_sample_once_also_when_their_number_changes_on_the_way
 
 
 @given(samples=sizes, batch=st.integers(2, 6), world=st.integers(1, 5))
-def test_all_ranks_step_alike_when_batches_have_room(samples, batch, world):
+def test_all_ranks_make_equally_many_steps_when_batches_have_room(samples, batch, world):
     orders = [SampleOrder(samples=samples, batch_size=batch, rank=rank, world=world) for rank in range(world)]
     batches = [had(order) for order in orders]
     assert [len(one) for one in batches] == [order.steps() for order in orders]
@@ -81,7 +79,7 @@ def test_all_ranks_step_alike_when_batches_have_room(samples, batch, world):
 
 
 @given(samples=sizes, batch=st.integers(1, 6), world=st.integers(1, 5), shuffle=st.booleans())
-def test_going_on_from_any_place_gives_the_batches_that_would_have_come(samples, batch, world, shuffle):
+def test_resuming_from_any_position_gives_the_remaining_batches(samples, batch, world, shuffle):
     for rank in range(world):
         order = SampleOrder(samples=samples, batch_size=batch, shuffle=shuffle, rank=rank, world=world)
         drawn = list(order.batches(LoaderPosition(1, 0)))
@@ -91,7 +89,7 @@ def test_going_on_from_any_place_gives_the_batches_that_would_have_come(samples,
 
 
 @given(samples=sizes, batch=st.integers(1, 6), world=st.integers(1, 5))
-def test_drop_last_leaves_out_what_does_not_fill_a_batch_of_every_rank(samples, batch, world):
+def test_drop_last_drops_batches_that_not_every_rank_can_fill(samples, batch, world):
     orders = [
         SampleOrder(samples=samples, batch_size=batch, drop_last=True, rank=rank, world=world) for rank in range(world)
     ]
@@ -100,19 +98,19 @@ def test_drop_last_leaves_out_what_does_not_fill_a_batch_of_every_rank(samples, 
     assert all(len(one) == batch for rank in batches for one in rank)
 
 
-def test_a_huge_data_set_costs_only_the_batch_asked_for():
+def test_order_of_a_huge_dataset_costs_only_the_requested_batch():
     order = SampleOrder(samples=10**12, batch_size=512, shuffle=True, seed=1)
     drawn = next(order.batches(LoaderPosition(3, 512 * 10**9)))
     assert len(np.unique(drawn.indices)) == 512 and drawn.after == LoaderPosition(3, (10**9 + 1) * 512)
 
 
 @pytest.mark.parametrize("wrong", [dict(batch_size=0), dict(rank=2, world=2), dict(rank=-1)])
-def test_sizes_that_make_no_order_are_refused(wrong):
+def test_invalid_order_sizes_are_refused(wrong):
     with pytest.raises(errors.BadInput, match="expected"):
         SampleOrder(**{"samples": 10, "batch_size": 2, **wrong})
 
 
-def test_a_sampler_is_cut_into_batches_and_a_batch_sampler_is_taken_as_it_is():
+def test_sampler_is_batched_and_a_batch_sampler_used_unchanged():
     assert had(UserSampler(range(5), batch_size=2)) == [[0, 1], [2, 3], [4]]
     assert had(UserSampler(range(5), batch_size=2, drop_last=True)) == [[0, 1], [2, 3]]
     assert had(UserSampler([[3, 1], [2]], batch_size=None)) == [[3, 1], [2]]
@@ -120,7 +118,7 @@ def test_a_sampler_is_cut_into_batches_and_a_batch_sampler_is_taken_as_it_is():
     assert len(UserSampler([[3, 1], [2]], batch_size=None)) == 2
 
 
-def test_a_sampler_without_an_end_is_drawn_as_it_comes():
+def test_endless_sampler_is_drawn_lazily():
     order = UserSampler(itertools.count(), batch_size=3)
     assert [drawn.indices.tolist() for drawn in itertools.islice(order.batches(BEGIN), 2)] == [[0, 1, 2], [3, 4, 5]]
 
@@ -139,7 +137,7 @@ def random_sampler(**given):
         lambda: data.DistributedSampler(range(50), num_replicas=2, rank=1, seed=4),
     ],
 )
-def test_a_sampler_continues_in_another_process_with_the_same_batches(make):
+def test_sampler_continues_in_another_process_with_the_same_batches(make):
     order = UserSampler(make(), batch_size=4, seed=9)
     order.set_epoch(1)
     had(order)
@@ -159,7 +157,7 @@ def test_a_sampler_continues_in_another_process_with_the_same_batches(make):
     assert rest is None or rest == went_on
 
 
-def test_drawing_leaves_the_processs_random_numbers_alone():
+def test_drawing_samples_leaves_the_process_random_numbers_unchanged():
     torch.manual_seed(1)
     expected = torch.rand(2).tolist()
     torch.manual_seed(1)
@@ -167,7 +165,7 @@ def test_drawing_leaves_the_processs_random_numbers_alone():
     assert torch.rand(2).tolist() == expected
 
 
-def test_a_sampler_that_does_not_repeat_itself_cannot_go_on_and_says_so():
+def test_non_repeatable_sampler_cannot_resume():
     counter = itertools.count()
     order = UserSampler(counter, batch_size=3)
     (first,) = itertools.islice(order.batches(BEGIN), 1)
@@ -176,16 +174,16 @@ def test_a_sampler_that_does_not_repeat_itself_cannot_go_on_and_says_so():
 
 
 @pytest.mark.parametrize(("given", "said"), [(["a", "b"], "expected integers"), ([0.5], "expected integers")])
-def test_keys_that_are_no_integers_are_refused(given, said):
+def test_non_integer_sampler_keys_are_refused(given, said):
     with pytest.raises(errors.BadInput, match=said):
         had(UserSampler(given, batch_size=2))
 
 
-def test_an_empty_batch_is_refused():
+def test_empty_sampler_batch_is_refused():
     with pytest.raises(errors.BadInput, match="empty batch"):
         had(UserSampler([[1], []], batch_size=None))
 
 
-def test_a_sampler_without_a_length_says_so():
+def test_len_of_a_sampler_without_length_raises_type_error():
     with pytest.raises(TypeError, match="count\\) has no len"):
         len(UserSampler(itertools.count(), batch_size=2))

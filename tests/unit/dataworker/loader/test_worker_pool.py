@@ -42,15 +42,15 @@ def test_cheap_batches_need_no_data_workers():
     assert (workers, said) == (0, [])
 
 
-def test_costly_batches_get_as_many_as_keep_the_loop_busy():
+def test_costly_batches_get_enough_workers_to_keep_the_loop_busy():
     workers, said = run(16, make_s=0.2, train_s=0.05)
     assert 4 <= workers <= 6, said
 
 
-def test_a_machine_of_one_core_has_none_to_give():
+def test_single_core_machine_gets_no_data_workers():
     assert run(1, make_s=0.2, train_s=0.05)[0] == 0
 
 
-def test_the_pool_never_has_more_data_workers_than_free_cores():
+def test_pool_never_has_more_data_workers_than_free_cores():
     workers, said = run(4, make_s=0.4, train_s=0.02)
     assert workers == 3, said

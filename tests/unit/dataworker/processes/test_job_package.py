@@ -34,7 +34,7 @@ def there_and_back(value, folder):
     return job_package.load(folder, secret=SECRET)(np.arange(1))
 
 
-def test_functions_of_the_script_itself_travel(tmp_path):
+def test_functions_of_the_script_are_packaged(tmp_path):
     factor = 3
 
     class Local:
@@ -52,7 +52,7 @@ def test_functions_of_the_script_itself_travel(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (300, 40)])
-def test_tensors_of_any_kind_and_size(dtype, shape, tmp_path):
+def test_tensors_of_any_kind_and_size_are_packaged(dtype, shape, tmp_path):
     sent = (torch.rand(shape) * 10).to(dtype)
     found = there_and_back(sent, tmp_path)
     assert found.dtype == dtype and torch.equal(found, sent)
@@ -67,7 +67,7 @@ def test_views_keep_their_strides(tmp_path_factory, sizes, skip, random):
     assert torch.equal(found, sent) and found.stride() == sent.stride()
 
 
-def test_tensors_that_share_memory_go_on_sharing_it_and_are_written_once(tmp_path):
+def test_tensors_sharing_memory_are_written_once_and_keep_sharing_it(tmp_path):
     whole = torch.rand(1000, 100)
     one, other = there_and_back([whole, whole[10:20]], tmp_path)
     assert one[10:20].data_ptr() == other.data_ptr()
@@ -75,7 +75,7 @@ def test_tensors_that_share_memory_go_on_sharing_it_and_are_written_once(tmp_pat
     assert (tmp_path / "code").stat().st_size < 4096
 
 
-def test_arrays_lie_beside_the_pickle_and_can_be_written_to_by_each_for_itself(tmp_path):
+def test_packaged_arrays_are_mapped_copy_on_write(tmp_path):
     sent = {"large": np.arange(10_000), "small": np.arange(3), "text": np.array(["a", "bc"]), "f": np.ones((50, 60)).T}
     found = there_and_back(sent, tmp_path)
     for key, value in sent.items():
@@ -84,7 +84,7 @@ def test_arrays_lie_beside_the_pickle_and_can_be_written_to_by_each_for_itself(t
     assert job_package.load(tmp_path, secret=SECRET)(None)["large"][0] == 0
 
 
-def test_a_mapped_file_is_mapped_again_and_not_copied(tmp_path):
+def test_mapped_file_is_mapped_again_instead_of_copied(tmp_path):
     path = tmp_path / "features.npy"
     sent = np.memmap(path, dtype=np.float32, mode="w+", shape=(1000, 10))
     sent[:] = 5
@@ -96,13 +96,13 @@ def test_a_mapped_file_is_mapped_again_and_not_copied(tmp_path):
     assert np.array_equal(part, sent[10:20])
 
 
-def test_parameters_and_modules_travel_too(tmp_path):
+def test_parameters_and_modules_are_packaged(tmp_path):
     module = torch.nn.Linear(4, 3)
     found = there_and_back(module, tmp_path)
     assert torch.equal(found.weight, module.weight) and found.weight.requires_grad
 
 
-def test_what_cannot_be_taken_apart_is_refused_with_what_to_do(tmp_path):
+def test_unpicklable_object_is_refused_with_advice(tmp_path):
     with pytest.raises(errors.BadInput, match=r"cannot pickle '_thread.lock'.*__getstate__"):
         there_and_back(threading.Lock(), tmp_path)
 
@@ -113,7 +113,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("forge", ["secret", "code", "contents"])
-def test_nothing_is_unpickled_that_the_jobs_secret_has_not_sealed(forge, tmp_path, monkeypatch):
+def test_package_without_the_jobs_seal_is_not_unpickled(forge, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "package"
     job_package.write(folder, Pipeline(()), secret=b"other" if forge == "secret" else SECRET, paths=[])
@@ -128,7 +128,7 @@ def test_nothing_is_unpickled_that_the_jobs_secret_has_not_sealed(forge, tmp_pat
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_package_that_is_not_there_or_cut_short_is_told_of(tmp_path):
+def test_missing_or_truncated_package_is_reported(tmp_path):
     with pytest.raises(errors.MissingFile, match="no package at"):
         job_package.load(tmp_path, secret=SECRET)
     there_and_back(np.arange(1000), tmp_path)
@@ -138,7 +138,7 @@ def test_a_package_that_is_not_there_or_cut_short_is_told_of(tmp_path):
 
 
 @pytest.mark.process
-def test_another_process_finds_the_users_modules_where_this_one_has_them(tmp_path):
+def test_another_process_imports_the_users_modules_from_the_same_paths(tmp_path):
     (tmp_path / "mine.py").write_text("class Data:\n    def __call__(self, indices):\n        return 'mine'\n")
     script = tmp_path / "script.py"
     script.write_text(
@@ -162,7 +162,7 @@ def test_another_process_finds_the_users_modules_where_this_one_has_them(tmp_pat
     assert done.stdout == "MINE\n"
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_clear_error(tmp_path):
+def test_unwritable_package_folder_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.DiskFull, match="cannot be written to"):
         there_and_back(1, tmp_path / "file" / "package")

@@ -17,7 +17,7 @@ from springtide.dataworker.processes import job_package, local_processes
 from tests.waiting import until
 
 
-def test_a_loader_that_died_with_a_reply_unread_leaves_no_package(tmp_path, monkeypatch):
+def test_loader_killed_with_an_unread_reply_leaves_no_package(tmp_path, monkeypatch):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     folder = tmp_path / "package"
     folder.mkdir()
@@ -38,7 +38,7 @@ SILENT = "import os, sys, time; os.set_inheritable(int(sys.argv[2]), True); os.f
 
 
 @pytest.mark.process
-def test_a_closed_fork_server_ends_waiting_requests_and_refuses_later_ones(tmp_path, monkeypatch):
+def test_closed_fork_server_ends_waiting_requests_and_refuses_later_ones(tmp_path, monkeypatch):
     """A child keeps the server's end of the socket, so that its death alone does not end the wait."""
     monkeypatch.setattr(local_processes, "_RUN", SILENT)
     forker = local_processes.WorkerForker(tmp_path, b"s" * 32)
@@ -124,7 +124,7 @@ def trainer(tmp_path, how):
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["while it loads", "with a fork"])
-def test_a_fork_server_ends_with_its_program_also_while_it_loads_a_data_set(tmp_path, how):
+def test_fork_server_ends_with_its_program_even_while_loading_a_dataset(tmp_path, how):
     if how == "with a fork":
         (tmp_path / "go").touch()
     with trainer(tmp_path, how) as program, program.stdout as said:

@@ -36,7 +36,7 @@ class Wire:
         return asyncio.run(self.keeping.answer(request))
 
 
-def test_a_package_comes_whole_by_the_master_to_a_host_that_sees_neither_disk(tmp_path, monkeypatch):
+def test_package_reaches_a_host_without_a_shared_disk_through_the_master(tmp_path, monkeypatch):
     monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
     monkeypatch.setattr(shared_values, "PART_BYTES", 700)
     arrays = os.urandom(3500)
@@ -50,7 +50,7 @@ def test_a_package_comes_whole_by_the_master_to_a_host_that_sees_neither_disk(tm
     assert wire.asked.count("FilePart") == 4 + 1 + 1 and wire.asked.count("PackageAsk") == 5 + 1 + 1
 
 
-def test_where_all_see_one_disk_nothing_is_sent(tmp_path):
+def test_package_on_a_shared_disk_is_not_sent(tmp_path):
     sealed = written(tmp_path / "run" / "package")
     wire = Wire(tmp_path / "run" / "package")
     package_transfer.send(wire, tmp_path / "run" / "package", sealed)
@@ -59,7 +59,7 @@ def test_where_all_see_one_disk_nothing_is_sent(tmp_path):
     assert wire.asked == ["PackageWritten"]
 
 
-def test_another_package_at_the_same_place_is_not_taken_for_this_one(tmp_path):
+def test_another_package_at_the_same_path_is_not_used(tmp_path):
     old = written(tmp_path / "trainer", code=b"old!")
     wire = Wire(tmp_path / "master")
     package_transfer.send(wire, tmp_path / "trainer", old)
@@ -74,7 +74,7 @@ def test_another_package_at_the_same_place_is_not_taken_for_this_one(tmp_path):
         assert (folder / package_transfer.CODE).read_bytes() == b"new!"
 
 
-def test_what_was_changed_on_the_way_is_refused(tmp_path):
+def test_package_altered_in_transfer_is_refused(tmp_path):
     sealed = written(tmp_path / "trainer")
     wire = Wire(tmp_path / "master")
 
@@ -87,7 +87,7 @@ def test_what_was_changed_on_the_way_is_refused(tmp_path):
         package_transfer.send(garbling, tmp_path / "trainer", sealed)
 
 
-def test_what_is_too_large_for_the_wire_is_refused_but_not_where_nothing_need_be_sent(tmp_path, monkeypatch):
+def test_package_over_the_transfer_limit_is_refused_unless_the_disk_is_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(package_transfer, "MOST_BYTES", 1000)
     sealed = written(tmp_path / "trainer", arrays=bytes(2000))
     package_transfer.send(Wire(tmp_path / "trainer"), tmp_path / "trainer", sealed)
@@ -95,7 +95,7 @@ def test_what_is_too_large_for_the_wire_is_refused_but_not_where_nothing_need_be
         package_transfer.send(Wire(tmp_path / "master"), tmp_path / "trainer", sealed)
 
 
-def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_path, monkeypatch):
+def test_replacement_master_gets_the_package_from_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
     arrays = os.urandom(3500)
     sealed = written(tmp_path / "trainer", arrays=arrays)
@@ -111,19 +111,19 @@ def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_
     assert package_transfer.sealed_in(tmp_path / "master") == sealed
 
 
-def test_names_that_are_no_files_of_a_package_are_refused(tmp_path):
+def test_file_names_foreign_to_a_package_are_refused(tmp_path):
     wire = Wire(tmp_path)
     for request in (FilePart("../secret", 0, b"", True), PackageAsk("", "../secret")):
         with pytest.raises(errors.BadInput, match=r"not a file of a data package|is not the name of a file"):
             wire(request)
 
 
-def test_too_much_for_the_wire_is_a_word_to_the_user(tmp_path):
+def test_package_over_the_transfer_limit_is_refused_by_the_master_with_advice(tmp_path):
     with pytest.raises(errors.BadInput, match=r"takes 9\.0 GB in memory.*numpy\.memmap"):
         Wire(tmp_path)(PackageWritten("seal", ((package_transfer.ARRAYS, 9 << 30),)))
 
 
-def test_a_folder_that_cannot_be_written_to_is_replaced_by_one_of_this_host(tmp_path):
+def test_unwritable_package_folder_is_replaced_by_a_temporary_one(tmp_path):
     (tmp_path / "file").write_text("")
     with package_transfer.writable(str(tmp_path / "file" / "package")) as folder:
         assert folder.is_dir() and tmp_path not in folder.parents
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_written_to_is_replaced_by_one_of_this_host(tmp_
         assert folder == tmp_path / "package"
 
 
-def test_a_seal_is_still_checked_where_it_is_put_together(tmp_path):
+def test_seal_is_checked_again_after_a_transfer(tmp_path):
     sealed = written(tmp_path / "trainer")
     wire = Wire(tmp_path / "master")
     package_transfer.send(wire, tmp_path / "trainer", sealed)

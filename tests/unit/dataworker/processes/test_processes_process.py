@@ -12,7 +12,7 @@ from springtide.rpc.messages import data_workers, messages
 from springtide.rpc.messages.coordination import ValueFound
 
 
-def test_the_lowest_rank_runs_the_last_stage_and_every_stage_has_someone_as_soon_as_can_be():
+def test_lowest_rank_runs_the_last_stage_and_stages_fill_evenly():
     assert [stage_of(rank, 1) for rank in range(3)] == [0, 0, 0]
     assert [stage_of(rank, 3) for rank in range(6)] == [2, 1, 0, 2, 1, 0]
     roster = data_workers.Feeders(
@@ -37,7 +37,7 @@ class Serves:
         del self.before[name]
 
 
-def test_a_stage_in_the_middle_follows_those_before_it():
+def test_middle_stage_reads_from_workers_of_the_previous_stage():
     roster, serving = __main__.FeederRoster(), Serves()
     assert roster.beat().feeders == 0
     roster.take(
@@ -52,7 +52,7 @@ def test_a_stage_in_the_middle_follows_those_before_it():
     assert roster.beat().feeders == 5 and roster.beat().report.counters == {"made": 3.0}
 
 
-def test_the_first_stage_takes_from_nobody():
+def test_first_stage_reads_from_no_worker():
     roster, serving = __main__.FeederRoster(), Serves()
     roster.follow(serving, 0, 1)
     roster.take(data_workers.Feeders(1, 1, (data_workers.Feeder("d0", "host:0", 0),)))
@@ -69,7 +69,7 @@ class Asked:
         return self.answer()
 
 
-def test_a_data_worker_waits_for_the_package_or_until_it_must_leave():
+def test_data_worker_waits_for_the_package_until_told_to_drain():
     packaged = data_workers.Package("whole", 2)
     found = ValueFound(msgspec.msgpack.encode(packaged))
     assert __main__.await_package(Asked(lambda: found), __main__.ExitPlan()) == packaged
@@ -79,7 +79,7 @@ def test_a_data_worker_waits_for_the_package_or_until_it_must_leave():
     never.set()
 
 
-def test_a_master_that_is_lost_while_it_waits_is_an_error():
+def test_master_lost_while_waiting_for_the_package_is_an_error():
     def gone():
         raise errors.MasterUnreachable("gone")
 
@@ -87,7 +87,7 @@ def test_a_master_that_is_lost_while_it_waits_is_an_error():
         __main__.await_package(Asked(gone), __main__.ExitPlan())
 
 
-def test_the_masters_word_ends_it_at_once_or_in_order():
+def test_master_reply_drains_stops_or_fences_a_data_worker():
     drains, stops, fenced = __main__.ExitPlan(), __main__.ExitPlan(), __main__.ExitPlan()
     __main__.apply_reply(messages.HeartbeatReply(drain=True), drains, __main__.FeederRoster())
     __main__.apply_reply(messages.HeartbeatReply(stop=True), stops, __main__.FeederRoster())

@@ -17,7 +17,7 @@ from springtide.dataworker.processes.supervisor import (
 )
 
 
-def test_a_crew_grows_and_shrinks_to_what_is_wanted():
+def test_roster_grows_and_shrinks_to_the_wanted_size():
     roster = WorkerRoster()
     assert roster.resized(2, made=0) == [WorkerAction("start", 0), WorkerAction("start", 1)]
     assert roster.ready(0, "a:1") == [WorkerAction("attach", 0, "a:1")]
@@ -29,7 +29,7 @@ def test_a_crew_grows_and_shrinks_to_what_is_wanted():
     assert (roster.staying, roster.deaths) == ([0], 0)
 
 
-def test_one_that_dies_is_replaced():
+def test_dead_data_worker_is_replaced():
     roster = WorkerRoster()
     roster.resized(1, made=0)
     roster.ready(0, "a:1")
@@ -37,7 +37,7 @@ def test_one_that_dies_is_replaced():
     assert roster.deaths == 1
 
 
-def test_all_that_die_at_once_are_all_replaced():
+def test_data_workers_that_die_together_are_all_replaced():
     roster = WorkerRoster()
     roster.resized(6, made=0)
     actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(6)]
@@ -45,7 +45,7 @@ def test_all_that_die_at_once_are_all_replaced():
     assert roster.given_up is None
 
 
-def test_two_in_a_row_that_cannot_begin_are_enough():
+def test_two_failed_starts_in_a_row_give_up():
     roster = WorkerRoster()
     roster.resized(2, made=7)
     roster.ready(1, "a:1")
@@ -58,7 +58,7 @@ def test_two_in_a_row_that_cannot_begin_are_enough():
     assert roster.resized(5, made=7) == []
 
 
-def test_work_that_kills_a_dozen_in_a_row_is_not_for_the_trainer():
+def test_work_that_kills_a_dozen_workers_in_a_row_gives_up():
     roster = WorkerRoster()
     roster.resized(1, made=0)
     for number in range(HOPELESS):
@@ -67,7 +67,7 @@ def test_work_that_kills_a_dozen_in_a_row_is_not_for_the_trainer():
     assert roster.given_up.deadly
 
 
-def test_while_batches_are_made_nobody_gives_up():
+def test_pool_is_not_given_up_while_batches_are_made():
     roster = WorkerRoster()
     roster.resized(1, made=0)
     for number in range(50):
@@ -88,7 +88,7 @@ events = st.lists(
 
 
 @given(events)
-def test_whatever_happens_as_many_stay_as_are_wanted_and_every_number_starts_once(happening):
+def test_roster_keeps_the_wanted_size_and_starts_each_number_once(happening):
     roster, made, started, attached, leaving = WorkerRoster(), 0, set(), set(), set()
     for what, value in happening:
         if what == "resize":
@@ -177,7 +177,7 @@ def crew_of(feed, *, stillborn=False):
     return WorkerSupervisor(feed, start), workers
 
 
-def test_workers_are_attached_when_they_serve_and_detached_when_they_go():
+def test_workers_are_attached_once_serving_and_detached_on_exit():
     feed = FakeFeed()
     crew, workers = crew_of(feed)
     crew.resize(1)
@@ -191,7 +191,7 @@ def test_workers_are_attached_when_they_serve_and_detached_when_they_go():
     assert workers[0].status == -9
 
 
-def test_one_that_dies_is_replaced_and_told_of(caplog):
+def test_dead_worker_is_replaced_and_logged(caplog):
     feed = FakeFeed()
     crew, workers = crew_of(feed)
     crew.resize(1)
@@ -205,7 +205,7 @@ def test_one_that_dies_is_replaced_and_told_of(caplog):
     assert "data worker 0 ended (killed by SIGSEGV); starting another data worker" in caplog.text
 
 
-def test_workers_that_cannot_begin_are_given_up(caplog):
+def test_workers_that_cannot_start_are_given_up(caplog):
     feed = FakeFeed()
     crew, workers = crew_of(feed, stillborn=True)
     crew.resize(1)
@@ -215,13 +215,13 @@ def test_workers_that_cannot_begin_are_given_up(caplog):
     assert "No module named 'mine'" in crew.failed.why
 
 
-def test_closing_twice_does_no_harm():
+def test_closing_twice_is_harmless():
     crew, _ = crew_of(FakeFeed())
     crew.close()
     crew.close()
 
 
-def test_an_exit_is_told_in_words():
+def test_exit_status_is_described_in_words():
     assert described(-9) == "killed by SIGKILL (out of memory?)"
     assert described(-200) == "killed by signal 200"
     assert described(3) == "exit status 3"

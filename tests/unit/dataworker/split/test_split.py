@@ -74,7 +74,7 @@ def crosses():
     return model, divided, before, everything(model)
 
 
-def test_recording_leaves_a_model_as_it_is(crosses):
+def test_recording_leaves_the_model_unchanged(crosses):
     _, _, before, after = crosses
     assert before.keys() == after.keys() and all(
         was is after[name] or was == after[name] for name, was in before.items()
@@ -91,7 +91,7 @@ def test_hashes_crosses_buckets_and_unique_move_out_of_the_middle_of_a_module(cr
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 63, 64, 65, 333])
-def test_batches_of_any_size_give_the_same_bits(crosses, size):
+def test_split_gives_the_same_bits_for_any_batch_size(crosses, size):
     model, divided, *_ = crosses
     own, call = copy.deepcopy(model).eval(), batch(size, 7)
     model.eval()
@@ -103,12 +103,12 @@ def test_batches_of_any_size_give_the_same_bits(crosses, size):
     assert answers.complete and same(wanted["score"], given["score"]) and same(wanted["loss"], given["loss"])
 
 
-def test_steps_of_adam_end_at_the_same_parameters_and_buffers(crosses):
+def test_adam_steps_end_with_the_same_parameters_and_buffers(crosses):
     assert trains_alike(*crosses[:2])
 
 
 @pytest.mark.parametrize("kind", [programs.Branches, programs.Counting, programs.Arrays, programs.OneHot])
-def test_whatever_stands_in_the_middle_of_forward_its_beginning_moves(kind):
+def test_start_of_forward_moves_whatever_its_middle_contains(kind):
     torch.manual_seed(5)
     model = kind().train()
     divided = splitting(model, CALLS)
@@ -117,7 +117,7 @@ def test_whatever_stands_in_the_middle_of_forward_its_beginning_moves(kind):
     assert trains_alike(model, divided)
 
 
-def test_a_number_that_forward_branches_on_crosses():
+def test_number_that_forward_branches_on_is_sent():
     model = programs.Branches().train()
     divided = splitting(model, CALLS)
     assert "item" in moved(divided) and isinstance(sent(divided, batch(9))[-1], int)
@@ -126,7 +126,7 @@ def test_a_number_that_forward_branches_on_crosses():
     ]
 
 
-def test_a_batch_of_another_kind_is_not_for_the_stage(crosses):
+def test_batch_of_another_kind_is_refused_by_the_stage(crosses):
     _, divided, *_ = crosses
     (ids, dense), kwargs = batch(8)
     run = divided.stages[0].run
@@ -136,14 +136,14 @@ def test_a_batch_of_another_kind_is_not_for_the_stage(crosses):
     assert run([ids, dense.detach(), kwargs["label"]]) is not None
 
 
-def test_another_machine_refuses_a_program_that_may_round_differently(crosses):
+def test_machine_that_may_round_differently_refuses_the_program(crosses):
     _, divided, *_ = crosses
     run = copy.copy(divided.stages[0].run)
     run.machine = "another"
     assert run(pytree.flatten(batch(8))[0]) is None and "may round differently" in run.why
 
 
-def test_a_stage_on_the_cpu_runs_where_no_gpu_is_although_the_trainer_has_one(monkeypatch):
+def test_cpu_stage_of_a_gpu_trainer_runs_without_a_gpu(monkeypatch):
     this_machine.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with monkeypatch.context() as trainer:
@@ -159,7 +159,7 @@ def test_a_stage_on_the_cpu_runs_where_no_gpu_is_although_the_trainer_has_one(mo
     this_machine.cache_clear()
 
 
-def test_a_result_that_is_cheaper_to_compute_than_to_send_stays():
+def test_result_cheaper_to_compute_than_to_send_stays():
     divided = splitting(programs.OneHot().train(), [batch(512, 1), batch(512, 2)])
     assert isinstance(divided, Split)
     assert divided.explanation.cut_bytes < 3 * divided.explanation.raw_bytes < 512 * 1000 * 4
@@ -174,7 +174,7 @@ class Uniques(programs.Base):
         return self.score(self.table((unique * 31 % 1000)[inverse]), dense, label)
 
 
-def test_moved_calls_are_grouped_by_device_into_stages_and_all_workers_cut_alike(monkeypatch):
+def test_moved_calls_are_grouped_into_device_stages_equally_on_all_workers(monkeypatch):
     torch.manual_seed(5)
     model = Uniques().train()
     all_on_the_cpu = splitting(model, [batch(32, 1), batch(32, 2)])
@@ -195,7 +195,7 @@ class Summing(programs.Base):
         return self.score(rows, torch.exp(dense) / torch.exp(dense).sum(), label)
 
 
-def test_sums_are_added_up_by_as_many_threads_as_in_the_trainer():
+def test_moved_sums_use_the_trainers_thread_count():
     model = Summing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
     assert "sum" in moved(divided) and divided.threads == torch.get_num_threads()
@@ -207,7 +207,7 @@ class Product(programs.Base):
         return self.score(self.table(ids * 3 % 1000), dense @ torch.ones(3, 3), label)
 
 
-def test_matrix_products_stay_because_their_last_bits_depend_on_the_machine():
+def test_matrix_products_stay_because_they_depend_on_the_machine():
     divided = splitting(Product().train(), [batch(64, 1), batch(64, 2)])
     (why,) = [group.why for group in divided.explanation.stayed if "matmul" in group.operations]
     assert "matrix product" in why and "remainder" in moved(divided)
@@ -219,7 +219,7 @@ class Drawing(programs.Base):
         return self.score(self.table(ids * 3 % 1000), noisy, label)
 
 
-def test_what_is_drawn_at_random_and_what_is_made_of_it_stays():
+def test_random_draws_and_their_results_stay():
     model = Drawing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
     reasons = {group.why for group in divided.explanation.stayed if "rand_like" in group.operations}
@@ -236,7 +236,7 @@ class Large(programs.Base):
         return self.score(self.table(self.rows[ids % (1 << 18)] % 1000), dense, label)
 
 
-def test_a_constant_too_large_to_compare_with_every_batch_keeps_what_reads_it():
+def test_large_constant_keeps_its_readers_with_the_trainer():
     divided = splitting(Large().train(), [batch(64, 1), batch(64, 2)])
     (why,) = [group.why for group in divided.explanation.stayed if "getitem" in group.operations]
     assert "buffer rows, which is too large" in why
@@ -249,26 +249,26 @@ class Writing(programs.Base):
         return self.score(self.table((ids + before) % 1000), dense, label)
 
 
-def test_what_is_made_of_an_input_after_forward_has_written_to_it_stays():
+def test_calls_after_an_in_place_write_to_an_input_stay():
     model = Writing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
     assert isinstance(divided, Split) and moved(divided) == {"mul", "remainder", "unique"}
 
 
-def test_a_model_that_comes_with_this_package_is_split_like_any_other():
+def test_zoo_model_is_split_like_a_user_model():
     drawn = text_clicks.TextClicks(64)
     model = text_clicks.TextModel(8)
     calls = [(text_clicks.collate([drawn[at] for at in range(first, first + 8)])[:2], {}) for first in (0, 8, 16)]
     assert {"bucketize", "unique", "remainder"} <= moved(splitting(model, calls))
 
 
-def test_a_model_without_anything_stateless_says_so_with_its_line():
+def test_model_without_stateless_calls_says_so_with_its_line():
     calls = [((torch.ones(4, 3),), {}), ((torch.ones(2, 3),), {})]
     refused = splitting(nn.Linear(3, 1), calls)
     assert isinstance(refused, Unsplit) and "nothing can move: linear" in refused.explanation.why
 
 
-def test_the_story_names_each_guard_in_80_columns_and_is_plain_values_too(crosses):
+def test_split_explanation_names_each_guard_in_80_columns(crosses):
     _, divided, *_ = crosses
     told = divided.explanation.text()
     assert max(map(len, told.splitlines())) <= 80

@@ -71,7 +71,7 @@ def test_batches_of_any_size_arrive_whole(shared: bool) -> None:
             assert equal(pass_on(caller, accepted, tree), tree)
 
 
-def test_batches_that_look_alike_come_into_memory_that_awaits_them() -> None:
+def test_similar_batches_are_received_into_prepared_memory() -> None:
     trees = [
         batch(0),
         batch(1),
@@ -96,7 +96,7 @@ def test_batches_that_look_alike_come_into_memory_that_awaits_them() -> None:
 
 
 @pytest.mark.parametrize("cut", [5, 40, 3000])
-def test_a_peer_that_dies_in_the_middle_of_a_message_ends_receiving(cut: int) -> None:
+def test_peer_dying_within_a_message_ends_receiving(cut: int) -> None:
     with sides(shared=False) as (caller, accepted):
         message = codec.pack(batch(0))
         head = channel.HEAD.pack(channel.MAGIC, channel.VERSION, 1, 0, 1, len(message.header), message.size, 0)
@@ -106,7 +106,7 @@ def test_a_peer_that_dies_in_the_middle_of_a_message_ends_receiving(cut: int) ->
             accepted.recv({})
 
 
-def test_memory_is_used_again_when_a_batch_is_dropped() -> None:
+def test_memory_is_reused_when_a_batch_is_dropped() -> None:
     with sides(shared=True) as (caller, accepted):
         for seed in range(20):
             came = pass_on(caller, accepted, sent := batch(seed))
@@ -116,7 +116,7 @@ def test_memory_is_used_again_when_a_batch_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_who_keeps_all_batches_gets_them_all_and_unchanged(shared: bool) -> None:
+def test_receiver_that_keeps_every_batch_gets_them_unchanged(shared: bool) -> None:
     with sides(shared=shared, shared_bytes=1 << 20) as (caller, accepted):
         kept = [pass_on(caller, accepted, batch(seed)) for seed in range(12)]
         for seed, came in enumerate(kept):
@@ -125,13 +125,13 @@ def test_who_keeps_all_batches_gets_them_all_and_unchanged(shared: bool) -> None
         assert held <= 1 << 20
 
 
-def test_a_batch_outlives_its_connection() -> None:
+def test_batch_outlives_its_connection() -> None:
     with sides(shared=True) as (caller, accepted):
         came = pass_on(caller, accepted, batch())
     assert torch.equal(came["f0"], batch()["f0"])
 
 
-def test_the_sender_may_change_its_tensors_as_soon_as_they_are_sent() -> None:
+def test_sender_may_modify_tensors_right_after_sending() -> None:
     with sides(shared=True) as (caller, accepted):
         tree = batch()
         caller.send(1, None, codec.pack(tree))
@@ -150,7 +150,7 @@ def test_many_threads_send_at_once() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_peer_that_is_gone_ends_receiving_and_sending(shared: bool) -> None:
+def test_closed_peer_ends_receiving_and_sending(shared: bool) -> None:
     with sides(shared=shared) as (caller, accepted):
         caller.close()
         with pytest.raises(EOFError):
@@ -162,14 +162,14 @@ def test_a_peer_that_is_gone_ends_receiving_and_sending(shared: bool) -> None:
             caller.send(1)
 
 
-def test_closing_wakes_the_thread_that_receives() -> None:
+def test_closing_wakes_the_receiving_thread() -> None:
     with sides(shared=True) as (caller, _), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(caller.recv)
         caller.close()
         assert isinstance(waiting.exception(timeout=60), EOFError)
 
 
-def test_a_caller_with_another_secret_is_told_and_turned_away() -> None:
+def test_caller_with_another_secret_is_refused_with_an_error() -> None:
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         with pytest.raises(auth.Rejected, match="wrong secret"):
             handshake.connect(listening.address, b"another job's")
@@ -180,7 +180,7 @@ def test_a_caller_with_another_secret_is_told_and_turned_away() -> None:
             assert one.local, "and it goes on"
 
 
-def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
+def test_caller_refuses_a_listener_that_does_not_know_the_secret() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor(1) as pool:
         calling = pool.submit(handshake.connect, f"127.0.0.1:{impostor.getsockname()[1]}", SECRET)
         sock, _ = impostor.accept()
@@ -191,7 +191,7 @@ def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
         sock.close()
 
 
-def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainers_are_served_despite_many_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MOST", 8)
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         before = handshake.connect(listening.address, SECRET)
@@ -207,14 +207,14 @@ def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytes
             assert is_dropped(made[0]) and not is_dropped(made[-1], PAUSE_S)
 
 
-def test_a_byte_now_and_then_does_not_keep_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_trickling_stranger_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "DEADLINE_S", 0.3)
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         assert is_dropped_while_it_drips(listening.address)
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""])
-def test_strangers_are_dropped_and_hold_up_nobody(said: bytes) -> None:
+def test_strangers_are_disconnected_and_block_no_trainer(said: bytes) -> None:
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         stranger = socket.create_connection(addresses.parse(listening.address))
         stranger.sendall(said)
@@ -228,12 +228,12 @@ def test_strangers_are_dropped_and_hold_up_nobody(said: bytes) -> None:
                 pass
 
 
-def test_an_address_that_is_none_is_named() -> None:
+def test_invalid_address_is_named() -> None:
     with pytest.raises(errors.BadInput, match="'nowhere'"):
         handshake.connect("nowhere", SECRET)
 
 
-def test_a_closed_listener_wakes_who_waits_at_it() -> None:
+def test_closing_a_listener_wakes_waiting_accepts() -> None:
     listening = handshake.FeedListener(SECRET)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(listening.accept) for _ in range(2)]
@@ -255,7 +255,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
-def test_nonsense_is_refused_before_memory_is_taken_for_it(head: bytes) -> None:
+def test_invalid_frame_is_refused_before_memory_is_allocated(head: bytes) -> None:
     ours, theirs = socket.socketpair()
     with contextlib.closing(channel.BatchChannel(ours)) as receiver, theirs:
         theirs.sendall(head)
@@ -263,7 +263,7 @@ def test_nonsense_is_refused_before_memory_is_taken_for_it(head: bytes) -> None:
             receiver.recv()
 
 
-def test_a_forked_child_keeps_no_connection_open() -> None:
+def test_forked_child_keeps_no_connection_open() -> None:
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         caller = handshake.connect(listening.address, SECRET)
         accepted = listening.accept()
@@ -281,7 +281,7 @@ def test_a_forked_child_keeps_no_connection_open() -> None:
         accepted.close()
 
 
-def test_fields_are_what_msgpack_makes_of_them() -> None:
+def test_message_fields_convert_like_msgpack() -> None:
     class Ask(msgspec.Struct, array_like=True):
         step: int
 
@@ -290,14 +290,14 @@ def test_fields_are_what_msgpack_makes_of_them() -> None:
         assert msgspec.convert(accepted.recv().fields, Ask) == Ask(5)
 
 
-def test_no_thread_is_left_when_a_listener_is_closed() -> None:
+def test_closed_listener_leaves_no_thread() -> None:
     before = threading.active_count()
     listening = handshake.FeedListener(SECRET)
     listening.close()
     assert threading.active_count() == before
 
 
-def test_a_caller_that_is_proved_after_the_listener_has_closed_is_hung_up_on(monkeypatch):
+def test_caller_authenticated_after_the_listener_closed_is_disconnected(monkeypatch):
     answer, proved, closed = handshake._answer, threading.Event(), threading.Event()
 
     def late(*given):

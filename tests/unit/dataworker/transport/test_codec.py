@@ -145,11 +145,11 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_a_tree_that_travels_comes_out_as_it_went_in(tree: Any) -> None:
+def test_batch_survives_packing_and_unpacking(tree: Any) -> None:
     assert same(tree, travel(tree))
 
 
-def test_all_tensors_go_as_one_payload_of_aligned_views() -> None:
+def test_all_tensors_share_one_payload_of_aligned_views() -> None:
     tree = {f"f{index}": torch.arange(index) for index in range(29)}
     message = codec.pack(tree)
     payload = bytearray(message.size)
@@ -160,7 +160,7 @@ def test_all_tensors_go_as_one_payload_of_aligned_views() -> None:
     assert all(tensor.data_ptr() % 8 == 0 for tensor in made.values())
 
 
-def test_contiguous_tensors_and_arrays_are_not_copied_on_the_way_out() -> None:
+def test_contiguous_tensors_and_arrays_are_not_copied_when_packed() -> None:
     tensor, array = torch.zeros(4, dtype=torch.bfloat16), np.zeros(4)
     message = codec.pack((tensor, array))
     copied = message.copied()
@@ -169,17 +169,17 @@ def test_contiguous_tensors_and_arrays_are_not_copied_on_the_way_out() -> None:
     assert not any(laid_out(copied)), "but a copy has its own memory"
 
 
-def test_long_strings_and_lists_are_buffers_and_stay_out_of_the_header() -> None:
+def test_long_strings_and_lists_are_buffers_outside_the_header() -> None:
     tree = {"clicks": [f"item-{index}" for index in range(5000)], "raw": b"\x00" * 9000, "page": "a" * 9000}
     assert len(codec.pack(tree).header) < 200
     assert same(tree, travel(tree))
 
 
-def test_what_a_data_set_raised_travels_too() -> None:
+def test_dataset_error_survives_packing() -> None:
     assert travel(UnreadableBatch("ValueError: no such row (reader.py:9)")).error.startswith("ValueError")
 
 
-def test_types_registered_with_torchs_pytree_travel_by_their_parts() -> None:
+def test_types_in_torchs_pytree_registry_are_sent_by_their_parts() -> None:
     class Bag:
         def __init__(self, values: Any, keys: list[str]) -> None:
             self.values, self.keys = values, keys
@@ -206,20 +206,20 @@ def test_types_registered_with_torchs_pytree_travel_by_their_parts() -> None:
         (["\ud800"], ["surrogates"]),
     ],
 )
-def test_a_leaf_that_cannot_travel_is_named(tree: Any, names: list[str]) -> None:
+def test_unsendable_leaf_is_named(tree: Any, names: list[str]) -> None:
     with pytest.raises(errors.BadInput) as raised:
         codec.pack(tree)
     assert all(name in str(raised.value) for name in names), str(raised.value)
 
 
-def test_a_tree_that_holds_itself_is_refused() -> None:
+def test_self_referencing_tree_is_refused() -> None:
     tree: list[Any] = []
     tree.append([tree, torch.zeros(1)])
     with pytest.raises(errors.BadInput, match="contains itself"):
         codec.pack(tree)
 
 
-def test_a_type_that_the_receiver_has_never_seen_is_named() -> None:
+def test_type_unknown_to_the_receiver_is_named() -> None:
     with pytest.raises(errors.BadInput, match="Click, which no batch of this process has held"):
         codec.unpack(codec.pack(Click(1, 2)).header, b"")
 
@@ -255,13 +255,13 @@ HOSTILE: list[layout.Node] = [
 
 
 @pytest.mark.parametrize("node", HOSTILE, ids=str)
-def test_a_header_that_lies_is_refused_before_anything_is_made(node: layout.Node) -> None:
+def test_inconsistent_header_is_refused_before_allocation(node: layout.Node) -> None:
     header = msgspec.msgpack.encode(layout.Header(layout.VERSION, 65, node))
     with pytest.raises(BadFrame):
         codec.unpack(header, bytearray(b"\xdd" + b"\xff" * 64))
 
 
-def test_a_payload_shorter_than_announced_is_refused() -> None:
+def test_payload_shorter_than_announced_is_refused() -> None:
     message = codec.pack(torch.arange(100))
     with pytest.raises(BadFrame, match="800 bytes, but 799 arrived"):
         codec.unpack(message.header, bytearray(799))
@@ -274,7 +274,7 @@ def test_garbage_is_refused(garbage: bytes) -> None:
 
 
 @given(trees, st.data())
-def test_a_damaged_header_gives_a_tree_or_an_error_of_ours(tree: Any, data: Any) -> None:
+def test_damaged_header_gives_a_tree_or_our_error(tree: Any, data: Any) -> None:
     message = codec.pack(tree)
     damaged = bytearray(message.header)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -283,7 +283,7 @@ def test_a_damaged_header_gives_a_tree_or_an_error_of_ours(tree: Any, data: Any)
         codec.unpack(bytes(damaged), bytearray(message.size), TYPES)
 
 
-def test_a_batch_that_was_sent_is_gone_with_its_message_and_waits_for_no_collection_of_garbage():
+def test_sent_batch_is_freed_with_its_message_without_garbage_collection():
     tensor = torch.ones(3)
     seen = weakref.ref(tensor)
     gc.disable()

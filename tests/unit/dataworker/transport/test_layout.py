@@ -32,7 +32,7 @@ class Row:
 TYPES = codec.types_in([Pair(0, 0), Row(0, 0)])
 
 
-def longer_way(tree: Any) -> codec.BatchMessage:
+def uncached_packing(tree: Any) -> codec.BatchMessage:
     """Packed leaf by leaf, as if there were no moulds."""
     packing = codec._Packing()
     node = packing.node(tree)
@@ -93,14 +93,14 @@ TREES = st.recursive(
 
 
 @given(st.lists(TREES, min_size=1, max_size=6))
-def test_a_mould_says_what_the_longer_way_says_whatever_came_before(trees: list[Any]) -> None:
+def test_cached_layout_equals_the_uncached_one_for_any_sequence(trees: list[Any]) -> None:
     for tree in trees + trees:
-        packed, wanted = codec.pack(tree), longer_way(tree)
+        packed, wanted = codec.pack(tree), uncached_packing(tree)
         assert (packed.header, packed.places, packed.size) == (wanted.header, wanted.pieces, wanted.size)
         assert [id(tensor) for tensor in packed.keep if tensor.nbytes] == [id(tensor) for tensor in wanted.keep]
 
 
-def test_batches_that_look_alike_share_a_header_and_its_reading() -> None:
+def test_similar_batches_share_a_header_and_its_parsing() -> None:
     def draw(seed: int) -> Any:
         drawn = torch.Generator().manual_seed(seed)
         return Batch({"ids": torch.randint(0, 9, (5, 2), generator=drawn), "w": torch.rand(7)}, torch.rand(5))
@@ -136,7 +136,7 @@ ALIKE = [
 ]
 
 
-def test_trees_that_are_only_nearly_alike_are_kept_apart() -> None:
+def test_slightly_different_trees_get_different_headers() -> None:
     headers = [codec.pack(tree).header for tree in ALIKE + ALIKE]
     assert len(set(headers)) == len(ALIKE)
     for tree, header in zip(ALIKE, headers, strict=False):
@@ -156,7 +156,7 @@ def test_trees_that_are_only_nearly_alike_are_kept_apart() -> None:
     ],
     ids=["transposed", "with steps", "conjugated", "negated", "zeros nobody wrote"],
 )
-def test_a_tensor_whose_memory_is_not_its_values_is_sent_by_value(odd: torch.Tensor) -> None:
+def test_conjugate_or_negative_view_is_sent_by_value(odd: torch.Tensor) -> None:
     codec.pack([torch.empty(odd.shape, dtype=odd.dtype)])  # one that looks the same
     message = codec.pack([odd])
     assert torch.equal(codec.unpack(message.header, payload(message))[0], odd.resolve_conj().resolve_neg() + 0)
@@ -175,20 +175,20 @@ def test_a_tensor_whose_memory_is_not_its_values_is_sent_by_value(odd: torch.Ten
     ],
     ids=["grad", "meta", "coo", "csr", "nested", "quantized"],
 )
-def test_a_tensor_that_cannot_travel_is_refused_though_others_like_it_went(unfit: Callable[[], torch.Tensor]) -> None:
+def test_unsendable_tensor_is_refused_though_similar_ones_were_sent(unfit: Callable[[], torch.Tensor]) -> None:
     codec.pack({"x": torch.zeros(3)})
     with pytest.raises(errors.BadInput, match=r"batch\['x'\]"):
         codec.pack({"x": unfit()})
 
 
-def test_few_are_remembered() -> None:
+def test_number_of_cached_layouts_is_bounded() -> None:
     for rows in range(3 * layout.REMEMBERED):
         message = codec.pack([torch.zeros(rows + 1)])
         codec.unpack(message.header, payload(message))
     assert len(layout.layouts) == layout._plan.cache_info().currsize == layout.REMEMBERED
 
 
-def test_long_headers_are_not_remembered() -> None:
+def test_long_headers_are_not_cached() -> None:
     message = codec.pack([torch.zeros(1)] * (layout.MOST_TENSORS + 1))
     assert len(message.header) > layout.LONGEST_HEADER
     before = misses()
@@ -197,7 +197,7 @@ def test_long_headers_are_not_remembered() -> None:
     assert misses() == before
 
 
-def test_a_header_that_lies_is_refused_each_time() -> None:
+def test_inconsistent_header_is_refused_each_time() -> None:
     lie = msgspec.msgpack.encode(layout.Header(layout.VERSION, 64, layout.Tensor("float32", (17,), 0)))
     before = layout._plan.cache_info().currsize
     for _ in range(3):
@@ -206,21 +206,21 @@ def test_a_header_that_lies_is_refused_each_time() -> None:
     assert layout._plan.cache_info().currsize == before
 
 
-def test_a_header_that_is_known_is_held_to_the_payload_that_comes_with_it() -> None:
+def test_cached_header_is_checked_against_each_payload() -> None:
     message = codec.pack([torch.arange(100)])
     codec.unpack(message.header, bytearray(800))
     with pytest.raises(BadFrame, match="800 bytes, but 799 arrived"):
         codec.unpack(message.header, bytearray(799))
 
 
-def test_a_header_that_is_known_makes_only_types_that_the_receiver_has_seen() -> None:
+def test_cached_header_makes_only_types_known_to_the_receiver() -> None:
     message = codec.pack(Pair(torch.zeros(1), torch.zeros(1)))
     codec.unpack(message.header, bytearray(message.size), TYPES)
     with pytest.raises(errors.BadInput, match="Pair, which no batch of this process has held"):
         codec.unpack(message.header, bytearray(message.size))
 
 
-def test_what_is_made_of_a_known_header_is_made_anew() -> None:
+def test_unpacking_a_cached_header_makes_new_containers() -> None:
     message = codec.pack({"x": [torch.zeros(2)], "names": ["a", "b"]})
     one, other = (codec.unpack(message.header, bytearray(message.size)) for _ in range(2))
     one["names"].append("c"), one["x"].clear(), one.pop("x")
@@ -228,7 +228,7 @@ def test_what_is_made_of_a_known_header_is_made_anew() -> None:
     assert codec.unpack(message.header, bytearray(message.size))["names"] == ["a", "b"]
 
 
-def test_a_tensor_that_is_saved_is_saved_without_the_rest_of_its_batch() -> None:
+def test_saved_tensor_does_not_include_the_rest_of_its_batch() -> None:
     message = codec.pack([torch.zeros(4), torch.zeros(1 << 16)])
     small, _ = codec.unpack(message.header, payload(message))
     torch.save(small, written := io.BytesIO())

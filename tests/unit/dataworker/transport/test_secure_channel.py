@@ -43,7 +43,7 @@ def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel
             yield caller, accepted
 
 
-def test_words_and_batches_go_both_ways_at_once(root: pathlib.Path) -> None:
+def test_tls_messages_and_batches_go_both_ways_at_once(root: pathlib.Path) -> None:
     with sides(root) as (caller, accepted), ThreadPoolExecutor(2) as pool:
         assert not caller.local
         sent = {"x": torch.arange(300_000), "t": ["b" * 100] * 99, "none": torch.empty(0)}
@@ -59,9 +59,7 @@ def test_words_and_batches_go_both_ways_at_once(root: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_what_another_implementation_of_tls_says_is_understood_and_the_other_way_round(
-    root: pathlib.Path, listens: bool
-) -> None:
+def test_tls_interoperates_with_pythons_ssl(root: pathlib.Path, listens: bool) -> None:
     folder = root / "mine" / "data-worker"
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if listens else ssl.PROTOCOL_TLS_SERVER)
     theirs.check_hostname, theirs.verify_mode = False, ssl.CERT_REQUIRED
@@ -87,7 +85,7 @@ def test_what_another_implementation_of_tls_says_is_understood_and_the_other_way
         assert ours.recv(1) == b"", "closed"
 
 
-def test_a_poll_tells_of_every_message(root: pathlib.Path) -> None:
+def test_poll_reports_every_buffered_tls_message(root: pathlib.Path) -> None:
     with sides(root) as (caller, accepted):
         for number in range(20):
             caller.send(number, ["a" * 40_000] if number % 2 else None)
@@ -99,12 +97,14 @@ def test_a_poll_tells_of_every_message(root: pathlib.Path) -> None:
         assert not ready.poll(0)
 
 
-def test_within_a_host_batches_still_go_through_shared_memory(root: pathlib.Path) -> None:
+def test_batches_within_a_host_use_shared_memory_despite_tls(root: pathlib.Path) -> None:
     with sides(root, shared=True) as (caller, accepted):
         assert caller.local and accepted.local
 
 
-def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_without_tls_are_refused_and_block_no_trainer(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with listening(root) as made:
         host, port = made.address.split(":")
         with monkeypatch.context() as patched:
@@ -125,7 +125,7 @@ def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkey
             made.accept().close()
 
 
-def test_a_caller_speaks_to_data_workers_only(root: pathlib.Path) -> None:
+def test_caller_accepts_only_data_worker_certificates(root: pathlib.Path) -> None:
     with (
         listening(root, "server") as made,
         pytest.raises(auth.Rejected, match="for a server; a data-worker was"),
@@ -133,7 +133,7 @@ def test_a_caller_speaks_to_data_workers_only(root: pathlib.Path) -> None:
         handshake.connect(made.address, SECRET, certificates=str(root / "mine/worker"))
 
 
-def test_one_that_hangs_up_is_noticed_by_who_waits(root: pathlib.Path) -> None:
+def test_closed_tls_peer_wakes_a_waiting_receiver(root: pathlib.Path) -> None:
     with sides(root) as (caller, accepted), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(accepted.recv)
         caller.close()

@@ -42,7 +42,7 @@ def through(outgoing: shared_memory.OutgoingSegments, incoming: shared_memory.In
     return incoming.view(segment.number, size)
 
 
-def test_what_one_side_writes_the_other_reads(pair: Pair) -> None:
+def test_data_written_to_a_segment_is_read_by_the_other_side(pair: Pair) -> None:
     outgoing, incoming = pair()
     view = through(outgoing, incoming, 4 * 100)
     first, second = torch.arange(60, dtype=torch.int32), torch.arange(60, 100, dtype=torch.int32)
@@ -62,7 +62,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_a_segment_is_taken_as_long_as_any_view_of_it_lives(pair: Pair, kind: str) -> None:
+def test_segment_stays_busy_while_any_view_lives(pair: Pair, kind: str) -> None:
     outgoing, incoming = pair()
     buffer = through(outgoing, incoming, 400)
     held = VIEWS[kind](buffer)
@@ -73,7 +73,7 @@ def test_a_segment_is_taken_as_long_as_any_view_of_it_lives(pair: Pair, kind: st
     assert not outgoing.segments[0].busy
 
 
-def test_free_segments_are_used_again_smallest_first_and_latest_first(pair: Pair) -> None:
+def test_free_segments_are_reused_smallest_and_latest_first(pair: Pair) -> None:
     outgoing, incoming = pair()
     large, small, other = (through(outgoing, incoming, size) for size in (MIB, 1000, 1000))
     del large, small, other
@@ -82,7 +82,7 @@ def test_free_segments_are_used_again_smallest_first_and_latest_first(pair: Pair
     assert outgoing.take(500).number == 0, "the large one, rather than a new one"  # type: ignore[union-attr]
 
 
-def test_a_free_segment_that_is_too_small_makes_room_for_a_larger_one(pair: Pair) -> None:
+def test_too_small_free_segment_is_replaced_by_a_larger_one(pair: Pair) -> None:
     outgoing, incoming = pair(segments=2)
     kept = through(outgoing, incoming, 1000)
     through(outgoing, incoming, 1000)
@@ -92,7 +92,7 @@ def test_a_free_segment_that_is_too_small_makes_room_for_a_larger_one(pair: Pair
     del kept
 
 
-def test_nobody_waits_for_a_segment_when_all_are_held(pair: Pair) -> None:
+def test_taking_a_segment_does_not_block_when_all_are_held(pair: Pair) -> None:
     outgoing, incoming = pair(segments=3)
     held = [through(outgoing, incoming, 1000) for _ in range(3)]
     assert outgoing.take(1000) is None
@@ -100,14 +100,14 @@ def test_nobody_waits_for_a_segment_when_all_are_held(pair: Pair) -> None:
     assert outgoing.take(1000) is not None
 
 
-def test_segments_never_take_more_than_their_limit(pair: Pair) -> None:
+def test_segments_never_exceed_their_limit(pair: Pair) -> None:
     outgoing, _ = pair(most_bytes=3 * MIB, segments=30)
     taken = [outgoing.take(MIB - 64) for _ in range(5)]
     assert [one is not None for one in taken] == [True, True, True, False, False]
     assert outgoing.take(8 * MIB) is None
 
 
-def test_a_segment_that_could_shrink_under_its_reader_is_refused() -> None:
+def test_segment_without_a_shrink_seal_is_refused() -> None:
     unsealed = os.memfd_create("t", os.MFD_ALLOW_SEALING)
     os.ftruncate(unsealed, MIB)
     with pytest.raises(BadFrame, match="shrink"):
@@ -118,7 +118,7 @@ def test_a_segment_that_could_shrink_under_its_reader_is_refused() -> None:
         shared_memory.IncomingSegments().map(0, read)
 
 
-def test_more_than_a_segment_holds_is_refused(pair: Pair) -> None:
+def test_payload_larger_than_its_segment_is_refused(pair: Pair) -> None:
     outgoing, incoming = pair()
     through(outgoing, incoming, 1000)
     with pytest.raises(BadFrame, match="the segment is smaller"):
@@ -127,7 +127,7 @@ def test_more_than_a_segment_holds_is_refused(pair: Pair) -> None:
         incoming.view(7, 1)
 
 
-def test_blocks_are_filled_again_once_nobody_looks_at_them() -> None:
+def test_blocks_are_reused_once_no_view_remains() -> None:
     blocks = shared_memory.BlockPool()
     first = blocks.take(100_000)
     tensor = torch.frombuffer(first, dtype=torch.uint8)
@@ -139,14 +139,14 @@ def test_blocks_are_filled_again_once_nobody_looks_at_them() -> None:
     assert torch.frombuffer(blocks.take(100_000), dtype=torch.uint8).data_ptr() == address
 
 
-def test_only_a_few_free_blocks_are_kept() -> None:
+def test_number_of_free_blocks_kept_is_bounded() -> None:
     blocks = shared_memory.BlockPool(spare=2)
     held = [blocks.take(1000) for _ in range(5)]
     held.clear()
     assert len(blocks.spare) == 2
 
 
-def test_a_child_that_forks_away_with_a_view_does_not_free_it(pair: Pair) -> None:
+def test_forked_child_with_a_view_does_not_free_its_segment(pair: Pair) -> None:
     outgoing, incoming = pair()
     view = through(outgoing, incoming, 1000)
     child = os.fork()

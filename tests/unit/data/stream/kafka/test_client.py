@@ -16,7 +16,7 @@ def test_hosts_topic_and_options_are_read():
     assert got.shown == "kafka://one:9093,two/clicks?security.protocol=SSL&ssl.ca.location=/etc/ca.pem"
 
 
-def test_what_the_user_says_wins_over_what_is_usual():
+def test_url_options_override_defaults():
     got = client.parse("kafka://one/clicks?fetch.wait.max.ms=7").settings({"fetch.wait.max.ms": 100, "log_level": 2})
     assert got["fetch.wait.max.ms"] == "7" and got["log_level"] == 2 and got["bootstrap.servers"] == "one:9092"
 
@@ -35,12 +35,12 @@ def test_what_the_user_says_wins_over_what_is_usual():
         ("kafka://one/clicks?enable.auto.commit=true", "itself tracks its position"),
     ],
 )
-def test_a_wrong_url_is_the_users_mistake_and_says_which_part(url, wrong):
+def test_invalid_kafka_url_names_its_wrong_part(url, wrong):
     with pytest.raises(errors.BadInput, match=wrong):
         client.parse(url)
 
 
-def test_options_may_lie_in_a_file_which_is_where_secrets_belong(tmp_path):
+def test_kafka_options_may_come_from_a_file(tmp_path):
     file = tmp_path / "client.properties"
     file.write_text("# for the cluster\nsecurity.protocol = SASL_SSL\nsasl.password=tide=high\n\n")
     got = client.parse(f"kafka://one/clicks?config={file}&security.protocol=SASL_PLAINTEXT")
@@ -48,7 +48,7 @@ def test_options_may_lie_in_a_file_which_is_where_secrets_belong(tmp_path):
     assert "tide" not in got.shown and "tide" not in repr(got)
 
 
-def test_a_file_that_is_not_there_or_wrong_is_named(tmp_path):
+def test_missing_or_invalid_options_file_is_named(tmp_path):
     with pytest.raises(errors.MissingFile, match=r"absent\.properties"):
         client.parse(f"kafka://one/clicks?config={tmp_path}/absent.properties")
     (tmp_path / "bad.properties").write_text("a=b\nhm\n")
@@ -72,14 +72,14 @@ def test_secrets_are_read_but_never_shown(user, password, other):
     assert "sasl.mechanism=PLAIN" in got.shown and user in got.shown
 
 
-def test_a_wrong_url_does_not_tell_its_secrets_either():
+def test_error_for_an_invalid_url_hides_its_secrets():
     with pytest.raises(errors.BadInput) as told:
         client.parse("kafka://me:tide@one:port/clicks?sasl.password=high")
     assert "tide" not in str(told.value) and "high" not in str(told.value)
 
 
 @pytest.mark.parametrize("said", ["", "&security.protocol=ssl", "&security.protocol=plaintext"])
-def test_a_user_whom_no_broker_would_be_told_of_is_refused(said):
+def test_user_without_a_sasl_protocol_is_refused(said):
     """librdkafka would leave the user out in silence, and the broker would hang up."""
     with pytest.raises(
         errors.BadInput, match=r"'kafka://me:hidden@one:9092/clicks.*security.protocol=SASL_SSL"
@@ -90,6 +90,6 @@ def test_a_user_whom_no_broker_would_be_told_of_is_refused(said):
         client.parse(f"kafka://one:9092/clicks?sasl.username=me{said}")
 
 
-def test_a_user_in_the_url_goes_to_the_broker_by_the_protocol_that_was_said():
+def test_user_in_the_url_is_passed_with_the_given_protocol():
     got = client.parse("kafka://me:tide@one:9092/clicks?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN")
     assert got.options["sasl.username"] == "me" and got.options["security.protocol"] == "SASL_PLAINTEXT"

@@ -37,14 +37,14 @@ def numbered(count, begin=0):
     return [b"%08d" % number for number in range(begin, begin + count)]
 
 
-def test_a_topic_whose_broker_gives_no_id_has_none_and_is_read_all_the_same(stream, monkeypatch, caplog):
+def test_topic_without_an_id_is_readable(stream, monkeypatch, caplog):
     caplog.set_level("INFO")  # a record that is kept must not keep the client open
     monkeypatch.setattr("springtide.data.stream.kafka.stream.ID_S", 0.2)
     mocked.fill(stream, {0: numbered(1)})
     assert stream.id == "" and stream.partitions() == 4
 
 
-def test_a_topic_has_partitions_and_they_have_bounds(stream):
+def test_topic_reports_its_partitions_and_their_bounds(stream):
     mocked.fill(stream, {2: numbered(30)})
     assert stream.partitions() == 4
     assert [(seen.partition, seen.start, seen.end, seen.final) for seen in stream.bounds()] == [
@@ -56,7 +56,7 @@ def test_a_topic_has_partitions_and_they_have_bounds(stream):
     assert [seen.start for seen in stream.bounds("latest")] == [0, 0, 30, 0]
 
 
-def test_a_stream_starts_at_a_time_if_one_says(stream, monkeypatch):
+def test_stream_starts_at_a_given_time(stream, monkeypatch):
     mocked.fill(stream, {0: numbered(10)})
 
     class Clock:  # the mock cluster does not look at times
@@ -71,7 +71,7 @@ def test_a_stream_starts_at_a_time_if_one_says(stream, monkeypatch):
     assert [(seen.start, seen.end) for seen in stream.bounds("1.5")] == [(7, 10), (0, 0), (0, 0), (0, 0)]
 
 
-def test_a_topic_that_is_not_there_is_the_users_mistake(stream, monkeypatch):
+def test_missing_topic_is_a_user_error(stream, monkeypatch):
     from springtide.data.stream.kafka import stream as streaming
 
     monkeypatch.setattr(streaming, "MISSING_S", 0.0)
@@ -79,7 +79,7 @@ def test_a_topic_that_is_not_there_is_the_users_mistake(stream, monkeypatch):
         stream.partitions()
 
 
-def test_partitions_are_read_from_where_one_says(stream, reader):
+def test_partitions_are_read_from_given_offsets(stream, reader):
     mocked.fill(stream, {0: numbered(2000), 1: numbered(2000)})
     reader.assign({0: 0, 1: 1990})
     before = time.time()
@@ -90,7 +90,7 @@ def test_partitions_are_read_from_where_one_says(stream, reader):
     assert all(abs(chunk.records.appended_at - before).max() < 60 for chunk in got)
 
 
-def test_chunks_follow_each_other_without_a_hole_however_few_are_asked_for(stream, reader):
+def test_chunks_are_contiguous_for_any_limit(stream, reader):
     mocked.fill(stream, {0: numbered(1000), 1: numbered(1000)})
     reader.assign({0: 0, 1: 0})
     got = mocked.read(reader, 2000, most=7)
@@ -101,7 +101,7 @@ def test_chunks_follow_each_other_without_a_hole_however_few_are_asked_for(strea
         assert mocked.bodies(got, partition) == numbered(1000)
 
 
-def test_who_stands_where_it_should_goes_on_and_who_is_moved_begins_there(stream, reader):
+def test_reassigned_partitions_seek_only_where_the_offset_changed(stream, reader):
     mocked.fill(stream, {0: numbered(100), 1: numbered(100), 2: numbered(100)})
     reader.assign({0: 0, 1: 0})
     mocked.read(reader, 200)
@@ -114,7 +114,7 @@ def test_who_stands_where_it_should_goes_on_and_who_is_moved_begins_there(stream
     assert reader.poll(0.2) == [] and reader.ends() == {}
 
 
-def test_what_was_deleted_before_it_was_read_is_told_as_expired(stream, reader):
+def test_records_deleted_before_reading_are_reported_as_expired(stream, reader):
     mocked.fill(stream, {0: [bytes(100_000)] * 80})  # the mock cluster keeps 5 MB
     low = stream.bounds()[0].start
     assert 0 < low < 80
@@ -124,7 +124,7 @@ def test_what_was_deleted_before_it_was_read_is_told_as_expired(stream, reader):
     assert sum(len(chunk.records) for chunk in got) == 80 - low and got[-1].next == 80
 
 
-def test_a_partition_that_ends_before_where_we_stand_is_an_error(stream, monkeypatch):
+def test_partition_ending_before_the_read_offset_is_an_error(stream, monkeypatch):
     from springtide.data.stream.kafka import stream as reading
 
     monkeypatch.setattr(reading, "SHRUNK_S", 0.0)
@@ -137,7 +137,7 @@ def test_a_partition_that_ends_before_where_we_stand_is_an_error(stream, monkeyp
     reader.close()
 
 
-def test_an_option_that_librdkafka_does_not_know_is_named_but_its_value_is_not(servers):
+def test_unknown_librdkafka_option_is_named_without_its_value(servers):
     from springtide.data.stream.kafka.stream import open_url
 
     for option in ("fetch.wait.maximum", "fetch.wait.max.ms"):
@@ -146,7 +146,7 @@ def test_an_option_that_librdkafka_does_not_know_is_named_but_its_value_is_not(s
         assert "tidehigh" not in str(told.value)
 
 
-def test_every_client_refuses_an_option_whose_name_is_misspelt_and_hides_its_value(servers):
+def test_every_client_refuses_a_misspelt_option_and_hides_its_value(servers):
     from springtide.data.stream.kafka.stream import open_url
 
     for option in ("sasl.passwrd", "security.protocoll"):
@@ -158,7 +158,7 @@ def test_every_client_refuses_an_option_whose_name_is_misspelt_and_hides_its_val
         made.close()
 
 
-def test_what_the_user_says_of_sasl_and_tls_reaches_consumers_and_producers_as_it_was_said(monkeypatch, tmp_path):
+def test_sasl_and_tls_options_reach_consumers_and_producers(monkeypatch, tmp_path):
     from springtide.data.stream.kafka import client, librdkafka
     from springtide.data.stream.kafka.stream import open_url
 
@@ -190,7 +190,7 @@ def test_what_the_user_says_of_sasl_and_tls_reaches_consumers_and_producers_as_i
     assert "tide" not in stream.url and "low" not in stream.url
 
 
-def test_what_is_waited_for_is_said_soon_and_once(monkeypatch, caplog):
+def test_broker_wait_is_logged_early_and_once(monkeypatch, caplog):
     from springtide.data.stream.kafka import client
     from springtide.data.stream.kafka import stream as streams
 
@@ -203,7 +203,7 @@ def test_what_is_waited_for_is_said_soon_and_once(monkeypatch, caplog):
     assert "127.0.0.1:1, up to 0 s" in said or "127.0.0.1:1, up to 1 s" in said
 
 
-def test_a_broker_that_is_not_there_is_unreachable_after_a_while():
+def test_missing_broker_is_unreachable_after_a_timeout():
     from springtide.data.stream.kafka import client
     from springtide.data.stream.kafka.stream import KafkaReader, KafkaStream
 
@@ -222,7 +222,7 @@ def test_a_broker_that_is_not_there_is_unreachable_after_a_while():
         reader.poll(0.0)
 
 
-def test_what_a_writer_could_not_hand_over_is_an_error():
+def test_undelivered_records_are_an_error():
     from springtide.data.stream.kafka import client
     from springtide.data.stream.kafka.stream import KafkaWriter
 
@@ -232,7 +232,7 @@ def test_what_a_writer_could_not_hand_over_is_an_error():
         writer.close()
 
 
-def test_a_record_for_a_partition_that_is_not_there_is_refused(stream, monkeypatch):
+def test_record_for_a_missing_partition_is_refused(stream, monkeypatch):
     from springtide.data.stream.kafka import stream as writing
 
     monkeypatch.setattr(writing, "NEW_S", 0.3)
@@ -241,7 +241,7 @@ def test_a_record_for_a_partition_that_is_not_there_is_refused(stream, monkeypat
         mocked.fill(stream, {17: numbered(1)})
 
 
-def test_why_a_broker_does_not_answer_is_not_forgotten_because_none_is_left():
+def test_reason_for_an_unresponsive_broker_is_kept():
     from confluent_kafka import KafkaError
 
     from springtide.data.stream.kafka.client import BrokerTrouble
@@ -256,7 +256,7 @@ def test_why_a_broker_does_not_answer_is_not_forgotten_because_none_is_left():
     assert (trouble.text, trouble.refused) == ("connection refused", False)
 
 
-def test_a_broker_that_lets_nobody_in_is_told_at_once_and_one_that_did_before_is_waited_for(monkeypatch):
+def test_broker_that_refuses_access_fails_at_once_unless_it_worked_before(monkeypatch):
     from confluent_kafka import KafkaError, KafkaException
 
     from springtide.data.stream.kafka import client
@@ -284,7 +284,7 @@ def test_a_broker_that_lets_nobody_in_is_told_at_once_and_one_that_did_before_is
     stream.close()
 
 
-def test_a_topic_that_a_broker_does_not_know_yet_after_it_was_away_is_waited_for(monkeypatch):
+def test_topic_unknown_to_a_restarted_broker_is_waited_for(monkeypatch):
     """One that has just started answers before it knows its topics; how long it was away does not count."""
     from confluent_kafka import KafkaError, KafkaException
 

@@ -32,7 +32,7 @@ def read(log: stream.LogStream, partition: int = 0, offset: int = 0) -> list[tup
     return found
 
 
-def test_records_come_back_with_their_offsets_and_times(tmp_path: Path) -> None:
+def test_log_records_keep_their_offsets_and_times(tmp_path: Path) -> None:
     log: Stream = make(tmp_path / "log")
     producer = log.writer()
     producer.append(0, b"onetwo", np.array([3, 6]))
@@ -46,7 +46,7 @@ def test_records_come_back_with_their_offsets_and_times(tmp_path: Path) -> None:
     assert reader.poll(0) == []
 
 
-def test_a_log_is_found_by_its_url_and_others_are_refused_with_a_hint(tmp_path: Path) -> None:
+def test_log_is_opened_by_url_and_other_urls_are_refused_with_a_hint(tmp_path: Path) -> None:
     make(tmp_path / "clicks")
     log = opening.open_stream(f"log://{tmp_path}/clicks")
     assert log.partitions() == 2 and log.url == f"log://{tmp_path}/clicks"
@@ -62,7 +62,7 @@ def test_a_log_is_found_by_its_url_and_others_are_refused_with_a_hint(tmp_path: 
         make(tmp_path / "clicks")
 
 
-def test_a_job_begins_at_the_earliest_the_latest_or_a_time(tmp_path: Path) -> None:
+def test_job_starts_at_the_earliest_latest_or_a_given_time(tmp_path: Path) -> None:
     log = make(tmp_path / "log", segment_bytes=8)
     producer = log.writer()
     for i in range(10):
@@ -72,7 +72,7 @@ def test_a_job_begins_at_the_earliest_the_latest_or_a_time(tmp_path: Path) -> No
     assert [log.bounds(at)[1].start for at in ("0", "100", "103.5", "109", "109.5")] == [0, 0, 8, 18, 20]
 
 
-def test_a_sealed_log_has_final_ends_and_takes_no_more(tmp_path: Path) -> None:
+def test_sealed_log_has_final_ends_and_refuses_appends(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     producer = log.writer()
     producer.put(0, [b"last"])
@@ -85,7 +85,7 @@ def test_a_sealed_log_has_final_ends_and_takes_no_more(tmp_path: Path) -> None:
     assert read(stream.LogStream(tmp_path / "log")) == [(0, b"last")]
 
 
-def test_partitions_are_added_while_producers_and_readers_go_on(tmp_path: Path) -> None:
+def test_partitions_are_added_while_producers_and_readers_run(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     other = stream.LogStream(tmp_path / "log")
     producer = other.writer()
@@ -98,7 +98,7 @@ def test_partitions_are_added_while_producers_and_readers_go_on(tmp_path: Path) 
         log.grow(1)
 
 
-def test_two_producers_append_in_turn_and_none_is_lost(tmp_path: Path) -> None:
+def test_two_producers_append_alternately_without_loss(tmp_path: Path) -> None:
     log = make(tmp_path / "log", segment_bytes=50)
     producers = [log.writer(), stream.LogStream(tmp_path / "log").writer()]
     for i in range(40):
@@ -106,7 +106,7 @@ def test_two_producers_append_in_turn_and_none_is_lost(tmp_path: Path) -> None:
     assert read(log) == [(i, b"record %d" % i) for i in range(40)]
 
 
-def test_records_read_before_stay_whole_when_their_segment_is_deleted(tmp_path: Path) -> None:
+def test_records_read_before_stay_valid_when_their_segment_is_deleted(tmp_path: Path) -> None:
     log = make(tmp_path / "log", segment_bytes=40, retain_bytes=40)
     producer = log.writer()
     producer.put(0, [b"the first of all"])
@@ -122,7 +122,7 @@ def test_records_read_before_stay_whole_when_their_segment_is_deleted(tmp_path: 
     assert (chunk.first, chunk.next, chunk.expired) == (1, start + 1, start - 1)
 
 
-def test_old_records_go_when_they_are_old_even_if_nothing_new_comes(tmp_path: Path) -> None:
+def test_old_records_expire_without_new_ones(tmp_path: Path) -> None:
     log = make(tmp_path / "log", retain_s=60.0)
     producer = log.writer()
     producer.put(0, [b"a", b"b"], at=1000.0)
@@ -133,14 +133,14 @@ def test_old_records_go_when_they_are_old_even_if_nothing_new_comes(tmp_path: Pa
     assert read(log) == [(2, b"c")]
 
 
-def test_segments_go_by_age_or_by_size_but_never_the_one_that_is_written() -> None:
+def test_segments_expire_by_age_or_size_except_the_active_one() -> None:
     segments = [layout.SegmentSize(10, 5.0), layout.SegmentSize(10, 6.0), layout.SegmentSize(10, 7.0)]
     cases = ((None, None, 0), (10, None, 2), (11, None, 1), (20, None, 1), (0, None, 2), (None, 1.0, 2), (20, 2.5, 1))
     for retain_bytes, retain_s, gone in cases:
         assert layout.too_many(segments, retain_bytes=retain_bytes, retain_s=retain_s, at=8.0) == gone
 
 
-def test_a_full_disk_appends_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_on_a_full_disk_fails_without_a_partial_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make(tmp_path / "log")
     producer = log.writer()
     producer.put(0, [b"fits"])
@@ -160,7 +160,7 @@ def test_a_full_disk_appends_nothing_and_says_so(tmp_path: Path, monkeypatch: py
     assert read(log) == [(0, b"fits"), (1, b"fits again")]
 
 
-def test_a_producer_of_many_partitions_has_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_of_many_partitions_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "MOST_OPEN", 3)
     log = make(tmp_path / "log", partitions=12)
     producer = log.writer()
@@ -173,7 +173,7 @@ def test_a_producer_of_many_partitions_has_few_files_open(tmp_path: Path, monkey
     assert read(log, 5) == [(0, b"5"), (1, b"17"), (2, b"29")]
 
 
-def test_what_is_mapped_goes_when_nobody_refers_to_it(tmp_path: Path) -> None:
+def test_mapping_is_released_with_its_last_reference(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     log.writer().put(0, [b"x" * 100])
     reader = log.open()
@@ -193,9 +193,7 @@ def test_what_is_mapped_goes_when_nobody_refers_to_it(tmp_path: Path) -> None:
     assert data not in Path("/proc/self/maps").read_text()
 
 
-def test_what_was_read_does_not_count_as_memory_and_is_still_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_already_read_are_released_but_stay_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "KEPT_BYTES", 2**20)
     log = make(tmp_path / "log")
     producer = log.writer()
@@ -222,7 +220,7 @@ def _resident(path: str) -> int:
     return total
 
 
-def test_a_large_append_is_mapped_anew(tmp_path: Path) -> None:
+def test_large_append_is_remapped(tmp_path: Path) -> None:
     log = make(tmp_path / "log", segment_bytes=1000)
     producer = log.writer()
     producer.put(0, [b"small"])
@@ -235,7 +233,7 @@ def test_a_large_append_is_mapped_anew(tmp_path: Path) -> None:
     assert [len(body) for body in found] == [3_000_000, 1001, 1001]
 
 
-def test_every_partition_gets_its_turn(tmp_path: Path) -> None:
+def test_reader_polls_all_partitions_in_turn(tmp_path: Path) -> None:
     log = make(tmp_path / "log", partitions=3)
     producer = log.writer()
     for partition, count in enumerate((100, 100, 2)):
@@ -248,7 +246,7 @@ def test_every_partition_gets_its_turn(tmp_path: Path) -> None:
     assert [chunk.partition for chunk in reader.poll(0, 1)] == [0]
 
 
-def test_records_whose_ends_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_records_with_invalid_ends_are_refused(tmp_path: Path) -> None:
     producer = make(tmp_path / "log").writer()
     for ends in ([2], [5, 4], [-1, 3]):
         with pytest.raises(errors.BadInput, match="ends must rise"):
@@ -256,7 +254,7 @@ def test_records_whose_ends_do_not_fit_are_refused(tmp_path: Path) -> None:
     producer.append(0, b"", np.array([], np.int64))
 
 
-def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_log_settings_are_refused(tmp_path: Path) -> None:
     for wrong in (
         {"partitions": 0},
         {"segment_bytes": 0},
@@ -274,14 +272,14 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         layout.load(tmp_path)
 
 
-def test_offsets_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_offsets_are_refused(tmp_path: Path) -> None:
     reader = make(tmp_path / "log").open()
     for wrong in ({2: 0}, {0: -1}):
         with pytest.raises(errors.BadInput, match="cannot be read"):
             reader.assign(wrong)
 
 
-def test_a_damaged_index_is_told_and_not_written_to(tmp_path: Path) -> None:
+def test_damaged_index_is_reported_and_left_unchanged(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     log.writer().put(0, [b"x"])
     path = tmp_path / "log" / "p00000" / f"{0:020d}.index"
@@ -305,7 +303,7 @@ def test_sync_with_every_append_forces_bytes_before_their_index(
     assert calls == ["write", "force", "write", "force"]
 
 
-def test_heads_of_another_boot_count_for_nothing(tmp_path: Path) -> None:
+def test_heads_of_an_earlier_boot_are_ignored(tmp_path: Path) -> None:
     log = make(tmp_path / "log", segment_bytes=10)
     producer = log.writer()
     for i in range(5):
@@ -318,7 +316,7 @@ def test_heads_of_another_boot_count_for_nothing(tmp_path: Path) -> None:
     assert len(read(again)) == 5
 
 
-def test_a_log_has_an_id_for_life_and_one_that_is_made_anew_has_another(tmp_path: Path) -> None:
+def test_log_keeps_its_id_and_a_recreated_one_has_another(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     log.grow(3)
     log.seal()
@@ -328,7 +326,7 @@ def test_a_log_has_an_id_for_life_and_one_that_is_made_anew_has_another(tmp_path
     assert make(tmp_path / "log").id not in ("", log.id)
 
 
-def test_a_log_that_is_made_anew_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_log_recreated_during_reading_is_an_error(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     shutil.rmtree(tmp_path / "log")
     assert len(log.bounds()) == 2, "what is left of it can still be read"
@@ -337,7 +335,7 @@ def test_a_log_that_is_made_anew_while_it_is_read_is_told(tmp_path: Path) -> Non
         log.bounds()
 
 
-def test_an_offset_beyond_the_end_is_a_log_that_has_lost_records(tmp_path: Path) -> None:
+def test_offset_beyond_the_end_means_lost_records(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     log.writer().put(0, [b"one", b"two"])
     log.open().assign({0: 2, 1: 0})
@@ -345,7 +343,7 @@ def test_an_offset_beyond_the_end_is_a_log_that_has_lost_records(tmp_path: Path)
         log.open().assign({0: 3, 1: 0})
 
 
-def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_log_of_another_version_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "log")
     (tmp_path / "log" / "log.json").write_text('{"format": 1, "partitions": 2}')
     with pytest.raises(errors.BadInput, match=r"format 1, from another version .* this one reads 2"):

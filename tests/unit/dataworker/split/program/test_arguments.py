@@ -72,7 +72,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("make", "called"), CALLS)
-def test_arguments_seen_with_one_batch_are_made_of_another(make, called):
+def test_argument_paths_of_one_batch_fit_another(make, called):
     first, second = make(0), make(1)
     call = cloudpickle.loads(cloudpickle.dumps(arguments.trace(first, *called(first))))
     assert same(call.fill(second), called(second))
@@ -86,7 +86,7 @@ def test_arguments_of_another_batch_do_not_fit(make, called):
     assert not call.fits(call.find(first), *called(second))
 
 
-def test_what_the_loop_computed_is_told_by_its_place():
+def test_computed_argument_is_reported_by_its_position():
     batch = in_a_batch()
     with pytest.raises(arguments.Computed, match="argument 2"):
         arguments.trace(batch, (batch.x, batch.x + 1), {})
@@ -96,7 +96,7 @@ def test_what_the_loop_computed_is_told_by_its_place():
         arguments.trace(batch, (type("Tower", (), {})(),), {})
 
 
-def test_constants_and_keys_must_stay_what_they_were():
+def test_constant_arguments_and_keys_must_stay_unchanged():
     batch = in_a_dict()
     call = arguments.trace(batch, (batch["ids"], {"a": batch["ids"], "b": batch["labels"]}), {"scale": 2.0})
     other_order = {"b": batch["labels"], "a": batch["ids"]}
@@ -106,7 +106,7 @@ def test_constants_and_keys_must_stay_what_they_were():
     assert not call.fits(call.find(batch), (batch["ids"],), {"scale": 2.0})
 
 
-def test_a_view_that_was_written_to_does_not_fit():
+def test_modified_view_does_not_fit():
     batch = in_a_batch()
     call = arguments.trace(batch, (batch.x[:, :2],), {})
     view = batch.x[:, :2]
@@ -114,14 +114,14 @@ def test_a_view_that_was_written_to_does_not_fit():
     assert not call.fits(call.find(batch), (view.clone(),), {})
 
 
-def test_a_batch_without_such_a_leaf_is_told():
+def test_batch_without_the_needed_leaf_is_reported():
     batch = in_a_dict()
     call = arguments.trace(batch, (batch["ids"],), {})
     with pytest.raises(arguments.Another, match=r"batch\['ids'\]"):
         call.fill({"labels": batch["labels"]})
 
 
-def test_a_jagged_tensor_is_one_leaf():
+def test_jagged_tensor_is_one_leaf():
     jagged = pytest.importorskip("torchrec").KeyedJaggedTensor
 
     def make(value):
@@ -135,7 +135,7 @@ def test_a_jagged_tensor_is_one_leaf():
     )
 
 
-def test_a_way_is_spelled_as_a_user_would_write_it():
+def test_path_to_a_leaf_is_spelled_as_python():
     batch = Batch({"ids": [1, Clicks(None, [], None)]}, None)
     path = (("item", 0), ("item", "ids"), ("item", 1), ("attr", "words"))
     assert arguments.spelled(path, batch) == "batch.x['ids'][1].words"

@@ -100,7 +100,7 @@ def counted_up(ids):
 
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE.keys())
-def test_the_replay_gives_the_result_of_forward(made):
+def test_replay_gives_the_result_of_forward(made):
     check(*divided(made))
 
 
@@ -119,11 +119,11 @@ THEN = {
 
 
 @pytest.mark.parametrize("then", THEN.values(), ids=THEN.keys())
-def test_whatever_forward_does_with_it(then):
+def test_replay_gives_the_result_of_forward_for_any_use_of_the_crossing(then):
     check(*divided(hashed, then))
 
 
-def test_the_calls_before_what_crosses_are_not_made(monkeypatch):
+def test_moved_calls_are_not_executed_during_replay(monkeypatch):
     model, found = divided(hashed)
     one = call(8, 3)
     wanted, crossing = model(*one[0]), sent(found, one)
@@ -132,7 +132,7 @@ def test_the_calls_before_what_crosses_are_not_made(monkeypatch):
     assert same(given, wanted) and answers.used == 1
 
 
-def test_what_is_not_what_data_workers_have_made_shows_when_it_is_checked():
+def test_wrong_crossing_is_detected_by_a_check():
     model, found = divided(hashed)
     crossing = sent(found, call(8, 3))
     crossing[0][0, 0] += 1
@@ -151,7 +151,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "why"), CHANGES.values(), ids=CHANGES.keys())
-def test_a_forward_that_goes_another_way_is_computed_here_and_it_is_said_why(change, why):
+def test_forward_on_another_path_is_computed_locally_with_a_reason(change, why):
     model, found = divided(hashed)
     change(model)
     check(model, found, complete=False)
@@ -159,7 +159,7 @@ def test_a_forward_that_goes_another_way_is_computed_here_and_it_is_said_why(cha
     assert answers.used == 0 and answers.why
 
 
-def test_a_constant_is_compared_by_its_bits_however_it_was_written_to():
+def test_constant_is_compared_by_bits_after_any_kind_of_write():
     model, found = divided(MADE["a buffer"])
     check(model, found)
     for write in (
@@ -175,7 +175,7 @@ def test_a_constant_is_compared_by_its_bits_however_it_was_written_to():
     check(model, found)
 
 
-def test_an_input_that_asks_for_a_gradient_is_no_longer_known():
+def test_input_requiring_gradient_ends_the_replay():
     model, found = divided(lambda model, ids: ids.float() * 3)
 
     def asking(ids):
@@ -185,7 +185,7 @@ def test_an_input_that_asks_for_a_gradient_is_no_longer_known():
     assert given.requires_grad and not answers.complete
 
 
-def test_what_was_promised_is_of_what_was_there_when_it_was_promised():
+def test_deferred_result_uses_the_input_values_at_its_call():
     def then(model, ids, rows):
         later = ids * 7 + 3
         ids.view(-1)[1:].add_(100)
@@ -194,7 +194,7 @@ def test_what_was_promised_is_of_what_was_there_when_it_was_promised():
     check(*divided(hashed, then), complete=True)
 
 
-def test_a_view_of_memory_that_is_written_to_shows_it():
+def test_write_to_viewed_memory_is_visible_in_the_view():
     def made(model, ids):
         own = ids * 3
         first = own[:, 0]
@@ -205,7 +205,7 @@ def test_a_view_of_memory_that_is_written_to_shows_it():
     check(*divided(made))
 
 
-def test_promises_that_outlive_forward_are_computed_by_then():
+def test_deferred_results_that_outlive_forward_are_computed():
     kept = []
     model, found = divided(hashed, lambda model, ids, rows: weighed(model, ids, rows))
     original = model.made
@@ -261,11 +261,11 @@ class Same(torch.autograd.Function):
     ],
     ids=["saves what it is given", "writes to what it is given"],
 )
-def test_functions_with_a_backward_of_their_own_get_real_tensors_and_are_not_looked_into(then):
+def test_custom_autograd_functions_get_real_tensors_and_are_not_traced(then):
     check(*divided(hashed, then), complete=True)
 
 
-def test_under_autocast_nothing_is_answered():
+def test_replay_is_off_under_autocast():
     model, found = divided(hashed)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         wanted = model(*call(8, 3)[0])
@@ -273,7 +273,7 @@ def test_under_autocast_nothing_is_answered():
     assert same(given, wanted) and not answers.used
 
 
-def test_another_default_type_is_noticed():
+def test_changed_default_dtype_is_detected():
     model, found = divided(lambda model, ids: ids / 3)
     torch.set_default_dtype(torch.float64)
     try:
@@ -284,7 +284,7 @@ def test_another_default_type_is_noticed():
     assert same(given, wanted) and not answers.used
 
 
-def test_another_thread_that_touches_a_promise_gets_the_tensor():
+def test_another_thread_using_a_deferred_result_gets_the_tensor():
     def then(model, ids, rows):
         seen = []
         thread = threading.Thread(target=lambda scaled=ids * 7: seen.append((scaled + 1).sum()))
@@ -295,7 +295,7 @@ def test_another_thread_that_touches_a_promise_gets_the_tensor():
     check(*divided(hashed, then))
 
 
-def test_a_forward_that_raises_leaves_nothing_behind():
+def test_raising_forward_leaves_no_state():
     model, found = divided(hashed)
     made = model.made
 
@@ -336,7 +336,7 @@ def test_containers_of_inputs_stay_the_same_objects():
     assert batch["rest"] is rest and torch.equal(rest[1] + 0, ids)
 
 
-def test_nothing_is_kept_of_a_batch():
+def test_replay_keeps_no_reference_to_a_batch():
     model, found = divided(hashed)
     one = call(8, 3)
     answered(found, model.forward, one)

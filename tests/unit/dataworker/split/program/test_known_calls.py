@@ -80,7 +80,7 @@ def bits(value):
 
 
 @given(values, values)
-def test_a_call_matches_only_equal_types_and_bits(recorded, called):
+def test_known_call_matches_only_equal_types_and_bits(recorded, called):
     try:
         spec = template(recorded)
     except UnknownKey:
@@ -96,7 +96,7 @@ def test_a_call_matches_only_equal_types_and_bits(recorded, called):
     calls.end()
 
 
-def test_a_sequence_of_sizes_counts_as_a_tuple_and_a_multiple_follows_the_batch():
+def test_size_sequence_matches_a_tuple_and_multiples_follow_the_batch():
     calls = known([template((2, 3)), TimesKey(3)], {})
     calls.begin(Replay(), [], [], {}, 5, True)
     assert calls.matches(0, (torch.Size([2, 3]), 15), None) and calls.matches(0, ((2, 3), 15), {})
@@ -106,7 +106,7 @@ def test_a_sequence_of_sizes_counts_as_a_tuple_and_a_multiple_follows_the_batch(
     calls.end()
 
 
-def test_a_known_call_of_an_unwritten_input_is_answered_once_and_every_other_call_runs():
+def test_known_call_of_an_unmodified_input_is_answered_once():
     modes = []
     calls = known(
         [InputKey(0), PartKey(0, 0)],
@@ -141,7 +141,7 @@ def test_a_known_call_of_an_unwritten_input_is_answered_once_and_every_other_cal
     assert calls.running is None and call(torch.add, first, second)[0] == "out"
 
 
-def test_errors_of_comparisons_reach_the_caller_and_nothing_is_kept_after_the_end():
+def test_comparison_errors_reach_the_caller_and_nothing_is_kept():
     class Failing(Replay):
         def is_unwritten(self, slot):
             raise LookupError("gone")

@@ -58,23 +58,23 @@ def chain(*sizes, seconds=1e-6):
     return [*values, CutNode(name="table", inputs=(values[-1].name,), bytes=0, seconds=0, place="trainer")]
 
 
-def test_everything_moves_where_it_sends_no_more_than_the_inputs():
+def test_everything_moves_if_it_sends_no_more_than_the_inputs():
     chosen = min_cut.choose(chain(800, 400, 800))
     assert chosen.moved == {"n0", "n1"} and chosen.crossing == ("n1",) and chosen.bytes == 800
 
 
-def test_a_value_that_is_cheaper_to_make_than_to_send_is_made_by_the_trainer():
+def test_value_cheaper_to_compute_than_to_send_stays_with_the_trainer():
     chosen = min_cut.choose(chain(800_000, 80_000, 8_000_000))
     assert chosen.moved == {"n0"} and chosen.crossing == ("n0",) and chosen.bytes == 80_000
     assert "minimum cut" in chosen.why and "8000000 bytes" in chosen.why
 
 
-def test_what_takes_long_moves_even_if_it_sends_more():
+def test_slow_computation_moves_even_if_it_sends_more():
     chosen = min_cut.choose(chain(800, 400, 800_000, seconds=1e-2))
     assert chosen.moved == {"n0", "n1"} and "worth" in chosen.why
 
 
-def test_a_view_that_only_the_trainer_reads_is_not_sent_beside_what_it_looks_at():
+def test_view_read_only_by_the_trainer_is_not_sent_beside_its_base():
     values = [
         CutNode(name="ids", inputs=(), bytes=8000, seconds=0, place="data"),
         CutNode(name="hash", inputs=("ids",), bytes=800, seconds=1e-3, place="either"),
@@ -85,7 +85,7 @@ def test_a_view_that_only_the_trainer_reads_is_not_sent_beside_what_it_looks_at(
     assert chosen.moved == {"hash"} and chosen.crossing == ("hash",)
 
 
-def test_columns_of_an_input_are_taken_by_the_trainer_and_not_sent_one_by_one():
+def test_columns_of_an_input_are_viewed_by_the_trainer_and_not_sent():
     values = [CutNode(name="ids", inputs=(), bytes=8000, seconds=0, place="data")]
     for column in range(10):
         name = f"column{column}"
@@ -98,7 +98,7 @@ def test_columns_of_an_input_are_taken_by_the_trainer_and_not_sent_one_by_one():
     assert min_cut.choose(values).moved == {"hash"}
 
 
-def test_a_program_of_which_nothing_may_move_says_so():
+def test_program_without_movable_calls_says_so():
     values = [
         CutNode(name="x", inputs=(), bytes=8, seconds=0, place="data"),
         CutNode(name="linear", inputs=("x",), bytes=8, seconds=1, place="trainer"),

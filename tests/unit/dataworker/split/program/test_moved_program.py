@@ -72,7 +72,7 @@ def misplaced(values, inverse, counts):
 
 
 @pytest.mark.parametrize("wrong", [swapped, one_more, miscounted, negative, misplaced])
-def test_a_wrong_native_result_is_never_used_to_compare_data_workers(monkeypatch, wrong):
+def test_wrong_native_unique_result_is_not_used(monkeypatch, wrong):
     tensor = drawn(1, (3000,), 0, 700)
     monkeypatch.setattr(moved_program, "unique2", lambda *_: wrong(*torchs(tensor, True, True)))
     assert same(moved_program.proven_unique(tensor, True, True, True), torchs(tensor, True, True))
@@ -90,7 +90,7 @@ def test_a_wrong_native_result_is_never_used_to_compare_data_workers(monkeypatch
     ],
     ids=["floats", "bool", "int16", "few", "none", "a scalar"],
 )
-def test_what_it_is_not_made_for_goes_to_torch(tensor):
+def test_unsupported_unique_input_falls_back_to_torch(tensor):
     assert same(moved_program.unique2(tensor, True, True, True), torchs(tensor, True, True))
 
 
@@ -99,7 +99,7 @@ def test_what_it_is_not_made_for_goes_to_torch(tensor):
     seeds=st.integers(0, 1 << 30),
     ranges=st.lists(st.tuples(st.integers(LEAST, MOST), st.integers(0, 63)), min_size=1, max_size=4),
 )
-def test_any_mixture_of_ranges(seeds, ranges):
+def test_unique_is_exact_for_any_mixture_of_ranges(seeds, ranges):
     parts = [drawn(seeds, (700,), begin, min(MOST, begin + (1 << bits))) for begin, bits in ranges if begin < MOST]
     tensor = torch.cat([*parts, drawn(seeds, (1100,), 0, 9)])
     assert same(moved_program.unique2(tensor, True, True, True), torchs(tensor, True, True))
@@ -115,7 +115,7 @@ class Hashed(nn.Module):
         return self.rows(there)[places].sum()
 
 
-def test_a_split_runs_it_on_data_workers(monkeypatch):
+def test_split_program_runs_native_unique_on_data_workers(monkeypatch):
     model = Hashed()
     calls = [((drawn(seed, (64, 30), 0, 5000),), {}) for seed in range(3)]
     made = splitting(model, calls)

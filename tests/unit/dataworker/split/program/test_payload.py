@@ -39,7 +39,7 @@ class Clicks:
         (IDS, ()),
     ],
 )
-def test_one_leaf_is_left_behind_and_the_rest_is_the_same(batch, path):
+def test_left_leaf_is_replaced_and_the_other_leaves_kept(batch, path):
     stripped = payload.replaced(batch, {path: lambda leaf: payload.LeftTensor.of(5, leaf)})
     assert type(stripped) is type(batch) or not path
     before, after = _flat(batch), _flat(stripped)
@@ -75,36 +75,36 @@ def first(**changes):
     return payload.FirstStage(fetch, **(given | changes))
 
 
-def test_without_a_split_a_batch_travels_as_the_loop_knows_it():
+def test_unsplit_batch_is_sent_in_the_loops_structure():
     assert type(payload.FirstStage(fetch)(np.arange(4))["batch"]) is Batch
 
 
-def test_the_moved_part_is_run_and_what_it_alone_reads_stays():
+def test_first_stage_runs_the_moved_part_and_keeps_leaves_only_it_reads():
     made = first()(np.arange(3))
     assert made["batch"].x == payload.LeftTensor(0, (3, 2), "int64") and torch.equal(made["batch"].y, LABELS[:3])
     assert torch.equal(made["crossing"][0], IDS[:3] * 2)
 
 
-def test_a_leaf_that_is_asked_for_travels():
+def test_requested_leaf_is_sent():
     made = first().keeping(np.arange(3), (0,))
     assert torch.equal(made["batch"].x, IDS[:3]) and "crossing" in made
 
 
-def test_a_batch_of_another_kind_travels_whole():
+def test_batch_of_another_structure_is_sent_whole():
     assert "crossing" not in (made := first()(np.arange(1))) and torch.equal(made["batch"].x, IDS[:1])
 
 
-def test_what_the_moved_part_raises_is_told_and_the_batch_travels_whole():
+def test_error_of_the_moved_part_is_reported_and_the_batch_sent_whole():
     made = first(run=lambda leaves: leaves[0].no_such_thing)(np.arange(3))
     assert "no_such_thing" in made["unsplit"] and torch.equal(made["batch"].x, IDS[:3])
 
 
-def test_what_the_data_set_raises_goes_through():
+def test_dataset_error_is_passed_on():
     with pytest.raises(IndexError):
         first()(np.array([99]))
 
 
-def test_a_later_stage_goes_on_with_crossings_and_leaves_the_rest_alone():
+def test_later_stage_transforms_crossings_and_keeps_everything_else():
     made = first(run=None)(np.arange(3))
     assert torch.equal(made["crossing"][0], IDS[:3])
     further = payload.LaterStage(doubled)(made)

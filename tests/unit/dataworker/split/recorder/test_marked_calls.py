@@ -50,7 +50,7 @@ def alike(model, divided, call, *, complete=True):
 
 
 @pytest.mark.parametrize("kind", [programs.Words, Looked])
-def test_a_marked_method_moves_with_what_it_reads_and_without_the_model(kind):
+def test_marked_method_moves_with_its_state_and_without_the_model(kind):
     model = kind().eval()
     divided = splitting(model, CALLS)
     assert isinstance(divided, Split), divided.explanation.text()
@@ -72,7 +72,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "name"), CHANGES.values(), ids=CHANGES.keys())
-def test_once_something_that_it_reads_has_changed_it_is_called_here(change, name):
+def test_marked_function_runs_locally_once_its_state_changed(change, name):
     model = Looked().eval()
     divided = splitting(model, CALLS)
     try:
@@ -98,7 +98,7 @@ class Rarely(Looked):
         return torch.tensor([[len(word), len(self.more)] for word in words])
 
 
-def test_a_copy_that_changes_what_it_reads_is_not_used_from_then_on():
+def test_marked_copy_that_changes_its_state_is_not_used_again():
     model = Rarely().eval()
     divided = splitting(model, CALLS)
     assert isinstance(divided, Split), divided.explanation.text()
@@ -145,7 +145,7 @@ class Trained(Looked):
         (Trained, "'NoneType'|bias"),
     ],
 )
-def test_a_mark_on_what_is_not_stateless_is_not_believed(kind, why):
+def test_mark_on_a_stateful_function_is_refused(kind, why):
     refused = splitting(kind().train(), CALLS)
     assert isinstance(refused, Unsplit)
     with pytest.raises(AssertionError, match=why):
@@ -158,11 +158,11 @@ def doubled(number):
     return 2 * number
 
 
-def test_the_mark_changes_nothing_by_itself():
+def test_mark_alone_changes_nothing():
     assert doubled(4) == 8 and doubled.__doc__ == "Twice." and doubled.__springtide_stateless__
 
 
-def test_a_listener_answers_only_while_it_listens():
+def test_listener_answers_only_while_active():
     with marked_calls.handled_by(lambda function, args, kwargs: ("heard", function(*args, **kwargs))):
         assert doubled(4) == ("heard", 8)
         with marked_calls.handled_by(None):
@@ -170,7 +170,7 @@ def test_a_listener_answers_only_while_it_listens():
     assert doubled(4) == 8
 
 
-def test_a_marked_function_of_a_script_travels_by_value():
+def test_marked_function_of_a_script_is_pickled_by_value():
     here = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(here)
     try:
@@ -180,7 +180,7 @@ def test_a_marked_function_of_a_script_travels_by_value():
     assert pickle.loads(sent)(4) == 8
 
 
-def test_the_second_normal_deviate_that_numpy_holds_counts_as_a_draw():
+def test_numpys_cached_normal_deviate_counts_as_a_draw():
     np.random.seed(1)
     np.random.randn()
     watched = marked_calls.MarkedCall(doubled.__wrapped__, {})

@@ -18,7 +18,7 @@ class Click:
     words: list[str]
 
 
-def test_leaves_come_from_left_to_right_and_strings_of_a_batch_are_one():
+def test_leaves_are_ordered_left_to_right_and_a_string_list_is_one_leaf():
     ids, dense, words = torch.arange(3), torch.ones(3, 2), ["a", "b", "c"]
     tree = ((Batch({"ids": ids, "dense": dense}, None), Click(ids, words)), {"scale": 0.5})
     found, shape = pytree.flatten(tree)
@@ -28,14 +28,14 @@ def test_leaves_come_from_left_to_right_and_strings_of_a_batch_are_one():
     assert again[0][1].words is words and isinstance(again[0][0], Batch) and again[1] == {"scale": 0.5}
 
 
-def test_a_shape_rebuilds_on_the_other_side_of_a_pickle():
+def test_tree_shape_rebuilds_after_pickling():
     tree = (Batch([1, (2, 3)], {"a": {}, "b": []}), Click(4, ["x"]))
     found, shape = pytree.flatten(tree)
     assert pickle.loads(pickle.dumps(shape)) == shape
     assert pickle.loads(pickle.dumps(shape)).rebuild(found) == tree
 
 
-def test_too_few_or_too_many_leaves_do_not_fit():
+def test_wrong_number_of_leaves_is_refused():
     found, shape = pytree.flatten([1, 2])
     with pytest.raises(ValueError, match="too many"):
         shape.rebuild([*found, 3])
@@ -52,7 +52,7 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_any_tree_is_rebuilt_as_it_was(tree):
+def test_any_tree_is_rebuilt_unchanged(tree):
     found, shape = pytree.flatten(tree)
     assert shape.rebuild(found) == tree
     assert pytree.flatten(shape.rebuild(found))[1] == shape

@@ -121,21 +121,21 @@ def data():
 
 
 @pytest.mark.parametrize(("change", "name"), CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_is_told_by_its_name(data, change, name):
+def test_state_change_is_reported_by_name(data, change, name):
     state = ReachableState({"data": data})
     assert state.changed() == "" == state.changed()
     change(data)
     assert state.changed() == name
 
 
-def test_what_is_far_inside_or_large_is_noticed_in_its_turn(data):
+def test_deep_or_large_state_is_checked_in_turn(data):
     for change in (lambda: data.rows[599].append(1), lambda: data.rows.__setitem__(400, 1), lambda: data.large.fill(1)):
         state = ReachableState({"data": data})
         change()
         assert any(state.changed() for _ in range(200))
 
 
-def test_the_same_again_is_no_change(data):
+def test_equal_value_is_no_change(data):
     state = ReachableState({"data": data})
     data.settings.real, data.table = 0.5 + 0.5, data.table
     user_settings.UNREAD.append(1)
@@ -152,19 +152,19 @@ def late(index):
     return MODE * index
 
 
-def test_a_global_of_the_name_of_an_attribute_is_not_read_by_who_reads_the_attribute(data):
+def test_global_with_an_attributes_name_is_not_tracked(data):
     state = ReachableState({"data": data})
     setting(array="another")
     assert state.changed() == ""
 
 
-def test_what_a_function_imports_itself_is_read(data):
+def test_state_imported_inside_a_function_is_tracked(data):
     state = ReachableState({"late": late})
     user_settings.MODE = 2
     assert state.changed() == "tests.unit.dataworker.user_settings.MODE"
 
 
-def test_a_closure_and_what_is_bound_to_a_method_are_read_too():
+def test_closures_and_bound_objects_are_tracked():
     number, held = 3, Data()
 
     def read(index):
@@ -177,7 +177,7 @@ def test_a_closure_and_what_is_bound_to_a_method_are_read_too():
     assert ReachableState({"fetch": read}).changed() == ""
 
 
-def test_files_and_indices_that_open_on_first_use_are_no_change_of_a_copy(data):
+def test_files_and_indices_opened_on_first_use_are_no_change(data):
     state = ReachableState({"data": data})
     data.file = [1, 2]
     assert state.changed(lenient=True) == "" and state.changed(lenient=True) == ""
@@ -185,20 +185,20 @@ def test_files_and_indices_that_open_on_first_use_are_no_change_of_a_copy(data):
     assert state.changed(lenient=True) == "data.file"
 
 
-def test_what_cannot_be_looked_into_is_named(data):
+def test_opaque_state_is_named(data):
     assert not ReachableState({"data": data}).opaque
     data.lock = threading.Lock()
     assert ReachableState({"data": data}).opaque == ["data.lock"]
 
 
-def test_a_dict_is_compared_by_its_items_where_torch_knows_no_versions(data, monkeypatch):
+def test_dict_is_compared_by_items_where_torch_has_no_versions(data, monkeypatch):
     monkeypatch.setattr(reachable_state, "dict_version", len)
     state = ReachableState({"data": data})
     data.table["x"] = 1
     assert state.changed() == "data.table"
 
 
-def test_a_copy_that_changes_itself_says_so_from_then_on_and_what_watches_it_does_not_travel(data):
+def test_copy_that_changed_itself_stays_marked_as_changed(data):
     watch = CopyWatch()
     watch.begin(data=data)
     assert watch.changed() == ""
