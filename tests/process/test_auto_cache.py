@@ -95,7 +95,7 @@ def finish(folder, job):
 
 
 @pytest.mark.skipif(REFUSED is not None, reason=f"no network of our own here: {REFUSED}")
-def test_at_1_gbit_a_second_the_job_begins_to_keep_rows_and_steps_become_shorter(tmp_path):
+def test_job_on_a_1_gbit_network_turns_its_cache_on_and_gets_faster(tmp_path):
     with hosts.Hosts(["one", "two", "three", "four"], tmp_path) as cluster:
         cluster.shape(1.0)
         at = {"server-0": "two", "worker-0": "three", "worker-1": "four"}
@@ -127,7 +127,7 @@ CORES = pytest.param("cores", marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize("computes", ["accelerator", CORES])
-def test_on_one_machine_pulls_cost_little_and_the_job_says_why_it_keeps_no_rows(tmp_path, computes):
+def test_job_on_one_machine_keeps_its_cache_off_with_a_reason(tmp_path, computes):
     with job_of(tmp_path, computes=computes) as job:
         job.until(lambda status: status.training.cache is not None and settled(status.training.cache), within_s=300)
         use = job.status.training.cache

@@ -48,7 +48,7 @@ GOALS = {
 
 
 @pytest.mark.process
-def test_a_benchmark_ends_with_its_goals():
+def test_benchmark_prints_its_goals_last():
     command = [*BENCH, "plan", "--quick", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
@@ -66,7 +66,7 @@ def test_an_unknown_name_is_a_user_error_with_a_hint():
 
 @pytest.mark.soak
 @pytest.mark.process
-def test_a_step_on_servers_of_their_own_is_timed():
+def test_step_on_separate_servers_is_timed():
     assert cost_growth.step_seconds(cost_growth.GrowthSizes(batch=8, tables=2, dim=4, servers=2), steps=6) > 0
 
 
@@ -78,7 +78,7 @@ def test_tables_and_the_bare_loop_are_compared_on_the_same_work(optimizer):
     assert min(min(rates) for rates in measured.figures.values()) > 0
 
 
-def test_a_request_has_distinct_keys_in_the_order_of_their_slots(rng):
+def test_request_has_distinct_keys_in_slot_order(rng):
     case = probes.ProbeCase(optimizer="sgd", dim=4, tables=3, rows=200)
     store = probes.filled(case)
     tables, keys, places = probes.draw(case, store, rng, 300)
@@ -92,7 +92,7 @@ def test_a_request_has_distinct_keys_in_the_order_of_their_slots(rng):
 @pytest.mark.process
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", bench.BENCHES)
-def test_a_benchmark_runs_to_its_end(name, tmp_path):
+def test_benchmark_runs_to_its_end(name, tmp_path):
     command = [*BENCH, name, "--quick", "--json", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -102,6 +102,6 @@ def test_a_benchmark_runs_to_its_end(name, tmp_path):
         assert {goal["id"]: goal["target"] for goal in told["goals"]} == wanted
 
 
-def test_unknown_names_are_refused_before_anything_is_measured():
+def test_unknown_benchmarks_are_refused_before_any_measurement():
     with pytest.raises(errors.UnknownName):
         bench.run("nothing-like-it")

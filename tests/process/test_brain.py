@@ -27,7 +27,7 @@ def address(brain):
     return brain.wait_for("brain: serving at ").split("serving at ")[1].split(";")[0]
 
 
-def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_path, monkeypatch, capsys):
+def test_killed_brain_is_replaced_while_masters_keep_planning(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments):

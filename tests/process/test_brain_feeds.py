@@ -62,7 +62,7 @@ FAIR = pytest.param("fair", "heavy", marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize(("metric", "favoured"), [("maxtp", "light"), FAIR])
-def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_stay_exact(tmp_path, metric, favoured):
+def test_brain_metric_shares_cores_between_two_jobs_with_exact_counts(tmp_path, metric, favoured):
     other = next(name for name in SAMPLE_S if name != favoured)
     brain = running.springtide(
         "brain",

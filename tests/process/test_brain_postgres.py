@@ -76,7 +76,7 @@ def test_the_database_is_created_once_and_records_are_read_back(url):
         )
 
 
-def test_any_past_job_goes_through_sql_and_comes_back(url):
+def test_any_past_job_survives_postgresql(url):
     with closing(store.open_store(url)) as opened:
 
         @given(job=pasts())
@@ -113,7 +113,7 @@ def test_garbage_is_skipped_and_a_newer_version_refused(url):
         store.open_store(url)
 
 
-def test_one_brain_at_a_time_serves_from_it(url):
+def test_one_brain_at_a_time_claims_the_database(url):
     with closing(store.open_store(url)) as first, closing(store.open_store(url)) as second:
         first.claim()
         first.claim()
@@ -123,7 +123,7 @@ def test_one_brain_at_a_time_serves_from_it(url):
         second.claim()
 
 
-def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
+def test_brain_on_postgresql_is_succeeded_by_another(url, tmp_path):
     async def first():
         async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:
             advice = await job.advise(views.waiting(), epoch=0, now=0.0)
@@ -151,7 +151,7 @@ def terminate(url):
     assert ended and all(ended)
 
 
-def test_a_brain_that_has_lost_its_lock_can_write_nothing_whether_it_knows_or_not(url):
+def test_brain_that_lost_its_database_lock_cannot_write(url):
     with closing(store.open_store(url)) as first, closing(store.open_store(url)) as second:
         first.claim(strict=True)
         first.remember(past("before"))
@@ -167,7 +167,7 @@ def test_a_brain_that_has_lost_its_lock_can_write_nothing_whether_it_knows_or_no
         assert [job.name for job in second.history().jobs] == ["before", "by the second"]
 
 
-def test_a_standby_takes_over_with_all_promises_and_the_one_before_says_nothing_more(url, tmp_path):
+def test_standby_brain_takes_over_all_promises(url, tmp_path):
     async def second(plan):
         folder = tmp_path / "two"
         async with brain(folder, database=url, standby=True) as service, master(folder, service) as job:
@@ -189,7 +189,7 @@ def test_a_standby_takes_over_with_all_promises_and_the_one_before_says_nothing_
 
 
 @pytest.mark.soak
-def test_of_two_processes_one_serves_and_the_other_follows_when_it_is_killed(url, tmp_path):
+def test_standby_brain_process_takes_over_when_the_first_is_killed(url, tmp_path):
     def serve(name):
         words = ("--database", url, "--standby", "--listen", "127.0.0.1:0", "--health", "127.0.0.1:0")
         return running.springtide("brain", "serve", *words, "--folder", str(tmp_path / name), folder=tmp_path)
@@ -204,7 +204,7 @@ def test_of_two_processes_one_serves_and_the_other_follows_when_it_is_killed(url
             assert two.finish()[0] == 0
 
 
-def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url, server, tmp_path):
+def test_brain_decides_without_its_database_and_saves_everything_afterwards(url, server, tmp_path):
     name = url.rpartition("?")[0].rpartition("/")[2]
 
     def reach(allowed):
@@ -226,6 +226,6 @@ def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url
     assert asyncio.run(run()) == ["kept"]
 
 
-def test_a_server_that_goes_away_is_said():
+def test_missing_postgresql_server_is_reported():
     with pytest.raises(errors.HistoryUnavailable, match="Check that the database exists"):
         store.open_store("postgresql://ada@127.0.0.1:1/brain")

@@ -122,9 +122,7 @@ def same_then_again(found, expected):
     ("workers", "own"),
     [(1, True), pytest.param(2, True, marks=pytest.mark.soak), pytest.param(2, False, marks=pytest.mark.soak)],
 )
-def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_quiet_run_to_the_bit(
-    tmp_path, workers, own
-):
+def test_bsp_resume_and_server_loss_give_a_bit_identical_model(tmp_path, workers, own):
     """`own`: it has a checkpoint of its own by then; else it goes back to the one that it went on from."""
     rules = CheckpointRules(every_s=0.3, keep=1000)
     _, quiet, expected = train(tmp_path / "quiet", pause_s=0.1, meanwhile=save, workers=workers, checkpoints=rules)
@@ -158,7 +156,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
 @disks.needs_root
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_quiet_run_to_the_bit(tmp_path):
+def test_bsp_server_loss_before_the_first_checkpoint_gives_a_bit_identical_model(tmp_path):
     _, quiet, expected = train(tmp_path / "quiet", workers=2)
 
     def lose_a_server(job):
@@ -187,9 +185,7 @@ def count(folder, seed, **how):
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("scaled", ["before the loss", pytest.param("after the loss", marks=pytest.mark.soak)])
-def test_a_server_that_gets_its_first_slots_while_the_group_goes_back_joins_at_the_step_of_the_checkpoint(
-    tmp_path, scaled
-):
+def test_server_added_during_a_bsp_rollback_joins_at_the_checkpoint_step(tmp_path, scaled):
     def hurt(job):
         _, before = formed(job)
         if scaled == "before the loss":
@@ -213,7 +209,7 @@ def test_a_server_that_gets_its_first_slots_while_the_group_goes_back_joins_at_t
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_lost_server_a_lost_server_and_worker_the_master_too_and_all_ranks_count_every_occurrence_once(tmp_path):
+def test_bsp_group_counts_once_after_loss_of_servers_workers_and_master(tmp_path):
     def hurt(job):
         lists = (["server-0"], ["server-1", "worker-0"], ["server-0", "master"], ["worker-0", "worker-1"])
         kill_together(job, *lists, ["server-0", "server-1", "worker-0", "worker-1", "master"])
@@ -225,7 +221,7 @@ def test_a_lost_server_a_lost_server_and_worker_the_master_too_and_all_ranks_cou
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(300, 306))
-def test_kills_of_anything_at_random_lose_and_repeat_nothing(tmp_path, seed):
+def test_random_kills_in_a_bsp_job_lose_and_repeat_nothing(tmp_path, seed):
     chance = random.Random(seed)
     print("seed", seed)
 

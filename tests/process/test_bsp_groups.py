@@ -53,7 +53,7 @@ def count(folder, seed, **how):
 
 
 @pytest.mark.timeout(400)
-def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_once(tmp_path):
+def test_bsp_group_counts_once_after_a_lost_rank_and_rescaling(tmp_path):
     def hurt(job):
         job.kill_each("worker-0")
         until_back(job, 1)
@@ -69,7 +69,7 @@ def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_onc
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_group_that_loses_a_rank_makes_the_model_that_one_process_makes(tmp_path):
+def test_bsp_group_that_lost_a_rank_gives_the_model_of_one_process(tmp_path):
     script = tmp_path / running.script(tmp_path, MODEL)
     subprocess.run(
         [sys.executable, script],
@@ -113,7 +113,7 @@ def have_the_model(job):
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(200, 210))
-def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
+def test_random_kills_and_rescaling_of_a_bsp_group_lose_and_repeat_nothing(tmp_path, seed):
     chance = random.Random(seed)
     print("seed", seed)
 

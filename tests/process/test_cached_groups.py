@@ -41,7 +41,7 @@ def told(job):
 
 @pytest.mark.soak  # CI has kills of groups without a cache, and caches without kills
 @pytest.mark.timeout(400)
-def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_flushes_first(tmp_path):
+def test_lost_worker_rolls_a_cached_group_back_and_scaling_flushes_first(tmp_path):
     def hurt(job):
         job.until(lambda status: status.training.cache is not None and status.training.cache.dirty > 0)
         job.until(lambda _: "keep rows in the workers" in told(job))  # workers do not report together
@@ -61,7 +61,7 @@ def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_lost_servers_and_masters_of_a_caching_group_count_every_occurrence_once(tmp_path):
+def test_cached_group_counts_once_after_loss_of_servers_and_masters(tmp_path):
     def hurt(job):
         kill_together(job, ["server-0"], ["server-1", "worker-0"], ["master", "worker-1"], ["worker-0", "worker-1"])
 
@@ -72,7 +72,7 @@ def test_lost_servers_and_masters_of_a_caching_group_count_every_occurrence_once
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(400, 406))
-def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
+def test_random_kills_and_rescaling_of_a_cached_group_lose_and_repeat_nothing(tmp_path, seed):
     chance = random.Random(seed)
     print("seed", seed)
     policy = chance.choice(["anneal", "anneal+rows", "anneal+gradients", "laia", "random", "contiguous"])

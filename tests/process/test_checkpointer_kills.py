@@ -27,7 +27,7 @@ sys.stdin.read()
 """
 
 
-def test_a_killed_trainer_loses_no_save(tmp_path: pathlib.Path) -> None:
+def test_killed_trainer_loses_no_save(tmp_path: pathlib.Path) -> None:
     url, memory = tmp_path / "saves", tmp_path / "memory"
     command = [sys.executable, "-c", TRAINER, str(url), str(memory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as trainer:
@@ -57,7 +57,7 @@ def test_a_killed_saver_is_replaced_and_the_save_persists(tmp_path: pathlib.Path
     assert whole_images(checkpointer.folder)[0][0].step == 2
 
 
-def test_a_saver_that_was_killed_while_idle_is_replaced_at_the_next_save(tmp_path: pathlib.Path) -> None:
+def test_idle_killed_saver_is_replaced_at_the_next_save(tmp_path: pathlib.Path) -> None:
     with Checkpointer(tmp_path / "saves", memory=tmp_path / "memory") as checkpointer:
         checkpointer.save(1, {}).wait()
         saver = the_saver()
@@ -73,7 +73,7 @@ def the_saver() -> psutil.Process:
     return saver
 
 
-def test_a_disk_that_fills_during_a_save_fails_that_save_and_the_next_with_room_is_whole(
+def test_full_disk_fails_one_save_and_the_next_is_complete(
     tmp_path: pathlib.Path,
 ) -> None:
     url, memory = tmp_path / "saves", tmp_path / "memory"

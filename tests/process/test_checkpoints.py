@@ -24,7 +24,7 @@ def checkpoints(folder, run):
     return [event for event in running.events(folder, run) if event["event"] == "checkpoint"]
 
 
-def test_a_job_stopped_half_way_goes_on_with_other_numbers_of_servers_and_workers(tmp_path):
+def test_stopped_job_resumes_with_other_numbers_of_servers_and_workers(tmp_path):
     print("seed", SEED)
     ids = counting.draw(np.random.default_rng(SEED), 6000)
     counting.write(tmp_path, ids)
@@ -50,7 +50,7 @@ def test_a_job_stopped_half_way_goes_on_with_other_numbers_of_servers_and_worker
     assert counting.differences(tmp_path, ids, epochs=2, batch=20) == {}
 
 
-def test_a_job_that_cannot_write_checkpoints_says_so_and_goes_on(tmp_path):
+def test_job_that_cannot_write_checkpoints_reports_it_and_continues(tmp_path):
     running.script(tmp_path, running.loop())
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "train").write_text("not a folder")
@@ -86,7 +86,7 @@ def copies(job, outcome):
     return [event["number"] for event in job.story if event["event"] == "uploaded" and event["outcome"] == outcome]
 
 
-def test_a_copy_whose_process_is_killed_leaves_the_one_before_and_the_next_is_complete(tmp_path):
+def test_killed_upload_leaves_the_previous_copy_and_the_next_completes(tmp_path):
     script = tmp_path / running.script(tmp_path, running.loop(body="import time; time.sleep(0.02)", samples=200_000))
     url = str(tmp_path / "copies")
     rules = CheckpointRules(every_s=0.2, url=url, upload_every_s=0.3)

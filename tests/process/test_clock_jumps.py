@@ -36,7 +36,7 @@ def jump(file, seconds):
 
 
 @pytest.mark.timeout(400)
-def test_every_record_is_trained_once_though_the_clock_jumps_and_each_kind_of_role_is_killed(tmp_path, shifted):
+def test_clock_jumps_and_role_kills_train_every_record_once(tmp_path, shifted):
     told, file = shifted
     producer = stream_counting.Producer(tmp_path, partitions=3)
     producer.append(500)

@@ -60,13 +60,13 @@ def own(indices):
     return data_workers.pipeline()(indices)
 
 
-def test_killed_at_random_and_resized_from_one_to_six_to_two(workers, feed, rng):
+def test_killed_data_workers_resized_from_one_to_six_to_two_lose_no_sample(workers, feed, rng):
     killed_at_random_and_resized(workers, feed, rng)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("life", range(20))
-def test_killed_at_random_and_resized_many_times(workers, feed, rng, life):
+def test_data_workers_killed_and_resized_many_times_lose_no_sample(workers, feed, rng, life):
     killed_at_random_and_resized(workers, feed, rng)
 
 
@@ -90,7 +90,7 @@ def killed_at_random_and_resized(workers, feed, rng):
     assert samples(got) == list(range(4 * len(got)))
 
 
-def test_all_killed_at_once_the_trainer_goes_on_alone_and_is_fed_again_when_they_are_back(workers, feed, rng):
+def test_trainer_continues_alone_without_data_workers_and_is_fed_again_later(workers, feed, rng):
     crew = Crew(workers, feed.attach, feed.detach, rng, stage=0)
     crew.resize(3)
     until(lambda: feed.state.workers == 3)
@@ -107,7 +107,7 @@ def test_all_killed_at_once_the_trainer_goes_on_alone_and_is_fed_again_when_they
     assert feed.state.made > alone
 
 
-def test_one_that_stops_answering_is_taken_over_by_others(workers, feed, rng):
+def test_hanging_data_workers_batches_are_made_by_others(workers, feed, rng):
     crew = Crew(workers, feed.attach, feed.detach, rng)
     crew.resize(2)
     until(lambda: feed.state.workers == 2)
@@ -119,7 +119,7 @@ def test_one_that_stops_answering_is_taken_over_by_others(workers, feed, rng):
     crew.kill(2)
 
 
-def test_a_slow_trainer_costs_no_more_memory_than_its_room(workers):
+def test_slow_trainer_uses_no_more_memory_than_its_read_ahead(workers):
     started = workers.start(floats=250_000)  # 1 MB a batch
     with contextlib.closing(BatchFeed(SECRET, room=64, most_bytes=8 << 20)) as feed:
         feed.attach("dw", started.address)
@@ -144,7 +144,7 @@ def memory_of(started):
     return psutil.Process(started.pid).memory_info().rss + psutil.Process().memory_info().rss
 
 
-def test_a_trainer_that_is_killed_leaves_its_data_worker_to_others(workers, feed):
+def test_killed_trainer_leaves_its_data_worker_to_others(workers, feed):
     serving = workers.start()
     trainer = workers.start(feeds=[serving.address], batches=10**6)
     feed.attach("dw", serving.address)
@@ -159,7 +159,7 @@ def test_a_trainer_that_is_killed_leaves_its_data_worker_to_others(workers, feed
     assert workers.exit_code(serving) == 0
 
 
-def test_two_stages_whose_data_workers_are_killed_and_added(workers, feed, rng):
+def test_two_stages_survive_killed_and_added_data_workers(workers, feed, rng):
     first = Crew(workers, lambda *_: None, lambda *_: None, rng, stage=0)
     first.resize(2)
     last = Crew(
@@ -202,7 +202,7 @@ def test_random_numbers_of_a_two_stage_batch_do_not_depend_on_its_maker(workers,
         assert torch.equal(one["noise"], other["noise"]) and torch.equal(one["more"], other["more"])
 
 
-def test_a_dataloader_that_forks_works_beside_a_feed(workers, feed):
+def test_forking_dataloader_works_beside_a_feed(workers, feed):
     feed.attach("dw", workers.start().address)
     until(lambda: feed.state.workers == 1)
     reading = feed.read(wanted(40), own)
@@ -216,7 +216,7 @@ def test_a_dataloader_that_forks_works_beside_a_feed(workers, feed):
 
 
 @pytest.mark.parametrize("ending", ["exit", "interrupt"])
-def test_a_script_that_ends_or_is_interrupted_while_it_is_fed_is_gone_at_once(workers, ending):
+def test_fed_script_ends_at_once_on_exit_or_interrupt(workers, ending):
     serving = workers.start()
     trainer = workers.start(feeds=[serving.address], batches=20 if ending == "exit" else 10**6)
     if ending == "interrupt":

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 
 @pytest.mark.skipif(bool(process_group.why_not()), reason="no CPU quotas here")
-def test_a_data_worker_that_gets_more_cpus_makes_more() -> None:
+def test_data_worker_with_more_cpus_makes_more_batches() -> None:
     with WalkProcesses(step_s=0.005, trainer_cpu=8.0, cpus=40.0) as crew:
         taken = dataworkers_walk.walk(crew, 3.0, most=5)
     alone, *fed = (one.seen for one in taken)

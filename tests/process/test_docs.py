@@ -41,7 +41,7 @@ def command_folder(tmp_path):
 @pytest.mark.process
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_says_runs(page, tmp_path):
+def test_marked_blocks_of_a_page_run(page, tmp_path):
     path = os.pathsep.join(
         [str(command_folder(tmp_path)), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
     )

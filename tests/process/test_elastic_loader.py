@@ -75,7 +75,7 @@ def with_events(loader, events):
     return told(had)
 
 
-def test_resizing_and_killing_lose_nothing_and_repeat_nothing(seed):
+def test_resized_and_killed_loader_workers_lose_and_repeat_nothing(seed):
     draw = random.Random(seed)
     with ElasticLoader(
         Ids(marked=True), batch_size=BATCH, shuffle=True, seed=seed, num_workers=1, worker_init_fn=mark
@@ -112,7 +112,7 @@ def test_resizing_and_killing_lose_nothing_and_repeat_nothing(seed):
     assert loader.pids == [] and loader.workers == 0
 
 
-def test_other_data_workers_replace_a_slow_one_and_poison_is_skipped_and_listed(tmp_path, seed):
+def test_slow_loader_worker_is_replaced_and_poison_skipped_and_listed(tmp_path, seed):
     order = [ids for ids, _ in epoch(0, seed)]
     poison, deadly = {order[9][3], order[30][0]}, order[20][5]
     dataset = Ids(stuck=tmp_path / "go-on", poison=poison, deadly={deadly})
@@ -132,7 +132,7 @@ def test_other_data_workers_replace_a_slow_one_and_poison_is_skipped_and_listed(
     assert "data workers die" in skipped[deadly]
 
 
-def test_a_poison_record_fails_the_loop_with_its_index_wherever_it_was_made():
+def test_poison_sample_fails_the_loop_with_its_index_from_any_worker():
     with ElasticLoader(Ids(poison={333}), batch_size=BATCH, num_workers=1) as loader:
         passing = iter(loader)
         next(passing)
@@ -160,7 +160,7 @@ for step, batch in enumerate(loader):
 """
 
 
-def test_a_killed_trainer_goes_on_elsewhere_with_other_workers_and_leaves_nothing_behind():
+def test_killed_trainer_resumes_elsewhere_and_leaves_nothing_behind():
     root = pathlib.Path(__file__).parents[2]
     trainer = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],

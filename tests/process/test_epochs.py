@@ -128,7 +128,7 @@ def held(folder, what, *ranks):
         pytest.param("plain", "bsp", True, marks=pytest.mark.soak),
     ],
 )
-def test_a_killed_worker_and_a_resumed_run_go_on_in_the_epoch_they_were_in(tmp_path, loop, sync, registered):
+def test_killed_worker_and_resumed_run_continue_in_their_epoch(tmp_path, loop, sync, registered):
     write(tmp_path, loop, registered=registered)
     given = [tmp_path, EPOCHS, BATCH, sync]
     for what in ("in 0", "in 2", "after 3 of 0", "in 4"):

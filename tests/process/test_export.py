@@ -54,7 +54,7 @@ def test_an_exported_model_predicts_the_same_in_plain_pytorch(tmp_path):
         torch.testing.assert_close(plain(ids[:100]), torch.load(tmp_path / "predicted.pt"), rtol=1e-5, atol=1e-6)
 
 
-def test_bad_input_is_told_in_a_line(tmp_path, monkeypatch, capsys):
+def test_export_errors_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for arguments, said in (
         (("export", "nothing", "exports"), "no jobs in"),

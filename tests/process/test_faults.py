@@ -57,7 +57,7 @@ def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
 
 
 @pytest.mark.timeout(400)
-def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_and_repeat_nothing(tmp_path):
+def test_temporarily_unreadable_samples_and_early_exits_lose_and_repeat_nothing(tmp_path):
     for index in (0, 77, 4000):
         (tmp_path / f"unreadable-{index}").touch()
 
@@ -79,7 +79,7 @@ def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_no_push_is_staler_than_the_bound_also_when_a_worker_is_lost(tmp_path):
+def test_staleness_bound_holds_when_a_worker_is_lost(tmp_path):
     bounded = counting.SCRIPT.replace("seed=7)", "seed=7, max_staleness=1)")
     assert bounded != counting.SCRIPT
     status, _, wrong = run(
@@ -92,7 +92,7 @@ def test_no_push_is_staler_than_the_bound_also_when_a_worker_is_lost(tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("parts", "seed"), [(3, 11), (4, 12), (7, 13)])
-def test_sums_of_several_batches_are_trained_once_and_whole_under_random_faults(tmp_path, parts, seed):
+def test_accumulated_batches_are_trained_once_and_whole_under_random_faults(tmp_path, parts, seed):
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.0))
     script = counting.summing(counting.SCRIPT, parts)
     _, done, wrong = run(
@@ -110,7 +110,7 @@ def test_sums_of_several_batches_are_trained_once_and_whole_under_random_faults(
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(100, 130))
-def test_twenty_faults_and_more_lose_and_repeat_nothing(tmp_path, seed):
+def test_twenty_random_faults_lose_and_repeat_nothing(tmp_path, seed):
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 3.0))
     early = seed % 3 == 0  # faults from the first moment on, while everyone is still joining
     _, done, wrong = run(

@@ -80,7 +80,7 @@ def test_each_sample_is_trained_once_for_any_kill_and_any_number_of_data_workers
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(4))
-def test_random_kills_and_numbers_from_one_to_six_to_two_lose_and_repeat_nothing(tmp_path, seed):
+def test_random_data_worker_kills_and_counts_lose_and_repeat_nothing(tmp_path, seed):
     chance = random.Random(seed)
 
     def hurt(job):
@@ -101,7 +101,7 @@ def test_random_kills_and_numbers_from_one_to_six_to_two_lose_and_repeat_nothing
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
+def test_batches_of_a_stopped_data_worker_are_made_by_others(tmp_path):
     def hurt(job):
         all_feed(job, 2)
         assert job.signal("data-worker-0", signal.SIGSTOP)
@@ -114,7 +114,7 @@ def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
+def test_fed_bsp_group_counts_exactly(tmp_path):
     def hurt(job):
         job.until(lambda status: status.roles.data_workers.alive == 2)
         fed(job, 20)
@@ -154,7 +154,7 @@ PART = range(40 * BATCH, 40 * BATCH + BATCH // 2)
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["async", "summed", "bsp"])
-def test_a_batch_of_which_nothing_can_be_made_is_passed_over_and_named(tmp_path, kind):
+def test_batch_of_only_poison_samples_is_skipped_and_named(tmp_path, kind):
     ids = counting.draw(np.random.default_rng(8), 300 * BATCH)
     text = group_counting.COUNTING if kind == "bsp" else counting.SCRIPT
     text = counting.summing(text, 4) if kind == "summed" else text

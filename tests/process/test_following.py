@@ -28,7 +28,7 @@ def scaled(job, workers):
 
 
 @pytest.mark.timeout(400)
-def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of_a_scaling(tmp_path):
+def test_workers_follow_traffic_though_the_master_is_killed_during_scaling(tmp_path):
     producer = online_day.Producer(tmp_path, lambda _: 1.2 * ONE, partitions=4)
     with job_of(tmp_path, producer) as job:
         job.until(lambda status: status.online is not None)
@@ -50,7 +50,7 @@ def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_traffic_that_ebbs_lets_workers_go(tmp_path):
+def test_falling_traffic_releases_workers(tmp_path):
     began = time.time()
     producer = online_day.Producer(tmp_path, lambda now: 1.5 * ONE if now < began + 25 else 0.2 * ONE, partitions=4)
     with job_of(tmp_path, producer) as job:
@@ -71,7 +71,7 @@ def forecast(history, steps):
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_forecaster_that_hangs_costs_nothing_but_its_forecast(tmp_path, monkeypatch):
+def test_hanging_forecaster_costs_only_its_forecast(tmp_path, monkeypatch):
     (tmp_path / "slow_forecaster.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     online = OnlineJob(on=True, rules=QUICK.rules, speedup=300.0, every_s=60.0, forecaster="slow_forecaster:forecast")
@@ -87,7 +87,7 @@ def test_a_forecaster_that_hangs_costs_nothing_but_its_forecast(tmp_path, monkey
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
+def test_clock_jump_triggers_no_scaling(tmp_path, monkeypatch):
     jumped = [0.0]
     producer = online_day.Producer(tmp_path, lambda _: 0.4 * ONE, partitions=4, clock=lambda: time.time() + jumped[0])
     with job_of(tmp_path, producer) as job:

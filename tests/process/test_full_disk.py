@@ -17,7 +17,7 @@ BATCH = 32
 
 
 @pytest.mark.timeout(400)
-def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_path):
+def test_temporarily_full_disk_fails_only_checkpoints(tmp_path):
     ids = counting.draw(np.random.default_rng(41), 1200 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     with disks.disk(tmp_path / "disk", "8m") as small:
@@ -50,7 +50,7 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_
 
 
 @pytest.mark.timeout(400)
-def test_a_server_lost_before_any_checkpoint_is_complete_costs_time_and_nothing_else(tmp_path):
+def test_server_loss_before_the_first_checkpoint_loses_no_sample(tmp_path):
     ids = counting.draw(np.random.default_rng(43), 600 * BATCH)
     script = counting.write(tmp_path, ids)
     with disks.disk(tmp_path / "disk", "8m") as small:

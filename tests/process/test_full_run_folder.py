@@ -29,7 +29,7 @@ def spec_of(tmp_path, **others):
     )
 
 
-def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
+def test_job_waits_for_a_full_run_folder_disk_despite_kills(tmp_path):
     ids = counting.draw(np.random.default_rng(47), 300 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     with (
@@ -60,7 +60,7 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
 
 
-def test_a_disk_that_stays_full_fails_the_job_and_is_named(tmp_path):
+def test_run_folder_disk_that_stays_full_fails_the_job_and_is_named(tmp_path):
     script = tmp_path / running.script(tmp_path, running.loop(body="import time; time.sleep(0.02)", samples=10**12))
     with (
         disks.disk(tmp_path / "disk", "8m") as small,

@@ -93,7 +93,7 @@ def test_servers_are_added_before_memory_runs_out(tmp_path, limited, sync):
 
 
 @pytest.mark.soak
-def test_without_the_guard_the_same_job_is_killed_for_its_memory_and_recovers(tmp_path, limited):
+def test_unguarded_job_is_killed_for_its_memory_and_recovers(tmp_path, limited):
     with grown(tmp_path, guards=GuardRules(memory=False)) as job:
         ended = job.wait()
 

@@ -65,7 +65,7 @@ def command_lines():
             continue
 
 
-def test_credentials_of_a_spec_are_neither_readable_by_others_nor_printed(tmp_path):
+def test_spec_credentials_are_neither_readable_by_others_nor_printed(tmp_path):
     running.script(tmp_path, running.loop(body=BODY, samples=10**12))
     (tmp_path / "job.yaml").write_text(SPEC)
     printed = [command(tmp_path, "submit", "job.yaml", "--dry-run", "--json"), command(tmp_path, "submit", "job.yaml")]

@@ -155,9 +155,7 @@ def why_without(job):
 
 
 @pytest.mark.timeout(400)
-def test_a_job_with_hidden_state_trains_the_same_model_with_data_workers_and_tells_what_it_has_compared(
-    alone, tmp_path
-):
+def test_hidden_state_job_trains_the_same_model_when_fed_and_reports_comparisons(alone, tmp_path):
     def seen(job):
         job.until(lambda status: status.data.feed is not None and status.data.feed.checked >= 20)
 
@@ -170,7 +168,7 @@ def test_a_job_with_hidden_state_trains_the_same_model_with_data_workers_and_tel
 
 
 @pytest.mark.timeout(400)
-def test_a_difference_that_no_guard_sees_is_found_by_comparing_and_the_same_model_is_trained(alone, tmp_path):
+def test_undetected_difference_is_found_by_comparison_and_the_model_kept(alone, tmp_path):
     job, given = trained(tmp_path / "fed", workers=1, lies=True, made=1)
     assert_same(given, alone)
     why = why_without(job)

@@ -48,7 +48,7 @@ def exact(folder, ids):
 @needs_hosts
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_occurrence_counts_once(tmp_path, cluster):
+def test_job_without_a_shared_disk_survives_worker_master_and_agent_loss(tmp_path, cluster):
     hosted, ids = started(
         tmp_path, cluster, batches=800, pause_s=0.05, workers=1, silence_s=10.0, feeding=FeedRules(workers=1)
     )
@@ -72,7 +72,7 @@ def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_oc
 @needs_hosts
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_hosts_that_are_cut_off_from_each_other_for_a_while_lose_and_repeat_nothing(tmp_path, cluster):
+def test_temporary_network_partitions_lose_and_repeat_nothing(tmp_path, cluster):
     hosted, ids = started(tmp_path, cluster, batches=600, silence_s=30.0)
     with hosted as job:
         job.until(lambda status: status.samples > 300)
@@ -90,7 +90,7 @@ def test_hosts_that_are_cut_off_from_each_other_for_a_while_lose_and_repeat_noth
 @needs_hosts
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_worker_that_is_cut_off_from_the_master_is_replaced_and_what_it_still_trains_counts_once(tmp_path, cluster):
+def test_partitioned_worker_is_replaced_and_its_late_batches_count_once(tmp_path, cluster):
     """Its servers it can reach all the time, so that it trains on as a zombie."""
 
     def place(life):
@@ -113,7 +113,7 @@ def test_a_worker_that_is_cut_off_from_the_master_is_replaced_and_what_it_still_
 @needs_hosts
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_bsp_group_of_several_hosts_meets_again_without_a_common_disk(tmp_path, cluster):
+def test_bsp_group_across_hosts_reforms_without_a_shared_disk(tmp_path, cluster):
     text = group_counting.COUNTING
     hosted, ids = started(tmp_path, cluster, batches=300, text=text, short=0, silence_s=10.0, sync="bsp")
     with hosted as job:

@@ -37,7 +37,7 @@ def usage_of(folder):
     return [member["usage"] for member in members] if all("usage" in member for member in members) else None
 
 
-def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
+def test_running_job_is_found_shown_and_stopped_by_commands(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
         job.wait_for("training")
@@ -58,7 +58,7 @@ def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
     assert "phase=draining" in "\n".join(command(tmp_path, "events")[1])
 
 
-def test_a_job_killed_with_its_agent_is_known_as_such(tmp_path):
+def test_job_killed_with_its_agent_is_reported_as_killed(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
@@ -102,7 +102,7 @@ def test_workers_are_added_and_removed_while_the_job_trains_by_tls(tmp_path):
     assert not certificates.exists()
 
 
-def test_a_worker_that_does_not_stop_when_asked_from_outside_is_killed_after_the_grace(tmp_path):
+def test_worker_that_ignores_stop_is_killed_after_the_grace_period(tmp_path):
     running.script(
         tmp_path, running.loop(body="print('training', flush=True)\nimport threading; threading.Event().wait()")
     )

@@ -51,7 +51,7 @@ class Reading:
 
 
 @pytest.mark.soak  # test_kafka_jobs.py kills the broker of a whole job
-def test_a_reader_goes_on_where_it_stood_when_the_broker_is_killed_and_starts_again_and_finds_new_partitions(broker):
+def test_kafka_reader_resumes_after_a_broker_restart_and_finds_new_partitions(broker):
     from springtide.data.stream.kafka.stream import open_url
 
     stream = open_url(broker.url("clicks"))
@@ -86,7 +86,7 @@ def test_a_reader_goes_on_where_it_stood_when_the_broker_is_killed_and_starts_ag
 
 
 @pytest.mark.soak
-def test_what_retention_has_deleted_is_told_as_expired(broker):
+def test_records_deleted_by_retention_are_reported_as_expired(broker):
     from springtide.data.stream.kafka.stream import open_url
 
     broker.create("short", 1, retention_bytes="20000", segment_bytes="10000")
@@ -110,7 +110,7 @@ def test_what_retention_has_deleted_is_told_as_expired(broker):
 
 
 @pytest.mark.soak
-def test_a_broker_that_hangs_for_half_a_minute_loses_and_repeats_nothing(broker):
+def test_broker_hanging_for_30_s_loses_and_repeats_nothing(broker):
     from springtide.data.stream.kafka.stream import open_url
 
     stream = open_url(broker.url("hanging"))

@@ -85,7 +85,7 @@ def test_each_record_is_trained_once_though_broker_and_worker_are_killed(tmp_pat
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_each_record_is_trained_once_though_the_broker_hangs_for_half_a_minute_and_everyone_is_killed(tmp_path):
+def test_each_record_is_trained_once_though_the_broker_hangs_and_all_roles_are_killed(tmp_path):
     with FaultyBroker(tmp_path / "kafka", partitions=3) as broker:
         url = broker.url("counts", queued_min_messages="1", fetch_message_max_bytes="2000")
         rows = fill(url, 30_000, partitions=3)
@@ -108,7 +108,7 @@ def test_each_record_is_trained_once_though_the_broker_hangs_for_half_a_minute_a
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_partitions_that_a_topic_gets_while_a_job_runs_are_trained_once_though_workers_are_killed(tmp_path):
+def test_partitions_added_to_a_topic_are_trained_once_though_workers_are_killed(tmp_path):
     script = stream_counting.SCRIPT.replace("if not job.leaving:", "if True:")  # a topic has no end: the job is stopped
     with FaultyBroker(tmp_path / "kafka", partitions=2) as broker:
         url = broker.url("counts")

@@ -33,7 +33,7 @@ def broker(tmp_path, request):
 
 
 @pytest.mark.timeout(400)
-def test_each_record_is_trained_once_by_who_has_the_password_though_broker_and_worker_are_killed(tmp_path, broker):
+def test_each_record_is_trained_once_with_sasl_though_broker_and_worker_are_killed(tmp_path, broker):
     """Options lie in a file, as they would at a user's; the URL names nothing but that."""
     file = tmp_path / "client.properties"
     small = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}  # so that much is to come
@@ -43,7 +43,7 @@ def test_each_record_is_trained_once_by_who_has_the_password_though_broker_and_w
 
 
 @pytest.mark.timeout(400)
-def test_who_has_not_the_right_password_hears_it_soon_and_it_is_not_told(broker):
+def test_wrong_sasl_password_fails_soon_and_is_not_shown(broker):
     from springtide.data.stream.stream import open_stream
 
     stream = open_stream(broker.url("counts", sasl_password="tidehigh"))

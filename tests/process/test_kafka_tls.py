@@ -51,7 +51,7 @@ def test_each_record_is_trained_once_over_tls_though_broker_and_worker_are_kille
     ],
     ids=["in the clear", "a broker whose authority we do not know", "a client whose authority it does not know"],
 )
-def test_who_has_not_the_right_certificates_gets_nothing_and_hears_why(broker, tls, told, said):
+def test_client_with_wrong_certificates_is_refused_with_a_reason(broker, tls, told, said):
     from springtide.data.stream.kafka.client import parse
     from springtide.data.stream.kafka.stream import KafkaStream
 

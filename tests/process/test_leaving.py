@@ -36,7 +36,7 @@ BOTH = pytest.param({"server-1": "server-2", "worker-0": "worker-2"}, id="both",
 
 
 @pytest.mark.parametrize("successors", [pytest.param({"server-1": "server-2"}, id="server"), BOTH])
-def test_draining_roles_leave_without_a_failure(tmp_path, seed, successors):
+def test_evicted_server_and_worker_hand_over_without_a_failure(tmp_path, seed, successors):
     workers = len(successors)
     ids = counting.draw(np.random.default_rng(seed), 400 * workers * BATCH - 5)
     script = counting.write(tmp_path, ids)

@@ -37,7 +37,7 @@ def _held():
     held.skip_unless(ProcessLimits(cpu=1.0))
 
 
-def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_by_them(tmp_path):
+def test_waiting_trainer_lends_unused_cores_and_the_job_gets_faster(tmp_path):
     ids = counting.draw(np.random.default_rng(8), BATCHES * BATCH)
     script = counting.write(tmp_path, ids, READING_SLOWLY)
     rules = JobSpec(

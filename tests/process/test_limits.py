@@ -92,7 +92,7 @@ def ours():
         yield from folder.glob(f"springtide-{os.getpid()}-*")
 
 
-def test_half_a_core_is_half_a_core(tmp_path, limited):
+def test_process_limited_to_half_a_core_uses_half_a_core(tmp_path, limited):
     exit, wall_s, usage = on_a_platform(
         tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.8, ProcessLimits(cpu=0.5))
     )
@@ -101,7 +101,7 @@ def test_half_a_core_is_half_a_core(tmp_path, limited):
     assert 0.0 < usage.cpu_s / wall_s < 0.6, (usage, wall_s)  # much less than half where others want the cores too
 
 
-def test_a_process_that_runs_is_given_more_cpu(tmp_path, limited):
+def test_running_process_can_be_given_more_cpu(tmp_path, limited):
     async def work(platform):
         seen = []
 
@@ -118,14 +118,14 @@ def test_a_process_that_runs_is_given_more_cpu(tmp_path, limited):
     assert on_a_platform(tmp_path, work) == ["50000"]
 
 
-def test_without_a_limit_what_a_process_takes_is_counted_all_the_same(tmp_path):
+def test_usage_is_measured_without_a_limit(tmp_path):
     exit, _, usage = on_a_platform(
         tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.05, ProcessLimits())
     )
     assert exit.clean and usage.cpu_s > 0.05 and usage.memory > 1 << 20
 
 
-def test_a_process_over_its_memory_is_killed_and_the_cause_is_known(tmp_path, limited):
+def test_process_over_its_memory_limit_is_killed_with_the_cause_known(tmp_path, limited):
     exit, _, _ = on_a_platform(
         tmp_path, lambda platform: run_one(platform, text=FILL, limits=ProcessLimits(memory=128 << 20))
     )
@@ -133,7 +133,7 @@ def test_a_process_over_its_memory_is_killed_and_the_cause_is_known(tmp_path, li
     assert str(exit).endswith("was killed by SIGKILL for lack of memory")
 
 
-def test_a_process_killed_by_someone_else_was_not_out_of_memory(tmp_path, limited):
+def test_process_killed_by_a_signal_is_not_reported_as_out_of_memory(tmp_path, limited):
     exit, _, _ = on_a_platform(
         tmp_path,
         lambda platform: run_one(
@@ -195,7 +195,7 @@ def test_control_groups_of_a_killed_agent_are_removed_by_the_next_one(tmp_path, 
     waiting.until(removed, "the groups are gone")
 
 
-def test_a_worker_that_ran_out_of_memory_comes_back_with_twice_as_much(tmp_path, limited):
+def test_worker_killed_for_memory_returns_with_twice_as_much(tmp_path, limited):
     running.script(tmp_path, running.loop(body="if not trained:\n    keep = b'x' * (200 << 20)"))
     with running.springtide("run", "train.py", "--memory", "160M", "--json", folder=tmp_path) as job:
         code, out = job.finish()
@@ -215,7 +215,7 @@ SPAWN = (
 )
 
 
-def test_what_a_role_has_started_ends_with_it(tmp_path, limited):
+def test_child_processes_of_a_role_end_with_it(tmp_path, limited):
     async def work(platform):
         exit, _, _ = await run_one(
             platform, text=SPAWN.format(seconds=60), limits=ProcessLimits(), on_start=kill_when_spawned
@@ -232,7 +232,7 @@ def test_what_a_role_has_started_ends_with_it(tmp_path, limited):
     waiting.until(lambda: not running.alive(child), "the child is gone")
 
 
-def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
+def test_version_2_control_groups_count_members_and_cpu_seconds(tmp_path):
     """Without its controllers, which a machine with version 1 gives to that: no limits, but members and CPU seconds."""
     mounts = control_groups.parse_mounts(pathlib.Path("/proc/self/mountinfo").read_text())
     own = control_groups.parse_paths(pathlib.Path("/proc/self/cgroup").read_text()).get("", "/")
@@ -290,7 +290,7 @@ exec "$@"
 """
 
 
-def test_where_groups_are_read_only_as_in_a_container_it_says_so_once_and_goes_on(tmp_path, limited):
+def test_read_only_control_groups_are_reported_once_and_the_job_continues(tmp_path, limited):
     try:
         subprocess.run(["unshare", "--mount", "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:

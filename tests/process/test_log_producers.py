@@ -71,12 +71,12 @@ def killed_in_turn(folder: Path, rounds: int) -> None:
 
 
 @pytest.mark.process
-def test_two_producers_that_are_killed_leave_a_log_that_is_whole(tmp_path: Path) -> None:
+def test_two_killed_producers_leave_an_intact_log(tmp_path: Path) -> None:
     killed_in_turn(tmp_path / "log", rounds=1)
 
 
 @pytest.mark.process
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_many_producers_that_are_killed_leave_a_log_that_is_whole(tmp_path: Path) -> None:
+def test_many_killed_producers_leave_an_intact_log(tmp_path: Path) -> None:
     killed_in_turn(tmp_path / "log", rounds=25)

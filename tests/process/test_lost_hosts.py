@@ -49,7 +49,7 @@ MIRRORED = [
 @needs_hosts
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("seed", "kept"), [(2, "url"), *MIRRORED])
-def test_hosts_go_off_one_after_the_other_the_masters_too_and_nothing_is_lost_or_repeated(tmp_path, seed, kept):
+def test_hosts_switched_off_in_turn_lose_and_repeat_nothing(tmp_path, seed, kept):
     print("seed", seed)
     chance, ids = random.Random(seed), counting.draw(np.random.default_rng(seed), 60_000)
     script = counting.write(tmp_path, ids)

@@ -56,7 +56,7 @@ def all_was_trained(folder):
     return (found.phase, found.samples, len(log), log[-1]) == (JobPhase.FINISHED, 8000, 401, "trained 8000")
 
 
-def test_a_job_goes_on_when_its_reader_leaves(tmp_path):
+def test_job_continues_when_its_output_reader_exits(tmp_path):
     running.script(tmp_path, CHATTY)
     with read_by_us(tmp_path) as (job, reader):
         for _ in range(3):  # as `| head -3` does
@@ -66,7 +66,7 @@ def test_a_job_goes_on_when_its_reader_leaves(tmp_path):
     assert all_was_trained(tmp_path)
 
 
-def test_a_job_whose_output_finds_no_room_goes_on(tmp_path):
+def test_job_continues_when_its_output_device_is_full(tmp_path):
     running.script(tmp_path, CHATTY)
     with open("/dev/full", "w") as full, started(tmp_path, full) as job:
         assert job.wait(running.PATIENCE_S) == 0
@@ -74,7 +74,7 @@ def test_a_job_whose_output_finds_no_room_goes_on(tmp_path):
 
 
 @pytest.mark.soak  # how output waits for its reader is tested in tests/unit/telemetry/test_output.py
-def test_a_job_does_not_wait_for_a_reader_that_has_stopped_reading(tmp_path):
+def test_job_does_not_wait_for_a_stalled_output_reader(tmp_path):
     running.script(tmp_path, CHATTY)
     story = tmp_path / ".springtide/runs/train/events.jsonl"
     with read_by_us(tmp_path) as (job, reader):
@@ -84,7 +84,7 @@ def test_a_job_does_not_wait_for_a_reader_that_has_stopped_reading(tmp_path):
     assert all_was_trained(tmp_path)
 
 
-def test_a_job_that_nobody_reads_still_drains_when_it_is_asked_to(tmp_path):
+def test_job_without_an_output_reader_still_drains_on_request(tmp_path):
     running.script(tmp_path, FOREVER)
     with read_by_us(tmp_path) as (job, reader):
         while "training" not in reader.readline():
@@ -95,7 +95,7 @@ def test_a_job_that_nobody_reads_still_drains_when_it_is_asked_to(tmp_path):
     assert status(tmp_path).phase is JobPhase.STOPPED
 
 
-def test_a_job_whose_keeper_fails_has_failed(tmp_path):
+def test_local_cluster_error_fails_its_job(tmp_path):
     class Broken(LocalCluster):
         def _on_status(self, status):
             raise ZeroDivisionError("a fault of its own")

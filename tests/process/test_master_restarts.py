@@ -40,7 +40,7 @@ def where(folder):
     return json.loads((folder / ".springtide/runs/train/master.json").read_text())
 
 
-def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tmp_path):
+def test_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tmp_path):
     running.script(tmp_path, PACED)
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
         job.wait_for("training")
@@ -71,7 +71,7 @@ def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tm
     )
 
 
-def test_a_master_that_hangs_is_killed_and_replaced_and_meanwhile_workers_train_on(tmp_path):
+def test_hanging_master_is_replaced_while_workers_train(tmp_path):
     def steps():
         return (tmp_path / "steps").stat().st_size if (tmp_path / "steps").exists() else 0
 
@@ -92,7 +92,7 @@ def test_a_master_that_hangs_is_killed_and_replaced_and_meanwhile_workers_train_
     assert "silent for 3 s" in " ".join([*job.said[-3:], said])
 
 
-def test_a_journal_that_cannot_be_read_ends_the_job_with_that_reason_first(tmp_path):
+def test_unreadable_journal_ends_the_job_with_that_reason_first(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")

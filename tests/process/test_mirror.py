@@ -66,7 +66,7 @@ def run(folder, seed, losses, *, batches):
 
 
 @pytest.mark.timeout(400)
-def test_a_killed_server_whose_folder_is_gone_comes_back_from_its_buddy_and_counts_are_exact(tmp_path):
+def test_server_with_a_lost_folder_is_restored_from_its_buddy_with_exact_counts(tmp_path):
     job, wrong = run(tmp_path, SEED, ["server-1"], batches=250)
     assert not wrong, wrong
     complete = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
@@ -76,7 +76,7 @@ def test_a_killed_server_whose_folder_is_gone_comes_back_from_its_buddy_and_coun
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(500, 504))
-def test_hosts_lost_one_after_the_other_lose_and_repeat_nothing(tmp_path, seed):
+def test_hosts_lost_in_turn_lose_and_repeat_nothing_with_mirroring(tmp_path, seed):
     chance = random.Random(seed)
     _, wrong = run(tmp_path, seed, [chance.choice(["server-0", "server-1"]) for _ in range(5)], batches=1500)
     assert not wrong, wrong

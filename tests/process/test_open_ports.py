@@ -68,7 +68,7 @@ def answers(places, words):
 
 
 @pytest.mark.timeout(400)
-def test_a_bsp_job_listens_at_its_own_address_only_and_strangers_are_told_nothing(tmp_path):
+def test_bsp_job_listens_only_on_its_address_and_tells_strangers_nothing(tmp_path):
     def hurt(job):
         servers = {addresses.parse(each["address"]) for each in job.story if each["event"] == "ready"}
         found = listeners(job.pids().values())

@@ -55,7 +55,7 @@ def wait_back(job, role, before):
 
 
 @pytest.mark.timeout(400)
-def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_over_the_network(tmp_path):
+def test_lost_host_is_restored_from_its_buddy_over_the_network(tmp_path):
     ids, hosts, cluster = begin(tmp_path, SEED, batches=180, pause=0.5)
     with cluster as job:
         job.until(lambda status: status.checkpoints.number >= 2)
@@ -78,7 +78,7 @@ def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_ov
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_goes_on_from_there(tmp_path):
+def test_unmirrored_lost_host_is_restored_from_storage_and_a_run_resumes_there(tmp_path):
     url = f"file://{tmp_path}/copies"
     ids, hosts, cluster = begin(tmp_path, SEED, batches=500, url=url, upload_every_s=1.5)
     with cluster as job:
@@ -106,7 +106,7 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_host_ends_the_job_clearly(tmp_path):
+def test_without_any_copy_a_process_restarts_from_disk_but_a_lost_host_ends_the_job(tmp_path):
     _, hosts, cluster = begin(tmp_path, SEED, batches=2000, servers=1)
     with cluster as job:
         job.until(lambda status: status.checkpoints.number >= 2)
@@ -125,7 +125,7 @@ def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_hos
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(700, 706))
-def test_hosts_processes_and_masters_lost_one_after_the_other_lose_and_repeat_nothing(tmp_path, seed):
+def test_hosts_processes_and_masters_lost_in_turn_lose_and_repeat_nothing(tmp_path, seed):
     chance = random.Random(seed)
     kept = {"mirror": True} if seed % 3 == 0 else {"url": f"file://{tmp_path}/copies", "upload_every_s": 1.0}
     kept |= {"mirror": True} if seed % 3 == 1 else {}
@@ -155,7 +155,7 @@ def test_hosts_processes_and_masters_lost_one_after_the_other_lose_and_repeat_no
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kept", ["copies of each other", "storage"])
-def test_a_bsp_group_goes_back_with_a_lost_host_and_counts_every_occurrence_once(tmp_path, monkeypatch, kept):
+def test_bsp_group_rolls_back_with_a_lost_host_and_counts_once(tmp_path, monkeypatch, kept):
     hosts = own_disks.Hosts(tmp_path / "hosts")
     monkeypatch.setattr(group_counting, "LocalCluster", functools.partial(own_disks.Cluster, hosts))
     url = f"file://{tmp_path}/copies" if kept == "storage" else ""

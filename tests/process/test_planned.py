@@ -59,7 +59,7 @@ def ranks(status):
     return {member.role.rank for member in status.members if member.role.kind == "worker"}
 
 
-def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
+def test_counts_are_exact_after_a_plan_changed_workers_and_cores(tmp_path):
     ids = counting.draw(np.random.default_rng(5), 40 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     with LocalCluster(script, [tmp_path, 40, BATCH, 0.05], spec=spec(), folder=tmp_path / "runs") as job:
@@ -77,7 +77,7 @@ def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(4))
-def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_are_carried_out(tmp_path, seed):
+def test_counts_are_exact_when_master_and_worker_are_killed_during_plans(tmp_path, seed):
     rng = np.random.default_rng(seed)
     ids = counting.draw(rng, 200 * BATCH - 5)
     script = counting.write(tmp_path, ids)
@@ -100,7 +100,7 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurrence_once(tmp_path):
+def test_bsp_job_is_given_more_workers_by_its_plan_and_counts_once(tmp_path):
     rules = spec().planning
     bounds = replace(
         rules.bounds, most=replace(rules.bounds.most, workers=3), quota=ResourceBudget(cpu=6.0, memory=2**40)
@@ -126,7 +126,7 @@ def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurre
 
 
 @pytest.mark.soak
-def test_a_job_without_sizes_plans_by_itself_and_the_next_one_begins_with_what_it_ended_with(tmp_path):
+def test_job_without_sizes_plans_itself_and_the_next_starts_from_its_result(tmp_path):
     ids = counting.draw(np.random.default_rng(1), 400 * BATCH)
     counting.write(tmp_path, ids)
     quick = [f"--planning={each}" for each in ("sample_s=4", "between_changes=4", "settle=1", "window=2")]

@@ -82,7 +82,7 @@ class Cutter:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])  # one seed cuts at many bytes
-def test_connections_that_are_cut_at_any_byte_lose_and_repeat_nothing(seed):
+def test_connections_cut_at_any_byte_lose_and_repeat_nothing(seed):
     print(f"seed {seed}")
     with serving(servers=2) as served, contextlib.ExitStack() as stack:
         cutters = [Cutter(address, random.Random(seed + index)) for index, address in enumerate(served.addresses)]
@@ -109,7 +109,7 @@ def give(client, batch):
 
 
 @pytest.mark.parametrize("at", ["push", "give"])
-def test_a_worker_that_was_given_up_and_wakes_up_again_changes_nothing(at):
+def test_fenced_worker_that_resumes_changes_nothing(at):
     with serving(servers=2) as served:
         where = [f"{host}:{port}" for host, port in served.addresses]
         command = [sys.executable, "-m", "tests.process.test_pushed_twice", at, *where]

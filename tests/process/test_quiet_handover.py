@@ -19,7 +19,7 @@ TRIES = 20
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_pushes_wait_while_slots_go_in_a_hurry_and_reach_their_new_owner_once(shared_memory):
+def test_pushes_wait_during_an_urgent_handover_and_reach_the_new_owner_once(shared_memory):
     with contextlib.ExitStack() as stack:
         first, here = stack.enter_context(server(0))
         second, there = stack.enter_context(server(1))

@@ -54,7 +54,7 @@ def gone(pid):
     return state == "Z"
 
 
-def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everything_once(world, tmp_path, rng):
+def test_ray_job_trains_once_after_losing_master_steward_and_a_node(world, tmp_path, rng):
     ids = counting.draw(rng, 8_000)
     job = world.do("submit", plan_of(tmp_path, ids, name="hurt", workers=1, pause_s=0.4))
     world.do("until", job, samples=100, workers=1, servers=2)
@@ -89,7 +89,7 @@ def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everyth
 
 
 @pytest.mark.soak
-def test_workers_and_servers_come_and_go_while_it_trains(world, tmp_path, rng):
+def test_ray_job_counts_exactly_while_workers_and_servers_are_scaled(world, tmp_path, rng):
     world.do("add")
     ids = counting.draw(rng, 20_000)
     job = world.do("submit", plan_of(tmp_path, ids, name="scaled", workers=1, servers=1))
@@ -105,7 +105,7 @@ def test_workers_and_servers_come_and_go_while_it_trains(world, tmp_path, rng):
 
 
 @pytest.mark.soak
-def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is_lost(world, tmp_path, rng):
+def test_roles_on_a_draining_ray_node_hand_over_without_loss(world, tmp_path, rng):
     node, spare = world.do("add"), world.do("add")
     ids = counting.draw(rng, 20_000)
     job = world.do("submit", plan_of(tmp_path, ids, name="announced", workers=3, servers=2))
@@ -125,7 +125,7 @@ def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is
 
 
 @pytest.mark.soak
-def test_a_data_worker_moves_beside_its_trainer_when_there_is_room_and_nobody_is_started_again(tmp_path, rng):
+def test_data_worker_moves_to_its_trainers_node_once_there_is_room(tmp_path, rng):
     with ray_world.start(nodes=1) as world:
         ids, home = counting.draw(rng, 40_000), world.do("home")
         rules = FeedRules(workers=1, cpu=0.5)
@@ -162,7 +162,7 @@ def fed_by(world, job):
 
 
 @pytest.mark.soak
-def test_a_worker_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(tmp_path, rng):
+def test_unschedulable_worker_is_dropped_and_the_job_continues_smaller(tmp_path, rng):
     with ray_world.start(nodes=0) as world:  # one of two cores: a server of 0.2, and one worker of 1.0 beside it
         ids = counting.draw(rng, 4_000)
         plan = plan_of(tmp_path, ids, name="wide", workers=2, servers=1, worker_cpu=1.0)
@@ -176,7 +176,7 @@ def test_a_worker_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(tmp
 
 
 @pytest.mark.soak
-def test_a_job_that_is_stopped_leaves_no_process_behind(world, tmp_path, rng):
+def test_stopped_ray_job_leaves_no_process(world, tmp_path, rng):
     ids = counting.draw(rng, 100_000)
     job = world.do("submit", plan_of(tmp_path, ids, name="stopped"))
     world.do("until", job, samples=100, workers=2, servers=2)
@@ -187,7 +187,7 @@ def test_a_job_that_is_stopped_leaves_no_process_behind(world, tmp_path, rng):
 
 
 @pytest.mark.soak
-def test_a_job_whose_run_folder_is_lost_begins_anew_from_the_copies_of_its_checkpoints(world, tmp_path, rng):
+def test_ray_job_with_a_lost_run_folder_restarts_from_checkpoint_copies(world, tmp_path, rng):
     ids = counting.draw(rng, 6_000)
     rules = CheckpointRules(every_s=0.5, url=f"file://{tmp_path}/copies", upload_every_s=0.5)
     plan = plan_of(tmp_path, ids, name="burnt", workers=1, checkpoints=rules)
@@ -201,7 +201,7 @@ def test_a_job_whose_run_folder_is_lost_begins_anew_from_the_copies_of_its_check
 
 
 @pytest.mark.soak
-def test_a_job_whose_run_folder_is_lost_without_a_copy_says_what_would_have_helped(world, tmp_path, rng):
+def test_ray_job_with_a_lost_run_folder_and_no_copy_gives_advice(world, tmp_path, rng):
     job = world.do("submit", plan_of(tmp_path, counting.draw(rng, 6_000), name="ashes", workers=1))
     world.do("until", job, samples=100)
     world.do("lose_run_folder", job)
@@ -211,7 +211,7 @@ def test_a_job_whose_run_folder_is_lost_without_a_copy_says_what_would_have_help
 
 
 @pytest.mark.soak
-def test_a_job_whose_hosts_speak_by_tls_trains_on_ray(world, tmp_path, rng):
+def test_ray_job_trains_over_tls(world, tmp_path, rng):
     ids = counting.draw(rng, 2_000)
     job = world.do("submit", replace(plan_of(tmp_path, ids, name="sealed", pause_s=0.0, workers=1), tls=True))
     assert world.do("wait", job).phase == "finished"
@@ -219,7 +219,7 @@ def test_a_job_whose_hosts_speak_by_tls_trains_on_ray(world, tmp_path, rng):
 
 
 @pytest.mark.soak
-def test_a_job_is_submitted_followed_and_stopped_from_the_command_line(world, tmp_path, rng):
+def test_ray_job_is_submitted_followed_and_stopped_by_commands(world, tmp_path, rng):
     counting.write(tmp_path, counting.draw(rng, 8_000))
     spec = tmp_path / "job.yaml"
     spec.write_text(
@@ -240,7 +240,7 @@ def test_a_job_is_submitted_followed_and_stopped_from_the_command_line(world, tm
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)  # seven sessions from outside, each of which takes half a minute to begin on a busy machine
-def test_a_job_is_submitted_and_steered_from_outside_of_the_cluster(tmp_path, rng):
+def test_ray_job_is_submitted_and_controlled_from_outside_the_cluster(tmp_path, rng):
     counting.write(tmp_path, counting.draw(rng, 20_000))  # more than there is time for
     spec = tmp_path / "job.yaml"
     spec.write_text(
@@ -276,7 +276,7 @@ def said(folder, *command):
 
 
 @pytest.mark.soak
-def test_a_ray_program_that_is_interrupted_drains_its_job(world, tmp_path, rng):
+def test_interrupted_ray_program_drains_its_job(world, tmp_path, rng):
     counting.write(tmp_path, counting.draw(rng, 8_000))
     program = f"""
 import ray

@@ -63,7 +63,7 @@ def told(folder):
 
 
 @pytest.mark.timeout(400)
-def test_registered_objects_go_on_after_a_kill_and_in_a_resumed_run(tmp_path):
+def test_registered_objects_resume_after_a_kill_and_in_a_resumed_run(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     rules = CheckpointRules(every_s=0.5)
     spec = JobSpec(name="job", heartbeat_s=0.1, relaunches=10, backoff_s=0.0, slots=64, checkpoints=rules)

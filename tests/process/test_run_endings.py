@@ -49,7 +49,7 @@ def test_ctrl_c_stops_a_bsp_group_at_one_shard(tmp_path):
     assert trained[0] == trained[1] and trained[0].startswith("trained ")
 
 
-def test_a_second_ctrl_c_kills(tmp_path):
+def test_second_ctrl_c_kills(tmp_path):
     running.script(
         tmp_path, running.loop(body="print('training', flush=True)\nimport threading; threading.Event().wait()")
     )
@@ -63,7 +63,7 @@ def test_a_second_ctrl_c_kills(tmp_path):
     assert not any(running.alive(pid) for pid in pids.values())
 
 
-def test_without_checkpoints_a_killed_server_ends_the_job_and_is_named(tmp_path):
+def test_killed_server_without_checkpoints_ends_the_job_and_is_named(tmp_path):
     running.script(tmp_path, FOREVER)
     options = ("--servers", "2", "--workers", "2", "--checkpoint-every", "0")
     with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
@@ -91,7 +91,7 @@ def test_a_killed_worker_is_relaunched_under_its_next_incarnation(tmp_path):
         assert job.finish()[0] == 130
 
 
-def test_a_worker_that_dies_again_and_again_ends_the_job_and_is_named(tmp_path):
+def test_worker_over_its_relaunch_limit_ends_the_job_and_is_named(tmp_path):
     body = "if welcome.rank == 1:\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)"
     running.script(tmp_path, running.loop(body=body, samples=10**12))
     options = ("--workers", "2", "--relaunches", "1")
@@ -101,7 +101,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_job_and_is_named(tmp_path):
     assert out[0].startswith("worker-1 (pid ") and out[0].endswith("relaunched 1 time already, which is the limit")
 
 
-def test_a_stopped_worker_is_fenced_after_its_silence_and_replaced(tmp_path):
+def test_stopped_worker_is_fenced_after_its_timeout_and_replaced(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", "--silence", "3", folder=tmp_path) as job:
         job.wait_for("training")
@@ -129,7 +129,7 @@ def watchdog_of(job, *before):
     return waiting.until(found, "there is a watchdog")
 
 
-def test_a_killed_watchdog_is_replaced_and_no_role_outlives_the_command_nor_do_their_children(tmp_path):
+def test_killed_watchdog_is_replaced_and_no_role_or_child_outlives_the_command(tmp_path):
     body = (
         "if not trained:\n"
         "    import subprocess\n"
@@ -158,7 +158,7 @@ def test_a_killed_watchdog_is_replaced_and_no_role_outlives_the_command_nor_do_t
         waiting.until(lambda: not any(map(running.alive, (*pids, *children))), "all processes of the job are gone")
 
 
-def test_no_role_outlives_a_command_that_is_killed_together_with_its_watchdog(tmp_path):
+def test_no_role_outlives_a_command_killed_together_with_its_watchdog(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
@@ -171,7 +171,7 @@ def test_no_role_outlives_a_command_that_is_killed_together_with_its_watchdog(tm
         waiting.until(lambda: not any(running.alive(pid) for pid in pids), "all roles are gone")
 
 
-def test_a_killed_master_is_replaced_and_everyone_goes_on(tmp_path):
+def test_killed_master_is_replaced_and_roles_reconnect(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
@@ -185,7 +185,7 @@ def test_a_killed_master_is_replaced_and_everyone_goes_on(tmp_path):
         assert job.finish()[0] == 130
 
 
-def test_a_stopped_master_is_noticed_and_does_not_keep_ctrl_c_waiting(tmp_path):
+def test_stopped_master_is_detected_and_does_not_delay_ctrl_c(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")

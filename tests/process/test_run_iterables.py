@@ -20,7 +20,7 @@ job = st.join()
 
 
 @pytest.mark.timeout(400)
-def test_an_iterable_is_counted_once_though_a_worker_is_killed_and_one_is_added(tmp_path, rng):
+def test_iterable_is_counted_once_though_workers_are_killed_and_added(tmp_path, rng):
     ids = counting.draw(rng, 600 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     text = script.read_text().replace("job = st.join()\n", STREAM).replace("optimizer, Ids(),", "optimizer, Stream(),")

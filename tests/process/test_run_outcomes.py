@@ -25,7 +25,7 @@ def test_two_servers_and_two_workers_train_every_shard(tmp_path):
     assert not (tmp_path / ".springtide/runs/train/secret").exists()
 
 
-def test_bsp_ranks_go_through_the_same_shards(tmp_path):
+def test_bsp_ranks_train_the_same_shards(tmp_path):
     running.script(tmp_path, running.loop(body=running.MEET))
     with running.springtide("run", "train.py", "--workers", "2", "--sync", "bsp", "--json", folder=tmp_path) as job:
         code, out = job.finish()
@@ -34,7 +34,7 @@ def test_bsp_ranks_go_through_the_same_shards(tmp_path):
     assert (result["samples"], result["data"]["shards_done"]) == (2000, 100)  # a sample counts once for both ranks
 
 
-def test_the_script_sees_what_plain_python_would_show_it(tmp_path):
+def test_script_sees_the_environment_of_plain_python(tmp_path):
     (tmp_path / "own_module.py").write_text("ANSWER = 42\n")
     text = "import sys, own_module\nprint(__name__, sys.argv, own_module.ANSWER, flush=True)\n" + running.loop()
     running.script(tmp_path, text)
@@ -43,7 +43,7 @@ def test_the_script_sees_what_plain_python_would_show_it(tmp_path):
         assert job.finish()[0] == 0
 
 
-def test_the_users_error_is_the_first_line(tmp_path):
+def test_user_error_is_the_first_line(tmp_path):
     body = f"if welcome.rank == 1:\n    raise ValueError('no such column: age')\n{running.MEET}"
     running.script(tmp_path, running.loop(body=body))
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
@@ -74,7 +74,7 @@ def test_debug_shows_the_traceback(tmp_path):
         ("print('hello')\n", "worker-0: the script ended without calling st.join()"),
     ],
 )
-def test_a_script_that_cannot_train_says_why_first(tmp_path, text, first):
+def test_script_that_cannot_train_prints_the_reason_first(tmp_path, text, first):
     running.script(tmp_path, text)
     with running.springtide("run", "train.py", "--workers", "1", folder=tmp_path) as job:
         code, out = job.finish()
@@ -82,7 +82,7 @@ def test_a_script_that_cannot_train_says_why_first(tmp_path, text, first):
 
 
 @pytest.mark.soak
-def test_a_script_that_never_joins_is_stopped_after_the_timeout(tmp_path):
+def test_script_that_never_joins_is_stopped_after_the_timeout(tmp_path):
     running.script(tmp_path, "import threading\nthreading.Event().wait()\n")
     with running.springtide("run", "train.py", "--timeout", "15", folder=tmp_path) as job:
         code, out = job.finish()
@@ -90,14 +90,14 @@ def test_a_script_that_never_joins_is_stopped_after_the_timeout(tmp_path):
     assert out[0].startswith("worker-0: the script has not called st.join() within 15 s.")
 
 
-def test_a_missing_script_is_answered_with_the_nearest_name(tmp_path):
+def test_missing_script_suggests_the_nearest_name(tmp_path):
     running.script(tmp_path, "")
     with running.springtide("run", "trian.py", folder=tmp_path) as job:
         job.wait_for("error: no script trian.py. Did you mean train.py?")
         assert job.finish() == (2, [])
 
 
-def test_a_taken_port_is_named(tmp_path):
+def test_port_in_use_is_named(tmp_path):
     running.script(tmp_path, "")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -124,7 +124,7 @@ def test_garbage_on_the_masters_port_does_not_harm_the_job(tmp_path):
         assert job.finish()[0] == 0
 
 
-def test_on_a_terminal_the_view_is_live_and_honours_no_color(tmp_path):
+def test_live_view_is_shown_on_a_terminal_and_honours_no_color(tmp_path):
     running.script(tmp_path, running.loop(body="print('leased', lease.shard)", samples=100))
     shown = running.on_a_terminal("run", "train.py", folder=tmp_path, NO_COLOR="1")
     assert "leased 0" in shown and "samples/s" in shown

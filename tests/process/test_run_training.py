@@ -40,7 +40,7 @@ def write(folder, *, samples=4096, epochs=1, data="data"):
     running.script(folder, TRAIN.format(samples=samples, epochs=epochs, data=data))
 
 
-def test_without_checkpoints_a_server_killed_in_training_is_named_first(tmp_path):
+def test_server_killed_without_checkpoints_is_named_first(tmp_path):
     write(tmp_path, epochs=10**6)
     options = ("--servers", "2", "--workers", "2", "--checkpoint-every", "0")
     with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
@@ -52,7 +52,7 @@ def test_without_checkpoints_a_server_killed_in_training_is_named_first(tmp_path
     assert out[0].startswith(f"server-0 (pid {pid}) was killed by SIGKILL")
 
 
-def test_ctrl_c_ends_the_loop_and_what_follows_it_still_runs(tmp_path):
+def test_ctrl_c_ends_the_loop_and_code_after_it_still_runs(tmp_path):
     write(tmp_path, epochs=10**6)
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("training")
@@ -62,7 +62,7 @@ def test_ctrl_c_ends_the_loop_and_what_follows_it_still_runs(tmp_path):
     assert code == 130 and "stopped by Ctrl-C" in out[0]
 
 
-def test_a_data_loader_that_forks_after_joining_works(tmp_path):
+def test_dataloader_forked_after_join_works(tmp_path):
     write(tmp_path, data="torch.utils.data.DataLoader(data, batch_size=64, shuffle=True, num_workers=2)")
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
         code, out = job.finish()
@@ -71,7 +71,7 @@ def test_a_data_loader_that_forks_after_joining_works(tmp_path):
 
 
 @pytest.mark.timeout(400)
-def test_the_demo_adds_a_server_kills_three_processes_and_shows_that_nothing_was_lost_or_repeated(tmp_path):
+def test_demo_adds_a_server_kills_three_processes_and_counts_exactly(tmp_path):
     with running.springtide("demo", "--samples", "300000", "--json", folder=tmp_path) as job:
         job.wait_for("now: one more server, server-2; ")
         job.wait_for("now: kill -9 worker-1 ")
@@ -94,7 +94,7 @@ def test_the_demo_adds_a_server_kills_three_processes_and_shows_that_nothing_was
 
 
 @pytest.mark.soak
-def test_the_demo_without_kills_is_short(tmp_path):
+def test_demo_without_kills_is_short(tmp_path):
     with running.springtide("demo", "--samples", "30000", "--no-kill", "--json", folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 0, (out, job.said)

@@ -75,7 +75,7 @@ def predictions_fit(folder):
     )
 
 
-def test_a_job_is_copied_gone_on_from_and_exported(tmp_path, bucket):
+def test_s3_job_is_uploaded_resumed_and_exported(tmp_path, bucket):
     running.script(tmp_path, TRAIN)
     url, rules = f"{bucket}/ctr", ("--checkpoint-every", "1", "--upload-every", "1")
     said("run", "train.py", "--servers", "2", *rules, "--checkpoint-url", url, folder=tmp_path)

@@ -84,7 +84,7 @@ def trained(client, keys):
     return part.rows().copy()
 
 
-def test_a_server_with_a_dev_shm_of_its_own_still_shares_memory_which_needs_none():
+def test_server_with_a_private_dev_shm_still_shares_memory():
     with server(0, within=CONTAINER) as (_, address):
         client = served(address).client()
         assert client.stats()["transports"] == ["shm"]
@@ -92,7 +92,7 @@ def test_a_server_with_a_dev_shm_of_its_own_still_shares_memory_which_needs_none
 
 
 @pytest.mark.skipif(hosts.refusal() is not None, reason="no hosts of our own here")
-def test_a_server_on_another_network_is_reached_by_tcp(tmp_path):
+def test_server_on_another_network_is_reached_by_tcp(tmp_path):
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(hosts.Hosts(["one", "two"], tmp_path))
         _, address = stack.enter_context(server(0, within=cluster.inside("one"), host=cluster.address("one")))
@@ -102,7 +102,7 @@ def test_a_server_on_another_network_is_reached_by_tcp(tmp_path):
 
 
 @pytest.mark.parametrize(("giver", "taker"), [(CONTAINER, CONTAINER), ((), CONTAINER)])
-def test_slots_go_from_container_to_container_in_a_hurry_though_neither_may_read_the_others_memory(giver, taker):
+def test_urgent_slot_transfer_works_between_isolated_containers(giver, taker):
     keys = np.arange(300, dtype=np.int64)
     with server(0, within=giver) as (first, here), server(1, within=taker) as (_, there):
         client = served(here).client()

@@ -28,7 +28,7 @@ def read(client):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("shared_memory", [False, True])
-def test_a_forking_data_loader_works_beside_a_connected_client(shared_memory):
+def test_forking_dataloader_works_beside_a_connected_client(shared_memory):
     with serving() as served:
         client = served.client(shared_memory=shared_memory)
         before = read(client)
@@ -52,7 +52,7 @@ def in_child(client, answers):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_is_told_that_the_connection_is_not_its_own():
+def test_forked_child_may_not_use_the_parents_connection():
     with serving() as served:
         client = served.client()
         forked = multiprocessing.get_context("fork")

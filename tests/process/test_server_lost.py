@@ -29,7 +29,7 @@ def freeze(process):
 
 
 @pytest.mark.parametrize("shared_memory", [False, True])
-def test_a_server_killed_while_a_pull_is_pending_is_named(shared_memory):
+def test_server_killed_during_a_pull_is_named(shared_memory):
     with serving(servers=2) as served:
         client = served.client(shared_memory=shared_memory)
         pending_pull(client).wait()
@@ -47,7 +47,7 @@ def test_a_server_killed_while_a_pull_is_pending_is_named(shared_memory):
         del part, client
 
 
-def test_a_server_that_hangs_fails_the_request_at_its_deadline():
+def test_request_to_a_hanging_server_fails_at_its_deadline():
     with serving() as served:
         client = served.client(request_timeout_s=3.0)  # what comes before it is frozen must be in time
         freeze(served.processes[0])
@@ -57,7 +57,7 @@ def test_a_server_that_hangs_fails_the_request_at_its_deadline():
         del part, client
 
 
-def test_a_server_that_never_comes_up_is_named_with_the_reason():
+def test_server_that_never_starts_is_named_with_the_reason():
     with serving() as served:
         addresses = list(served.addresses)
         served.processes[0].kill()
@@ -69,14 +69,14 @@ def test_a_server_that_never_comes_up_is_named_with_the_reason():
         assert addresses == served.addresses
 
 
-def test_a_client_with_another_secret_is_refused_at_once():
+def test_client_with_another_secret_is_refused_at_once():
     from springtide.embedding.lookup.table_client import TableClient
 
     with serving() as served, pytest.raises(errors.ServerUnreachable, match="does not know this job's secret"):
         TableClient.connect(served.addresses, secret=SECRET + b"?", placement=[0] * SLOTS, connect_timeout_s=60.0)
 
 
-def test_a_server_told_to_stop_drains_and_says_what_it_did():
+def test_stopped_server_drains_and_prints_its_statistics():
     with serving() as served:
         client = served.client()
         pending_pull(client).wait()
@@ -91,7 +91,7 @@ def test_a_server_told_to_stop_drains_and_says_what_it_did():
         del client
 
 
-def test_bsp_names_the_ranks_that_did_not_come():
+def test_bsp_timeout_names_the_missing_ranks():
     with serving(workers=3, step_wait_s=0.3) as served:
         client = served.client(rank=1)
         part = client.dense(ITEMS.id, KEYS, ITEMS.dim)

@@ -59,7 +59,7 @@ def lives(job, role):
 
 
 @pytest.mark.timeout(400)
-def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_repeat_nothing(tmp_path):
+def test_killed_servers_worker_and_master_lose_and_repeat_nothing(tmp_path):
     def hurt(job):
         for roles in (["server-1"], ["server-0", "server-1"], ["server-0", "worker-1", "master"]):
             begun = job.status.samples
@@ -84,7 +84,7 @@ def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_r
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothing(tmp_path):
+def test_suspended_server_is_replaced_and_its_resumption_changes_nothing(tmp_path):
     def hurt(job):
         pid = job.pids()["server-0"]
         assert job.signal("server-0", signal.SIGSTOP)
@@ -99,7 +99,7 @@ def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothi
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_path):
+def test_partial_recovery_retrains_nothing_and_keeps_healthy_slots(tmp_path):
     def hurt(job):
         job.until(lambda status: time.time() - status.checkpoints.begun_at > 0.8)  # so that there is something to lose
         job.kill("server-1")
@@ -122,7 +122,7 @@ def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_pa
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(200, 220))
-def test_servers_workers_and_masters_that_die_lose_and_repeat_nothing(tmp_path, seed):
+def test_random_server_worker_and_master_deaths_lose_and_repeat_nothing(tmp_path, seed):
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 4.0), kinds=WITH_SERVERS, most_workers=3)
     more = NOTICES_QUICKLY | (dict(servers=3) if seed % 2 else {})
     _, done, wrong = run(
@@ -140,7 +140,7 @@ def test_servers_workers_and_masters_that_die_lose_and_repeat_nothing(tmp_path, 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(300, 306))
-def test_a_damaged_newest_checkpoint_costs_time_and_nothing_else(tmp_path, seed):
+def test_damaged_newest_checkpoint_falls_back_to_the_previous(tmp_path, seed):
     """The one before it is used, by the servers and by the ledger, and that is told. Torn, or with other bytes."""
 
     def hurt(job):
@@ -167,7 +167,7 @@ def test_a_damaged_newest_checkpoint_costs_time_and_nothing_else(tmp_path, seed)
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(400, 406))
-def test_a_death_during_another_recovery_loses_and_repeats_nothing(tmp_path, seed):
+def test_death_during_another_recovery_loses_and_repeats_nothing(tmp_path, seed):
     """Another server, the same one again, a worker, the master: at any moment of the recovery."""
     chance = random.Random(seed)
 
@@ -189,7 +189,7 @@ def test_a_death_during_another_recovery_loses_and_repeats_nothing(tmp_path, see
 
 
 @pytest.mark.timeout(400)
-def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_back_to_where_it_went_on_from(tmp_path):
+def test_resumed_job_without_an_own_checkpoint_restores_from_its_origin(tmp_path):
     ids = counting.draw(np.random.default_rng(31), 300 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     first = spec(servers=1, checkpoints=CheckpointRules(every_s=0.5))

@@ -70,7 +70,7 @@ def run(folder, seed, hurt, *, batches, pause_s=0.005, **more):
 
 
 @pytest.mark.timeout(400)
-def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_while_a_worker_and_the_master_are_killed(
+def test_servers_scale_from_one_to_three_to_two_with_caches_and_kills(
     tmp_path,
 ):
     def hurt(job):
@@ -101,7 +101,7 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
 
 
 @pytest.mark.timeout(400)
-def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repeats_nothing(tmp_path):
+def test_killed_migration_target_loses_and_repeats_nothing(tmp_path):
     def hurt(job):
         job.until(lambda status: status.checkpoints.number)
         job.scale(servers=2)
@@ -119,7 +119,7 @@ def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repe
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while_a_worker_is_killed(tmp_path):
+def test_slots_of_a_cached_group_move_and_return_while_a_worker_is_killed(tmp_path):
     def hurt(job):
         job.until(lambda status: status.training.cache is not None and status.training.cache.dirty > 0)
         for servers in (3, 2):
@@ -139,7 +139,7 @@ def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(200, 206))
-def test_servers_grow_and_shrink_again_and_again_while_workers_come_and_go(tmp_path, seed):
+def test_repeated_server_scaling_and_kills_count_exactly(tmp_path, seed):
     chance = np.random.default_rng(seed)
 
     def hurt(job):
@@ -157,7 +157,7 @@ def test_servers_grow_and_shrink_again_and_again_while_workers_come_and_go(tmp_p
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(210, 216))
-def test_servers_that_are_killed_while_slots_move_lose_and_repeat_nothing(tmp_path, seed):
+def test_servers_killed_during_slot_moves_lose_and_repeat_nothing(tmp_path, seed):
     chance = np.random.default_rng(seed)
 
     def hurt(job):

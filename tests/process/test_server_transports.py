@@ -15,7 +15,7 @@ def parts_of(client, rng, count):
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-def test_both_transports_give_the_same_rows(servers, seed):
+def test_tcp_and_shared_memory_give_the_same_rows(servers, seed):
     with serving(servers=servers) as served:
         clients = [served.client(shared_memory=shared) for shared in (False, True)]
         assert [client.stats()["transports"] for client in clients] == [["tcp"] * servers, ["shm"] * servers]
@@ -65,7 +65,7 @@ def test_bsp_sums_in_rank_order_bit_for_bit(rng):
         del clients, parts, part, client, push, pending
 
 
-def test_all_rows_come_back_in_a_scan_of_all_servers():
+def test_scan_returns_all_rows_of_all_servers():
     with serving(servers=3) as served:
         client = served.client()
         keys = np.arange(-500, 500, dtype=np.int64)
@@ -78,7 +78,7 @@ def test_all_rows_come_back_in_a_scan_of_all_servers():
         del client
 
 
-def test_a_mistake_is_told_and_the_connection_lives_on():
+def test_invalid_request_is_reported_and_the_connection_survives():
     with serving() as served:
         client = served.client()
         part = client.dense(7, np.arange(3, dtype=np.int64), 4)

@@ -32,7 +32,7 @@ HASHING = hashing(counting.SCRIPT)
 
 
 @pytest.mark.timeout(400)
-def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp_path):
+def test_ids_hashed_by_data_workers_are_counted_once_after_a_kill(tmp_path):
     ids = counting.draw(np.random.default_rng(3), BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, HASHING)
     rules = JobSpec(
@@ -63,7 +63,7 @@ LISTED = LISTED.replace("batch_size=batch", "batch_size=batch, collate_fn=list")
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_batches_that_are_lists_are_fed_and_counted_once(tmp_path):
+def test_list_batches_are_fed_and_counted_once(tmp_path):
     ids = counting.draw(np.random.default_rng(8), BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, LISTED)
     rules = JobSpec(name="lists", workers=1, servers=1, heartbeat_s=0.1, feeding=FeedRules(workers=1), seed=8)
@@ -78,7 +78,7 @@ def test_batches_that_are_lists_are_fed_and_counted_once(tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_bsp_group_whose_cache_is_left_open_is_split_and_counts_what_it_should(tmp_path):
+def test_bsp_group_with_automatic_cache_is_split_and_counts_exactly(tmp_path):
     def hurt(job):
         made = job.until(lambda status: status.data.feed is not None and status.data.feed.made >= 40).data.feed.made
         job.kill_each("data-worker-0")
@@ -96,7 +96,7 @@ def test_a_bsp_group_whose_cache_is_left_open_is_split_and_counts_what_it_should
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp_path):
+def test_two_stage_job_counts_once_when_either_stage_loses_a_data_worker(tmp_path):
     ids = counting.draw(np.random.default_rng(4), 3 * BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, HASHING)
     rules = JobSpec(
@@ -148,7 +148,7 @@ def numbers(job):
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_tuning_gives_the_slower_of_two_stages_more_data_workers_and_counts_stay_exact(tmp_path):
+def test_tuning_gives_the_slower_stage_more_data_workers_with_exact_counts(tmp_path):
     ids = counting.draw(np.random.default_rng(5), 20 * BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, READING_SLOWLY)
     rules = JobSpec(

@@ -40,7 +40,7 @@ def count(folder, hurt, *, first=10, **more):
 
 
 @pytest.mark.timeout(400)
-def test_a_group_that_loses_a_member_trains_each_record_of_a_stream_once(tmp_path):
+def test_group_that_loses_a_member_trains_each_stream_record_once(tmp_path):
     assert not count(tmp_path, lambda job: job.kill_each("worker-1"))
 
 
@@ -57,7 +57,7 @@ def test_each_record_is_trained_once_for_any_lost_role(tmp_path, role):
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
+def test_rescaled_group_trains_each_stream_record_once(tmp_path):
     def hurt(job):
         job.scale(3)
         job.until(lambda status: status.roles.workers.alive == 3)
@@ -69,7 +69,7 @@ def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("allocation", ["laia", "anneal+gradients"])
-def test_a_group_that_keeps_rows_trains_each_record_once_through_a_loss_a_change_and_a_pause(tmp_path, allocation):
+def test_cached_group_trains_each_record_once_through_loss_rescaling_and_pause(tmp_path, allocation):
     def keeping(job):
         job.until(
             lambda status: (

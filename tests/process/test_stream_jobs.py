@@ -76,7 +76,7 @@ def appending(producer, count, *, every_s=0.05, unless=lambda: False):
 
 
 @pytest.mark.timeout(400)
-def test_every_record_is_trained_once_though_each_kind_of_role_is_killed_and_the_job_and_the_stream_grow(tmp_path):
+def test_every_record_is_trained_once_though_roles_are_killed_and_job_and_stream_grow(tmp_path):
     producer = stream_counting.Producer(tmp_path, partitions=3)
     producer.append(500)
     with job_of(tmp_path, silence_s=30.0, server_silence_s=30.0) as job:
@@ -105,7 +105,7 @@ def test_every_record_is_trained_once_though_each_kind_of_role_is_killed_and_the
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(10))
-def test_random_faults_lose_and_repeat_no_record_also_of_sums(tmp_path, seed):
+def test_random_faults_lose_and_repeat_no_record(tmp_path, seed):
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.5), kinds=WITH_SERVERS)
     producer = stream_counting.Producer(tmp_path, partitions=4, seed=seed)
     with job_of(tmp_path, parts=1 + seed % 3) as job:
@@ -120,7 +120,7 @@ def test_random_faults_lose_and_repeat_no_record_also_of_sums(tmp_path, seed):
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("shuffle", ["none", "advanced"])
-def test_bursts_of_ten_times_the_usual_are_trained_once_though_roles_are_killed_in_them(tmp_path, shuffle):
+def test_tenfold_bursts_are_trained_once_though_roles_are_killed(tmp_path, shuffle):
     producer = stream_counting.Producer(tmp_path, partitions=3)
     producer.append(500)
     with job_of(tmp_path, shuffle=shuffle) as job:
@@ -142,7 +142,7 @@ def test_bursts_of_ten_times_the_usual_are_trained_once_though_roles_are_killed_
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("sync", ["async", pytest.param("bsp", marks=pytest.mark.soak)])
-def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(tmp_path, sync):
+def test_job_refuses_a_recreated_log_even_if_it_is_longer(tmp_path, sync):
     producer = stream_counting.Producer(tmp_path, partitions=2)
     producer.append(20_000)
     size = dict(workers=1, servers=1, silence_s=30.0, server_silence_s=30.0, sync=sync, pause_s=0.1)
@@ -167,7 +167,7 @@ def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_a_job_that_was_stopped_is_resumed_at_the_very_record(tmp_path):
+def test_stopped_stream_job_resumes_at_the_exact_record(tmp_path):
     producer = stream_counting.Producer(tmp_path, partitions=3)
     with job_of(tmp_path, silence_s=30.0) as job, appending(producer, 40):
         job.until(lambda status: status.samples > 1000)

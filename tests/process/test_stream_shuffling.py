@@ -73,7 +73,7 @@ def check(folder, status, producer):
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.soak)])
-def test_one_partition_is_trained_by_all_and_exactly_once_though_its_owner_and_a_receiver_are_killed(tmp_path, workers):
+def test_shuffled_partition_is_trained_once_though_owner_and_receiver_are_killed(tmp_path, workers):
     producer = stream_counting.Producer(tmp_path, partitions=1)
     with job_of(tmp_path, workers=workers) as job:
         _, owner = until_given(tmp_path, job, producer)
@@ -90,7 +90,7 @@ def test_one_partition_is_trained_by_all_and_exactly_once_though_its_owner_and_a
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("shuffle", ["basic", "advanced"])
-def test_a_receiver_that_is_stopped_holds_nothing_up(tmp_path, shuffle):
+def test_suspended_receiver_delays_no_other_worker(tmp_path, shuffle):
     producer = stream_counting.Producer(tmp_path, partitions=1)
     producer.append(4000)
     with job_of(tmp_path, shuffle=shuffle, silence_s=2.0) as job:

@@ -58,7 +58,7 @@ def told(capsys, *arguments, code=0):
     return said.out.splitlines() if code == 0 else said.err.splitlines()
 
 
-def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, capsys):
+def test_submitted_job_is_followed_scaled_and_stopped_by_commands(folder, capsys):
     assert submitted(folder) == "train"
     assert "runs already, as train" in told(capsys, "submit", "code/job.yaml", code=2)[0]
     with running.springtide("logs", "train", "-f", folder=folder) as logs:
@@ -75,7 +75,7 @@ def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, cap
     assert any("asked by the user" in line for line in told(capsys, "explain"))
 
 
-def test_a_submitted_job_whose_agent_is_killed_ends_with_it_and_the_name_is_free_again(folder, capsys):
+def test_submitted_job_ends_with_its_killed_agent_and_frees_its_name(folder, capsys):
     submitted(folder)
     (run,) = logs.find_runs(folder / ".springtide/runs")
     os.kill(run.card.agent_pid, signal.SIGKILL)

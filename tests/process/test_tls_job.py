@@ -59,7 +59,7 @@ class Sniffer:
 
 
 @pytest.mark.timeout(400)
-def test_a_job_with_tls_counts_exactly_with_a_killed_server_and_shows_nothing_on_the_wire(tmp_path):
+def test_tls_job_counts_exactly_with_a_killed_server_and_encrypts_all_traffic(tmp_path):
     name, end = f"table_{secrets.token_hex(8)}", secrets.token_bytes(16)
     ids = counting.draw(np.random.default_rng(5), 150 * BATCH - 5)
     script = counting.SCRIPT.replace("self.small", f"self.{name}").replace("small.weight", f"{name}.weight")

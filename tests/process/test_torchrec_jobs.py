@@ -107,7 +107,7 @@ def draw(folder, rng):
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("sync", ["async", pytest.param("bsp", marks=pytest.mark.soak)])
-def test_collections_count_every_id_once_though_a_worker_and_a_server_are_killed(tmp_path, sync):
+def test_collections_count_every_id_once_though_worker_and_server_are_killed(tmp_path, sync):
     expected = draw(tmp_path, np.random.default_rng(3))
     (tmp_path / "train.py").write_text(SCRIPT)
     spec = JobSpec(

@@ -16,7 +16,7 @@ def expected(text):
 
 @pytest.mark.process
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_prints_what_it_says(path):
+def test_example_prints_the_output_it_documents(path):
     text = path.read_text()
     assert len(text.splitlines()) < 80
     run = subprocess.run(

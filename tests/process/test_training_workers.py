@@ -92,7 +92,7 @@ def saved(folder):
 
 
 @pytest.mark.soak  # in CI: several ranks in one process (tests/unit/worker/bsp/batch_order)
-def test_three_ranks_in_step_make_the_model_that_one_process_makes(tmp_path):
+def test_three_bsp_ranks_give_the_model_of_one_process(tmp_path):
     running.script(tmp_path, IN_STEP)
     alone(tmp_path)
     expected = saved(tmp_path)
@@ -114,12 +114,12 @@ def auc_gap(folder, *, seed, samples, workers):
 
 
 @pytest.mark.soak
-def test_two_async_workers_learn_about_as_well_as_one_process(tmp_path):
+def test_two_async_workers_come_within_0_02_of_the_auc_of_one_process(tmp_path):
     assert abs(auc_gap(tmp_path, seed=0, samples=20_000, workers=2)) < 0.02
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_four_async_workers_come_within_two_thousandths_of_the_auc_of_one_process(tmp_path):
+def test_four_async_workers_come_within_0_002_of_the_auc_of_one_process(tmp_path):
     gaps = [auc_gap(tmp_path, seed=seed, samples=100_000, workers=4) for seed in range(5)]
     assert abs(statistics.mean(gaps)) <= 0.002, gaps

@@ -15,13 +15,13 @@ RANKS = st.integers(1, 3)
 ANY = st.integers(0, 10**6)
 
 
-def test_in_random_histories_no_read_is_stale_and_nothing_is_lost_or_repeated():
+def test_random_cache_histories_have_no_stale_read_and_no_lost_update():
     for seed in SEEDS:
         World(random.Random(seed)).run()
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_one_of_the_rules_a_wrong_value_is_seen(rule):
+def test_dropping_any_cache_rule_gives_a_wrong_value(rule):
     """So each rule is needed, and a broken one would be seen by the tests beside this."""
     for seed in SEEDS_TO_BREAK:
         try:

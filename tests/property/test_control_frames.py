@@ -63,31 +63,31 @@ def read_all(data, limit=frames.MAX_BYTES):
 
 
 @given(st.lists(st.builds(messages.RequestFrame, counts, requests), max_size=5))
-def test_what_is_packed_is_read_back(sent):
+def test_packed_messages_are_read_back(sent):
     found, end = read_all(b"".join(frames.pack(call) for call in sent))
     assert found == sent
     assert isinstance(end, EOFError)
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_refused_not_misread(data):
+def test_garbage_is_refused(data):
     _, end = read_all(data)
     assert isinstance(end, (frames.BadFrame, EOFError))
 
 
 @given(st.builds(messages.RequestFrame, counts, requests), st.data())
-def test_a_cut_frame_is_noticed(call, data):
+def test_truncated_frame_is_detected(call, data):
     whole = frames.pack(call)
     found, end = read_all(whole[: data.draw(st.integers(1, len(whole) - 1))])
     assert found == [] and isinstance(end, frames.BadFrame)
 
 
-def test_a_length_over_the_limit_is_refused_before_it_is_read():
+def test_length_over_the_limit_is_refused_before_reading():
     _, end = read_all(frames.LENGTH.pack(2**31) + b"x", limit=1024)
     assert "a frame of 2147483648 bytes; the limit is 1024" in str(end)
 
 
-def test_a_message_too_large_to_send_is_refused_by_the_sender():
+def test_message_too_large_to_send_is_refused_by_the_sender():
     with pytest.raises(errors.BadInput, match="over the control plane's limit"):
         frames.pack(ShareRequest("key", bytes(frames.MAX_BYTES)))
 

@@ -48,7 +48,7 @@ def there_and_back(message, decoder):
 
 @given(st.builds(messages.BrainCall, st.integers(0, 2**40), requests))
 @settings(suppress_health_check=[HealthCheck.too_slow])
-def test_what_a_master_sends_is_what_the_brain_reads(call):
+def test_requests_of_a_master_survive_the_wire(call):
     _, read = there_and_back(call, messages.CALLS)
     packed, again = there_and_back(read, messages.CALLS)
     assert frames.pack(again) == packed
@@ -56,20 +56,20 @@ def test_what_a_master_sends_is_what_the_brain_reads(call):
 
 
 @given(st.integers(0, 2**40), advices)
-def test_what_the_brain_says_is_what_the_master_hears(number, advice):
+def test_advice_of_the_brain_survives_the_wire(number, advice):
     _, read = there_and_back(messages.BrainReturn(number, messages.Counsel(advice)), messages.BRAIN.returns)
     assert read.id == number and read.body.advice == advice
 
 
 @given(pasts())
-def test_a_past_job_arrives_as_it_was(past):
+def test_past_job_survives_the_wire(past):
     _, read = there_and_back(messages.BrainCall(1, messages.ConcludeJob(past)), messages.CALLS)
     assert read.body.past == past
 
 
 @given(views.clusters())
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
-def test_a_whole_cluster_reaches_an_executor(view):
+def test_whole_cluster_view_reaches_an_executor(view):
     _, read = there_and_back(PolicyQuery("springtide", view, PlanningConfig()), QUERIES)
     assert [job.name for job in read.view.jobs] == [job.name for job in view.jobs]
     assert len(read.view.history) == len(view.history) and read.config == PlanningConfig()
@@ -83,7 +83,7 @@ def test_garbage_is_refused(data):
 
 
 @given(st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9), st.text(max_size=9))
-def test_jobs_of_one_name_are_told_apart_by_their_keys(key, other, job):
+def test_jobs_of_one_name_are_distinguished_by_key(key, other, job):
     known = cluster_state.JobNames()
     mine = known.of(job, key)
     assert mine != job == known.of(job, "")

@@ -8,14 +8,14 @@ SEEDS = range(200)
 SEEDS_TO_BREAK = range(1000)  # the first few dozen will do; more, so that a change of the ledger does not matter
 
 
-def test_whatever_is_lost_doubled_or_late_every_batch_is_applied_once():
+def test_random_losses_duplicates_and_delays_apply_every_batch_once():
     for seed in SEEDS:
         found = World(seed).run()
         assert not found, f"seed {seed}: {'; '.join(found)}"
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_one_of_the_rules_batches_are_lost(rule):
+def test_dropping_any_exactly_once_rule_loses_batches(rule):
     """So each rule is needed, and a broken one would be seen by the test above."""
     for seed in SEEDS_TO_BREAK:
         found = World(seed, dropped=rule).run()

@@ -71,7 +71,7 @@ worlds = st.builds(
 
 @given(worlds)
 @settings(max_examples=100, deadline=None)
-def test_tuning_ends_near_the_best_and_never_slower_than_it_began(world: World) -> None:
+def test_tuning_converges_near_the_best_and_never_below_the_start(world: World) -> None:
     _, targets = walk(world, 70)
     story = [(shape(target), target.why) for target in targets]
     assert len({shape(target) for target in targets[-20:]}) == 1, story[-20:]
@@ -84,7 +84,7 @@ def test_tuning_ends_near_the_best_and_never_slower_than_it_began(world: World) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_program_comes_to_its_end(kind: str) -> None:
+def test_tuning_converges_for_each_kind_of_program(kind: str) -> None:
     world = World(program=replace(KINDS[kind]))
     tuning, _ = walk(world, 60)
     assert tuning.phase is (TuningPhase.OFF if kind in ("cheap", "slower over the wire") else TuningPhase.STEADY)
@@ -111,7 +111,7 @@ def test_stages_are_tuned_one_by_one_until_the_trainer_is_fed(world: Staged) -> 
         assert world.speed() >= 0.85 * world.capable, story
 
 
-def test_a_trainer_that_waits_lends_its_cores_where_none_are_free() -> None:
+def test_waiting_trainer_lends_cores_when_none_are_free() -> None:
     world = World(program=Program(make_s=0.2), cores=12.0, trainer_cpu=8.0, noise=0.0)
     alone = world.unfed()[0]
     _, targets = walk(world, 40)
@@ -120,7 +120,7 @@ def test_a_trainer_that_waits_lends_its_cores_where_none_are_free() -> None:
     assert world.trainer_cpu < 8.0 and world.speed() >= 1.8 * max(4.0 / 0.2, alone), story
 
 
-def test_a_trainer_that_is_slower_for_what_it_lent_has_it_back() -> None:
+def test_trainer_slowed_by_lending_gets_its_cores_back() -> None:
     class Bursts(World):
         """Its trainer uses little in the mean, and much for a moment in every step."""
 

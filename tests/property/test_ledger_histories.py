@@ -280,7 +280,7 @@ TestLedgerHistory = LedgerHistory.TestCase
     per_shard=st.integers(1, 8),
     turns=st.lists(st.tuples(RANKS, st.integers(1, 6), st.booleans(), st.booleans()), max_size=40),
 )
-def test_a_data_set_without_a_length_ends_where_it_is_found_to_end(length, batch, per_shard, turns):
+def test_dataset_of_unknown_length_ends_where_its_end_is_found(length, batch, per_shard, turns):
     length -= length % batch
     card = DatasetCard(samples=10**6 * batch, batch_size=batch, shard_batches=per_shard, endless=True)
     book, trained = JobLedger(workers=WORKERS, lease_s=10), collections.Counter()

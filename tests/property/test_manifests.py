@@ -55,13 +55,13 @@ def manifests(draw):
 
 
 @given(manifests())
-def test_a_manifest_comes_back_as_it_was(made):
+def test_manifest_survives_encoding(made):
     assert manifest.decode(manifest.encode(made)) == made
     assert manifest.number_of(made.name) == made.number
 
 
 @given(manifests(), st.data())
-def test_a_changed_bit_is_noticed(made, data):
+def test_changed_bit_is_detected(made, data):
     content = bytearray(manifest.encode(made))
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -70,7 +70,7 @@ def test_a_changed_bit_is_noticed(made, data):
 
 
 @given(manifests(), st.data())
-def test_a_torn_one_is_noticed(made, data):
+def test_truncated_manifest_is_detected(made, data):
     content = manifest.encode(made)
     with pytest.raises(errors.BadInput):
         manifest.decode(content[: data.draw(st.integers(0, len(content) - 1))])
@@ -90,7 +90,7 @@ LIVES = ("server-0.0", "server-1.0", "server-1.1")
 
 
 @given(st.data())
-def test_chains_hold_whatever_servers_say(data):
+def test_checkpoint_chains_are_valid_for_any_server_reports(data):
     """Over some checkpoints, of which some are abandoned: chains are legal, and increments follow their own writer."""
     previous = None
     for number in range(1, 6):

@@ -88,7 +88,7 @@ def test_no_further_move_would_help(old, servers, load):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=SLOTS, max_size=SLOTS), capacities, zipf)
-def test_no_single_move_could_be_left_out(old, servers, load):
+def test_every_single_move_is_necessary(old, servers, load):
     moves = placement.moves(old, servers, load)
     now = applied(old, moves)
     whole = sum(excess(now, servers, load).values())
@@ -102,7 +102,7 @@ def test_no_single_move_could_be_left_out(old, servers, load):
 
 @settings(max_examples=12, deadline=None)
 @given(capacities, zipf)
-def test_a_balanced_placement_stays(servers, load):
+def test_balanced_placement_stays(servers, load):
     once = applied([min(servers)] * SLOTS, placement.moves([min(servers)] * SLOTS, servers, load))
     if not any(excess(once, servers, load).values()):
         assert placement.moves(once, servers, load) == ()
@@ -127,7 +127,7 @@ def at_least(old, servers, load):
 
 
 @pytest.mark.parametrize("servers", [2, 3, 4, 8])
-def test_of_a_thousand_slots_few_more_than_the_fewest_move_when_a_server_comes_or_goes(servers):
+def test_few_more_slots_than_necessary_move_when_a_server_joins_or_leaves(servers):
     rng = np.random.default_rng(servers)
     load = [SlotLoad(bytes=1 + b, requests=1 + b + 0.2 * f) for b, f in rng.pareto(2.0, (1024, 2))]
     ranks = {rank: ServerCapacity() for rank in range(servers)}
@@ -138,7 +138,7 @@ def test_of_a_thousand_slots_few_more_than_the_fewest_move_when_a_server_comes_o
 
 
 @pytest.mark.parametrize("servers", [2, 3, 4, 5])
-def test_with_equal_slots_a_new_server_costs_only_what_it_gets(servers):
+def test_with_equal_slots_only_the_new_servers_share_moves(servers):
     old = placement.even(1024, servers - 1).server_of_slot
     load = [SlotLoad(bytes=10.0, requests=3.0)] * 1024
     moves = placement.moves(old, {rank: ServerCapacity() for rank in range(servers)}, load)
@@ -147,13 +147,13 @@ def test_with_equal_slots_a_new_server_costs_only_what_it_gets(servers):
     assert 0.9 * 1024 / servers <= len(got) <= 0.9 * 1024 / servers + servers
 
 
-def test_a_replaced_server_hands_over_all_it_has_and_others_keep_theirs():
+def test_replaced_server_hands_over_everything_and_others_keep_theirs():
     old = placement.even(1024, 2).server_of_slot
     moves = placement.moves(old, {0: ServerCapacity(), 2: ServerCapacity()}, [SlotLoad()] * 1024)
     assert {(move.source, move.target) for move in moves} == {(1, 2)} and len(moves) == 512
 
 
-def test_a_server_with_twice_the_cpu_takes_more_requests():
+def test_server_with_twice_the_cpu_takes_more_requests():
     old = placement.even(64, 2).server_of_slot
     servers = {0: ServerCapacity(cpu=3.0), 1: ServerCapacity(cpu=1.0)}
     load = [SlotLoad(bytes=0.0, requests=1.0)] * 64
@@ -170,6 +170,6 @@ def test_thousands_of_skewed_slots_end_near_their_share():
     assert max(excess(now, {rank: ServerCapacity() for rank in range(8)}, load).values()) < 0.05
 
 
-def test_nobody_to_stay_is_refused():
+def test_placement_on_zero_servers_is_refused():
     with pytest.raises(errors.BadInput, match="on 0 servers"):
         placement.moves([0] * 64, {}, [SlotLoad()] * 64)

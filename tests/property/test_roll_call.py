@@ -9,21 +9,21 @@ BEGIN = {"call": 20, "stop": 2338, "turn": 60, "heir": 23, "let go": 512, "once"
 """Where the search for a history that goes wrong without a rule finds one soon: some are rare."""
 
 
-def test_every_slot_has_one_owner_with_the_newest_copy_for_any_death():
+def test_every_slot_has_one_owner_with_the_newest_copy_after_any_death():
     for seed in SEEDS:
         found = World(seed).run()
         assert not found, f"seed {seed}: {'; '.join(found)}"
 
 
 @pytest.mark.soak
-def test_two_thousand_more_histories():
+def test_slot_ownership_holds_in_two_thousand_more_histories():
     for seed in range(len(SEEDS), 2000):
         found = World(seed).run()
         assert not found, f"seed {seed}: {'; '.join(found)}"
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_one_of_the_rules_a_slot_has_two_owners_or_none_or_an_old_copy(rule):
+def test_dropping_any_rule_gives_a_slot_two_owners_none_or_an_old_copy(rule):
     """So each rule is needed, and a broken one would be seen by the test above."""
     for seed in range(BEGIN[rule], BEGIN[rule] + 2000):
         if found := World(seed, dropped=rule).run():

@@ -37,7 +37,7 @@ def streams(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(streams())
-def test_every_plan_is_legal_and_writes_back_no_row_in_vain(stream):
+def test_every_plan_is_legal_and_writes_back_no_unneeded_row(stream):
     chosen, batches = stream
     scheduler, model = InspectedScheduler(chosen), Model(workers=chosen.workers)
     before = []
@@ -67,14 +67,14 @@ def trained_by(*workers):
     return model
 
 
-def test_parts_of_a_gradient_add_up_to_the_row_on_the_servers():
+def test_gradient_parts_add_up_to_the_row_on_the_servers():
     model = trained_by(0, 1)
     assert model.at[ROW] == {0: Fraction(1, 2), 1: Fraction(1, 2)} and model.servers[ROW] == 0
     cost = model.step(one_step(trained=held(2), pushed=held(0, 1), pulled=held(2)))
     assert model.at[ROW] == {2: 1} and cost == 2
 
 
-def test_what_is_gathered_by_one_worker_is_its_row():
+def test_gathered_row_is_the_workers_own():
     model = trained_by(0)
     model.step(one_step(trained=held(0, 1), sent=frozenset({(ROW, 0, 1)}), gathered=frozenset({(ROW, 1, 0)})))
     assert model.at[ROW] == {0: 1}
@@ -95,12 +95,12 @@ def test_what_is_gathered_by_one_worker_is_its_row():
         ((0,), {"trained": held(0), "sent": frozenset({(ROW, 0, 0)})}, "of which it has the latest row"),
     ],
 )
-def test_a_plan_that_breaks_a_rule_is_refused(who, step, why):
+def test_plan_that_breaks_a_rule_is_refused(who, step, why):
     with pytest.raises(IllegalPlan, match=why):
         trained_by(*who).step(one_step(**step))
 
 
-def test_the_smallest_push_is_what_the_appendix_says():
+def test_smallest_push_matches_the_appendix():
     assert trained_by(0).needed(held(0)) == frozenset()
     assert trained_by(0).needed(held(1)) == held(0)
     assert trained_by(0).needed(held(0, 1)) == held(0)

@@ -97,7 +97,7 @@ def both_ends_agree(plans):
 
 @settings(max_examples=150, deadline=None)
 @given(runs())
-def test_plans_and_caches_are_those_of_plain_sets(run):
+def test_native_plans_and_caches_match_plain_sets(run):
     chosen, batches, flushes = run
     native = InspectedScheduler(chosen)
     other_rank = InspectedScheduler(chosen)
@@ -135,7 +135,7 @@ def test_plans_and_caches_are_those_of_plain_sets(run):
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_laia_gives_each_sample_in_turn_to_a_worker_with_room_that_caches_most_of_its_keys(run):
+def test_laia_gives_each_sample_to_the_worker_with_room_that_caches_most_keys(run):
     chosen, batches, _ = run
     scheduler = InspectedScheduler(
         allocate.ScheduleSettings(workers=chosen.workers, capacity_rows=chosen.capacity_rows)

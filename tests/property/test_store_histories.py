@@ -212,14 +212,14 @@ def move_all(source: Pair, target: Pair) -> None:
 
 
 @given(st.sampled_from([64, 1024]), specs(0), specs(1), specs(16383), CALLS)
-def test_any_history_ends_as_numpy_says(slots, first, second, third, calls):
+def test_any_store_history_matches_numpy(slots, first, second, third, calls):
     wanted = [first, second, third]
     play((Pair(slots, wanted), Pair(slots, wanted)), calls)
 
 
 @settings(max_examples=25)
 @given(st.sampled_from(OPTIMIZERS), st.sampled_from([16, 64, 7]), CALLS)
-def test_what_changed_after_a_cut_is_counted_and_carried(optim, dim, calls):
+def test_changes_after_a_cut_are_counted_and_copied(optim, dim, calls):
     spec = tables.TableSpec(id=0, name="t", dim=dim, optim=optim, min_count=2, capacity_rows=640)
     pair = Pair(64, [spec])
     copy = Pair(64, [dataclasses.replace(spec)])

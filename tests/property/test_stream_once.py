@@ -9,14 +9,14 @@ MANY_SEEDS = range(15, 2000)
 
 
 @pytest.mark.parametrize("seeds", [SEEDS, pytest.param(MANY_SEEDS, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
-def test_whatever_is_lost_forwarded_cut_or_late_every_record_is_applied_once(seeds):
+def test_random_losses_forwards_cuts_and_delays_apply_every_record_once(seeds):
     for seed in seeds:
         found = StreamWorld(seed).run()
         assert not found, f"seed {seed}: {'; '.join(found)}"
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_one_of_the_rules_records_are_lost_or_batches_torn(rule):
+def test_dropping_any_stream_rule_loses_records_or_tears_batches(rule):
     """So each rule is needed, and a broken one would be seen by the test above."""
     for seed in range(100):
         found = StreamWorld(seed, dropped=rule).run()
