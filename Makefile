@@ -12,7 +12,7 @@ NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra sanitize chart clean
+.PHONY: help env native native-tests demo test test-k8s check format docs bench soak chaos setup-extra sanitize chart clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -24,6 +24,7 @@ help:
 	@echo "make docs         run the runnable blocks of README and docs/"
 	@echo "make bench        all benchmarks, or NAME=store"
 	@echo "make soak         the long tests"
+	@echo "make chaos        jobs under random faults, SECONDS=600 SEED=1; see docs/design/chaos.md"
 	@echo "make setup-extra  what the tests marked 'extra' need"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
 	@echo "make chart        write the Helm chart to build/helm/springtide"
@@ -92,6 +93,9 @@ bench: env
 
 soak: env native-tests
 	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+chaos: env
+	@$(BIN)/python -m tests.chaos.nemesis $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 setup-extra: $(STAMPS)/deps
 	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt

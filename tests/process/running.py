@@ -49,15 +49,15 @@ print("trained", trained)
 
 
 class Command:
-    """A running `springtide` command."""
+    """A running `springtide` command; `before` are words in front of it that end with its execution."""
 
-    def __init__(self, arguments, folder):
+    def __init__(self, arguments, folder, *, given=None, before=()):
         if arguments[0] == "run" and "--plan" not in arguments:
             arguments = ("run", "--no-plan", *arguments[1:])  # tests count roles: however long one takes, none comes
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPRINGTIDE_")}
-        environment["PYTHONPATH"] = str(ROOT)
+        environment |= {"PYTHONPATH": str(ROOT), **(given or {})}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "springtide.cli.app", *arguments],
+            [*before, sys.executable, "-m", "springtide.cli.app", *arguments],
             cwd=folder,
             env=environment,
             text=True,
@@ -84,6 +84,12 @@ class Command:
             self.said.append(line)
             if text in line:
                 return line
+
+    def rest(self):
+        """The lines of standard error that nobody waited for, of a command that is over."""
+        while (line := self._lines.get()) is not None:
+            self.said.append(line)
+        return self.said
 
     def finish(self):
         """Exit code, lines of standard output."""

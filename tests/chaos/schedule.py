@@ -1,0 +1,93 @@
+"""Pure. Schedules of faults: what happens to a job, and at which event.
+
+In: a seed and a mode. Out: `Schedule`, equal for equal seeds. A step waits for its event and not for a time: that so
+many more batches are trained, or that the job logs an event of a kind. So a seed repeats a run.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+BATCH = 32
+BATCHES = 90
+"""Batches of a job without faults."""
+HELD_BACK = 0.4
+"""Share of the batches that a job may train only after its last fault."""
+MOST_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fault: wait for `after` more batches (or for an event `event` from now on), then do `fault` to `target`.
+
+    `number` picks among equal roles, or says to how many the job is scaled. `lasts`: batches until it is over.
+    """
+
+    fault: str
+    target: str = ""
+    number: int = 0
+    after: int = 0
+    event: str = ""
+    lasts: int = 0
+
+    def __str__(self):
+        when = f"next {self.event}" if self.event else f"+{self.after} batches"
+        what = " ".join(map(str, filter(None, [self.fault, self.target, self.number and f"#{self.number}"])))
+        return f"[{when}] {what}" + (f" for {self.lasts} batches" if self.lasts else "")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The faults of one run."""
+
+    seed: int
+    steps: list[Step] = field(default_factory=list)
+
+    def __str__(self):
+        return "; ".join(map(str, self.steps))
+
+
+def roles_of(mode):
+    """Return the kinds of roles that a job of this mode has."""
+    return ["worker", "server", "master"] + ["data-worker"] * bool(mode.data_workers)
+
+
+def draw(seed, mode, kinds=None):
+    """Draw the faults of a run. `kinds` limits them."""
+    chance = random.Random(f"{seed} {mode}")
+    known = [kind for kind in FAULTS if (kinds is None or kind in kinds)]
+    steps = []
+    for _ in range(chance.randint(1, MOST_STEPS)):
+        kind = chance.choices(known, [FAULTS[kind][0] for kind in known])[0]
+        when = _when(chance, steps[-1].fault if steps else "")
+        steps.append(FAULTS[kind][1](chance, mode, when))
+    return Schedule(seed, steps)
+
+
+def _when(chance, before):
+    """When a step begins: mostly after some batches, sometimes at an event that the fault before it leads to."""
+    if chance.random() < 0.6:
+        return {"after": chance.randint(0 if before else 1, 12)}
+    follow = {"": ["joined", "placed", "checkpoint"], "kill": ["joined", "decision"], "stop": ["joined"]}
+    return {"event": chance.choice(follow.get(before, ["checkpoint", "decision"]))}
+
+
+def _kill(chance, mode, when):
+    return Step("kill", chance.choice([*roles_of(mode), "watchdog"]), chance.randrange(4), **when)
+
+
+def _pause(chance, mode, when):
+    target = chance.choice([*roles_of(mode), "agent"])
+    return Step("pause", target, chance.randrange(4), **when, lasts=chance.randint(1, 10))
+
+
+def _stop(chance, mode, when):
+    """Only roles that the master misses within seconds; a server gets half a minute."""
+    return Step("stop", chance.choice([role for role in roles_of(mode) if role != "server"]), 0, **when)
+
+
+def _scale(chance, mode, when):
+    return Step("scale", chance.choice(["workers", "servers"]), chance.randint(1, 3), **when)
+
+
+FAULTS = {"kill": (4, _kill), "pause": (1, _pause), "stop": (1, _stop), "scale": (2, _scale)}
+"""Kinds of faults: weight, and how a step of the kind is drawn."""

@@ -1,0 +1,50 @@
+"""A slice of `make chaos` that every test run has: two jobs with fixed faults; and the choice of modes and faults."""
+
+import pytest
+
+from tests.chaos import modes, nemesis, schedule
+from tests.chaos.modes import Mode
+from tests.chaos.schedule import Schedule, Step
+
+SOURCES = ["map", "iterable", "log", "kafka"]
+
+
+def test_few_modes_have_every_pair_of_values_that_a_job_can_have():
+    chosen = modes.cover(3, SOURCES)
+    assert len(chosen) < 20
+    assert set().union(*map(modes.pairs, chosen)) == set().union(*map(modes.pairs, modes.possible(SOURCES)))
+    assert modes.cover(3, SOURCES) == chosen != modes.cover(4, SOURCES)
+
+
+def test_a_seed_repeats_its_modes_and_faults(tmp_path):
+    every = [nemesis.Nemesis(seed, tmp_path, sources=SOURCES) for seed in (5, 5, 6)]
+    again = [[runs.plan(number) for number in range(40)] for runs in every]
+    assert again[0] == again[1] != again[2]
+    assert {step.fault for _, planned in again[0] for step in planned.steps} == set(schedule.FAULTS)
+
+
+SLICE = [
+    (
+        Mode(source="log", cache="4K", tls=True, shared_memory=False),
+        [
+            Step("kill", "worker", 1, after=5),
+            Step("scale", "servers", 1, event="joined"),
+            Step("kill", "master", after=3),
+            Step("kill", "server", after=3),
+        ],
+    ),
+    (
+        Mode(sync="bsp", unit=8),
+        [Step("pause", "server", 1, after=7, lasts=5), Step("scale", "workers", 3, after=1), Step("kill", "worker", 1)],
+    ),
+]
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("mode", "steps"), SLICE, ids=["async", "bsp"])
+def test_a_job_keeps_its_promises_under_faults(tmp_path, mode, steps):
+    runs = nemesis.Nemesis(7, tmp_path, sources=SOURCES)
+    outcome = runs.run(0, mode, Schedule("7:0", steps))
+    print(outcome)
+    assert not outcome.violations, str(outcome)
