@@ -79,10 +79,10 @@ class ExecutorCount(msgspec.Struct, frozen=True):
     """Executors of the brain."""
 
     wanted: int
-    """Target number of executors; running executors have a pid."""
+    """Target number of executors. A running executor has a pid in `pids`."""
     pids: tuple[int, ...] = ()
     lost: int = 0
-    """Target number of executors. A running executor has a pid in `pids`."""
+    """Number of executors that ended before they replied; other executors took over their tasks."""
 
 
 class BrainStatus(RpcMessage, frozen=True):

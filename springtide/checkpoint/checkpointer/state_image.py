@@ -164,8 +164,7 @@ _Places = dict[int, list[int]]
 
 
 def split_state(state: Any) -> tuple[Skeleton, tuple[torch.Tensor, ...]]:
-    """Split a state into skeleton and tensors. Its checks must be cheap, because the caller waits and there may be
-    thousands of tensors.
+    """Split a state into skeleton and tensors. BadInput names the place of any unsupported value.
 
     Tensors that view the same memory in the same way are stored once.
     """
@@ -219,7 +218,7 @@ def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: 
 
 
 def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _Places) -> int:
-    """Return the index of a tensor in the list. The checks must be cheap, because the caller waits and there may be
+    """Return the index of a tensor in the list. Its checks must be cheap, because the caller waits and there may be
     thousands of tensors."""
     if type(tensor) not in PLAIN:
         raise _unfit(at, f"a {type(tensor).__name__}", "Take its local tensor first.")

@@ -87,8 +87,7 @@ class CheckpointState(NamedTuple):
     manifest: Manifest | None
     """Manifest of the checkpoint; None if the checkpoint cannot be used."""
     why: str = ""
-    """Check a checkpoint by file sizes, or by checksums with `verify`. Return None if the checkpoint no longer
-    exists."""
+    """Why the checkpoint cannot be used, or which files were not checked."""
     verified: bool = False
 
     @property
@@ -100,7 +99,8 @@ class CheckpointState(NamedTuple):
 
 
 def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState | None:
-    """the job has deleted the checkpoint, because a newer one exists"""
+    """Check a checkpoint by file sizes, or by checksums with `verify`. Return None if the checkpoint no longer
+    exists."""
     try:
         manifest = checkpoint_io.known(place, number)
         if verify and manifest.apart:
@@ -111,7 +111,7 @@ def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState 
             checkpoint_io.verify(place, manifest, range(manifest.slots))
         return CheckpointState(manifest, verified=verify)
     except (errors.BadInput, OSError) as error:
-        # the checkpoint was deleted meanwhile, because a newer one exists
+        # the job has deleted the checkpoint, because a newer one exists
         gone = number not in checkpoint_io.numbers(place)
         return None if gone else CheckpointState(None, str(error))
 

@@ -102,18 +102,18 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 """Content security policy: the page contains everything it needs, and loads nothing from other places."""
 
 Data = Callable[[float], bytes]
-"""Function that returns the data since a moment (time of day) as JSON."""
+"""Function that returns the data since a given time of day as JSON."""
 
 
 def names_of(host: str) -> frozenset[str]:
-    """Function that returns the data since a given time of day as JSON."""
+    """Return the host names under which a browser may request a page that is served at `host`."""
     own = (host, socket.gethostname(), socket.getfqdn())
     return frozenset({"localhost", "127.0.0.1", "::1", *(name.lower() for name in own)})
 
 
 def is_ours(asked: str, host: str, names: frozenset[str]) -> bool:
-    """Return the host names under which a browser may request a page that is served at `host`. If the page is served on
-    all addresses, a literal address is accepted too."""
+    """Return True if a `Host` header names this machine. If the page is served on all addresses, a literal address is
+    accepted too."""
     try:
         name = urllib.parse.urlsplit(f"//{asked}").hostname or ""
     except ValueError:

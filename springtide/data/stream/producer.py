@@ -59,8 +59,8 @@ class TrafficTrace:
 class TracePace:
     """Pace with the shape of a trace, at `speedup` times its speed, and with a maximum of `peak` records per second.
 
-    Without `peak`, the rate is the rate of the trace, so a day that is replayed in five minutes has only five minutes'
-    worth of records.
+    Without `peak`, the rate is the rate of the trace, so a day that is replayed in five minutes has only five
+    minutes' worth of records.
     """
 
     def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:
@@ -224,8 +224,8 @@ def shares(partitions: int, skew: float = 1.0) -> Floats:
 
 
 def deal(count: int, sent: Ints, share: Floats) -> Ints:
-    """Split `count` records over partitions, which have got `sent` records so far. Partitions that lag furthest behind
-    their share get more records.
+    """Split `count` records over partitions, which have got `sent` records so far. Partitions that lag furthest
+    behind their share get more records.
     """
     lack = np.maximum((int(sent.sum()) + count) * share - sent, 0.0)
     total = float(lack.sum())
@@ -248,10 +248,10 @@ class ProduceOrder:
     records: int | None = None
     """Number of records; None to continue until the source or the pace ends."""
     seconds: float | None = None
-    """Longest duration."""
+    """Most seconds to produce records."""
     pace: TrafficPace = field(default_factory=lambda: SteadyPace(float("inf")))
     skew: float = 1.0
-    """Most seconds to produce records."""
+    """Ratio of the first partition's records to the records of each other partition."""
     enveloped: bool = True
     first: int = 0
     """Number of the first record."""
@@ -267,10 +267,11 @@ class ProduceReport:
     records: int = 0
     bytes: int = 0
     partitions: list[int] = field(default_factory=list)
-    """Number of records of each partition."""
+    """Number of records appended to each partition."""
     seconds: float = 0.0
     behind_s: float = 0.0
-    """Number of records appended to each partition."""
+    """Delay of the last record that was sent, in seconds; a large value means that the producer could not keep the
+    pace."""
     interrupted: bool = False
 
 
@@ -282,8 +283,7 @@ def produce(
     tell: Callable[[ProduceReport], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ProduceReport:
-    """Delay of the last record that was sent, in seconds; a large value means that the producer could not keep the
-    pace."""
+    """Append until done, or until `stop` returns True; call `tell` from time to time."""
     writer = stream.writer()
     try:
         return _Production(stream, writer, maker, order).run(tell, stop)
@@ -327,7 +327,8 @@ class _Production:
         return done
 
     def _behind(self, elapsed_s: float) -> float:
-        """Return the seconds since the next record was due, by bisection, because a pace only gives counts."""
+        """Return the seconds since the next record was due. The search is a bisection, because a pace only gives
+        counts."""
         low, high, wanted = 0.0, elapsed_s, self._done.records + 1
         if self._order.pace.due(elapsed_s) == float("inf"):
             return 0.0
@@ -337,8 +338,7 @@ class _Production:
         return elapsed_s - high
 
     def _send(self, count: int) -> int:
-        """Return the seconds since the next record was due. The search is a bisection, because a pace only gives
-        counts."""
+        """Make and append the next records; return their number."""
         if len(self._sent) != self._stream.partitions():  # the number of partitions has grown
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
             self._share = shares(len(self._sent), self._order.skew)

@@ -46,21 +46,21 @@ class Explanation:
     stayed: tuple[OperationGroup, ...] = ()
     guards: tuple[Guard, ...] = ()
     why: str = ""
-    """Reason for the cut, or for its absence."""
-    stages: tuple[str, ...] = ()
     """Reason why this cut was chosen, or why there is no cut."""
+    stages: tuple[str, ...] = ()
+    """Name and device of each stage."""
     raw_bytes: int = 0
-    """Bytes of the model's inputs for a batch, which would travel without a split."""
-    cut_bytes: int = 0
     """Bytes of the model's inputs for a batch, which data workers would send without a split."""
+    cut_bytes: int = 0
+    """Bytes that data workers send with the split: values for the trainer, and inputs that the trainer still reads."""
     moved_s: float = 0.0
     """Measured seconds of moved work for a batch, in this process."""
     forward_s: float = 0.0
     """Measured seconds of a whole forward, in this process."""
     constants: tuple[str, ...] = ()
-    """Tensors that are sent once, together with the stages."""
-    recorded: int = 0
     """Tensors that are sent only once, together with the programs."""
+    recorded: int = 0
+    """Number of forwards of the training loop that were recorded."""
     compared: int = 0
     """Number of values that were compared bit by bit with the values of a recorded forward."""
 

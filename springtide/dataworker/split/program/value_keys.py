@@ -114,9 +114,9 @@ class CallPart:
     device: str = "cpu"
     contiguous: bool = True
     value: Any = None
-    """In a recording: a copy of a tensor if the recorder keeps values, and any other value itself."""
-    crosses: int = -1
     """The result itself. In a recording, a tensor is copied if the recorder keeps values."""
+    crosses: int = -1
+    """Index of this result among the values that data workers send; -1 if it is not sent."""
 
     @property
     def is_tensor(self) -> bool:
@@ -125,8 +125,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchCall:
-    """Index of this result among the values that data workers send; -1 if it is not sent. Calls that move are pickled
-    with their program."""
+    """A torch call of forward() that data workers may make. Calls that move are pickled with their program."""
 
     number: int
     name: str

@@ -1,4 +1,5 @@
-"""Detects changes of the state that user code can read: attributes, globals, closures, class attributes, environment.
+"""Detects changes of the state that user code can read: attributes, globals, closures, class attributes,
+environment.
 
 In: a data set and its functions, or a marked function. `ReachableState` walks all reachable objects once. Out:
     `changed()` names the state that changed, for every batch. `changed()` compares small containers and arrays by
@@ -82,35 +83,34 @@ UNREAD = torch_functions.name_set(
 )
 """Class attributes that need no check, because programs do not read them."""
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
-ALWAYS = 64  # number of checks that run for every batch, nearest objects first; they take some tens of microseconds
-IN_TURN = 16  # number of further checks that run for each batch, in turn
-FEW = 16  # a container with at most this many items is walked like an object with attributes
 # number of checks that run for every batch, starting with the nearest objects; they take some tens of microseconds
-SMALL = 256
-SMALL_BYTES = 1 << 14  # number of further checks that run with each batch; the checks take turns
-PART_BYTES = 1 << 16  # the walk enters a container with at most this many items as if the items were attributes
-# most items of a container that is compared completely for every batch, which takes some microseconds
-MOST_COPIED = 1 << 26
-# largest array, in bytes, that is compared completely for every batch, which takes a microsecond
-MOST_COPIED_THERE = 1 << 20
-# bytes of a larger array to compare for each batch, which takes some microseconds
+ALWAYS = 64
+IN_TURN = 16  # number of further checks that run with each batch; the checks take turns
+FEW = 16  # the walk enters a container with at most this many items as if the items were attributes
+SMALL = 256  # most items of a container that is compared completely for every batch, which takes some microseconds
+SMALL_BYTES = 1 << 14  # largest array, in bytes, that is compared completely for every batch, which takes a microsecond
+PART_BYTES = 1 << 16  # bytes of a larger array to compare for each batch, which takes some microseconds
+MOST_COPIED = 1 << 26  # most bytes of all copies together; arrays beyond this limit are compared by address only
+MOST_COPIED_THERE = 1 << 20  # the same limit on a data worker, whose arrays come from a shared file
+# most objects that are walked; changes in further objects are detected only when some batches are read again and
+# compared
 MOST_OBJECTS = 4096
 
 
 MISSING = object()
-"""most bytes of all copies together; arrays beyond this limit are compared by address only"""
+"""Placeholder for the value of a name that does not exist."""
 
 Check = Callable[[bool], str]
-"""Function that returns the name of changed state; empty if it is unchanged.
+"""Function that returns the name of the changed state; empty if nothing changed.
 
-Function that returns the name of the changed state; empty if nothing changed.
+The argument says whether a name that was None or missing may have got a value since.
 """
 
 
 def _names_check(
     prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
 ) -> Check:
-    """The argument says whether a name that was None or missing may have got a value since.
+    """Check names in a namespace: attributes of an object or class, globals, a closure's cell.
 
     count: returns the number of entries, if new entries matter.
     """
