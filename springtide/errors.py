@@ -1,4 +1,5 @@
-"""Error classes of Springtide: mistakes of the user (`UserError`), retryable errors, and the end of a job.
+"""Error classes of Springtide: mistakes of the user (`UserError`), errors worth a retry, and errors that end the
+job.
 
 A message says what happened, to which object, what was found, what was expected, and what to do next. docs/errors.md
 describes every class for users.

@@ -19,7 +19,7 @@ from springtide.domain.core import resources
 
 Noun = TypeVar("Noun")
 LeftOut = Mapping[type, Mapping[str, Any]]
-"""Values for fields that have no default and are missing in a file, by class."""
+"""Values for fields that have no default, used if the fields are missing in a file, by class."""
 Trail = tuple[str | int, ...]
 """Path to a field inside a file: mapping keys and list indices."""
 

@@ -1,7 +1,9 @@
-"""Fork server: an interpreter with finished imports that forks processes on request, and the client's side of a fork.
+"""Fork server: an interpreter that has done its imports and forks processes on request. This module also has the
+client's side of a fork.
 
-Each `ForkRequest` comes with a socket for reports, a gate that lets the fork start, and maybe a log. Forks end with the
-server, and the server with its owner. The server starts no threads, because forks would not inherit them.
+Each `ForkRequest` comes with a socket for reports, a gate that lets the fork start, and optionally a log. Forks end
+with the server, and the server ends with its owner. The server starts no threads, because forks would not inherit
+them.
 """
 
 import contextlib
@@ -26,9 +28,9 @@ from springtide import child_guard, config
 
 READY = b"ready"
 LARGEST = 1 << 20  # largest request in bytes; an environment and a command line take less
-STATUS = struct.Struct("=ci")  # the server's last report of a fork: a tag and the wait status
-ENDED, SAID = b"=", b"+"  # tags of the server's report and of a fork's own report
-REAPED_S = 5.0  # seconds; a living server reaps a fork within milliseconds
+STATUS = struct.Struct("=ci")  # the server's last report about a fork: a tag and the wait status
+ENDED, SAID = b"=", b"+"  # tags of reports: by the server, and by the fork itself
+REAPED_S = 5.0  # seconds to wait for the report of a fork's end; a living server reaps a fork within milliseconds
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
     process_group: int | None = None
     """None: the group of the server."""
     folders: Sequence[str] = ()
-    """Control groups for the process."""
+    """Control groups that the process joins."""
 
 
 class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +50,11 @@ class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int = 0
     error: str = ""
-    """Reason why the process must not start or does not exist."""
+    """Reason why the process must not start, or why it does not exist."""
 
 
 class Fork(NamedTuple):
-    """Data that a fork gets from the server."""
+    """Data that the server gives to a fork."""
 
     request: ForkRequest
     reports: int
@@ -68,13 +70,14 @@ class ForkServer:
     """Forks and reaps processes until its client or its owner is gone."""
 
     def __init__(self, asked: socket.socket, owner: int) -> None:
-        """`owner`: pidfd of the process that the server ends with. A fork of the owner may keep the socket open."""
+        """`owner` is the pidfd of the process with which the server ends. A fork of the owner may keep the socket open,
+        so the socket alone does not show the owner's end."""
         self._asked, self._owner = asked, owner
         self._children: dict[int, tuple[int, int]] = {}
         """Process id and report socket of each fork, by pidfd."""
 
     def serve(self) -> Fork | None:
-        """Serve requests. Returns None at the end, and in a fork what it must run."""
+        """Serve requests. Return None at the end. In a fork, return what the fork must run."""
         with contextlib.suppress(ConnectionError):  # the client died before it read all replies
             while True:
                 ready, _, _ = select.select([self._asked.fileno(), self._owner, *self._children], [], [])
@@ -97,10 +100,10 @@ class ForkServer:
         parent = os.getpid()
         try:
             with warnings.catch_warnings():
-                # the only threads are those of BLAS, which supports forks
+                # the only other threads are those of BLAS, which supports forks
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
-        except OSError as problem:  # the process limit is reached; running processes continue
+        except OSError as problem:  # the process limit is reached; the server and its forks continue
             for file in (reports, gate, *log):
                 os.close(file)
             self._asked.send(msgspec.msgpack.encode(ForkReply(error=str(problem))))
@@ -198,11 +201,11 @@ class ForkedProcess:
         return None
 
     def wait(self) -> int:
-        """Return the exit code or the negated signal, as `Popen.wait` does."""
+        """Return the exit code, or the negated signal number, as `Popen.wait` does."""
         while self._returned is None:
             select.select([self._reports.fileno(), self.pidfd], [], [])
-            # another process may have inherited the server's end of the socket, so that there is no end of file if the
-            # server is killed
+            # stop waiting after a while: another process may have inherited the server's end of the socket, so that a
+            # killed server gives no end of file
             ready, _, _ = select.select([self._reports], [], [], REAPED_S)
             report = self._reports.recv(LARGEST) if ready else b""
             if report[:1] != SAID:
@@ -210,7 +213,7 @@ class ForkedProcess:
         return self._returned
 
     def _end(self, report: bytes) -> None:
-        # without a status, the fork server died and killed the fork
+        # if there is no status, the fork server died, and the fork died with it
         status = STATUS.unpack(report)[1] if report else int(signal.SIGKILL)
         with self._lock:
             self._returned = os.waitstatus_to_exitcode(status)
@@ -219,7 +222,8 @@ class ForkedProcess:
 
 
 def ask(server: socket.socket, birth: ForkRequest, *log: int) -> ForkedProcess | None:
-    """Ask a fork server for a process; None if a pidfd is impossible. Raise OSError if the server does not answer."""
+    """Ask a fork server for a process. Return None if no pidfd is possible. Raise OSError if the server does not
+    answer."""
     reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     waits, gate = os.pipe()
     try:
@@ -230,7 +234,7 @@ def ask(server: socket.socket, birth: ForkRequest, *log: int) -> ForkedProcess |
         born = msgspec.msgpack.decode(answer, type=ForkReply)
         if not born.error:
             os.write(gate, b"1")
-    except BaseException:  # a late fork finds its gate closed and exits
+    except BaseException:  # if the fork starts late, it finds its gate closed and exits
         reports.close()
         raise
     finally:
@@ -248,7 +252,8 @@ def ask(server: socket.socket, birth: ForkRequest, *log: int) -> ForkedProcess |
 
 
 def main(parent: int, modules: Sequence[str]) -> None:
-    """Serve roles of an agent: each fork continues as `python -m MODULE ...` would after seconds of imports."""
+    """Serve forks for an agent. Each fork continues as `python -m MODULE ...` would continue after seconds of
+    imports."""
     asked = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -259,7 +264,7 @@ def main(parent: int, modules: Sequence[str]) -> None:
     for name in modules:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # without this, the first garbage collection in a fork would copy every page
+    gc.freeze()  # without this call, the first garbage collection in a fork would copy every page
     asked.send(READY)
     fork = ForkServer(asked, owner).serve()
     if fork is not None:

@@ -1,4 +1,4 @@
-"""Import a package's public names on first use, so that importing the package is fast and loads no torch."""
+"""Imports a package's public names on first use, so that importing the package is fast and does not load torch."""
 
 import importlib
 from collections.abc import Callable, Mapping

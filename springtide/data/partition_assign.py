@@ -1,8 +1,8 @@
 """Pure. Assigns partitions of a stream to workers: equal numbers, few moves.
 
 In: the current owners and the present workers. Out: an owner for every partition, and the reason. Next:
-    master/data/leases.py puts the owners into the ledger. A worker returns a reassigned partition between two batches.
-    Workers that get more traffic than others forward batches (data/peer_shuffle.py).
+master/data/leases.py puts the owners into the ledger. A worker returns a reassigned partition between two batches.
+Workers that get more traffic than others forward batches (data/peer_shuffle.py).
 """
 
 from collections.abc import Collection, Mapping

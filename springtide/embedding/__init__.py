@@ -1,1 +1,1 @@
-"""PyTorch modules for tables that servers hold: lookups, gradients, and the client that reaches the servers."""
+"""PyTorch modules for tables that servers hold: lookups, gradients, and the client that connects to the servers."""

@@ -1,7 +1,7 @@
-"""Export folders on disk or at a URL, such as `export-000007`, and reading of exports into PyTorch models.
+"""Export folders on disk or at a URL, such as `export-000007`, and how to read exports into PyTorch models.
 
 In: tables from `exporter`. Out: files of keys and rows (`table_files`), a state dict for `torch.load`, and a JSON card
-that lists the files with checksums. The card is written last: a folder without a card is not an export.
+that lists the files with checksums. The card is written last, so a folder without a card is not an export.
 """
 
 import io
@@ -37,12 +37,12 @@ class TableFile(msgspec.Struct, frozen=True, kw_only=True):
     dim: int
     file: str
     keys: int
-    """Number of rows in the file."""
+    """Number of rows in the table's file."""
     removed: int = 0
-    """Number of keys in the file that were removed since the base."""
+    """Number of keys in the file that were removed since the base export."""
     crc: int
     bytes: int = 0
-    """Size of the file; 0 in exports of an earlier version."""
+    """Size of the table's file; 0 in exports of an earlier version."""
 
 
 class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ def numbers(url: str) -> list[int]:
 
 
 def halves(url: str) -> list[int]:
-    """Return the numbers of incomplete exports, which have no card because their process was killed."""
+    """Return the numbers of incomplete exports. An incomplete export has no card, because its process was killed."""
     return [number for number in _begun(url) if not place_for(url, number).size(CARD)]
 
 
@@ -112,7 +112,7 @@ class ChecksummedFile:
         return self.size
 
     def flush(self) -> None:
-        """Part of the file interface; this class buffers nothing."""
+        """Do nothing: the file interface requires this method, and this class buffers nothing."""
 
     def close(self) -> None:
         self.closed = True
@@ -130,13 +130,13 @@ def publish(place: FolderStore | UrlStore, card: ExportCard) -> None:
 
 
 def is_whole(url: str, card: ExportCard) -> bool:
-    """Compare file sizes with the card; checksums are compared on reading."""
+    """Return True if the files have the sizes on the card. Checksums are compared only on reading."""
     place = place_for(url, card.number)
     return all(table.bytes and place.size(table.file) == table.bytes for table in card.tables)
 
 
 def remove(url: str, number: int) -> None:
-    """Delete an export, its card first, so that no reader sees half of it."""
+    """Delete an export. Delete its card first, so that no reader sees an incomplete export."""
     place = place_for(url, number)
     place.remove(CARD)
     if isinstance(place, FolderStore):
@@ -206,7 +206,7 @@ def read(url: str, number: int | None = None) -> ExportedModel:
 
 
 def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel:
-    """Fill a plain model from an export; change nothing on error.
+    """Fill a plain model from an export. On an error, change nothing.
 
     Rows and buffers that the export lacks keep their values.
     """

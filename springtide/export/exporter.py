@@ -1,7 +1,8 @@
-"""Exports checkpoints for serving: full, or the changes since an earlier export; once, or continuously.
+"""Exports checkpoints for serving, once or continuously. An export is full, or has only the changes since an earlier
+export.
 
-In: a checkpoint, a URL, and for a delta the number of the base. Out: an export at the URL (`export_folder`). Memory
-holds one slot, the dense tensors and some buffers, for any size of model.
+In: a checkpoint, a URL, and for a delta the number of its base export. Out: an export at the URL (`export_folder`).
+Memory holds one slot, the dense tensors and some buffers, for any size of model.
 """
 
 import contextlib
@@ -27,15 +28,16 @@ from springtide.export.export_folder import ChecksummedFile, ExportCard, TableFi
 from springtide.export.table_files import Format, Keys, Rows, Spool, TableSpool
 
 log = logging.getLogger(__name__)
-# number of exports between two full exports; more would be slow to read, because a delta needs all exports back to the
-# last full export
+# number of exports between two full exports. With more deltas an export would be slow to read, because a delta needs
+# all exports back to the last full export.
 WHOLE_EVERY = 12
-# number of full exports to keep: a reader that has just found the previous one must still be able to read it
+# number of full exports to keep, because a reader that has just found the previous full export must still be able to
+# read it
 KEPT_WHOLE = 2
 Found = dict[int, tuple[Keys, Rows]]
 """Sorted keys and rows, by table."""
 NOWHERE = -1
-"""Index of a table that the checkpoint lacks."""
+"""Empty index, for a table that the base export lacks."""
 
 
 def outline_of(place: FileStore, manifest: Manifest) -> Outline:
@@ -53,7 +55,7 @@ def specs_of(place: FileStore, manifest: Manifest, outline: Outline) -> list[Tab
 
 
 class SlotRows:
-    """Reader of slots through a store that holds one slot at a time."""
+    """Reads slots from a store, and holds one slot at a time."""
 
     def __init__(self, place: FileStore, manifest: Manifest) -> None:
         self._place, self._manifest = place, manifest
@@ -75,7 +77,7 @@ class SlotRows:
 
 
 class DenseParts:
-    """Dense tensors assembled from chunks found in slots; the dense tensors of a bsp group come from a single table."""
+    """Dense tensors assembled from chunks found in slots. In a bsp group, one table has all dense tensors."""
 
     def __init__(self, outline: Outline, manifest: Manifest) -> None:
         self._outline = outline
@@ -102,7 +104,7 @@ class DenseParts:
 
 
 def _of_group(names: tuple[str, ...], keys: Keys, rows: Rows) -> dict[str, torch.Tensor]:
-    """Decode the dense model of a bsp group; ignore rows that a longer, earlier model left."""
+    """Decode the dense model of a bsp group. Ignore surplus rows, which an earlier and longer model left."""
     order = np.argsort(keys)
     count = group_model.rows_after(rows[order[0]]) if len(keys) and keys[order[0]] == 0 else None
     if count is None or (keys[order[: 1 + count]] != np.arange(min(1 + count, len(keys)))).any():
@@ -127,7 +129,7 @@ def _tensor(part: DenseOutline, keys: Keys, rows: Rows) -> torch.Tensor:
 
 
 def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[TableSpec]) -> str:
-    """Return why no delta can be built on `base`; empty if a delta is possible."""
+    """Return the reason why no delta can be built on `base`; empty if a delta is possible."""
     if base.index_crc is None or export_folder.place_for(url, base.number).size(table_files.NAME) is None:
         return "it has no index, because another export already continues it, or an earlier version made it"
     if base.slots != manifest.slots or [(table.outline.name, table.dim) for table in base.tables] != [
@@ -146,7 +148,8 @@ def make(
     since: int | None = None,
     progress: Callable[[int], None] = lambda slot: None,
 ) -> ExportCard:
-    """Export this checkpoint; call `progress` per slot. Raises `UnusableBase` if no delta on `since` is possible."""
+    """Export this checkpoint, and call `progress` for each slot. Raises `UnusableBase` if no delta on `since` is
+    possible."""
     table_files.check(format)
     if since is not None and since >= manifest.number:
         raise table_files.UnusableBase(
@@ -161,7 +164,7 @@ def make(
             f"export {since} at {url} cannot be the base of a delta: {why}. Export everything, without --since"
         )
     there = export_folder.place_for(url, manifest.number)
-    # without its card, an export that is made again stays invisible until it is complete
+    # delete the card first: without it, an export that is made again is invisible until it is complete
     there.remove(export_folder.CARD)
     with contextlib.ExitStack() as stack:
         spool = Spool(stack.enter_context(table_files.spool_folder(there)))
@@ -207,7 +210,7 @@ def _sort_out(
     out: ChecksummedFile,
     progress: Callable[[int], None],
 ) -> None:
-    """Read each slot once: spool new and changed rows, and write all keys and sums to the index."""
+    """Read each slot once. Spool new and changed rows, and write all keys and checksums of rows to the index."""
     counts: list[int] = []
     nothing = np.empty(0, dtype=np.int64)
     for slot in range(slots):
@@ -252,7 +255,7 @@ def _write(
 
 @dataclass(frozen=True, slots=True)
 class DeltaBase:
-    """A moment of a job: an "export", a "step" or a number of "samples"."""
+    """A moment in a job's training: the number of an "export", a "step", or a number of "samples"."""
 
     unit: str
     count: int
@@ -269,7 +272,8 @@ def parse_since(text: str) -> DeltaBase:
 
 
 def base_of(since: DeltaBase, cards: Sequence[ExportCard], *, before: int) -> int:
-    """Return the newest export up to that point, older than checkpoint `before`; MissingFile if none."""
+    """Return the newest export up to that moment, if it is older than checkpoint `before`. Raise MissingFile if there
+    is none."""
     known = [card for card in cards if card.number < before]
     if since.unit == "step" and known and not any(card.step for card in known):
         raise errors.BadInput(
@@ -311,7 +315,8 @@ class ContinuousExport:
     def __init__(
         self, place: FileStore, url: str, *, format: Format = "safetensors", copies: FileStore | None = None
     ) -> None:
-        """Open the exports at `url`. `copies` is a second place for checkpoints that are on the servers' disks."""
+        """Open the exports at `url`. `copies` is a second place for the checkpoints of a job whose servers have their
+        own disks."""
         self._place, self._url, self._format, self._copies = place, url, format, copies
         self._tidy = False
 
@@ -323,7 +328,7 @@ class ContinuousExport:
         return min(every_s, max(0.0, export_folder.read_card(self._url, numbers[0]).made_at + every_s - now))
 
     def once(self, progress: Callable[[int], None] = lambda slot: None) -> ExportCard | None:
-        """Export the newest checkpoint; None if there is no checkpoint, or if it is already exported."""
+        """Export the newest checkpoint. Return None if there is no checkpoint, or if the newest is already exported."""
         found = self._newest()
         if found.manifest is None:
             if found.troubles:
@@ -339,7 +344,8 @@ class ContinuousExport:
                 )
             if card.number == manifest.number:
                 return None
-        if not self._tidy:  # remove leftovers of a killed process, once: later ones belong to this process
+        # remove leftovers of a killed process only once, because later leftovers belong to this process
+        if not self._tidy:
             for number in export_folder.halves(self._url):
                 export_folder.remove(self._url, number)
             self._tidy = True

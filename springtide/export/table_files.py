@@ -1,8 +1,8 @@
-"""Rows of exported tables: index and delta, spool on the local disk, and files in common formats.
+"""Files with the rows of exported tables: index, delta, spool on the local disk, and files in common formats.
 
 In: sorted keys and rows, slot by slot. Out: safetensors or Parquet files, and `index.bin`, from which the next export
-finds changed rows without reading the old rows. Rows wait in a spool until their number is known, which file headers
-need; memory use is bounded for any size of table. Next: `exporter`.
+finds changed rows without reading the old rows. File headers contain the number of rows, so rows wait in a spool until
+their number is known. Memory use is bounded for any size of table. Next: `exporter`.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class ExportedTable:
 
     outline: TableOutline
     dtype: str
-    """Data type on the servers; `rows` are always float32."""
+    """Data type on the servers. `rows` are float32 in any case."""
     keys: Keys
     rows: Rows
 
@@ -52,7 +52,7 @@ class ExportedModel:
     dense: dict[str, Any] = field(default_factory=dict)
     """Torch tensors by their name in the model's state_dict()."""
     left_out: tuple[str, ...] = ()
-    """Names in the model's state without trained values on a server."""
+    """Names in the model's state dict for which no server has trained values."""
 
 
 def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> ExportedTable:
@@ -73,12 +73,12 @@ class UnusableBase(errors.BadInput):
 
 
 def sums_of(rows: Rows) -> Sums:
-    """Hash each row's bits to 64 bits."""
+    """Return a 64-bit hash of each row's bits."""
     mixed = np.empty(len(rows), dtype=np.uint64)
     place = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for first in range(0, len(rows), HASHED_ROWS):
         part = np.ascontiguousarray(rows[first : first + HASHED_ROWS])
-        # mix in the column number, because otherwise a swap of columns would not change the sum
+        # mix in the column number, because otherwise swapped columns would give the same hash
         x = part.view(np.uint32).astype(np.uint64) + place
         x ^= x >> np.uint64(30)
         x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -90,7 +90,8 @@ def sums_of(rows: Rows) -> Sums:
 
 
 class IndexReader:
-    """Reads an index: keys and sums by slot, and within a slot by table; then the number of keys of each part.
+    """Reads an index. The index has keys and row hashes by slot, and within a slot by table; then the number of keys
+    of each part.
 
     Raises if the index is truncated, or at the end if its checksum is wrong.
     """
@@ -167,12 +168,12 @@ def _positions(among: Keys, keys: Keys) -> Keys:
 
 
 HELD_BYTES = 64 << 20
-"""Bytes of all tables in memory before they go to disk."""
+"""How many bytes of all tables may be in memory before they go to disk."""
 BLOCK_ROWS = 1 << 16
 
 
 class Spool:
-    """Named columns of arrays in a folder that its owner deletes."""
+    """Named columns of arrays, stored in a folder that its owner deletes."""
 
     def __init__(self, folder: pathlib.Path, *, held_bytes: int = HELD_BYTES) -> None:
         self._folder, self._limit = folder, held_bytes
@@ -205,7 +206,7 @@ class Spool:
 
     def _flush(self) -> None:
         for column, parts in self._held.items():
-            # opened for each write, because there may be too many tables to keep all files open
+            # open the file for each write, because there may be too many tables to keep all files open
             with open(self._folder / column, "ab") as file:
                 for part in parts:
                     file.write(part.data)
@@ -213,7 +214,7 @@ class Spool:
 
 
 class TableSpool:
-    """One table in a spool: rows, and removed keys."""
+    """One table in a spool: its rows and its removed keys."""
 
     def __init__(self, spool: Spool, name: str, dim: int) -> None:
         self._spool, self._name, self.dim = spool, name, dim
@@ -242,8 +243,8 @@ class TableSpool:
 
 @contextlib.contextmanager
 def spool_folder(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
-    """Yield an empty folder for a spool: within a local export, so that both are removed together; else a temporary
-    folder.
+    """Yield an empty folder for a spool. For a local export, the folder is inside the export, so that both are
+    removed together. Otherwise it is a temporary folder.
     """
     if isinstance(there, UrlStore):
         with tempfile.TemporaryDirectory(prefix="springtide-export-") as folder:
@@ -251,7 +252,7 @@ def spool_folder(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
         return
     made = there.path / "spool"
     try:
-        shutil.rmtree(made, ignore_errors=True)  # a killed export left it
+        shutil.rmtree(made, ignore_errors=True)  # an export that was killed left this folder
         made.mkdir(parents=True)
     except OSError as error:
         raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error

@@ -1,1 +1,2 @@
-"""Pure. State machine of a job: events in, actions out, every change with its reason. `master` drives it."""
+"""Pure. State machine of a job: it takes events and returns actions, and gives a reason for every change. `master`
+calls it."""

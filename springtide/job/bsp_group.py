@@ -1,7 +1,7 @@
-"""Pure. The bsp group of a job: conditions to form the group, its members and leader, and its rollback to a checkpoint.
+"""Pure. The bsp group of a job: when the group forms, its members and leader, and its rollback to a checkpoint.
 
-Rows on servers and dense parameters in workers must belong to the same step. If a process of the group is lost for
-good, every process is relaunched from the last checkpoint.
+Rows on servers and dense parameters in workers must be from the same step. If the group loses a process for good,
+every process is relaunched from the last checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def rows_lost(roles: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
 
 
 def defer(change: RoleChange, group: Mapping[int, int]) -> RoleChange:
-    """Return the part of a change that can be made now: members of the group leave only between two shards."""
+    """Return the part of a change that can be made now. Members of the group leave only between two shards."""
     return RoleChange(drop=tuple(node for node in change.drop if node.role.rank not in group), add=change.add)
 
 
@@ -53,7 +53,7 @@ def note_formed(breaks: GroupBreaks, state: JobCore, members: tuple[LeaseHolder,
 def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]:
     """Relaunch every living worker and server, from the last checkpoint if there is one.
 
-    The generation rises, so that servers reject frames of the previous group.
+    Increase the generation, so that servers reject frames of the previous group.
     """
     lost = nodes.lost_members(state.nodes, state.bsp.members)
     state.safety.breaks.went_back([node.since for node in lost if node.state is NodeState.EXPECTED], at=at)
@@ -77,13 +77,13 @@ def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]
 
 
 class GroupArrival(NamedTuple):
-    """A worker that waits for a group."""
+    """A worker that waits for a group to form."""
 
     fresh: bool = True
-    """True for a new process, which has no share in the model yet."""
+    """True for a new process, which does not have the group's model yet."""
     idle: bool = True
     resting: bool = False
-    """True if the worker's script has ended, and it stays only to pass its model on."""
+    """True if the worker's script has ended, so that the worker stays only to pass its model on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +92,22 @@ class GroupFormation:
 
     members: tuple[LeaseHolder, ...]
     leader: LeaseHolder
-    """Lowest rank whose model is trained."""
+    """Lowest rank that has a trained model."""
     known: bool
-    """True if some rank has a trained model. Otherwise, all ranks start with the leader's untrained model."""
+    """True if a rank has a trained model. Otherwise, all ranks start with the leader's untrained model."""
     resting: tuple[int, ...] = ()
     at_rest: bool = False
     """True if no rank has a step in progress. Slots may then move before the group continues."""
     over: bool = False
-    """True if no rank continues: all scripts have ended, or a step cannot complete and the job is stopping anyway."""
+    """True if no rank continues to train: all scripts have ended, or a step cannot complete and the job is stopping
+    anyway."""
 
 
 def form_group(
     arrived: Mapping[LeaseHolder, GroupArrival], *, ranks: Sequence[int], active: Sequence[LeaseHolder], workers: int
 ) -> GroupFormation | None:
-    """Return the new group; None to wait. `ranks`: the previous group. `active`: present incarnations by rank."""
+    """Return the new group, or None if the ranks must wait. `ranks` has the ranks of the previous group. `active` has
+    the current incarnation of each rank."""
     own = [holder for holder in active if holder.rank in ranks] or list(active)
     if not own or any(holder not in arrived for holder in own):
         return None

@@ -1,8 +1,9 @@
-"""Pure. Decides whether a lost role is relaunched or the job fails, and counts interruptions of a bsp group.
+"""Pure. Decides whether a lost role is relaunched or the job fails. Counts the interruptions of a bsp group.
 
-A crash, a kill or a missed heartbeat counts as a failure: the relaunch waits longer each time, up to a limit. A role
-that was killed for lack of memory gets twice the memory. The job relaunches at once an evicted or unplaced role, and a
-worker that could not wait for a server. A lost server restores its slots from a checkpoint (`master.servers.recovery`).
+A crash, a kill or a missed heartbeat counts as a failure. Each further relaunch of the role waits longer, up to a
+limit. A role that was killed for lack of memory gets twice the memory. Three kinds of role are relaunched
+immediately: a role that was evicted, a role that found no host, and a worker that could not wait for a server. A
+lost server restores its slots from a checkpoint (`master.servers.recovery`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,8 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core.nodes import RoleNode
 
-STEADY_S = 300.0  # a worker that ran for this many seconds is in no crash loop, so its earlier failures are forgotten
+# a worker that ran for this many seconds is not in a crash loop, so its earlier failures are forgotten
+STEADY_S = 300.0
 MAX_BACKOFF_S = 60.0
 
 
@@ -23,7 +25,8 @@ class GroupBreaks:
 
     formed_at: float | None = None
     start_s: float = 0.0
-    """Seconds until the first group formed, with the start of all processes and tables."""
+    """Seconds from the start of the job until the first group formed, including the start of all processes and
+    tables."""
     losses: int = 0
     waits: int = 0
     """Number of times that the group waited for a relaunched worker and then continued its step."""
@@ -31,10 +34,10 @@ class GroupBreaks:
     returns: int = 0
     returned_s: float = 0.0
     back_at: float | None = None
-    """Time when the current rollback began; None without a rollback."""
+    """Time when the current rollback began; None if no rollback is in progress."""
 
     def went_back(self, since: Iterable[float], *, at: float) -> None:
-        """Record a rollback. `since` is when the relaunch of each lost worker was requested."""
+        """Record a rollback. `since` has the times at which the relaunch of each lost worker was requested."""
         lost = list(since)
         self.losses += len(lost)
         self.back_at = min(lost, default=at)
@@ -48,7 +51,8 @@ class GroupBreaks:
         start: float,
         at: float,
     ) -> None:
-        """Record a new group after `before` (incarnations by rank). `since`: when each incarnation began."""
+        """Record that a new group has formed. `before` has the previous group's incarnations by rank. `since` has the
+        time at which each incarnation began."""
         again = [
             since[member.rank]
             for member in members
@@ -64,15 +68,15 @@ class GroupBreaks:
             self.formed_at, self.start_s = at, at - start
 
     def watched_s(self, at: float) -> float:
-        """Return the seconds since the first group formed, in which losses are counted."""
+        """Return the seconds since the first group formed; losses are counted over this time."""
         return 0.0 if self.formed_at is None else at - self.formed_at
 
     @property
     def return_s(self) -> float:
-        """Return how many seconds longer a rollback takes than waiting for one relaunched worker.
+        """Return how many seconds longer a rollback takes than waiting for one worker to be relaunched.
 
-        Before the first rollback, the rollback is assumed to take as long as the start of the job. Before the first
-        wait, a wait is assumed to take 0 seconds. Both assumptions can only make the returned time too long.
+        Until the first rollback, assume that a rollback takes as long as the start of the job. Until the first wait,
+        assume that a wait takes 0 seconds. Both assumptions can only make the result too long.
         """
         whole = self.returned_s / self.returns if self.returns else self.start_s
         return max(0.0, whole - (self.waited_s / self.waits if self.waits else 0.0))
@@ -80,7 +84,7 @@ class GroupBreaks:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """A symptom that fails the job unless the exit of some process explains it first."""
+    """A symptom that fails the job, unless the exit of some process explains the symptom in time."""
 
     since: float
     error: str
@@ -102,7 +106,7 @@ class Relaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailJob:
-    """The job cannot continue."""
+    """The decision that the job cannot continue."""
 
     error: str
     blame: Blame
@@ -110,7 +114,7 @@ class FailJob:
 
 @dataclass(slots=True, kw_only=True)
 class RestorePoint:
-    """Checkpoints to which a job can roll back after losing a server."""
+    """Checkpoints to which a job can roll back after it loses a server."""
 
     saved: int | None = None
     origin: int = 0
@@ -118,7 +122,7 @@ class RestorePoint:
     its own.
     """
     placed: bool = False
-    """True if servers have their slots. Before that, servers have no rows."""
+    """True if servers have got their slots. Before that, servers have no rows."""
     lost: dict[int, int] = field(default_factory=dict)
     """Number of losses of each server, by rank."""
     begun_anew: int = 0
@@ -139,7 +143,7 @@ def after_exit(
     node: RoleNode, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
 ) -> Relaunch | FailJob:
     """Decide whether to relaunch a role after an unexpected exit, or to fail the job. `healing` is True while a server
-    is down."""
+    is lost and not yet ready again."""
     failures, oom_kills = remembered(node, at)
     if ended.evicted or ended.unplaced:
         return Relaunch(
@@ -190,7 +194,8 @@ def may_begin_anew(spec: JobSpec, phase: JobPhase) -> bool:
 def after_server_loss(
     verdict: Relaunch | FailJob, safety: RestorePoint, *, trained: bool, saves: bool
 ) -> Relaunch | FailJob:
-    """`trained`: a worker may have written to the server. `saves`: the job makes checkpoints."""
+    """Decide what to do after the loss of a server. `trained`: a worker may have written to the server. `saves`: the
+    job makes checkpoints."""
     if not trained or isinstance(verdict, FailJob) or safety.known or saves:
         return verdict
     error = f"{verdict.why}: its rows are lost, and the job cannot continue, because no checkpoint is complete yet"
@@ -198,7 +203,7 @@ def after_server_loss(
 
 
 def relaunch_text(node: RoleNode, after_s: float, restored: str = "") -> str:
-    """Describe a relaunch that has begun. `restored` names the checkpoint that a server reads."""
+    """Describe a relaunch that has begun. `restored` names the checkpoint from which a server restores its slots."""
     pause = f" after {after_s:g} s" if after_s else ""
     source = f"; its slots come from {restored}" if restored else ""
     return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"
@@ -222,7 +227,7 @@ def remembered(node: RoleNode, at: float) -> tuple[int, int]:
 
 
 def backoff_s(failures: int, base_s: float) -> float:
-    """Return the delay before a relaunch after so many crashes: none, base, twice the base, and so on."""
+    """Return the delay before a relaunch after this many crashes: none, the base, twice the base, and so on."""
     return min(MAX_BACKOFF_S, base_s * 2.0 ** min(failures - 1, 30)) if failures else 0.0
 
 

@@ -1,13 +1,15 @@
-"""Pure. Finds the owner of every slot after a server loss: all living servers stop handing slots over, then report.
+"""Pure. Finds the owner of every slot after a server is lost: all living servers stop handing slots over, and then
+report their slots.
 
-A slot that no living server has was lost with the dead server. The record may give such a slot to a living server, if
-the slot was being transferred. Next: `master.servers.migration`. Design: docs/design/migration.md.
+If no living server has a slot, the slot was lost with the dead server. Such a slot may belong to a living server in
+the master's record, if the slot was being transferred. Next: `master.servers.migration`. Design:
+docs/design/migration.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-TERM = 2**32  # size of the number range that each master has for its roll calls; the next master's range is higher
+TERM = 2**32  # size of the number range that each master has for its roll calls; the next master has a higher range
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +18,12 @@ class ServerAnswer:
 
     owned: frozenset[int]
     doubts: Mapping[int, int]
-    """Slots that the server closed for a transfer that the receiver has not confirmed: slot and receiver."""
+    """Slots that the server closed for a transfer that the receiver has not confirmed, each with its receiver."""
 
 
 @dataclass(slots=True)
 class RollCall:
-    """Roll calls of one master, one at a time. Servers must answer to `number`."""
+    """Roll calls of one master, one at a time. Servers must answer to the call with this `number`."""
 
     number: int
     open: bool = False
@@ -31,7 +33,7 @@ class RollCall:
     _said: dict[int, ServerAnswer] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Begin a call after a server loss, because earlier answers may be outdated."""
+        """Begin a roll call after a server is lost, because earlier answers may be outdated."""
         self.number += 1
         self.open, self._all_still = True, False
         self._still, self._said = set(), {}
@@ -40,8 +42,9 @@ class RollCall:
         """Record a living server's answer to `number`. Return True if this answer changes what the other servers must
         know.
 
-        The server has stopped handing slots over since it received the number. The server's report counts only once the
-        server knows that all servers have stopped. Before that, a slot may still be on its way to this server.
+        The server has stopped handing slots over since it received the number of the call. The server's report
+        counts only once the server knows that all servers have stopped. Until then, a slot may still be on its way
+        to this server.
         """
         if not self.open or number < self.number:
             return False
@@ -70,13 +73,15 @@ class RollCall:
             slot: (rank, at)
             for rank in sorted(living)
             for slot, at in self._said[rank].doubts.items()
-            # otherwise the record has a later owner: the transfer completed, and this copy is outdated
+            # if the record has a later owner, the transfer completed, and this copy of the slot is outdated
             if owners[slot] == rank
         }
         for slot, owner in enumerate(owners):
             if slot in has:
                 now = has[slot]
-            elif slot in closed:  # source and target settle the slot if both live; a lost target may have used it
+            # if source and target both live, they settle the slot between them; if the target is lost, it may have used
+            # the slot
+            elif slot in closed:
                 source, target = closed[slot]
                 now = source if target in living else target
             else:

@@ -1,7 +1,7 @@
 """Pure. State machine of one job: `handle(event, at=...)` returns the actions to take. The clock is an argument.
 
-In: `job.core.events`. Out: `job.core.actions`, and `wanted()`: the processes that must exist. Rules are in
-`job.recovery`, `job.bsp_group` and `job.scaling`. Next: `master.core.context` executes the actions.
+In: `job.core.events`. Out: actions of `job.core.actions`, and `wanted()`, which returns the processes that must exist.
+Rules are in `job.recovery`, `job.bsp_group` and `job.scaling`. Next: `master.core.context` executes the actions.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import data_workers, evictions, plan, roles
 
-EXPLANATION_S = 2.0  # seconds to wait for the cause of a symptom, such as a worker that cannot reach a server
+# seconds to wait for the cause of a symptom; for example, a worker that cannot reach a server is a symptom
+EXPLANATION_S = 2.0
 TAKEN_OVER = "the previous master has ended; the job continues"
 
 
@@ -85,7 +86,7 @@ class JobState(JobCore):
 
     def _take_over(self, term: int, at: float) -> list[actions.JobAction]:
         for node in self.nodes.values():
-            node.heard_at = at  # restart the heartbeat timeout: no heartbeat could arrive until now
+            node.heard_at = at  # restart the heartbeat timeout, because no heartbeat could arrive until now
         return [self.decide(f"took over as master number {term}", TAKEN_OVER)]
 
     # ---- queries ----
@@ -105,9 +106,9 @@ class JobState(JobCore):
         return self.ending.last_save == "" and not self.phase.over
 
     def due(self, *, at: float) -> list[events.JobEvent]:
-        """Return the events that are due: roles that join late, miss heartbeats, or drain too slowly.
+        """Return the events that are due: a role joins too late, misses heartbeats, or drains too slowly.
 
-        These events are journaled; heartbeats are not.
+        The master journals these events, but not heartbeats.
         """
         if self.phase.over:
             return []
@@ -120,7 +121,7 @@ class JobState(JobCore):
                 overdue.append(events.RoleLate(node.role, node.incarnation, silent_s))
             if node.state not in ALIVE or self.phase is JobPhase.STARTING:
                 continue
-            leaves = node.role.kind is not RoleKind.SERVER  # a server leaves only when its last slot has moved
+            leaves = node.role.kind is not RoleKind.SERVER  # a server leaves only after its last slot has moved
             draining = node.state is NodeState.DRAINING
             if leaves and draining and at - node.departure.drain_since > self.spec.drain_s:
                 overdue.append(events.DrainOverdue(node.role, node.incarnation))
@@ -170,7 +171,7 @@ class JobState(JobCore):
     def _finish(self, event: events.ScriptFinished, at: float) -> list[actions.JobAction]:
         node = self.node(event.role)
         if node.departure.finished or self.fenced(event.role, event.incarnation):
-            return []  # repeated or outdated
+            return []  # the event is repeated or outdated
         if self.phase is JobPhase.STARTING:
             raise errors.BadInput(f"{event.role} has finished before the job's servers were ready")
         drained = node.state is NodeState.DRAINING
@@ -185,14 +186,14 @@ class JobState(JobCore):
         if event.blame is Blame.USER:
             return self.fail(event.error, event.blame, event.trace)
         faults = self.node(event.role).faults
-        # only record the error: the process exits now, and its exit event decides
+        # only record the error, because the process exits now and its exit event leads to a decision
         faults.said, faults.trace = event.error, event.trace
         return []
 
     def _exited(self, ended: RoleExit, at: float) -> list[actions.JobAction]:
         node = self.node(ended.role)
         if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
-            return []  # the event is about an earlier incarnation, and was already handled
+            return []  # the event is about an earlier incarnation, which was already handled
         if ended.unplaced and (smaller := evictions.continue_without(self, node, ended, at)) is not None:
             return smaller
         if ended.role.kind is RoleKind.SERVER:
@@ -220,7 +221,8 @@ class JobState(JobCore):
                 return self.fail(verdict.error, verdict.blame)
             suspicion = recovery.Suspicion(at, verdict.error, node.faults.trace)
             self.ending.suspicion = self.ending.suspicion or suspicion
-            return []  # wait: the exit of another role may be the cause, and its error is then the one to show
+            # wait, because the exit of another role may be the cause; the error to show is then the error of that role
+            return []
         fence = actions.FenceWorker(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if reported else verdict.after_s
         self.relaunch(node, verdict, after_s, at)
@@ -251,7 +253,8 @@ class JobState(JobCore):
         return [lost, *decisions]
 
     def _roll_back(self, why: str, at: float) -> list[actions.JobAction]:
-        """Roll the job back to the last checkpoint, or restart it if there is none, unless it should fail or stop."""
+        """Roll the job back to the last checkpoint, or restart it if there is no checkpoint, unless the job should fail
+        or stop."""
         if not self.safety.known and not recovery.may_begin_anew(self.spec, self.phase):
             return self.fail(f"{why}; there was no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is JobPhase.DRAINING:
@@ -287,7 +290,7 @@ class JobState(JobCore):
         return done
 
     def _advance_plan(self, event: events.PlanAdvanced, at: float) -> list[actions.JobAction]:
-        """Make the next move of the plan. End the plan when it is complete or a move is impossible."""
+        """Make the next change of the plan. End the plan when it is complete, or when a change is impossible."""
         move, planned = plan.next_move(self), self.planned
         if move is None:
             return []

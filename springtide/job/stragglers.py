@@ -1,7 +1,8 @@
-"""Pure. Measures the pace of workers, finds stragglers, and shortens their leases.
+"""Pure. Measures how fast workers train (their pace), finds stragglers, and shortens their leases.
 
-A straggler gets leases of half the size, then a quarter (`judge`). Near the end of the data it gives up part of its
-leases (`level_leases`). In a stream job it is marked, and keeps one partition (`update_marks`, `slow_workers`).
+A straggler gets leases of half the size, then a quarter (`judge`). Near the end of the data, a straggler gives up
+part of its leases (`level_leases`). In a job that reads a stream, a straggler is marked as slow and keeps one
+partition (`update_marks`, `slow_workers`).
 """
 
 from collections import deque
@@ -13,9 +14,9 @@ from typing import NamedTuple
 from springtide.domain.data.leases import ShrinkRequest
 from springtide.domain.spec.job_spec import StragglerRules
 
-MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
-# with more workers than this, all are compared with one common median: leaving each worker out of its own median would
-# change almost nothing
+MOST_HALVINGS = 2  # from 256 batches per lease to 128 and then 64
+# with more workers than this, one median serves for all, because leaving each worker out of its own median would change
+# almost nothing
 CROWD = 32
 NORMAL = 1.4826  # converts a median absolute deviation to a standard deviation, for normally distributed paces
 
@@ -29,7 +30,7 @@ class LeaseResize(NamedTuple):
 
 
 class PaceJudgement(NamedTuple):
-    """Resizes and the reason. The reason is present even without resizes."""
+    """Lease sizes to change, and the reason for the judgement. There is a reason even if no size changes."""
 
     resizes: tuple[LeaseResize, ...]
     why: str
@@ -58,7 +59,7 @@ def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: Stragg
 
 
 class PaceStandard(NamedTuple):
-    """Median pace and limit against which a worker is compared."""
+    """Median pace of a worker's peers, and the limit below which the worker is slow."""
 
     middle: float
     limit: float
@@ -87,20 +88,21 @@ def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceC
     return PaceComparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, comparison)
 
 
-LEAST_S = 3.0  # seconds; a pace over less time is mostly noise, because heartbeats come once a second
+LEAST_S = 3.0  # seconds; a pace measured over less time is mostly noise, because heartbeats come once a second
 
 
 @dataclass(slots=True)
 class WorkerPaces:
-    """Paces over a sliding window, by rank. A rank without work keeps its last pace."""
+    """Paces of the workers over a sliding window, by rank. A rank that has no work keeps its last pace."""
 
     window_s: float = 20.0
-    """Seconds. A shorter window notices sooner; a longer window is less sensitive to a pause."""
+    """Length of the window in seconds. A shorter window detects a straggler sooner, and a longer window is less
+    sensitive to a pause."""
     looks: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
     last: dict[int, float] = field(default_factory=dict)
 
     def observe(self, trained: Mapping[int, int], busy: Iterable[int], at: float) -> None:
-        """Record the progress of all ranks. Time without leases does not count as slowness."""
+        """Record the progress of all ranks. Time without a lease does not make a worker slow."""
         working = set(busy)
         for rank in [rank for rank in self.looks if rank not in working]:
             del self.looks[rank]
@@ -130,10 +132,10 @@ class WorkerPaces:
         return dict(self.last)
 
 
-# seconds; a request takes a heartbeat interval to arrive and its answer half of one, so smaller savings are not worth
-# it
+# seconds that a cut must save to be worth it; a request takes one heartbeat interval to arrive, and its answer takes
+# half an interval
 MARGIN_S = 1.5
-SLOWEST = 0.001  # assumed pace of a worker without progress, as a share of the median, so that its leases still end
+SLOWEST = 0.001  # pace to assume for a worker without progress, as a share of the median, so that its leases still end
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +165,12 @@ class LeaseCut(NamedTuple):
 def level_leases(
     holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int]
 ) -> tuple[LeaseCut, ...]:
-    """Choose the leases to shorten. Must be called only when no data is left to lease: before that, fast workers just
-    take more leases.
+    """Choose the leases to shorten. Call this only when no data is left to lease, because before that, fast workers
+    just take more leases.
 
     If workers shared the remaining samples in proportion to their pace, all would finish at the same time. A worker
-    that would finish later than this, by more than the margin, keeps only the samples that it can train by then. The
-    worker's last leases are cut first.
+    that would finish later than this, by more than the margin, keeps only the samples that it can train by that
+    time. The worker's last leases are cut first.
     """
     known = {rank: pace for rank, pace in paces.items() if rank in alive and pace > 0}
     if len(alive) < 2 or not holdings or not known:
@@ -195,7 +197,7 @@ def level_leases(
 
 
 def keep_first(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkRequest]:
-    """Return the requests that leave a holder its first `samples` samples, rounded up to whole batches."""
+    """Return the requests that leave a holder only its first `samples` samples, rounded up to whole batches."""
     wishes = []
     for holding in holdings:
         stays = min(holding.left, -(-samples // holding.batch) * holding.batch)
@@ -205,11 +207,11 @@ def keep_first(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkReques
     return wishes
 
 
-MOST_SHARE = 0.5  # largest share of workers that can be slow: if more are, the workers are not the cause
-# consecutive windows that mark a worker as slow or clear the mark: 40 s and 60 s, unless the stream runs faster than
-# the clock
+MOST_SHARE = 0.5  # largest share of workers that can count as slow; if more are slow, the workers are not the cause
+# number of consecutive windows after which a worker is marked as slow, or its mark is removed: 40 s and 60 s, unless
+# the stream runs faster than the clock
 SLOW_AFTER, FAST_AFTER = 2, 3
-SILENT_AFTER = 30  # consecutive windows without information after which a mark is removed: 10 minutes
+SILENT_AFTER = 30  # number of consecutive windows without information after which a mark is removed: 10 minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +232,10 @@ def update_marks(
     rules: StragglerRules,
     sure: Collection[int] | None = None,
 ) -> dict[int, SlowMark]:
-    """Return the marks of all workers after another window.
+    """Return the marks of all workers after one more window.
 
-    `paces` has the workers with enough work. `sure`: the ranks whose pace shows their full speed, or None for all
-    ranks. Other ranks may be able to train faster, so the window says nothing about their speed.
+    `paces` has the pace of each worker that had enough work. `sure` has the ranks whose pace shows their full speed,
+    or None for all ranks. Any other rank may be able to train faster, so the window says nothing about its speed.
     """
     marks = {}
     for rank in sorted(alive):
@@ -257,6 +259,7 @@ def update_marks(
 
 
 def slow_workers(marks: Mapping[int, SlowMark]) -> tuple[int, ...]:
-    """Return the ranks that are marked as slow, unless so many are that the workers are not the cause."""
+    """Return the ranks that are marked as slow. Return none if so many are marked that the workers cannot be the
+    cause."""
     slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
     return slow if len(slow) <= MOST_SHARE * len(marks) else ()

@@ -45,7 +45,7 @@ def follow(
         try:
             card = following.once()
             wait_s, last_error = every_s, ""
-        except (errors.BadInput, OSError) as error:  # the checkpoint was deleted meanwhile; a newer one exists
+        except (errors.BadInput, OSError) as error:  # the job deleted the checkpoint meanwhile, and has a newer one
             if str(error) != last_error:
                 print(output.redact(f"no export: {error}"), file=sys.stderr, flush=True)
             card, wait_s, last_error = None, min(every_s, AGAIN_S), str(error)

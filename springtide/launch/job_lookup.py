@@ -1,4 +1,4 @@
-"""Finds the job that a command means, by the cards that `run` and `submit` write or by options."""
+"""Finds the job that a command refers to, by options or by the cards that `run` and `submit` write."""
 
 import importlib
 import pathlib
@@ -23,13 +23,13 @@ WORDS = {"ray": "the Ray platform", "k8s": "the Kubernetes platform"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLocation:
-    """Place to search for jobs."""
+    """Where to search for a job."""
 
     platform: str = ""
-    """Platform to search; empty for the platform on the job's card, or this machine."""
+    """Platform to search. Empty means the platform on the job's card, or else this machine."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Cluster options: `address`, or `namespace`, `context`, `kubeconfig`; other options take the platform's
-    defaults.
+    """Options for the cluster: `address`, or `namespace`, `context` and `kubeconfig`. Omitted options have the
+    platform's defaults.
     """
     folder: str = ".springtide/runs"
 
@@ -72,7 +72,8 @@ def every(where: JobLocation) -> list[JobHandle]:
         try:
             if run.here or where.platform != "local":
                 found.append(reached(run))
-        except (errors.SpringtideError, OSError):  # skip deleted jobs and unreachable clusters, and show the others
+        # skip jobs that were deleted and clusters that cannot be reached, and show the others
+        except (errors.SpringtideError, OSError):
             continue
     return found
 
@@ -109,7 +110,7 @@ def reached(run: logs.JobRun) -> JobHandle:
 
 
 def note(folder: pathlib.Path, card: logs.RunCard) -> None:
-    """Write the card of a cluster job, so that later commands find it by name."""
+    """Write the card of a cluster job, so that later commands find the job by its name."""
     files = RunFiles(folder / card.name)
     files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
     logs.write_card(files, card)

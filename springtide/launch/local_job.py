@@ -24,7 +24,8 @@ from springtide.telemetry import logs
 from springtide.telemetry.host import gpus, usage
 
 EXPORT_EVERY = "5m"
-# seconds until the fork server starts: it costs two core-seconds, and only longer jobs are likely to restart workers
+# seconds until the fork server starts. The fork server costs two core-seconds, and only longer jobs are likely to
+# restart workers.
 WARM_AFTER_S = 15.0
 SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
 Say = Callable[[str], None]
@@ -62,7 +63,7 @@ def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Sa
     history = str(runs.absolute().parent / "history.db")
     plan = resolve.resolve(job, local_capacity(), code=code, history=history, say=say)
     for url in filter(None, (plan.spec.checkpoints.url, job.following.export_to)):
-        storage.open_store(url)  # report an unknown URL at the start
+        storage.open_store(url)  # report an unknown kind of URL before the job starts
     return plan
 
 
@@ -72,7 +73,8 @@ def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) 
 
 
 async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], None], hang_up: bool = True) -> JobStatus:
-    """Run the job to its end. The first signal drains the job, the second kills it; `hang_up=False` ignores SIGHUP."""
+    """Run the job to its end. The first signal drains the job, and the second signal kills it. `hang_up=False` ignores
+    SIGHUP."""
     warm = ForkServerClient(after_s=WARM_AFTER_S, besides=(gpus.VARIABLE,))
     platform = LocalPlatform(begun.files, say, warm=warm, gpus=gpus_of(begun.plan))
     agent = Agent(begun.plan, begun.files, platform, say)
@@ -95,7 +97,8 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
 
     def seen_first(status: JobStatus) -> None:
         if exporter is not None and not exporter.begun:
-            exporter.begin()  # start exports only once a master runs: until then the folder may belong to another run
+            # start to export only when a master runs, because until then the folder may belong to another run
+            exporter.begin()
         seen(status)
 
     try:
@@ -107,7 +110,8 @@ async def attend(begun: PreparedRun, *, say: Say, seen: Callable[[JobStatus], No
 
 
 def gpus_of(plan: RunPlan) -> GpuAssignments | None:
-    """Return the GPUs for the job's workers; None leaves the environment unchanged, on a machine without GPUs."""
+    """Return the GPUs for the job's workers. None leaves the environment unchanged, because this machine has no
+    GPUs."""
     found = gpus.visible(plan.environment)
     if not found and plan.spec.worker_gpu is None:
         return None

@@ -1,4 +1,5 @@
-"""Submits a job to a platform and returns: to a cluster, or to a detached agent on this machine, run by `main`.
+"""Submits a job to a platform and returns. The platform is a cluster, or this machine with a detached agent
+(`main`).
 
 The agent gets the job as JSON on standard input, replies with one line of JSON, and works in the folder of the job's
 code. Closing the terminal does not end the agent. The agent's output goes to the run's `agent.log`.
@@ -40,7 +41,7 @@ class SubmitReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> int:
-    """Fork once, so that the submitter need not wait for this process."""
+    """Start the agent: fork once, so that the submitter need not wait for this process."""
     if os.fork():
         return 0
     folder = pathlib.Path(sys.argv[1])

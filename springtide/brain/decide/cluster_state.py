@@ -2,8 +2,8 @@
 every function.
 
 Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` for each job that asked. If a job
-     did not ask, the brain keeps its plan as an offer until the job asks. The brain never promises resources that
-     another job has yet to release.
+did not ask, the brain keeps its plan as an offer until the job asks. The brain never promises resources that another
+job has yet to release.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Serves a brain until SIGINT or SIGTERM: takes the folder lock, the secret and the port, then runs the service.
 
 Out: `brain.json` and `secret` in the folder, with which masters and commands find the brain; `/live` and `/ready` for a
-     process supervisor. A standby brain is live but not ready. All important state is in the database before the
-     process exits.
+process supervisor. A standby brain is live but not ready. All important state is in the database before the process
+exits.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Save any PyTorch state: the caller waits for one copy into memory, and a saver writes that copy to storage.
 
 In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome, and `Loaded` states, read from memory if the
-    newest state is there, and otherwise from storage. This module needs neither tables nor a job. Users read
-    docs/checkpointer.md.
+newest state is there, and otherwise from storage. This module needs neither tables nor a job. Users read
+docs/checkpointer.md.
 """
 
 import concurrent.futures

@@ -1,7 +1,7 @@
 """Reads and writes checkpoint files in a local folder, or at any URL that fsspec knows (file://, memory://, s3://).
 
 In: a user's path or URL. Out: a `FileStore` that reads and writes files by name. A write is as atomic as the store
-    allows: a folder renames files, and an object store shows only complete objects. Only this module uses fsspec.
+allows: a folder renames files, and an object store shows only complete objects. Only this module uses fsspec.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Pure. Leases the samples of a pass to workers that train at their own pace: a sample is pending, leased or trained.
 
 In: calls of data/ledger/job_ledger.py, which asks for leases and forwards the holders' reports. Out: grants and
-    replies. The clock is an argument, and every changing method depends only on its arguments. A journal of calls can
-    therefore be replayed. A single cursor separates leased samples from samples that were never leased, so the ledger
-    needs little memory for a pass of any size.
+replies. The clock is an argument, and every changing method depends only on its arguments. A journal of calls can
+therefore be replayed. A single cursor separates leased samples from samples that were never leased, so the ledger needs
+little memory for a pass of any size.
 """
 
 import abc

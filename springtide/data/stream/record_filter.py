@@ -1,8 +1,8 @@
 """Removes records that cannot be trained (oversized, damaged, late or undecodable), and stores them as dead letters.
 
 In: the raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a letter for each
-    removed record, in a folder or a stream. A record is late if it was appended long after its event time. Both times
-    are in the record, and no code reads a clock, so every reader of a batch removes the same records.
+removed record, in a folder or a stream. A record is late if it was appended long after its event time. Both times are
+in the record, and no code reads a clock, so every reader of a batch removes the same records.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Connect a trainer to its data workers: send requests, receive batches.
 
 In: requests of dataworker/feed/feed.py, or of a middle stage (dataworker/feed/worker.py). Out: batches by number, each
-    once. dataworker/feed/dispatch.py assigns the requests. Each data worker has a thread here. All threads end with
-    `close`. A forked child needs none of these threads.
+once. dataworker/feed/dispatch.py assigns the requests. Each data worker has a thread here. All threads end with
+`close`. A forked child needs none of these threads.
 """
 
 import contextlib

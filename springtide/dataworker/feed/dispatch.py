@@ -1,9 +1,9 @@
 """Pure. Assigns steps to data workers ahead of time, reassigns late steps, and counts each step once.
 
 In: workers, wanted steps and answers, as connections.py reports them, each with its time. Out: orders for workers. A
-    step is a numbered mini-batch of a trainer. Any number of workers may make a step; the first answer counts. The step
-    of a lost worker goes to another worker. An idle worker takes over a step that it can finish earlier than the
-    current worker.
+step is a numbered mini-batch of a trainer. Any number of workers may make a step; the first answer counts. The step of
+a lost worker goes to another worker. An idle worker takes over a step that it can finish earlier than the current
+worker.
 """
 
 from collections.abc import Iterator

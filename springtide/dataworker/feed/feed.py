@@ -1,7 +1,7 @@
 """Yield a trainer's batches in order, each once, made by data workers or locally.
 
 In: the wanted batches in order, and a function that makes a batch locally. Requests run ahead of the loop by at most
-    `room` batches and `most_bytes`. While no data worker is connected, the trainer makes batches itself.
+`room` batches and `most_bytes`. While no data worker is connected, the trainer makes batches itself.
 """
 
 import time

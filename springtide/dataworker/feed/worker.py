@@ -1,9 +1,9 @@
 """Data worker: makes the mini-batches that trainers request, one at a time, each trainer in turn.
 
 In: a `Pipeline`, and the stage that this data worker runs. Out: batches, each under the name of its request. A data
-    worker keeps no state, so a repeated request gives the same batch on any data worker. A middle stage requests its
-    input from the previous stage, like a trainer (connections.py). If no data worker runs the previous stage, this data
-    worker also runs the earlier stages.
+worker keeps no state, so a repeated request gives the same batch on any data worker. A middle stage requests its input
+from the previous stage, like a trainer (connections.py). If no data worker runs the previous stage, this data worker
+also runs the earlier stages.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """`springtide.data.ElasticLoader`: a DataLoader whose number of workers can change during iteration.
 
 In: a torch data set, and the arguments of a DataLoader. Out: the batches, and a state from which a loop can resume. The
-    order of batches is a function of (seed, epoch, step). sampler.py draws the samples, worker_pool.py has the data
-    workers, and collate.py makes a batch.
+order of batches is a function of (seed, epoch, step). sampler.py draws the samples, worker_pool.py has the data
+workers, and collate.py makes a batch.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Copies a package between hosts: trainers send its files to the master, and data workers fetch them from there.
 
 In: a folder written by job_package.py, and its digest. Out: the same files on another host. If both hosts see the same
-    disk, nothing is sent. The master (`master.data.shared_values`) keeps the files, so that data workers can start
-    without the trainer. This module unpickles nothing and does not import torch.
+disk, nothing is sent. The master (`master.data.shared_values`) keeps the files, so that data workers can start without
+the trainer. This module unpickles nothing and does not import torch.
 """
 
 import contextlib

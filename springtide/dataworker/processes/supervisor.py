@@ -1,8 +1,8 @@
 """Starts, watches, replaces and drains a loader's data workers, and decides when to give up.
 
 In: the number of data workers that dataworker/loader/loader.py wants. `WorkerRoster` is pure: it takes events of
-    processes, one at a time, and returns actions. `WorkerSupervisor` applies the actions to processes
-    (local_processes.py), and attaches them to the `BatchFeed`, which dispatches batches.
+processes, one at a time, and returns actions. `WorkerSupervisor` applies the actions to processes (local_processes.py),
+and attaches them to the `BatchFeed`, which dispatches batches.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Explains a split as text of 80 columns or as JSON: moved operations, remaining operations with reasons, and costs.
 
 In: Two objects of the script's process: split.py fills in an `Explanation`, and worker/explain_split.py fills in a
-    `ScriptReport`. Out: `springtide explain-split` prints both, and the job's log has a summary.
+`ScriptReport`. Out: `springtide explain-split` prints both, and the job's log has a summary.
 """
 
 import textwrap

@@ -298,7 +298,8 @@ def _alive(instructions: list[TorchCall], gives: Sequence[Term]) -> list[TorchCa
 
 
 def _seconds(stages: Sequence[PipelineStage], log: CallLog) -> float:
-    """Measure the moved part: the fastest of some runs, or a single run if it contains user code."""
+    """Measure the duration of the moved part: the fastest of some runs, or a single run if the part contains user
+    code."""
     least, marked = float("inf"), any(stage.run.marked.functions for stage in stages)  # type: ignore[attr-defined]
     for _ in range(1 if marked else TIMES):
         made: Any = list(log.leaves)
@@ -357,7 +358,7 @@ def _explain(cut: _Cut, forward_s: float, stages: Sequence[PipelineStage] = (), 
 
 
 def _why_not(log: CallLog, why: str) -> str:
-    """Return why no operation moves, with the line that prevents it."""
+    """Return the reason why no operation moves, with the line that prevents it."""
     if not why.startswith(("nothing", "only")):
         return f"nothing is worth moving: {why}"
     if not any(isinstance(leaf, torch.Tensor) for leaf in log.leaves):
@@ -370,7 +371,7 @@ def _why_not(log: CallLog, why: str) -> str:
 
 
 def _by_line(calls: Iterable[tuple[Any, str]]) -> tuple[OperationGroup, ...]:
-    """Group calls, each with a reason, by the line that makes them."""
+    """Group calls by the line that makes them. Each call comes with a reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for call, why in calls:
         operation = torch_functions.operation(call.name) if isinstance(call, TorchCall) else call.operation

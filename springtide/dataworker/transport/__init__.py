@@ -1,1 +1,1 @@
-"""Send batches between processes: layout, codec, sockets, shared memory."""
+"""Sends batches between processes: layout, codec, sockets, shared memory."""

@@ -1,4 +1,5 @@
-"""Connection between a data worker and a trainer: small messages in both directions, with batches.
+"""Connection between a data worker and a trainer. Both sides send small messages, and the data worker also sends
+batches.
 
 In: a peer that handshake.py has authenticated. A batch goes through shared memory within a host (shared_memory.py), and
 otherwise through the socket. A peer counts as local if it connected through the listener's Unix socket. A message:
@@ -27,25 +28,28 @@ from springtide.rpc.transport.frames import BadFrame
 HEAD = struct.Struct("<4sBBHIIQI")
 MAGIC, VERSION = b"STDB", 1
 _BEGINS = MAGIC + bytes([VERSION])
-SHARED, NEW_SEGMENT = 1, 2  # flags: the payload is in a segment; the segment's file descriptor comes with this head
+# flags of a head: the payload is in a shared segment; the segment's file descriptor comes with this head
+SHARED, NEW_SEGMENT = 1, 2
 
 MAX_FIELDS = 16 * 2**20
 MAX_HEADER = 64 * 2**20
 MAX_PAYLOAD = 8 * 2**30
-# bytes from which a payload goes through shared memory; smaller payloads arrive faster through the socket
+# payloads of at least this many bytes go through shared memory, because smaller payloads arrive faster through the
+# socket
 SHARE_FROM = 1 << 14
-# bytes of address space for the segments of a connection; a page takes memory only after the first write
+# bytes of address space for the segments of a connection; a page uses memory only after the first write to it
 SHARED_BYTES = 1 << 30
 ASK_AFTER_S = 10  # keepalive: probe a peer's host after this long without traffic
 DEAD_AFTER_MS = 30_000
 
-AWAIT_FROM = 1 << 16  # a payload of this size arrives so slowly that its views can be made meanwhile
-AWAIT_TO = 1 << 26  # memory for a larger payload is not allocated before the payload arrives
+# a payload of at least this many bytes arrives so slowly that the receiver can create its views meanwhile
+AWAIT_FROM = 1 << 16
+AWAIT_TO = 1 << 26  # for a payload larger than this, the receiver allocates no memory before the payload arrives
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 OPEN: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""Channels and listeners of this process."""
+"""All channels and listeners of this process."""
 
 
 def _after_fork() -> None:
@@ -57,7 +61,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class SecureSocket:
-    """TLS socket with the interface of a plain socket; raises `Rejected` if the peer is not accepted.
+    """TLS socket with the interface of a plain socket. Raises `Rejected` if it does not accept the peer.
 
     The native core implements the socket, so that one thread may send while another receives.
     """
@@ -85,7 +89,7 @@ class SecureSocket:
         return bytes(data) if self.recv_into(data) else b""
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
-        """Fill the buffer; return 0 if the peer has closed."""
+        """Fill the buffer and return the number of bytes; return 0 if the peer has closed."""
         del size, flags  # the arguments are ignored: the call always waits until the buffer is full
         error = self._tls.receive(buffer)
         if error > 0:
@@ -99,7 +103,8 @@ class SecureSocket:
         self._sock.setsockopt(level, name, value)
 
     def fileno(self) -> int:
-        """Return the descriptor for poll, readable when a message begins, because nothing is read ahead."""
+        """Return the descriptor for poll. The descriptor is readable when a message begins, because the socket reads
+        nothing ahead."""
         return self._sock.fileno()
 
     def shutdown(self, how: int) -> None:
@@ -111,17 +116,18 @@ class SecureSocket:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The batch of a message: usually a tree that is not yet unpacked."""
+    """The batch of a message, usually not unpacked yet."""
 
     header: bytes
     buffer: Any
     """Memory that is at least as long as the payload."""
     size: int
     made: Any = _NOT_MADE
-    """The tree, if it was unpacked while its payload was still arriving."""
+    """The unpacked tree, if it was unpacked while its payload was still arriving."""
 
     def tree(self, types: Mapping[str, type] | None = None) -> Any:
-        """Return the batch. Its tensors are views. The memory is reused after the last view is dropped."""
+        """Return the batch. Its tensors are views of the buffer. The memory of the buffer is reused after the last view
+        is dropped."""
         return codec.unpack(self.header, self.buffer, types) if self.made is _NOT_MADE else self.made
 
 
@@ -145,7 +151,7 @@ class ReceivedMessage(NamedTuple):
 
 
 class BatchChannel:
-    """Full-duplex channel: any thread may send, a single thread receives."""
+    """Full-duplex channel. Any thread may send, and one thread receives."""
 
     def __init__(self, sock: socket.socket | SecureSocket, *, shared_bytes: int = SHARED_BYTES) -> None:
         self.local = sock.family == socket.AF_UNIX
@@ -210,7 +216,8 @@ class BatchChannel:
         """Return the next message. Raise EOFError if the peer has closed or is gone, and BadFrame for an invalid
         message.
 
-        With `types`, a batch like the last from the socket is unpacked before it arrives (`await_like`).
+        If `types` is given, and the batch has the same layout as the last batch from the socket, the batch is
+        unpacked before it arrives (`await_like`).
         """
         if not self._plain:
             return self._rest(self._read_head() if self.local else self._take(HEAD.size))
@@ -232,9 +239,9 @@ class BatchChannel:
         return ReceivedMessage(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
 
     def await_like(self, types: Mapping[str, type] | None) -> None:
-        """Allocate memory and views for another batch like the last, so that it is received in a single read.
+        """Allocate memory and views for another batch like the last one, so that one read receives the whole batch.
 
-        Must be called before a wait for a batch; `recv` does any remaining work.
+        Call this before a wait for a batch. `recv` does whatever is still missing.
         """
         if types is None or self._last is None or not self._plain:
             return
@@ -252,7 +259,7 @@ class BatchChannel:
         self._awaited = _Awaited(header, buffer, ctypes.addressof(buffer), size, made, types)
 
     def _rest(self, head: bytes, text: tuple[bytes, bytes] | None = None) -> ReceivedMessage:
-        """Receive the rest of a message after its head, and after its text if the text was read with the head."""
+        """Receive the rest of a message after its head. If its text was read with the head, `text` has it."""
         magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
         if magic != MAGIC or version != VERSION:
             raise BadFrame(f"not a message of this protocol version: {magic!r}, {version}")
@@ -276,11 +283,12 @@ class BatchChannel:
         return ReceivedMessage(kind, message_fields, Payload(says, buffer, size))
 
     def fileno(self) -> int:
-        """Return the descriptor for select and poll, readable when a message begins, because nothing is read ahead."""
+        """Return the descriptor for select and poll. The descriptor is readable when a message begins, because the
+        channel reads nothing ahead."""
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Disconnect. A thread in `recv` gets EOFError; received batches stay valid while they are referenced."""
+        """Disconnect. A thread in `recv` gets EOFError. Received batches stay valid while code refers to them."""
         with contextlib.suppress(OSError):  # the peer closed first
             self._sock.shutdown(socket.SHUT_RDWR)
         with self._sending, self._receiving:
@@ -291,7 +299,7 @@ class BatchChannel:
     def abandon(self) -> None:
         """Release the connection in a forked child, because it belongs to the parent."""
         self._closed = True
-        # other threads may have held the locks in the parent
+        # create new locks, because other threads of the parent may have held the old ones
         self._sending, self._receiving = threading.Lock(), threading.Lock()
         self._sock.close()
         self._outgoing.close()

@@ -1,8 +1,8 @@
-"""Encode a mini-batch as a message: a small header with the layout, and the bytes of all tensors.
+"""Encodes a mini-batch as a message: a small header with the layout, and the bytes of all tensors.
 
 In: a tree that a stage has made. Out: a `BatchMessage`; decoded tensors are views of the payload. Nothing is unpickled:
 a header is msgpack, and its types, sizes and offsets are checked before any allocation. Named tuples, dataclasses and
-types registered with torch's pytree go by qualified name; the receiver must know these types (`types_in`).
+types registered with torch's pytree are sent by qualified name. The receiver must know these types (`types_in`).
 """
 
 import collections
@@ -23,7 +23,8 @@ from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
 
 ALIGNMENT = layout.ALIGNMENT
-# strings, bytes and lists of plain values up to this size are in the header; larger ones are buffers
+# strings, bytes and lists of plain values up to this size are part of the header; larger ones are buffers of the
+# payload
 INLINE_BYTES = 1024
 
 ALWAYS_KNOWN: Mapping[str, type] = {
@@ -43,17 +44,18 @@ class BatchMessage:
 
     header: bytes
     pieces: Pieces
-    """Buffers of the payload: offset in the payload (rising, multiples of `ALIGNMENT`), address and bytes."""
+    """Buffers of the payload. Each has an offset in the payload (in ascending order, multiples of `ALIGNMENT`), an
+    address and a size in bytes."""
     size: int
     keep: list[Any]
-    """Objects that own the buffers; the addresses are valid while these objects live."""
+    """Objects that own the buffers. The addresses are valid while these objects exist."""
 
     @property
     def places(self) -> list[tuple[int, int, int]]:
         return self.pieces if isinstance(self.pieces, list) else self.pieces.told()
 
     def copied(self) -> "BatchMessage":
-        """Return a message with its own memory, so that the original tensors may change."""
+        """Return a copy of the message with its own memory, so that the original tensors may change."""
         whole = np.empty(self.size, np.uint8)
         begin = whole.__array_interface__["data"][0]
         _native.gather_pieces(self.pieces, begin, self.size)
@@ -72,7 +74,7 @@ _KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tupl
 
 
 class _Unfit(Exception):
-    """Error for a leaf that cannot be sent. Each level of the tree adds its part of the path."""
+    """Error for a leaf that cannot be sent. Each level of the tree adds its part of the leaf's path."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -86,7 +88,7 @@ def pack(tree: Any) -> BatchMessage:
         known = layout.layouts.get(signature.key) if signature is not None else None
         if signature is not None and known is not None:
             pieces = known.layout.at(signature.addresses)
-            if pieces is not None:  # None stands for zeros that have no memory of their own
+            if pieces is not None:  # None stands for a tensor of zeros that has no memory of its own
                 return BatchMessage(known.header, pieces, known.size, signature.tensors)
         packing, node = _packed(tree)
         header = _encode(layout.Header(layout.VERSION, packing.size, node))
@@ -100,7 +102,7 @@ def pack(tree: Any) -> BatchMessage:
 
 
 def check(tree: Any) -> None:
-    """Raise `BadInput` if a batch cannot be sent, or would change its type on the way."""
+    """Raise `BadInput` if a batch cannot be sent, or if sending would change its type."""
     _packed(tree)
 
 
@@ -111,16 +113,17 @@ def _packed(tree: Any) -> "tuple[_Packing, layout.Node]":
     except _Unfit as unfit:
         raise errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}") from None
     finally:
-        # breaks reference cycles, which would keep batches in memory until the next garbage collection
+        # break reference cycles, which would otherwise keep batches in memory until the next garbage collection
         packing.by_type.clear()
 
 
 class PayloadMissing(Exception):
-    """Error for a tree that cannot be unpacked before its payload arrives."""
+    """Error for a tree that cannot be unpacked before its payload arrives, because the tree needs the values."""
 
 
 def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None, *, arrived: bool = True) -> Any:
-    """Decode the tree. Tensors and arrays are views of `payload`, which must be writable; the views keep it alive.
+    """Decode the tree. Tensors and arrays are views of `payload`, which must be writable. The views keep `payload`
+    alive.
 
     `payload`: a buffer at least as long as the message's payload. If the payload has not `arrived`, the tensors are
     views of memory that the payload will fill. Raise `PayloadMissing` if the tree needs the values themselves.
@@ -161,7 +164,7 @@ def types_in(tree: Any) -> dict[str, type]:
 
 
 class _Packing:
-    """Walker over a tree that collects its buffers."""
+    """Walks over a tree and collects its buffers."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, int, int]] = []
@@ -206,7 +209,7 @@ class _Packing:
             item = item.cpu().resolve_conj().resolve_neg().contiguous()
         size = item.nbytes
         if size and not item.data_ptr():
-            item = item.clone()  # a tensor of zeros without its own memory
+            item = item.clone()  # a tensor of zeros that has no memory of its own
         return layout.Tensor(name, tuple(item.shape), self.add(item, item.data_ptr(), size) if size else 0)
 
     def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> layout.Node:
@@ -266,7 +269,7 @@ class _Packing:
 
 
 class _Unpacking:
-    """Decoder of a tree, which checks every node against the payload's size first."""
+    """Decodes a tree. Checks every node against the payload's size before use."""
 
     def __init__(self, payload: Any, read: layout.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
@@ -322,7 +325,7 @@ class _Unpacking:
             if count and dtype.itemsize:
                 array = np.frombuffer(self.payload, dtype, count, node.offset).reshape(node.shape)
             else:
-                # elements of width 0: allow at most as many as the payload has bytes
+                # elements of width 0 take no bytes, so allow at most as many elements as the payload has bytes
                 layout.within(0, count, self.size)
                 array = np.empty(node.shape, dtype)
         except ValueError as error:
@@ -337,7 +340,7 @@ class _Unpacking:
         if kind not in _decode_long:
             raise BadFrame(f"unknown kind {kind!r} of a long value")
         self.need_payload()
-        # copied, because the sender may still hold the memory
+        # copy the bytes, because the sender may still write to the memory
         written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])
         try:
             made = _decode_long[kind](written)
@@ -355,7 +358,7 @@ class _Unpacking:
 
 
 def _alternative(item: Any) -> str:
-    """Describe the supported alternatives to an object that cannot be sent."""
+    """Describe which supported objects a user can send instead of an unsupported object."""
     if isinstance(item, torch.Tensor):
         return "expected a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
     if dataclasses.is_dataclass(item):

@@ -1,8 +1,8 @@
-"""Connect trainers and data workers: each side proves that it knows the job's secret.
+"""Connects trainers and data workers. Each side proves that it knows the job's secret.
 
-In: an address, or a port to listen at. Out: a `BatchChannel` to an authenticated peer. The proof is that of the control
-plane (rpc/transport/auth.py), with other names for the sides. A caller on the same host connects again, to the Unix
-socket that the listener names, so that batches go through shared memory.
+In: an address, or a port to listen at. Out: a `BatchChannel` to an authenticated peer. The proof is the same as in the
+control plane (rpc/transport/auth.py), with other names for the sides. A caller on the same host connects a second time,
+to the Unix socket that the listener names, so that batches go through shared memory.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class FeedWelcome(RpcMessage, frozen=True):
 
 
 class FeedAccepted(RpcMessage, frozen=True):
-    """The caller has chosen this connection."""
+    """Message of the caller: it uses this connection."""
 
 
 Message = HandshakeChallenge | HandshakeAnswer | FeedWelcome | FeedAccepted | RequestRefused
@@ -67,7 +67,7 @@ def connect(
 
 
 def _reach(name: str, secret: bytes) -> socket.socket | None:
-    """Connect to the listener's Unix socket, if it is on this host."""
+    """Connect to the listener's Unix socket. Return None if the socket is not on this host."""
     near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     near.settimeout(auth.DEADLINE_S)
     try:
@@ -85,7 +85,7 @@ def _reach(name: str, secret: bytes) -> socket.socket | None:
 
 
 def _call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
-    """Run the caller's side; return the name of the listener's Unix socket."""
+    """Run the caller's side of the handshake; return the name of the listener's Unix socket."""
     asked = _receive(sock)
     if not isinstance(asked, HandshakeChallenge):
         raise auth.Rejected(f"expected a challenge, got {type(asked).__name__}")
@@ -104,7 +104,8 @@ def _call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
 
 
 def _answer(sock: socket.socket | SecureSocket, secret: bytes, local: str, proved: Callable[[], object]) -> bool:
-    """Run the listener's side, and call `proved` in it. Return True if the caller uses this connection."""
+    """Run the listener's side of the handshake, and call `proved` during it. Return True if the caller uses this
+    connection."""
     nonce = secrets.token_bytes(auth.NONCE_BYTES)
     _send(sock, HandshakeChallenge(VERSION, nonce))
     answer = _receive(sock)
@@ -143,11 +144,11 @@ def _exactly(sock: socket.socket | SecureSocket, size: int) -> bytes:
 
 
 class FeedListener:
-    """Listener that accepts callers from construction on. With `host` "0.0.0.0", callers on other hosts are accepted
-    too.
+    """Listener that accepts callers as soon as it is constructed. With `host` "0.0.0.0", callers on other hosts are
+    accepted too.
 
-    Each handshake has its own thread, so that no caller delays another. `rpc.transport.auth` limits their
-    number and duration.
+    Each handshake has its own thread, so that no caller delays another. `rpc.transport.auth` limits the number and
+    the duration of handshakes.
     """
 
     def __init__(self, secret: bytes, *, host: str = "127.0.0.1", certificates: str = "") -> None:
@@ -159,7 +160,7 @@ class FeedListener:
             raise errors.PortTaken(f"cannot listen at {host}: {error.strerror}") from error
         self._name = f"springtide-batches-{os.getpid()}-{secrets.token_hex(16)}"
         self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._unix.bind("\0" + self._name)  # an abstract Unix socket, which disappears with the process
+        self._unix.bind("\0" + self._name)  # an abstract Unix socket, which vanishes with the process
         self._unix.listen(128)
         self.address = addresses.join(host, int(self._tcp.getsockname()[1]))
         self._proved: queue.SimpleQueue[BatchChannel | None] = queue.SimpleQueue()
@@ -175,7 +176,7 @@ class FeedListener:
         """Return a channel to the next authenticated caller. Raise EOFError after `close`."""
         found = self._proved.get()
         if found is None:
-            self._proved.put(None)  # wakes the next thread that waits here
+            self._proved.put(None)  # wake the next thread that waits in this method
             raise EOFError("this listener is closed")
         return found
 
@@ -217,7 +218,7 @@ class FeedListener:
 
     def _authenticate(self, plain: socket.socket, limits: contextlib.ExitStack) -> None:
         sock: socket.socket | SecureSocket = plain
-        # an unauthenticated caller, or a caller that disconnected
+        # the caller did not authenticate, or disconnected
         with limits, contextlib.suppress(errors.SpringtideError, OSError, EOFError):
             if self._certificates and plain.family != socket.AF_UNIX:
                 sock = SecureSocket(plain, self._certificates, listens=True)

@@ -1,8 +1,8 @@
-"""Header format of a batch: a node for each object of a tree. Headers and layouts are cached.
+"""Header format of a batch. The header has one node for each object of a tree. Headers and layouts are cached.
 
-In: codec.py asks for the header of a tree to pack, and for the layout of a received header. Bytes from a socket are
-either a valid header, or refused as a whole. Batches of a job have the same layout, so the layout is computed only
-once. The cache handles dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses.
+In: a tree from codec.py, to get the header for packing; or a received header, to get its layout. A header from a socket
+is either valid, or refused completely. All batches of a job usually have the same layout, so the layout is computed
+only once. The cache handles dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses.
 """
 
 import array
@@ -27,11 +27,11 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PLAIN = (bool, int, float, str, bytes, type(None))
-Value = Any  # one of PLAIN; codec.py checks it, because msgspec cannot tell strings from bytes in one field
+Value = Any  # one of PLAIN. codec.py checks the type, because msgspec cannot tell strings from bytes within one field.
 
 
 class _Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A node of a tree. The tags of the subclasses define the format; see `VERSION`."""
+    """A node of a tree. The tags of the subclasses are part of the format; see `VERSION`."""
 
 
 class Tensor(_Base, frozen=True, tag=0):
@@ -52,13 +52,13 @@ class Array(_Base, frozen=True, tag=1):
 
 
 class PlainValue(_Base, frozen=True, tag=2):
-    """A value in the header."""
+    """A value that is stored in the header."""
 
     value: Value
 
 
 class LongValue(_Base, frozen=True, tag=3):
-    """A long string, bytes, or list or tuple of plain values: msgpack in the payload."""
+    """A long string, bytes, or a long list or tuple of plain values, stored as msgpack in the payload."""
 
     kind: str
     offset: int
@@ -80,21 +80,21 @@ class PlainSequence(_Base, frozen=True, tag=5):
 
 
 class Dict(_Base, frozen=True, tag=6):
-    """A dict; keys are plain values."""
+    """A dict whose keys are plain values."""
 
     keys: list[Value]
     items: "list[Node]"
 
 
 class Named(_Base, frozen=True, tag=7):
-    """A named tuple or a dataclass: its fields in order."""
+    """A named tuple or a dataclass, with its fields in order."""
 
     name: str
     items: "list[Node]"
 
 
 class Registered(_Base, frozen=True, tag=8):
-    """A type that torch's pytree can flatten: its parts, and the context to rebuild it."""
+    """A type that torch's pytree can flatten, with its parts and the context to rebuild it."""
 
     name: str
     items: "list[Node]"
@@ -133,15 +133,17 @@ def type_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-REMEMBERED = 32  # most cached entries: the usual batch, the last batch of an epoch, an evaluation batch, and some spare
-LONGEST_HEADER = 1 << 16  # bytes; longer headers are not cached, so that a peer cannot fill this process's memory
+# most cache entries: the usual batch, the last batch of an epoch, an evaluation batch, and some reserve
+REMEMBERED = 32
+LONGEST_HEADER = 1 << 16  # longest header to cache, in bytes; the limit keeps a peer from filling this process's memory
 MOST_TENSORS = 1 << 12
 
 Outline = Any  # structure around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
 Laid = tuple[torch.dtype, int, int, tuple[int, ...]]
 
 _ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
-_CACHED = frozenset(dtype for dtype in DTYPE_NAMES if not dtype.is_complex)  # complex tensors may be conjugates
+# dtypes that the cache handles; complex tensors are excluded, because they may be conjugates
+_CACHED = frozenset(dtype for dtype in DTYPE_NAMES if not dtype.is_complex)
 _read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
 _requires_grad = operator.attrgetter("requires_grad")
 _pointer, _is_dense, _is_negated = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.is_neg
@@ -162,7 +164,7 @@ class TreeLayout(NamedTuple):
 
 
 class TreeSignature(NamedTuple):
-    """Key of a tree in the cache, and its tensors."""
+    """Key of a tree in the cache, and the tensors of the tree."""
 
     key: Hashable
     addresses: bytes
@@ -170,12 +172,12 @@ class TreeSignature(NamedTuple):
 
 
 class CachedHeader(NamedTuple):
-    """A decoded header whose tensors lie within the payload."""
+    """A decoded header, all of whose tensors lie within the payload."""
 
     size: int
     tree: Node
     tensors: list[Laid]
-    """Tensors in the order of the tree: dtype, elements, offset, shape."""
+    """Dtype, number of elements, offset and shape of each tensor, in the order of the tree."""
     native: _native.TensorPlan | None = None
     """Native plan that creates all tensors at once, if torch supports it."""
 
@@ -224,7 +226,7 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
     else:
         raise UncachedTree
     if not parts:
-        raise UncachedTree  # not cached: an empty sequence would be encoded as plain values
+        raise UncachedTree  # an empty sequence is not cached, because it would be encoded as plain values
     if _ONLY_TENSORS.issuperset(map(type, parts)):
         tensors.extend(parts)
         return kind, names, len(parts)
@@ -247,7 +249,7 @@ def _key_of(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
         dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
         pointers = array.array("Q", map(_pointer, tensors)).tobytes()
         fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
-    except RuntimeError:  # the tensor has no memory or shape: sparse, nested
+    except RuntimeError:  # a sparse or nested tensor has no plain memory or shape
         raise UncachedTree from None
     if not fit:
         raise UncachedTree
@@ -278,11 +280,11 @@ def _plan(header: bytes) -> CachedHeader:
 
 def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:
     if _FUNCTIONS is None or not tensors or not all(count for _, count, _, _ in tensors):
-        return None  # no native plan: a tensor without elements may have any shape
+        return None  # no native plan, because a tensor without elements may have any shape
     places = {dtype: place for place, dtype in enumerate(dict.fromkeys(dtype for dtype, _, _, _ in tensors))}
     like = [torch.empty(0, dtype=dtype) for dtype in places]
     if _native.look_at_tensors(_FUNCTIONS, like) is None:
-        return None  # DLPack has no such dtype
+        return None  # DLPack has no equivalent of this dtype
     return _native.TensorPlan(
         _FUNCTIONS, like, [(places[dtype], shape, offset) for dtype, _, offset, shape in tensors], size
     )
@@ -329,7 +331,8 @@ def within(offset: int, length: int, size: int) -> None:
 
 
 def views(plan: CachedHeader, payload: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a plan as views of a payload, each with its own storage (torch.save)."""
+    """Yield the tensors of a plan as views of a payload. Each view has its own storage, because torch.save writes whole
+    storages."""
     if plan.native is not None:
         return iter(plan.native.make(payload))
     made, view = [], torch.frombuffer

@@ -1,9 +1,9 @@
-"""Allocate memory for payloads: segments shared with a process on the same host, and private blocks.
+"""Allocates memory for payloads: segments shared with a process on the same host, and private blocks.
 
-A view of a buffer keeps it alive, and the memory is reused after the last view is dropped. A segment is a sealed memfd,
-passed over a Unix socket. A segment has no name, and is freed when both processes have ended. The segment's first byte
-says whether the segment is in use: the sender sets the byte, the receiver clears it. Without a free segment, a sender
-uses the socket.
+A view of a buffer keeps the buffer alive. After the last view is dropped, the memory is reused. A segment is a
+sealed memfd, passed over a Unix socket. A segment has no name, and the kernel frees it when both processes have
+ended. The segment's first byte says whether the segment is in use: the sender sets the byte, the receiver clears it.
+If all segments are in use, the sender sends the payload through the socket.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from typing import Any
 from springtide import _native
 from springtide.rpc.transport.frames import BadFrame
 
-CONTROL_BYTES = 64  # space before the payload, which keeps the payload aligned
+CONTROL_BYTES = 64  # bytes before the payload, so that the payload is aligned
 LEAST_BYTES = 1 << 16
 MOST_SEGMENTS = 32
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-SPARE_BLOCKS = 8  # free blocks that are kept for later messages
+SPARE_BLOCKS = 8  # most free blocks to keep for later messages
 
 
 class SharedSegment:
@@ -41,11 +41,11 @@ class SharedSegment:
 
     @property
     def busy(self) -> bool:
-        """True if the peer, or a message in transit, uses the segment."""
+        """True if the peer or a message in transit still uses the segment."""
         return self.pages[0] != 0
 
     def take(self) -> None:
-        """Mark the segment as in use. After this call, only the receiver may free the segment."""
+        """Mark the segment as in use. After this call, only the receiver may mark it as free."""
         self.pages[0] = 1
 
     def fill(self, pieces: list[tuple[int, int, int]] | _native.Pieces) -> None:
@@ -53,14 +53,14 @@ class SharedSegment:
         _native.gather_pieces(pieces, self._begin, self.capacity - CONTROL_BYTES)
 
     def close(self) -> None:
-        """Release this side of the segment; views of the peer stay valid."""
+        """Release this process's mapping of the segment; views in the peer stay valid."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class OutgoingSegments:
-    """The sender's segments. The segment freed last is reused first, because it is still in the CPU caches."""
+    """The sender's segments. The segment that was freed last is reused first, because it is still in the CPU caches."""
 
     def __init__(self, most_bytes: int, most_segments: int = MOST_SEGMENTS) -> None:
         self.most_bytes, self.most_segments = most_bytes, most_segments
@@ -109,7 +109,7 @@ class IncomingSegments:
         self.mapped: dict[int, mmap.mmap] = {}
 
     def map(self, number: int, fd: int) -> None:
-        """Map a segment that the peer has passed, replacing an older segment with the same number."""
+        """Map a segment that the peer has passed. It replaces an older segment with the same number."""
         try:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
                 raise BadFrame("the peer could shrink the segment while this side reads it")
@@ -128,7 +128,7 @@ class IncomingSegments:
 
 
 class BlockPool:
-    """Pool of memory for payloads from a socket; reused blocks have warm pages."""
+    """Pool of memory for payloads from a socket. The pages of reused blocks are already in memory."""
 
     def __init__(self, spare: int = SPARE_BLOCKS) -> None:
         self.spare: list[mmap.mmap] = []
@@ -149,7 +149,7 @@ class BlockPool:
         return _lent(pages, 0, functools.partial(self._give_back, pages))
 
     def _give_back(self, pages: mmap.mmap) -> None:
-        """Keep a block for later. Runs in any thread, so it never waits for the lock."""
+        """Keep a block for reuse. This method runs in any thread, so it never waits for the lock."""
         if self.lock.acquire(blocking=False):
             try:
                 self.spare.append(pages)
@@ -159,16 +159,16 @@ class BlockPool:
 
 
 def _release(pages: mmap.mmap, pid: int) -> None:
-    """Free a segment, but not in a forked child, which has views of the same pages."""
+    """Free a segment, except in a forked child, because the child has views of the same pages."""
     if os.getpid() == pid:
         pages[0] = 0
 
 
 def _lent(pages: mmap.mmap, offset: int, after: Callable[[], None]) -> Any:
-    """Return a buffer over these pages; `after` is called when the buffer and all its views are gone.
+    """Return a buffer over these pages. Call `after` when the buffer and all its views are gone.
 
-    The buffer is a ctypes array: tensors and NumPy arrays keep a reference to a ctypes array from which they are made,
-    but not to a memoryview.
+    The buffer is a ctypes array. Tensors and NumPy arrays keep a reference to a ctypes array from which they are
+    made, but not to a memoryview.
     """
     lent = _lent_type(len(pages) - offset).from_buffer(pages, offset)
     lent.after = after

@@ -1,4 +1,5 @@
-"""Pure. Redacts credentials from text for logs, events, status and errors. When in doubt, the module redacts.
+"""Pure. Redacts credentials from text for logs, events, status and errors. In doubtful cases, the module redacts the
+text.
 
 postgresql://brain:pw@db/brain              ->  postgresql://brain:hidden@db/brain
 https://bucket/x?X-Amz-Signature=3f2a&v=1   ->  https://bucket/x?X-Amz-Signature=hidden&v=1
@@ -10,8 +11,8 @@ from typing import Any
 
 HIDDEN = "hidden"
 SHORTEST = 8
-"""Minimum length of a known secret value that `redact` searches for. Shorter values may be common words, so `redact`
-replaces them only where a name or URL marks them as secret.
+"""Shortest known secret that `redact` searches for, in characters. A shorter value may be a common word, so `redact`
+replaces it only where a name or a URL marks it as secret.
 """
 
 _WORDS = (
@@ -25,7 +26,7 @@ _KEY_NAME = re.compile(r"(?:^|[-_.])key$", re.IGNORECASE)
 
 _UNQUOTED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _URL_PASSWORD = re.compile(r"(://[^\s/:@\"'<>]*)(:)([^\s\"'<>]+)@")
-"""Matches up to the last @, so that a password with unquoted special characters is redacted whole."""
+"""Matches up to the last @, so that a password with unquoted special characters is redacted completely."""
 _URL_TOKEN = re.compile(r"(https?://)()(?!hidden@)([^\s/:@\"'<>]+)@")
 _PAIR = re.compile(
     rf"\b([\w.-]{{0,60}}(?:{_WORDS}|\b(?:sig|pwd)\b)[\w.-]{{0,60}})"
@@ -47,7 +48,7 @@ def is_secret_variable(name: str) -> bool:
 
 
 def redact(text: str, known: Collection[str] = ()) -> str:
-    """Return the text without credentials. `known` values are redacted everywhere."""
+    """Return the text without credentials. Values in `known` are redacted wherever they occur."""
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     if "://" in text:
@@ -58,7 +59,8 @@ def redact(text: str, known: Collection[str] = ()) -> str:
 
 
 def redact_all(value: Any, known: Collection[str] = ()) -> Any:
-    """Redact every string in nested dicts, lists and tuples. The value of a secret name is replaced whole."""
+    """Redact every string in nested dicts, lists and tuples. If a name marks a value as secret, the whole value is
+    replaced."""
     if isinstance(value, str):
         return redact(value, known)
     if isinstance(value, Mapping):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from springtide import errors
 
-LEAST_CPU = 0.01  # the kernel's minimum quota: 1 ms of CPU per period of 0.1 s
-LEAST_MEMORY = 32 << 20  # memory of a Python interpreter with Springtide's modules; training needs more
+LEAST_CPU = 0.01  # smallest CPU limit, because the kernel's minimum quota is 1 ms of CPU per period of 0.1 s
+# smallest memory limit; a Python interpreter with Springtide's modules needs this much, and training needs more
+LEAST_MEMORY = 32 << 20
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
@@ -21,7 +22,7 @@ class ProcessLimits:
     cpu: float | None = None
     memory: int | None = None
     gpu: float | None = None
-    """GPU of the process: Share of GPUs: 1, a part of one GPU such as 0.5, or 0 for none. None means that no GPU is
+    """GPU of the process: 1 for a whole GPU, a part of one GPU such as 0.5, or 0 for none. None means that no GPU is
     reserved: the process may use GPUs of its host beside other processes.
     """
 
@@ -40,15 +41,15 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resources that one process has used so far, with its children where the platform can count them."""
+    """Resources that one process has used so far. Includes its children if the platform can count them."""
 
     cpu_s: float = 0.0
     memory: int = 0
-    """Resident bytes now, without memory that the kernel can reclaim."""
+    """Resident bytes at present, without memory that the kernel can reclaim."""
     peak: int = 0
     """Peak of the bytes that count against a memory limit."""
     throttled_s: float = 0.0
-    """Total seconds of the quota periods in which the process used up its CPU quota."""
+    """Sum of the durations of all quota periods in which the process used up its CPU quota, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +57,10 @@ class GpuUse:
     """Memory that one process holds on its GPU, and how busy the whole GPU is."""
 
     memory: int = 0
-    """Bytes that torch's allocator has reserved for the process; `allocated` bytes of these are in tensors."""
+    """Bytes that torch's allocator has reserved for the process. Of these bytes, `allocated` are in tensors."""
     allocated: int = 0
     total: int = 0
-    """Bytes of the GPU."""
+    """Total memory of the GPU, in bytes."""
     busy: float | None = None
     """Share of the last second or less in which a kernel of any process ran; None if the driver does not report it."""
 
@@ -88,7 +89,8 @@ def workers_on(gpus: int, each: float) -> int:
 
 
 def gpus_for(workers: int, each: float) -> int:
-    """Return the GPUs that these workers need: the inverse of `workers_on`. No worker is split over two GPUs."""
+    """Return the number of GPUs that these workers need; the inverse of `workers_on`. No worker is split over two
+    GPUs."""
     return -(-workers // workers_on(1, each)) if each else 0
 
 
@@ -119,10 +121,10 @@ class RoleSizes:
 def size_locally(
     cores: int, *, servers: int | None = None, workers: int | None = None, cpu: float | None = None
 ) -> RoleSizes:
-    """Fill in the sizes that the user left open.
+    """Choose the sizes that the user did not set.
 
-    Several workers are used only if there are two cores per worker, because servers also need cores. A limit of `cpu`
-    cores also limits the threads, because surplus threads slow each other down.
+    A job starts several workers only if there are two cores per worker, because servers need cores too. A limit of
+    `cpu` cores also limits the threads, because surplus threads slow each other down.
     """
     servers = 1 if servers is None else servers
     workers = (2 if cores >= 4 else 1) if workers is None else workers

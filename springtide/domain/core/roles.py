@@ -86,7 +86,7 @@ class RoleExit:
     role: Role
     pid: int
     code: int | None = None
-    """Exit status; None if a signal ended the process, or if its end was not observed."""
+    """Exit status; None if a signal ended the process, or if nobody observed its end."""
     signal: str = ""
     """Name of the signal that ended the process, such as SIGKILL."""
     incarnation: int = 0
@@ -95,7 +95,7 @@ class RoleExit:
     evicted: bool = False
     """True if the cluster removed the process (eviction, preemption) through no fault of the process."""
     unplaced: str = ""
-    """Reason why the process never ran. Within the platform's timeout, no host had room or could start the process."""
+    """Reason why the process never ran: within the platform's timeout, no host had room, or no host could start it."""
     error: str = ""
     """Last error in the log of the process, on one line. A worker reports the error of its script separately."""
 
@@ -117,7 +117,7 @@ class WantedRole:
     """Process that the agent must run. The agent starts each incarnation once and ends older or unwanted incarnations.
 
     The agent reports an incarnation that has ended and never restarts it. Then the master requests the next
-    incarnation, or no process.
+    incarnation, or requests no process.
     """
 
     role: Role
@@ -127,7 +127,7 @@ class WantedRole:
     after_s: float = 0.0
     """Seconds to wait before the start, counted from the first poll that names this incarnation."""
     joined: bool = False
-    """True if this incarnation has joined, which proves that it was started."""
+    """True if this incarnation has joined, so that it must have been started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +141,6 @@ class RoleUsage:
     cpu_limit: float | None = None
     memory_limit: int | None = None
     throttled_s: float = 0.0
-    """Total seconds of the quota periods in which the process used up its CPU quota."""
+    """Sum of the durations of all quota periods in which the process used up its CPU quota, in seconds."""
     gpu: GpuUse | None = None
-    """Use of its GPU, which only the process itself measures."""
+    """Use of the process's GPU, which only the process itself can measure."""

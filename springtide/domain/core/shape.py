@@ -10,7 +10,7 @@ from springtide.domain.core import resources, validation
 
 GIB = 1 << 30
 UNKNOWN_GPUS = float(1 << 20)
-"""GPUs of a cluster that does not say how many it has; finite, because JSON has no infinity."""
+"""Number of GPUs to assume for a cluster that does not report it; finite, because JSON has no infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Shape:
     """Bytes of each worker; 0 means no limit and no cost."""
     server_memory: int = 0
     worker_gpu: float = 0.0
-    """GPU of each worker: 1, or a share of one. It is the same in all shapes of a job."""
+    """GPU of each worker: 1, or a share of one GPU. All shapes of a job have the same value."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1:
@@ -74,7 +74,8 @@ class ResourceBudget:
     gpu: float = UNKNOWN_GPUS
 
     def __post_init__(self) -> None:
-        if not all(amount >= 0 for amount in self.amounts):  # the negated form also rejects NaN
+        # `not all` instead of `any`, because a comparison with NaN is always false
+        if not all(amount >= 0 for amount in self.amounts):
             raise errors.BadInput(
                 f"capacity: {self.cpu:g} cores, {self.memory:g} bytes and {self.gpu:g} GPUs; none may be below 0"
             )
@@ -94,11 +95,11 @@ class ResourceBudget:
         return self.fits(shape.cpu, shape.memory, shape.gpus)
 
     def exceeds(self, other: "ResourceBudget") -> bool:
-        """Return True if this is more of any resource."""
+        """Return True if this budget has more than `other` of any resource."""
         return self.cpu > other.cpu or self.memory > other.memory or self.gpu > other.gpu
 
     def joined(self, other: "ResourceBudget", choose: Callable[[float, float], float]) -> "ResourceBudget":
-        """Return the budget that has, of each resource, what `choose` (such as `max`) returns for both amounts."""
+        """Combine two budgets: `choose` (such as `max`) selects the amount of each resource."""
         cpu, memory, gpu = map(choose, self.amounts, other.amounts)
         return ResourceBudget(cpu=cpu, memory=memory, gpu=gpu)
 
@@ -106,7 +107,7 @@ class ResourceBudget:
         return self.joined(other, operator.add)
 
     def __sub__(self, other: "ResourceBudget") -> "ResourceBudget":
-        """Return the rest of this budget, at least 0 of each resource."""
+        """Subtract a budget from this budget; each resource of the result is at least 0."""
         return self.joined(other, lambda here, there: max(0.0, here - there))
 
     def describe(self) -> str:
@@ -119,7 +120,7 @@ def resources_of(shape: Shape | None) -> ResourceBudget:
 
 
 ROUNDING = 1e-9
-"""Relative tolerance for sums of fractional cores at a limit."""
+"""Relative tolerance when a sum of fractional cores is compared with a limit."""
 UNBOUNDED = ResourceBudget(cpu=math.inf, memory=math.inf)
 NOTHING = ResourceBudget(cpu=0.0, memory=0.0, gpu=0.0)
 
@@ -131,7 +132,7 @@ class ShapeBounds:
     least: Shape
     most: Shape
     quota: ResourceBudget = UNBOUNDED
-    """Limit on all workers and servers together."""
+    """Limit on the resources of all workers and servers together."""
     worker_step: int | None = None
     """Step between two worker counts. None means every count up to 16, then steps of about an eighth: 18, 20... 32,
     36..."""
@@ -209,9 +210,9 @@ class MemoryNeed:
 
     worker: int = 0
     server: int = 0
-    """Bytes of each server, without rows."""
+    """Bytes of each server, not counting rows."""
     rows: int = 0
-    """Bytes of all rows together, with room to grow. The servers share these bytes."""
+    """Bytes of all rows together, with room for growth. The servers share these bytes."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "worker", "server", "rows", least=0, unit="bytes", of="memory need: ")
@@ -229,10 +230,11 @@ class Prices:
 
     cpu: float = 1.0
     memory: float = 0.125
-    """Price of one GiB. On public clouds this is about an eighth of a core's price."""
+    """Hourly price of one GiB of memory. On public clouds this is about an eighth of a core's price."""
 
     gpu: float = 50.0
-    """Price of one GPU. On public clouds, GPUs for training cost 20 (T4, L4) to 150 cores (H100)."""
+    """Hourly price of one GPU. On public clouds, a GPU for training costs as much as 20 (T4, L4) to 150 cores
+    (H100)."""
 
     def __post_init__(self) -> None:
         all_prices = self.cpu, self.memory, self.gpu
@@ -244,5 +246,5 @@ class Prices:
 
 
 def cost(shape: Shape, prices: Prices) -> float:
-    """Return the hourly cost of the shape (Eqn 7)."""
+    """Return the hourly cost of the shape (Eqn 7 of the paper)."""
     return shape.cpu * prices.cpu + shape.memory / GIB * prices.memory + shape.gpus * prices.gpu

@@ -59,7 +59,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_duration(what: str, text: str) -> float:
-    """Return the seconds of a duration such as 90s, 20m or 1.5h. An error names the duration as `what`."""
+    """Return the seconds of a duration such as 90s, 20m or 1.5h. `what` names the duration in the error message."""
     found = _TIME.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
         raise errors.BadInput(f"{what} {text}: expected a time above 0, such as 90s, 20m or 1.5h")

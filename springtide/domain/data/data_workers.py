@@ -12,14 +12,14 @@ from springtide import errors
 from springtide.domain.core import validation
 
 Poison = Literal["fail", "skip"]
-SHOWN = 10  # maximum number of indices in a message, because a batch may have thousands
+SHOWN = 10  # most indices to show in a message, because a batch may have thousands
 POISONS: tuple[Poison, ...] = ("fail", "skip")
 SplitMode = Literal["auto", "stages", "verify", "off"]
 SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "verify", "off")
 
 
 def number_of(text: str) -> int | None:
-    """Return the number of data workers that the text means; None for "auto"."""
+    """Parse the number of data workers; None for "auto"."""
     if text in ("auto", "off"):
         return None if text == "auto" else 0
     if not text.isdecimal():
@@ -59,21 +59,21 @@ class FeedRules:
     """User settings for the data workers of a job."""
 
     workers: int | None = None
-    """Number of data workers; None means tuned by measurement, 0 means none."""
+    """Number of data workers. None means that measurements determine the number; 0 means no data workers."""
     most: int | None = None
     """Upper limit on the tuned number; None means as many as the cores allow."""
     cpu: float | None = None
-    """Cores of each data worker; None means tuned."""
+    """Cores of each data worker. None means that measurements determine the cores."""
     cores: float | None = None
     """Cores of the whole job, including workers and servers; None means all cores of its machines."""
     every_s: float = 30.0
     split: SplitMode = "auto"
-    """Location of the stateless part of the model's forward(). "auto": run the part in the data workers that read the
-    data set. "stages": run the part in separate data workers behind them. "verify" is "auto", and trainers recompute
-    and compare every batch. "off": run the part in the trainers, so that data workers only read.
+    """Where the stateless part of the model's forward() runs. "auto": in the data workers that read the data set.
+    "stages": in separate data workers, which get the batches from those that read. "verify": as "auto", and trainers
+    recompute and compare every batch. "off": in the trainers, so that data workers only read.
     """
     poison: Poison = "fail"
-    """Handling of an unreadable sample: "fail" the job after several tries, or "skip" and report the sample."""
+    """Handling of a sample that cannot be read: "fail" the job after several tries, or "skip" and report the sample."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "workers", least=0, of="data workers: ")
@@ -86,8 +86,8 @@ class FeedRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedState:
-    """Report of one trainer about its input queue. Fields are totals since the trainer joined, except fields described
-    as `now`."""
+    """Report of one trainer about its input queue. Fields are totals since the trainer joined, unless they say
+    `now`."""
 
     made: int = 0
     """Mini-batches that data workers have put into the queue."""
@@ -103,10 +103,10 @@ class FeedState:
     waited_s: float = 0.0
     """Seconds that the loop waited for batches from data workers."""
     stateless_s: float = 0.0
-    """Seconds in the part of forward() that data workers could compute, if known."""
+    """Seconds that the trainer spent in the part of forward() that data workers could run, if known."""
     looped_s: float = 0.0
     checked: int = 0
-    """Mini-batches from data workers that the trainer recomputed and found bit-identical."""
+    """Number of mini-batches from data workers that the trainer recomputed and found bit-identical."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,30 +124,32 @@ class StageSeen:
     """Mini-batches per second that the trainers would consume if they never waited."""
     fill: float
     wait_share: float
-    """Share of the consumers' time spent waiting for this stage."""
+    """Share of time that the consumers spend waiting for this stage."""
     gpu: bool = False
     """True if each data worker of the stage has one GPU. Then the number of cores is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedSeen:
-    """Input measurements of a whole job over the last interval, summed over all trainers."""
+    """Measurements of a whole job's input over the last interval, summed over all trainers."""
 
     at: float
     trainers: int
     stages: tuple[StageSeen, ...]
-    """Stages of data workers, first to last; at least one. The last stage feeds the trainers."""
+    """Stages of data workers, first to last. There is at least one. The last stage feeds the trainers."""
     trainer_cpu: float
     trainer_cpu_used: float
     steps_per_s: float
     capable_per_s: float
-    """Mini-batches per second that trainers would dequeue if they never waited for data."""
+    """Mini-batches per second that the trainers would consume if they never waited for data."""
     own_share: float
-    """Share of loop time spent on work that data workers could do: reading, and the stateless part of forward()."""
+    """Share of the loop's time that goes to work that data workers could do: reading, and the stateless part of
+    forward()."""
     free_cpu: float
     """Unallocated cores of the cluster."""
     share_cpu: float = 0.0
-    """Maximum cores of one data worker: a machine's cores per GPU, or per trainer. 0 means the free cores."""
+    """Most cores that one data worker may have: a machine's cores divided by its GPUs or trainers. 0 means the free
+    cores."""
     free_gpu: int = 0
     """GPUs that data workers may get in addition to their current GPUs."""
 
@@ -165,14 +167,15 @@ class StageTarget(NamedTuple):
 
 
 def stage_of(rank: int, stages: int) -> int:
-    """Return the stage in which a data worker runs. The lowest rank runs the last stage. Without data workers of
-    earlier stages, a stage also computes the earlier stages.
+    """Return the stage in which a data worker runs. The lowest rank runs the last stage. If no data workers run the
+    earlier stages, this stage runs them too.
     """
     return stages - 1 - rank % stages
 
 
 def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...]:
-    """Distribute data workers over stages. Later stages come first: they can run without earlier stages."""
+    """Distribute data workers over stages. Later stages get data workers first, because a later stage can run without
+    the earlier stages."""
     if stages < 2:
         return ()
     return tuple(StageTarget((count + stage) // stages, cpu) for stage in range(stages))
@@ -180,22 +183,22 @@ def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedShare:
-    """Report of a job that tunes its data workers, for the allocator that divides cores among jobs."""
+    """Report of a job that tunes its data workers. The allocator that divides cores among jobs reads it."""
 
     trainers: int
     speed: float
     capable: float
-    """Mini-batches per second that trainers would train if they never waited for data."""
+    """Mini-batches per second that the trainers would consume if they never waited for data."""
     cpu: float
-    """Cores of all current data workers of the job."""
+    """Cores that all data workers of the job have at present."""
     least: float
-    """Minimum cores of the job's data workers, which every job gets before any job gets more: the starting size, or the
-    user's fixed size."""
+    """Fewest cores of the job's data workers: the starting size, or the user's fixed size. Every job gets this before
+    any job gets more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedTarget:
-    """Decision of the tuner, which can equal the current state."""
+    """Decision of the tuner. It may equal the current state."""
 
     data_workers: int
     data_worker_cpu: float | None
@@ -203,4 +206,5 @@ class FeedTarget:
     """CPU limit of each trainer in cores; None means unchanged."""
     why: str
     stages: tuple[StageTarget, ...] = ()
-    """Stages, first to last, if there are several. The last stage equals `data_workers` and `data_worker_cpu`."""
+    """Targets of the stages, first to last, if there are several stages. The last stage's target equals `data_workers`
+    and `data_worker_cpu`."""

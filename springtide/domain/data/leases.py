@@ -1,4 +1,5 @@
-"""Pure. Messages between master and workers about shards and leases, as plain tuples for the wire and the journal.
+"""Pure. Messages between master and workers about shards and leases, as plain tuples for the network and the
+journal.
 
 A *shard* is a fixed range of batches in an epoch's order. A *lease* is a range of batches of one shard that one holder
 trains. Next: data/ledger/async_ledger.py grants leases, worker/input/lease_prefetch.py requests them.
@@ -29,8 +30,8 @@ class Grant(NamedTuple):
     first: int
     end: int
     returned: bool = False
-    """True if an earlier holder did not finish this lease. Such a lease is trained first, because other workers wait
-    for its end.
+    """True if an earlier holder did not finish this lease. The worker trains such a lease first, because other
+    workers wait until it ends.
     """
 
 
@@ -47,13 +48,13 @@ class Progress(NamedTuple):
     shard: int
     first: int
     offset: int
-    """All samples of the lease before this one are trained and acknowledged by every server."""
+    """Sample before which all samples of the lease are trained, and acknowledged by every server."""
     end: int
-    """Sample at which the holder will stop. If this sample is lower than the leased end, the holder returns the tail.
-    If this sample equals `offset`, the lease is finished.
+    """Sample at which the holder will stop. If it is lower than the end of the lease, the holder returns the tail.
+    If it equals `offset`, the lease is finished.
     """
     void: int = 0
-    """Stream offsets before `offset` without a trainable record: dead letters, expired records, gaps."""
+    """Number of stream offsets before `offset` that have no trainable record: dead letters, expired records, gaps."""
 
 
 class ShrinkRequest(NamedTuple):
@@ -76,7 +77,7 @@ class ReadFailure(NamedTuple):
 
 
 class Poisoned(NamedTuple):
-    """Samples given up after `failures` tries. A job with poisoned samples has not succeeded."""
+    """Samples that the job gave up after `failures` tries. A job with poisoned samples has not succeeded."""
 
     shard: int
     epoch: int
@@ -110,7 +111,7 @@ class LedgerReply(NamedTuple):
     fenced: bool = False
     """True if the master has fenced this incarnation, so that it must stop."""
     freed: bool = False
-    """True if a lease ended or its tail was returned. Waiting workers should then ask again."""
+    """True if a lease ended or its tail was returned. Waiting workers should then ask for leases again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +120,14 @@ class Totals:
 
     total: int = 0
     leased: int = 0
-    """Shards with at least one leased part."""
+    """Number of shards of which at least one part is leased."""
     done: int = 0
     poisoned: int = 0
-    """Shards with at least one part given up."""
+    """Number of shards of which at least one part was given up."""
     samples: int = 0
     samples_done: int = 0
     void: int = 0
-    """Stream offsets among `samples_done` without a trainable record."""
+    """Number of stream offsets among `samples_done` that have no trainable record."""
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})

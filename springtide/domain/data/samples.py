@@ -1,6 +1,7 @@
-"""Pure. Batches, sample ranges and the description of a data set that the master needs to lease its shards.
+"""Pure. Batches, sample ranges, and the description of a data set with which the master leases its shards.
 
-In: data/source.py counts the samples. Next: data/shards.py cuts shards, worker/input/batches.py yields batches.
+In: the number of samples, counted by data/source.py. Next: data/shards.py cuts shards, worker/input/batches.py yields
+batches.
 """
 
 from dataclasses import dataclass, fields
@@ -11,7 +12,7 @@ from springtide.domain.data.streams import StreamCard
 
 
 class Batch(NamedTuple):
-    """Features and labels of one mini-batch. It also unpacks: ``for x, y in batches``."""
+    """Features and labels of one mini-batch. A batch also unpacks into two values: ``for x, y in batches``."""
 
     x: Any
     y: Any
@@ -21,8 +22,8 @@ class Batch(NamedTuple):
 class SampleRange:
     """Samples ``first`` to ``first + count`` of a shard, in the shuffled order of its epoch.
 
-    Every reader finds the same samples in a range. Slots remember the ranges that they have applied, so each range is
-    applied once.
+    Every process that reads a range gets the same samples. Slots remember the ranges that they have applied, so each
+    range is applied once.
     """
 
     epoch: int
@@ -31,13 +32,13 @@ class SampleRange:
     first: int
     count: int
     shard_samples: int = 0
-    """Samples of the whole shard, equal on all workers. 0 means unknown, as for a stream partition. Slots store
-    adjacent whole shards as one range."""
+    """Number of samples of the whole shard, equal on all workers. 0 means unknown, as for a stream partition. Slots
+    store adjacent whole shards as one range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetCard:
-    """Settings that determine the samples of each shard. Workers with equal cards get identical shards."""
+    """Settings that determine which samples each shard has. Workers with equal cards get identical shards."""
 
     samples: int
     """Samples per epoch."""
@@ -46,13 +47,13 @@ class DatasetCard:
     epochs: int = 1
     """Epochs in one pass over `batches`."""
     first_epoch: int = 0
-    """First epoch of this pass. A new loop over `batches` continues where the last pass ended."""
+    """First epoch of this pass. Each further loop over `batches` continues where the last pass ended."""
     shuffle: bool = True
     """True if each epoch has its own order, drawn from (seed, epoch)."""
     seed: int = 0
     """Seed of the shuffle."""
     drop_last: bool = False
-    """True if the last, smaller batch of an epoch is dropped."""
+    """True if an epoch drops its last batch when that batch is not full."""
     in_step: bool = False
     """True if all workers train every batch together (bsp). Each worker gets every shard and takes its part of it."""
     shard_batches: int = 16
@@ -60,16 +61,16 @@ class DatasetCard:
     large shards need fewer leases."""
 
     endless: bool = False
-    """True for an iterable data set, whose end is found by reading. Until the end is known, `samples` covers all
-    possible shard numbers.
+    """True for an iterable data set, whose length is known only after reading it. Until the end is known, `samples`
+    covers all possible shard numbers.
 
-    Samples are numbered as if every batch were full. `data.ledger.async_ledger` learns the end from the first worker
-    that reaches it.
+    Samples are numbered as if every batch were full. `data.ledger.async_ledger` learns the length from the first
+    worker that reaches the end.
     """
 
     stream: StreamCard | None = None
-    """Stream of the data set. The stream's partitions are the shards (`data.ledger.stream_ledger`), and `samples` is
-    unused.
+    """The stream, if the data set is one. The stream's partitions are the shards (`data.ledger.stream_ledger`), and
+    `samples` is unused.
     """
 
     @property
@@ -78,7 +79,8 @@ class DatasetCard:
 
     @property
     def samples_used(self) -> int:
-        """Samples of an epoch that are trained: all samples, or with `drop_last` only samples of full batches."""
+        """Number of samples of an epoch that are trained: all samples, or with `drop_last` only the samples of full
+        batches."""
         return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
 
     @property
@@ -104,8 +106,8 @@ def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
 
 
 def check_same_stream(now: StreamCard, before: StreamCard) -> None:
-    """Raise StreamReplaced if the stream was recreated. A recreated stream has the same URL but other records at the
-    same offsets."""
+    """Raise StreamReplaced if the stream was recreated after `before` was recorded. A recreated stream has the same URL
+    but other records at the same offsets."""
     if now.id and before.id and now.id != before.id:
         raise errors.StreamReplaced(
             f"the stream {now.url} was recreated since this job read it: its id is {now.id}, and was {before.id}, so "
@@ -120,16 +122,17 @@ class EpochPlace(NamedTuple):
     epoch: int
     """Current epoch of the script, from 0."""
     first: int
-    """Loops over `batches` that the script began before this epoch."""
+    """Number of loops over `batches` that the script began before this epoch."""
     begun: int
-    """Loops begun so far; equal to `first` until the epoch's own loop begins."""
+    """Number of loops begun so far; equal to `first` until the first loop of this epoch begins."""
     loop: str = ""
-    """`for` statement around all loops over `batches` (worker/epochs/user_loops.py); empty if there is none."""
+    """Position of the `for` statement that contains all loops over `batches` (worker/epochs/user_loops.py); empty if
+    there is none."""
 
     def is_before(self, other: "EpochPlace") -> bool:
         return self[:3] < other[:3]
 
     @property
     def boundary(self) -> bool:
-        """True if the epoch has begun but none of its loops has."""
+        """True if the epoch has begun, but none of its loops has begun."""
         return self.begun == self.first

@@ -1,16 +1,16 @@
-"""Pure. Streams in messages between master and workers: partitions, their ends, and the cuts between batches.
+"""Pure. Messages between master and workers about streams: partitions, their ends, and the cuts between batches.
 
-A partition is a shard without an end. A batch is a range of its offsets, and ends at the next multiple of the batch
-size, or earlier at a *cut* that the master has recorded. A second reader therefore finds the same batches.
+A partition is a shard without an end. A batch is a range of offsets of a partition. It ends at the next multiple of
+the batch size, or earlier at a *cut* that the master has recorded. A second reader therefore finds the same batches.
 """
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 FAR = 2**62
-"""End of a lease on a partition without a known end."""
+"""Value of `end` in a lease on a partition whose end is unknown."""
 MOST_PARTITIONS = 2**16
-"""Shard numbers reserved for a stream, because partitions may be added while a job runs."""
+"""How many shard numbers a stream reserves, because partitions may be added while a job runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,8 @@ class StreamCard:
     start: str = "earliest"
     """Start of a partition that the job has not read: "earliest", "latest", or a Unix time in seconds."""
     until: str = ""
-    """"now": the job stops at the ends that partitions have at its start. Empty: where the stream ends."""
+    """"now": the job stops at the ends that partitions have at its start. Empty: the job stops at the end of the
+    stream."""
     id: str = field(default="", compare=False)
     """Identity of the stream, drawn at its creation; empty if the stream has no identity, or if the identity is
     unknown.
@@ -37,7 +38,7 @@ class PartitionRange(NamedTuple):
     start: int
     """First offset for a job that has not begun the partition."""
     end: int
-    """Offset after the newest record."""
+    """Offset after the newest record of the partition."""
     final: bool = False
     """True if no record will follow `end`."""
 
@@ -56,22 +57,22 @@ class PartitionView(NamedTuple):
 
     partition: int
     trained: int
-    """All offsets before this one are trained."""
+    """Offset before which all offsets are trained."""
     end: int
     oldest_at: float
     """Append time of the record at `trained`, as Unix time in seconds; 0 if there is no earlier offset."""
 
 
 class StepSums(NamedTuple):
-    """Sums over training steps, from which a regression gets the cost of a step and the cost of a sample."""
+    """Sums over training steps. From these sums, a regression derives the cost of a step and the cost of a sample."""
 
     number: float = 0.0
     samples: float = 0.0
     seconds: float = 0.0
     squared: float = 0.0
-    """Sum of samples x samples."""
+    """Sum of (samples x samples) of each step."""
     crossed: float = 0.0
-    """Sum of samples x seconds."""
+    """Sum of (samples x seconds) of each step."""
 
     def and_one(self, samples: float, seconds: float) -> "StepSums":
         return StepSums(
@@ -94,21 +95,21 @@ class StreamUse:
     corrupt: int = 0
     oversized: int = 0
     unkept: int = 0
-    """Number of late, corrupt and oversized records whose dead letter could not be stored; `unkept_why` is the
+    """Number of late, corrupt and oversized records whose dead letter could not be stored. `unkept_why` gives the
     reason."""
     unkept_why: str = ""
     expired: int = 0
-    """Records deleted by the stream's retention before a worker read them."""
+    """Number of records that the stream's retention deleted before a worker read them."""
     forwarded: int = 0
     """Batches forwarded to other workers."""
     queue: int = 0
     """Batches waiting to be trained on this worker."""
     waited_s: float = 0.0
-    """Seconds in which the loop had nothing to train."""
+    """Seconds in which the training loop had no batch to train."""
     busy_s: float = 0.0
-    """Seconds in which the loop had batches to train."""
+    """Seconds in which the training loop had batches to train."""
     steps: StepSums = field(default_factory=StepSums)
-    """Sums over the steps of the loop."""
+    """Sums over the steps of the training loop."""
     lag_p50_s: float = 0.0
-    """Recent time from append to training."""
+    """Recent delay from append to training."""
     lag_p99_s: float = 0.0

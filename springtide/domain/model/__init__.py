@@ -1,1 +1,1 @@
-"""Pure. Tables, model outline, cache rules, checkpoints."""
+"""Pure. Tables, the outline of a model, cache rules, checkpoints."""

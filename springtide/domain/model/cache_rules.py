@@ -1,7 +1,7 @@
 """Pure. Settings and counters of the row cache in workers, and the policies that assign samples to workers.
 
-`worker.cache.sample_allocation` applies the rules. `planning.guards.cache_benefit` decides where these settings leave
-the choice.
+`worker.cache.sample_allocation` applies the rules. If the settings leave the choice to Springtide,
+`planning.guards.cache_benefit` decides.
 """
 
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ ORDERS: tuple[Order, ...] = ("lru", "lfu")
 Way = Literal["off", "rows", "gradients"]
 WAYS: tuple[Way, ...] = ("off", "rows", "gradients")
 WAY = "transfer between workers"
-AUTO_SHARE = 0.1  # share of all rows in an automatic cache, as in the paper
-AUTO_SIZE = 256 << 20  # bytes of an automatic cache if a table has no row count
-DEFAULT_STALENESS = 10  # smallest bound at which bounded staleness was found to cost no quality (HET)
+AUTO_SHARE = 0.1  # share of all rows in a cache whose size is automatic, as in the paper
+AUTO_SIZE = 256 << 20  # bytes of a cache whose size is automatic, if a table has no row count
+DEFAULT_STALENESS = 10  # the smallest limit for which the paper on HET found no loss of quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,10 @@ class CacheRules:
     has no cache."""
 
     size: int | None = None
-    """Bytes for rows and optimizer state in each worker; 0 means no cache. None means that `share` applies."""
+    """Bytes for rows and optimizer state in each worker; 0 means no cache. None means that `share` determines the
+    size."""
     share: float | None = None
-    """Share of all rows that fits in a worker's cache. A share needs the row count of every table."""
+    """Size of a worker's cache as a share of all rows. A share needs the row count of every table."""
     at_once: bool = False
     """True if the user asked for "auto". Then the job may already measure the benefit of a cache in the first pass."""
     policy: Policy | None = None
@@ -46,7 +47,7 @@ class CacheRules:
     step, one of them keeps the row and receives the gradients of the others. "off": all data goes through servers.
     """
     staleness: int = DEFAULT_STALENESS
-    """async: maximum number of updates by other workers that a cached row may miss when it is used."""
+    """async: how many updates by other workers a cached row may miss at most when it is used."""
     dirty: int = 256 << 20
     """Maximum bytes of rows that exist only in a worker. Above this limit, the worker writes all such rows back."""
 
@@ -92,7 +93,7 @@ def rules(
     """Return cache rules with this size, allocation policy and staleness; None keeps the value of `base`.
 
     A size is "auto", "off", bytes ("64M" or an int) or a share of all rows ("10%" or a float). A policy may end in
-    "+rows" or "+gradients", which sets the data that workers exchange directly (`CacheRules.p2p`).
+    "+rows" or "+gradients", which selects the data that workers exchange directly (`CacheRules.p2p`).
     """
     base = base or CacheRules()
     if allocation is not None:
@@ -137,7 +138,7 @@ def words(rules: CacheRules) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedTable:
-    """Table as the cache sees it."""
+    """Properties of a table that its cache needs."""
 
     id: int
     row_bytes: int
@@ -179,20 +180,20 @@ class CacheUse:
     why: str = ""
     """Reason why the cache is on or off."""
     passing: bool = False
-    """True if the state is temporary and not decided: before the first steps, or between passes."""
+    """True if the state is temporary: before the first steps, or between two passes."""
     rows: int = 0
     """Rows in the cache now."""
     size: int = 0
     dirty: int = 0
     """Bytes of rows that exist only in the cache."""
     hits: int = 0
-    """Rows that a step found in the cache."""
+    """Number of rows that a step found in the cache."""
     pulled: int = 0
-    """Rows that a step pulled from servers."""
+    """Number of rows that a step pulled from servers."""
     pushed: int = 0
-    """Gradients and rows sent to servers."""
+    """Number of gradients and rows sent to servers."""
     passed: int = 0
-    """Rows received from another worker."""
+    """Number of rows received from other workers."""
     flushes: int = 0
 
     @property
@@ -219,8 +220,8 @@ class CacheUse:
 def together(uses: Iterable[CacheUse]) -> CacheUse | None:
     """Return the summed counters of all caches; None without reports.
 
-    All caches start and stop at the same step, but report at different times. So `on` and `why` come from the first
-    report.
+    All caches start and stop at the same step, but report at different times. Therefore `on` and `why` come from the
+    first report.
     """
     known = list(uses)
     if not known:

@@ -18,10 +18,10 @@ class SlotExtent(NamedTuple):
     slot: int
     offset: int
     length: int
-    """Bytes at `offset`: the image without its identities."""
+    """Number of bytes from `offset` on: the image without its identities."""
     checksum: int
     since: int = 0
-    """Number of the checkpoint whose image of this slot is the base of this delta; 0 means a full image."""
+    """Number of the checkpoint on whose image of this slot this increment builds; 0 means a full image."""
     identities: tuple[int, int] = (0, 0)
     """Offset and length of the identities, which several images of the file may share."""
 
@@ -94,10 +94,10 @@ class CheckpointRules:
     resume_number: int = 0
     """Number of the checkpoint to resume."""
     resume_run: str = ""
-    """Run that made the checkpoint. This run refuses a checkpoint of the same number from another run."""
+    """Run that made the checkpoint to resume. This run refuses a checkpoint of the same number from another run."""
     numbers_after: int = 0
-    """Highest checkpoint number already used in the resumed run's folder. The numbers of this run continue after this
-    number.
+    """Highest checkpoint number that is already used in the resumed run's folder. The numbers of this run start
+    after it.
     """
 
     def __post_init__(self) -> None:
@@ -106,8 +106,8 @@ class CheckpointRules:
         validation.check_range(self, "keep", least=1, of="checkpoints: ")
 
     def mirrors(self, node: str) -> bool:
-        """Return True if another server mirrors a server on `node`, which is empty if the server sees the job's
-        folder.
+        """Return True if another server mirrors the files of a server on machine `node`. `node` is empty if the
+        server sees the job's folder.
         """
         return self.mirror or bool(node and not self.url)
 
@@ -117,8 +117,8 @@ class CheckpointRules:
 
 
 def buddy_of(rank: int, nodes: Mapping[int, str]) -> int | None:
-    """Return the server that keeps copies of a server's files: the next server in the ring, or None if there is no
-    other.
+    """Return the server that keeps copies of a server's files: the next server in the ring. Return None if there is
+    no other server.
 
     `nodes` has the machine of each server. Servers on other machines are preferred.
     """

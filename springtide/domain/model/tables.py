@@ -1,4 +1,5 @@
-"""Pure. Specification of embedding tables: row type, initialization, optimizer, admission and eviction of rows."""
+"""Pure. Specification of embedding tables: row type, initialization, optimizer, and when rows are created and
+evicted."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-LARGEST_TABLE_ID = 2**14 - 1  # in a request, the bits above the table id select data of a row other than its weights
+# largest table id; in a request, the bits above the id say which data of a row is meant, if not its weights
+LARGEST_TABLE_ID = 2**14 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +25,9 @@ class Init:
 
     kind: InitKind = "zeros"
     a: float = 0.0
-    """uniform: low; normal: mean; xavier: gain."""
+    """uniform: lower bound; normal: mean; xavier: gain."""
     b: float = 0.0
-    """uniform: high; normal: standard deviation; xavier: row count used as fan-out."""
+    """uniform: upper bound; normal: standard deviation; xavier: row count used as fan-out."""
 
     def __post_init__(self) -> None:
         if self.kind not in INIT_KINDS:
@@ -51,9 +53,9 @@ class OptimSpec:
     beta1: float = 0.9
     beta2: float = 0.999
     eps_outside: bool = True
-    """adam: True adds eps like torch.optim.Adam, False like SparseAdam."""
+    """adam: if True, eps is added as in torch.optim.Adam; if False, as in SparseAdam."""
     decoupled_decay: bool = False
-    """adam: True means AdamW."""
+    """adam: if True, the optimizer is AdamW."""
     eps: float = 1e-8
     alpha: float = 0.99
     """rmsprop: smoothing constant."""
@@ -89,9 +91,10 @@ class TableSpec:
     init: Init = Init()
     optim: OptimSpec = OptimSpec()
     min_count: int = 0
-    """Gradients that a key needs before its row is created; 0 and 1: create the row at once."""
+    """Number of gradients that a key needs before its row is created. With 0 or 1, the first gradient creates the
+    row."""
     ttl: int = 0
-    """Number of ticks of the push clock after which an unused row is evicted; 0 means never."""
+    """Evict a row that is unused for this many ticks of the push clock; 0 means never."""
     capacity_rows: int = 0
     """Maximum rows of the whole job; 0 means no limit. Each slot gets an equal share, rounded up to whole rows."""
 
@@ -149,7 +152,8 @@ class TableOutline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseOutline:
-    """Outline of one dense tensor: `chunks` rows of a table, starting at key `first`. The last row is padded."""
+    """Outline of one dense tensor, which is stored as `chunks` rows of a table, starting at key `first`. The last row
+    is padded."""
 
     name: str
     shape: tuple[int, ...]
@@ -166,8 +170,9 @@ class Outline:
     tables: tuple[TableOutline, ...] = ()
     dense: tuple[DenseOutline, ...] = ()
     group: tuple[str, ...] = ()
-    """Tensors of a bsp group's model, in checkpoint order; "" for a tensor outside the model's state dict."""
+    """Names of the tensors of a bsp group's model, in the order of the checkpoint; "" for a tensor outside the model's
+    state dict."""
     in_workers: tuple[str, ...] = ()
-    """State tensors whose trained values no server holds. In async mode these are buffers, and each worker has its own
-    copy.
+    """State tensors whose trained values are on no server. In async mode these are buffers, and each worker has its
+    own copy.
     """

@@ -1,7 +1,7 @@
 """Pure. Capacity of a platform, the shape bounds that follow from it, and the first shape of a job.
 
-A worker computes with one thread and gets at most one core, so more cores mean more workers. With less than half a
-core, a worker takes half a minute to start, because the kernel grants CPU quota in periods.
+A worker computes with one thread and gets at most one core, so a job uses more cores by having more workers. With
+less than half a core, a worker takes half a minute to start, because the kernel grants CPU quota in periods.
 """
 
 import math
@@ -16,19 +16,21 @@ LEAST_WORKER, LEAST_SERVER = 0.5, 0.2
 MOST_WORKER = 1.0
 CPU_STEP = 0.1
 FINE = 16.0
-"""Largest core count at which sizes are multiples of a tenth. Larger sizes are powers of two and midpoints."""
+"""Core counts up to this value are multiples of a tenth. Larger core counts are powers of two and the midpoints between
+them."""
 WORKERS_SHARE = 0.7
-"""Largest share of all cores for workers at the start, because servers need less."""
+"""Largest share of all cores that workers get at the start, because servers need fewer cores."""
 FEW = 1.0
-"""Largest server size, in cores, that is allowed even if it exceeds an eighth of the node."""
+"""Cores that a server may always have, even if this exceeds an eighth of the node."""
 LEAST_QUOTA = 0.2
-"""Minimum cores of a whole job: a tenth for a worker, the rest for a server."""
+"""Fewest cores of a whole job: a tenth of a core for a worker, and the rest for a server."""
 USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
-"""Assumed cores of a role where the platform cannot limit cores."""
+"""Number of cores to assume for a role on a platform that cannot limit cores."""
 UNKNOWN_CPU, UNKNOWN_MEMORY, UNKNOWN_NODE = 200.0, float(1 << 40), 2.0
-"""Assumed resources of a cluster that adds nodes on demand or does not report its nodes, a cluster of small nodes."""
+"""Resources to assume for a cluster that adds nodes on demand or does not report its nodes: those of a cluster of small
+nodes."""
 NODE_SHARE = 0.8
-"""Share of a cluster node available to one role. Agents of the cluster use the rest."""
+"""Share of a cluster node that one role may use. The cluster's own agents use the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +38,11 @@ class PlatformCapacity:
     """Resources that a platform has for jobs."""
 
     cpu: float
-    """Cores of all nodes; 0 means unknown."""
+    """Number of cores of all nodes; 0 means unknown."""
     memory: float
     """Bytes of all nodes; 0 means unknown."""
     node_cpu: float = 0.0
-    """Cores of the largest node; 0 means unknown."""
+    """Number of cores of the largest node; 0 means unknown."""
     node_memory: float = 0.0
     """Bytes of the node with the most memory; 0 means unknown."""
     holds: bool = True
@@ -48,7 +50,7 @@ class PlatformCapacity:
     trouble: str = ""
     """Reason why the platform cannot limit cores, for the user."""
     gpus: int | None = None
-    """GPUs of all nodes; None means unknown."""
+    """Number of GPUs of all nodes; None means unknown."""
     shares_gpus: bool = True
     """True if several workers may share one GPU."""
     own: bool = False
@@ -126,7 +128,7 @@ def _check_gpus(capacity: PlatformCapacity, workers: RoleWish, quota: Quota) -> 
 
 
 def gpu_workers(capacity: PlatformCapacity, workers: RoleWish, quota: Quota) -> int | None:
-    """Return the maximum number of workers by GPUs; None if GPUs do not limit the number."""
+    """Return how many workers the GPUs allow at most; None if GPUs do not limit the number."""
     each, gpus = gpu_of(workers, quota), capacity.gpus if quota.gpu is None else quota.gpu
     return resources.workers_on(gpus, each) if each and gpus is not None else None
 
@@ -175,7 +177,8 @@ def _limits_text(cpu: float | None, memory: int | None) -> str:
 def first_shape(
     limits: ShapeBounds, *, workers: int | None = None, servers: int | None = None, small: bool = False
 ) -> Shape:
-    """Return a shape with the minimum or the given number of roles, and as many cores as the quota allows.
+    """Return the first shape of a job: the minimum or the given number of roles, and as many cores as the quota
+    allows.
 
     `small` limits each server to one core, because larger pods wait longer on a cluster.
     """
@@ -203,7 +206,7 @@ def _cpus(
 ) -> dict[str, tuple[float, float]]:
     node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)
     worker_least, server_least = min(LEAST_WORKER, _tenths(quota * WORKERS_SHARE)), min(LEAST_SERVER, quota / 4)
-    if bounded:  # with the user's counts, the user's quota may allow only sizes below the usual minimum
+    if bounded:  # for the numbers that the user gave, the user's quota may allow only sizes below the usual minimum
         some, others = workers.count or workers.min or 1, servers.count or servers.min or 1
         worker_least = max(CPU_STEP, min(worker_least, _tenths(quota * WORKERS_SHARE / some)))
         server_least = max(CPU_STEP / 2, min(server_least, (quota - some * worker_least) / others))

@@ -21,9 +21,9 @@ class ShapePlan:
     shape: Shape
     reason: str
     gain: float = 0.0
-    """Expected gain in samples per second, minus the cost of the change (Eqn 8)."""
+    """Expected gain in samples per second, minus the cost of the change (Eqn 8 of the paper)."""
     cost: float = 0.0
-    """Hourly cost of the shape (Eqn 7)."""
+    """Hourly cost of the shape (Eqn 7 of the paper)."""
     throughput: float | None = None
     """Expected samples per second; None if there is no prediction."""
     stage: PlanningStage | None = None
@@ -43,7 +43,7 @@ class Decision:
     plans: tuple[ShapePlan, ...] = ()
     why: str
     notes: tuple[str, ...] = ()
-    """Additional information, such as jobs left alone or refused data."""
+    """Additional information, such as jobs that were left alone, or data that was refused."""
 
     def __post_init__(self) -> None:
         if not self.why:
@@ -66,7 +66,7 @@ def nothing(why: str, *notes: str) -> Decision:
 
 
 WITHOUT_BRAIN = "planned without the brain"
-"""Prefix of the note that explains why a job planned without the brain."""
+"""Prefix of the note that explains why a master planned without the brain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Advice:
     plan: ShapePlan | None = None
     notes: tuple[str, ...] = ()
     data_cores: float | None = None
-    """Cores for all data workers of the job together; None means the free cores that the job's master finds."""
+    """Cores for all data workers of the job together. None means the free cores that the job's master finds."""
 
     def __post_init__(self) -> None:
         if not self.why:

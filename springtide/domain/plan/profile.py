@@ -1,6 +1,7 @@
-"""Pure. Step timings of workers: by phase for users, and by four terms for the performance model.
+"""Pure. Timing of workers' steps: by phase for users, and by four terms for the performance model.
 
-Heartbeats carry their sums to the master, and `planning.perf_model.profiles` builds one `Profile` per window.
+Heartbeats carry the sums of these timings to the master, and `planning.perf_model.profiles` builds one `Profile` per
+window.
 """
 
 import math
@@ -24,21 +25,22 @@ class StepTiming(NamedTuple):
     data_s: float
     """Seconds of reading and collating the batch."""
     pull_wait_s: float
-    """Seconds blocked on rows that had not arrived."""
+    """Seconds that the step waited for rows that had not arrived."""
     forward_s: float
     """Seconds from the delivery of the batch to the end of the model's forward(), without the pull wait."""
     backward_s: float
     """Seconds from the end of forward() to `optimizer.step()`: loss, backward pass, clipping."""
     push_wait_s: float
-    """Seconds blocked inside `optimizer.step()`: on the last push, on dense values, on other ranks."""
+    """Seconds that `optimizer.step()` waited: for the last push, for dense values, or for other ranks."""
     gradient_s: float
-    """Term 1: forward and backward compute. With tables on servers, all local work of the worker."""
+    """Term 1: computation of forward and backward. If tables are on servers, this term includes all local work of the
+    worker."""
     update_s: float
-    """Term 2: waits for servers to apply gradients. With local tables, `optimizer.step()`."""
+    """Term 2: waiting while servers apply gradients. If tables are local, this term is `optimizer.step()`."""
     synchronization_s: float
-    """Term 3: time of requests in which no server processed them: network, queues, other ranks."""
+    """Term 3: time of requests during which no server processed them: network, queues, other ranks."""
     lookup_s: float
-    """Term 4: waits for servers to look up rows. With local tables, the lookups."""
+    """Term 4: waiting while servers look up rows. If tables are local, this term is the lookups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,16 +116,16 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Known constants of a job, which the performance model does not fit."""
+    """Constants of a job that are known, so that the performance model does not fit them."""
 
     dense_bytes: float
-    """M: bytes of dense parameters that a step sends and fetches."""
+    """M: bytes of dense parameters that one step sends and fetches."""
     bandwidth: float
-    """B: bytes per second of the network that workers share."""
+    """B: bytes per second of the network that the workers share."""
     dim: float
-    """D: floats that one sample looks up, over all tables."""
+    """D: number of floats that one sample looks up, over all tables."""
     batch: int
-    """m: current samples per step of one worker."""
+    """m: current number of samples per step of one worker."""
     group: int = 0
     """Samples per step of all workers together (bsp); 0 in async."""
 

@@ -44,14 +44,16 @@ class PodWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePlan:
-    """Written by the master: all pods of the job. Written by a user: a request for role counts."""
+    """Plan of a job. Written by the master, it lists all pods of the job. Written by a user, it requests role
+    counts."""
 
     job: str
     origin: Origin = "user"
     pods: tuple[PodWish, ...] = ()
-    """All pods that the job must have. The operator stops all other pods of the job. Set by the master only."""
+    """All pods that the job must have. The operator stops all other pods of the job. Only the master sets this
+    field."""
     kill: tuple[str, ...] = ()
-    """Names of pods to kill immediately. Set by the master only."""
+    """Names of pods to kill immediately. Only the master sets this field."""
     workers: int | None = None
     servers: int | None = None
     data_workers: int | None = None
@@ -78,7 +80,7 @@ class ScalePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """Last observed state of one pod of a plan."""
+    """Last observed state of one pod in a plan."""
 
     phase: str
     """Making, Pending, Running, Ending, Succeeded, Failed, Gone (created, but deleted since) or Refused."""
@@ -96,21 +98,22 @@ class PlanStatus:
     """Applying or Applied for the master's plan; Applied, Rejected or Superseded for a user's plan."""
     message: str = ""
     made: Mapping[str, int] = field(default_factory=dict)
-    """Highest created incarnation of each role, such as worker-0: 1. No incarnation is created twice."""
+    """Highest incarnation that the operator has created for each role, such as worker-0: 1. No incarnation is created
+    twice."""
     pods: Mapping[str, PodState] = field(default_factory=dict)
     budget: int | None = None
     """Number of servers that the disruption budget covers."""
     in_place_resize: bool = False
     """True if the cluster can resize running pods."""
     cpu: float | None = None
-    """Cores of all nodes on which pods of this job may run."""
+    """Number of cores of all nodes on which pods of this job may run."""
     memory: int | None = None
-    """Bytes of memory of these nodes."""
+    """Bytes of memory of all nodes on which pods of this job may run."""
     node_cpu: float | None = None
-    """Cores of the largest of these nodes."""
+    """Number of cores of the largest node on which pods of this job may run."""
     node_memory: int | None = None
     gpus: int | None = None
-    """GPUs of all these nodes."""
+    """Number of GPUs of all nodes on which pods of this job may run."""
     observed_generation: int = 0
     """Generation of the plan that this status describes."""
     applied_at: str = ""

@@ -1,6 +1,7 @@
 """Pure. Input of a policy: the current jobs, their cluster, and past jobs.
 
-A master shows only its own job; the brain and the simulator show all jobs. Next: `planning.policy.registry`.
+A master puts only its own job into the view; the brain and the simulator put all jobs into it. Next:
+`planning.policy.registry`.
 """
 
 import math
@@ -26,7 +27,7 @@ class FindingKind(StrEnum):
 
 
 MEMORY = (FindingKind.OOM, FindingKind.MEMORY)
-"""Findings about memory, which are handled immediately."""
+"""Kinds of findings about memory, which are handled immediately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class GuardFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleUse:
-    """Recent resource usage of one worker or server, and its limits."""
+    """Recent resource usage of one worker or server, with the limits of the process."""
 
     role: Role
     cpu_used: float
@@ -55,8 +56,8 @@ class RoleUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchTime:
-    """Time from the request for a role until the role works. From launch times, planning estimates the cost of a
-    change."""
+    """Time from the request for a role until the role does useful work. Planning estimates the cost of a change from
+    launch times."""
 
     kind: RoleKind
     cpu: float
@@ -102,9 +103,9 @@ class JobView:
     facts: ModelFacts
     bounds: ShapeBounds
     identity: PlanningIdentity = field(default_factory=PlanningIdentity)
-    """User, priority and features."""
+    """User, priority and features of the job."""
     shape: Shape | None = None
-    """Current shape; None if no role runs yet."""
+    """Shape of the job at present; None if no role runs yet."""
     requested: Shape | None = None
     """Shape that the user requested, if any."""
     need: MemoryNeed = NO_NEED
@@ -130,7 +131,8 @@ class JobView:
 class PastJob:
     """Record of a job that has ended: its features, its first shape and its last shape.
 
-    Records come from a database that other programs write. Features may hold any value. None for an invalid shape.
+    Other programs may write to the database that holds these records. Features may therefore have any value. An
+    invalid shape is read as None.
     """
 
     name: str
@@ -149,11 +151,11 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """Complete input of a policy. A master without a brain shows only its own job and machine."""
+    """Complete input of a policy. A master without a brain includes only its own job and machine."""
 
     now: float
     capacity: ResourceBudget
-    """Total capacity, including the resources that the jobs already use."""
+    """Total capacity of the cluster, including the resources that jobs already use."""
     jobs: tuple[JobView, ...] = ()
     history: tuple[PastJob, ...] = ()
     launches: tuple[LaunchTime, ...] = ()

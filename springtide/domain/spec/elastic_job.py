@@ -17,7 +17,7 @@ from springtide.domain.model.checkpoints import UPLOAD_EVERY_S
 from springtide.domain.spec.job_spec import DEFAULT_SLOTS, RECOVERIES, SYNC_MODES, Recovery, SyncMode, check_name
 
 LEAST_GPU = 0.01
-"""Smallest share of a GPU: each process on a GPU takes some 500 MB of its memory before it trains."""
+"""Smallest share of a GPU, because each process on a GPU takes some 500 MB of its memory before it trains."""
 
 
 @holds_numbers
@@ -345,9 +345,8 @@ class SizeWish:
     data_worker_cpu: float | None = None
     """Cores of each data worker. Default: tuned."""
     split: SplitMode = "auto"
-    """Where the part of forward() without parameters runs: in data workers (auto), in separate data workers behind the
-    reading data workers (stages), in both data workers and workers, which compare the results (verify), or in workers
-    (off).
+    """Where the part of forward() without parameters runs. auto: in data workers. stages: in separate data workers,
+    behind those that read. verify: in data workers and in workers, which compare the results. off: in workers.
     """
     poison: Poison = "fail"
     """Handling of an unreadable sample: fail the job, or skip the sample and report it."""
@@ -416,7 +415,7 @@ class RecoveryWish:
         validation.check_range(self, "relaunches", least=0)
 
 
-# A dataclass lists the fields of its last base first.
+# The last base class comes first, because a dataclass lists the fields of its last base first.
 @holds_numbers
 @dataclass(frozen=True, kw_only=True)
 class ElasticJob(RecoveryWish, TrainingWish, SizeWish, ProgramWish):

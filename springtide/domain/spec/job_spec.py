@@ -1,4 +1,4 @@
-"""Pure. Resolved job specification, and the phases of a job.
+"""Pure. Job specification with all values filled in, and the phases of a job.
 
 In: `cli.job.run` builds a `JobSpec`. Next: `job.state` moves a job through its phases, `master` runs the job.
 """
@@ -51,7 +51,7 @@ class JobPhase(StrEnum):
 
 
 class Blame(StrEnum):
-    """Party whose failure ended a job, which determines the exit code of the command."""
+    """Party whose failure ended a job. It determines the exit code of the command."""
 
     NONE = "none"
     USER = "user"
@@ -67,24 +67,24 @@ class GuardRules:
     servers: bool = True
     """Move load away from a hot server, and replace a slow server."""
     slower: float = 3.0
-    """A server counts as slow if its time per key is this many times that of its peers."""
+    """A server counts as slow if its time per key is this many times its peers' time per key."""
     far_slower: float = 10.0
     """A server is drained without further checks if its time per key, in each of the last two reports, is this many
-    times that of its peers. The server's slots go to its peers, and later to its replacement."""
+    times its peers' time per key. The server's slots go to its peers, and later to its replacement."""
     throttled: float = 0.6
-    """Minimum share of throttled quota periods at which a server can count as held back by its machine."""
+    """A server can count as throttled by its machine if at least this share of its quota periods was throttled."""
     given: float = 0.5
-    """A throttled server with less than this share of its due CPU is certainly held back, because the kernel itself
-    counts throttled periods.
+    """If a throttled server got less than this share of the CPU that it should get, its machine certainly throttles
+    it, because the kernel itself counts throttled periods.
     """
     hotter: float = 1.3
-    """A server has more load than its peers if its keys per second are this many times theirs."""
+    """A server has more load than its peers if it gets this many times their keys per second."""
     at_work: float = 0.15
-    """A server whose tables work for less than this share of the time cannot slow the job down."""
+    """A server cannot slow the job down if its tables are busy for less than this share of the time."""
     busy: float = 0.8
-    """CPU usage above which a server has no spare CPU, as a share of its limit."""
+    """A server whose CPU usage exceeds this share of its limit has no spare CPU."""
     window_s: float = 5.0
-    """Seconds of recent activity by which servers are compared."""
+    """Length of the recent activity, in seconds, over which servers are compared."""
     times: int = 3
     """Consecutive checks that must agree before the guard acts."""
 
@@ -99,12 +99,13 @@ class StragglerRules:
     """Seconds between two decisions. With this interval and window, a straggler's leases are halved after well under a
     minute."""
     deviations: float = 3.0
-    """Number of deviations below its peers' median at which a worker is a straggler. A value of 3 ignores the normal
-    spread."""
+    """A worker is a straggler if its speed is this many deviations below its peers' median. A value of 3 ignores the
+    normal spread."""
     floor: float = 0.1
-    """Minimum deviation as a share of the median, so that tiny differences among equal workers do not count."""
+    """Smallest value of one deviation, as a share of the median, so that tiny differences among equal workers do not
+    count."""
     recovered: float = 0.85
-    """Share of its peers' median speed at which a straggler's leases grow again."""
+    """A straggler's leases grow again when its speed reaches this share of its peers' median."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, *(field.name for field in fields(self)), above=0, of="straggler rule ")
@@ -123,7 +124,7 @@ class SpecSizes:
     worker_memory: int | None = None
     """Bytes of each worker; None means no limit."""
     worker_gpu: float | None = None
-    """GPU of each worker: 1, a share of one, or 0; None means that workers share the GPUs of their host."""
+    """GPU of each worker: 1, a share of one GPU, or 0. None means that workers share the GPUs of their host."""
     gpus: int | None = None
     """Number of GPUs that the job may use; None means an unknown number, or all GPUs of the cluster."""
     server_cpu: float | None = None
@@ -131,7 +132,7 @@ class SpecSizes:
 
     @property
     def most_gpu_workers(self) -> int | None:
-        """Return the maximum number of workers by GPUs; None if GPUs do not limit the number."""
+        """Return how many workers the GPUs allow at most; None if GPUs do not limit the number."""
         return resources.workers_on(self.gpus, self.worker_gpu) if self.worker_gpu and self.gpus is not None else None
 
 
@@ -142,11 +143,11 @@ class SpecPatience:
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
     silence_s: float = 30.0
-    """Seconds without a heartbeat after which a role is lost. Silence reveals hung processes; the agent detects the
-    exit of a process immediately.
+    """Seconds without a heartbeat after which a role is lost. A missing heartbeat reveals a hung process. The exit
+    of a process is known immediately, from the agent.
     """
     server_silence_s: float | None = None
-    """Timeout for servers, whose loss costs more; None means `silence_s`, but at least 30 s."""
+    """As `silence_s`, but for servers, whose loss costs more. None means `silence_s`, but at least 30 s."""
     join_s: float = 300.0
     """Seconds within which a role must join, or the job fails."""
     relaunches: int = 5
@@ -172,10 +173,10 @@ class JobSpec(SpecPatience, SpecSizes):
     sync: SyncMode = "async"
     seed: int = 0
     recovery: Recovery = "exact"
-    """Handling of a lost server. "exact": the updates that its slots lost are trained again. "partial": its slots
-    return to the checkpoint and nothing is trained again."""
+    """Handling of a lost server. "exact": the job trains the updates that the server's slots lost again. "partial": the
+    server's slots return to the checkpoint, and nothing is trained again."""
     gang: bool = False
-    """True if training starts only when all first workers have joined or are known to be unplaceable."""
+    """True if training starts only when each of the first workers has joined or is known to fit nowhere."""
     checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
     cache: CacheRules = field(default_factory=CacheRules)
     """Row cache of the workers. A script may override this setting."""
@@ -184,7 +185,7 @@ class JobSpec(SpecPatience, SpecSizes):
     planning: PlanRules = field(default_factory=PlanRules)
     """Planning of the job's size. With planning, numbers and limits in this spec are the starting point."""
     feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
-    """Number of data workers, and the work they do: reading, and the stateless part of the model."""
+    """Number of data workers, and what they do: read, and run the stateless part of the model."""
     online: OnlineJob = field(default_factory=OnlineJob)
 
     def __post_init__(self) -> None:
@@ -211,13 +212,14 @@ class JobSpec(SpecPatience, SpecSizes):
 
 
 BY_RANK = 0
-"""Each worker sums its own samples, then the sums of the workers are added. This order is the fastest and the
+"""Each worker sums its own samples, and then the sums of the workers are added. This order is the fastest and the
 default.
 """
 
 
 def unit_of(reduction: str | None) -> int:
-    """Return the samples per unit, whose gradients are summed in batch order; 0 means rank order."""
+    """Return the number of samples in a unit, the gradients of which are summed in batch order. Return 0 for rank
+    order."""
     if reduction is None or reduction == "rank-order":
         return BY_RANK
     name, colon, samples = reduction.partition(":")

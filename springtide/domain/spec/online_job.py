@@ -16,9 +16,9 @@ class TrafficOutlook:
 
     step_s: float
     mean: tuple[float, ...]
-    """Mean traffic of each step, in samples per second."""
+    """Mean traffic in each time step, in samples per second."""
     high: tuple[float, ...]
-    """90th percentile of each step."""
+    """90th percentile of the traffic in each time step, in samples per second."""
     why: str = ""
 
     def __post_init__(self) -> None:
@@ -34,9 +34,9 @@ class OnlineView:
     """State of an online job at one moment."""
 
     at: float
-    """Seconds of a monotonic clock."""
+    """Time of the state, in seconds of a monotonic clock."""
     workers: int
-    """Current workers, or the target of a change in progress."""
+    """Number of workers at present; during a change, its target."""
     backlog: float
     """Number of samples that have arrived and are not trained."""
     lag_s: float
@@ -49,7 +49,7 @@ class OnlineView:
     capacity: tuple[float, ...]
     """Samples per second by number of workers: `capacity[w]` is for w workers, from w = 0."""
     pausing: bool = False
-    """True while a change is in progress. No new change begins."""
+    """True while a change is in progress. No new change begins meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +61,22 @@ class OnlineRules:
     slo_lag_s: float = 1200.0
     """Longest waiting time of a sample within the SLO: 20 minutes, as in the paper."""
     pause_s: float = 0.0
-    """Seconds without training when the number of workers changes; 0 means live scaling."""
+    """Seconds for which training stops when the number of workers changes; 0 means that training continues (live
+    scaling)."""
     start_s: float = 60.0
-    """Seconds until a new worker trains, while the other workers continue."""
+    """Seconds until a new worker trains. The other workers continue meanwhile."""
     period_s: float = 600.0
     """Seconds between two plans. Unexpected lag triggers a plan earlier."""
     horizon_s: float = 28_800.0
     """Planning horizon: 8 hours. A longer horizon would not change the next step."""
     lag_price: float = 1.5
-    """Cost of a lag of `slo_lag_s` while it lasts, as a multiple of the mean number of needed workers. The value is for
-    a day whose mean traffic is half its peak. On days on which scaling can save less, lag costs more
-    (`decision.lag_worth`)."""
+    """Cost of a lag of `slo_lag_s` for as long as the lag lasts, as a multiple of the cost of the mean number of needed
+    workers. The value is for a day with a mean traffic of half its peak. On days on which scaling can save less than
+    that, lag costs more (`decision.lag_worth`)."""
     late_price: float = 6.0
-    """Additional cost of a lag above `slo_lag_s`, in the same unit."""
+    """Additional cost of a lag that exceeds `slo_lag_s`, in the same unit."""
     change_price: float = 0.1
-    """Cost of a change besides its pause, in hours of the mean number of needed workers."""
+    """Cost of a change, not counting its pause, in hours of the mean number of needed workers."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
@@ -87,14 +88,14 @@ class OnlineRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Number of workers that the job should have now (possibly the current number), with the reason."""
+    """Number of workers that the job should have now, with the reason. It may equal the current number."""
 
     workers: int
     why: str
     plan: tuple[int, ...] = ()
-    """Planned workers of each step, up to the planning horizon."""
+    """Planned number of workers in each time step, up to the planning horizon."""
     alert: str = ""
-    """Message for operators, such as that no number of workers keeps up."""
+    """Message for operators, for example that no number of workers can keep up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class OnlineJob:
     """Seconds of stream time between two decisions."""
     forecaster: str = "default"
     servers_follow: bool = False
-    """True if servers keep their initial ratio to workers."""
+    """True if the ratio of servers to workers stays as it was at the start."""
     history: str = ""
     """File with earlier traffic: `traffic.jsonl` of another run."""
     metrics_port: int | None = None
@@ -127,7 +128,7 @@ class TrafficStep:
     at: float
     """Start of the step, as Unix time in seconds."""
     seconds: float
-    """Clock seconds during which traffic was counted in the step."""
+    """Number of clock seconds, within this step, in which traffic was counted."""
     samples: float
 
 
@@ -157,9 +158,9 @@ class ForecastStatus:
 
     mean: float | None = None
     high: float | None = None
-    """90th percentile."""
+    """90th percentile of the expected traffic."""
     why: str = ""
-    """Basis of the forecast."""
+    """Data that the forecast is based on."""
     trouble: str = ""
 
 
@@ -170,7 +171,7 @@ class ScalingStatus:
     fewest: int = 1
     most: int = 1
     changes: int = 0
-    """Number of scalings due to traffic."""
+    """Number of times that the traffic changed the number of workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +198,10 @@ class StreamCounts:
     oversized: int = 0
     expired: int = 0
     unkept: int = 0
-    """Dead letters that could not be stored, with the reason from the first worker that dropped one."""
+    """Number of dead letters that could not be stored. The reason comes from the first worker that dropped one."""
     unkept_why: str = ""
     forwarded: int = 0
-    """Batches that workers forwarded to other workers."""
+    """Number of batches that workers forwarded to other workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +212,7 @@ class OnlineState:
     lag_s: float
     slo_lag_s: float
     lag_p50_s: float = 0.0
-    """Recent time from append to training, of the worker with the largest value."""
+    """Recent delay from append to training, of the worker with the longest delay."""
     lag_p99_s: float = 0.0
     backlog: int
     arriving: float
@@ -221,7 +222,7 @@ class OnlineState:
     capacity: float | None = None
     """Samples per second that the current workers could train; None before the first measurement."""
     why: str = ""
-    """Reason for the number of workers."""
+    """Reason for the current number of workers."""
     alert: str = ""
     expected: ForecastStatus = field(default_factory=ForecastStatus)
     scaling: ScalingStatus = field(default_factory=ScalingStatus)

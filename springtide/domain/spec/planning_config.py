@@ -22,15 +22,15 @@ class ChangeSettings:
     least_saving: float = 0.1
     """Minimum saving of a change that reduces cost, as a share of the cost."""
     least_marginal: float = 0.05
-    """Minimum throughput per additional unit of cost, as a share of the job's mean throughput per unit of cost. Below
-    this share, more resources are wasted.
+    """Smallest throughput per additional unit of cost, as a share of the job's mean throughput per unit of cost.
+    Resources that bring less are wasted.
     """
     payback: float = 1.0
-    """Share of the job's remaining time in which a change must pay for itself. 1 accepts every change that ends the job
-    sooner."""
+    """A change must pay for itself within this share of the job's remaining time. 1 accepts every change that ends the
+    job sooner."""
     workers_stay: bool = False
-    """True if workers that get a new size keep training until they have the new size, because the platform resizes them
-    in place or starts successors first. Otherwise, each such worker trains nothing while its successor starts.
+    """True if a worker that gets a new size keeps training until it has that size, because the platform resizes it
+    in place or starts its successor first. Otherwise, each such worker trains nothing while its successor starts.
     """
     between_changes_s: float = 60.0
     """Minimum seconds between two changes of a job. The start of a sample does not count as a change."""
@@ -45,9 +45,9 @@ class SizeSettings:
     node_cpu: float = 32.0
     """C_max: maximum cores of one worker or server."""
     server_cpu: float = 16.0
-    """s: cores of each server once a job has its size."""
+    """s: cores of each server after the sample, when the job gets its size."""
     busy_server: float = 0.9
-    """Share of its CPU above which a server gets more CPU while sampling."""
+    """While a job is sampled, a server that uses more than this share of its CPU gets more CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +55,13 @@ class StartSettings:
     """First shape of a job: by similar past jobs, or by a sample. The times are from DLRover."""
 
     sample_steps: int = 100
-    """Steps after which a sample is complete..."""
+    """A sample is complete after this many steps..."""
     sample_s: float = 60.0
-    """...or seconds after which it is complete."""
+    """...or after this many seconds."""
     similar: int | None = None
-    """k: past jobs that a warm start uses; None means chosen by a backtest on the history."""
+    """k: number of past jobs that a warm start uses. None means that a backtest on the history determines it."""
     smoothing: float | None = None
-    """mu: weight of the most similar past job; None means chosen by a backtest on the history."""
+    """mu: weight of the most similar past job. None means that a backtest on the history determines it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +69,18 @@ class PlanningConfig(ChangeSettings, SizeSettings, StartSettings):
     """All settings of planning. Users set each field by its name."""
 
     policy: str = "springtide"
-    """Built-in name, plug-in name, or `module:function`."""
+    """Policy: a built-in name, a plug-in name, or `module:function`."""
     priority: str = "remaining"
     """Weight of each job's gain: "remaining" (by rho), "remaining_now", "equal", "given" or "waiting"."""
     rho: float = 2.5
-    """Exponent of a job's weight, 1 / (time left)^rho (DLRover-RM). 0 weighs all equally, larger values favour short
-    jobs, negative values long jobs."""
+    """Exponent rho of a job's weight, 1 / (time left)^rho (DLRover-RM). 0 weighs all jobs equally, larger values favour
+    short jobs, and negative values favour long jobs."""
     epsilon: float = 1.0
     """Seconds added to the time left, so that the weight of a job near its end stays finite."""
     exact_seconds: float = 0.5
-    """Seconds for the exact solver before the greedy answer is used; 0 means greedy only."""
+    """Seconds that the exact solver may take before the greedy answer is used; 0 means greedy only."""
     exact_options: int = 4_000
-    """Total candidates of all jobs above which the exact solver is not tried."""
+    """If all jobs together have more candidates than this, the exact solver is not tried."""
     prices: Prices = field(default_factory=Prices)
     data_workers: str = "maxtp"
     """Metric that decides which job's data workers get cores first: "maxtp", "srtf", "fair", a plug-in name, or
@@ -107,9 +107,9 @@ class PlanningStage(StrEnum):
     WAITING = "waiting"
     """No process of the job runs yet."""
     SAMPLING = "sampling"
-    """The job runs small, to be measured."""
+    """The job runs with few resources, in order to be measured."""
     OPTIMIZING = "optimizing"
-    """The job was measured, and gets its size."""
+    """The job was measured, and now gets its size."""
     ADJUSTING = "adjusting"
     """The job has its final size. Later changes fix problems."""
 
@@ -127,7 +127,7 @@ class AdviserRules:
     history: str = ""
     """File or SQL URL of past jobs; empty means no history."""
     key: str = ""
-    """Key of the job at the brain, fixed at submission; empty means the run folder."""
+    """Key under which the brain knows the job, fixed at submission; empty means the run folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class PlanningIdentity:
     priority: float = 1.0
     """Weight of the job's gain among the jobs of one brain, if `config.priority` is "given"."""
     features: Mapping[str, Feature] = field(default_factory=dict)
-    """Features by name, such as the script. These features identify similar jobs."""
+    """Features by name, such as the script. Jobs with similar features count as similar."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "priority", above=0, of="planning: ")
@@ -149,14 +149,15 @@ class PlanRules:
     """Planning settings of one job. Without bounds, the job keeps its initial size and is not planned."""
 
     bounds: ShapeBounds | None = None
-    """Shapes that the job may have. A value fixed by the user has equal bounds. The quota must be finite."""
+    """Bounds of the shapes that the job may have. A value fixed by the user has equal bounds. The quota must be
+    finite."""
     resize: bool = True
     """True if the cores of running roles can be limited. Otherwise, planning covers only the number of roles, and the
     bounds hold the assumed cores of each role.
     """
     overlap: bool = False
-    """True if the job may exceed its quota during a change. Then, on a machine without other jobs, the remaining roles
-    keep their resources while others start.
+    """True if the job may exceed its quota during a change. On a machine without other jobs, roles that stay then
+    keep their resources while new roles start.
     """
     config: PlanningConfig = field(default_factory=PlanningConfig)
     stage: PlanningStage = PlanningStage.SAMPLING
@@ -169,9 +170,9 @@ class PlanRules:
     patience_s: float = 30.0
     """Seconds without an answer after which the adviser counts as unavailable."""
     settle_s: float = 3.0
-    """Seconds after a change without measurements, because caches still fill and slots still move."""
+    """Seconds after a change that are not measured, because caches still fill and slots still move."""
     window_s: float = 5.0
-    """Seconds per profile."""
+    """Length of the window of one profile, in seconds."""
     warm_up_steps: int = 20
     """Number of first steps of each worker that are not measured."""
     adviser: AdviserRules = field(default_factory=AdviserRules)

@@ -22,7 +22,7 @@ from springtide.domain.spec.job_spec import check_name
 GROUP, VERSION, KIND = "springtide.dev", "v1alpha1", "ElasticJob"
 API_VERSION = f"{GROUP}/{VERSION}"
 OF_TOOLS = ("kubernetes.io", "k8s.io", GROUP, "helm.sh", "argoproj.io", "fluxcd.io")
-"""Owners of labels and annotations with a meaning for kubectl, Helm, Argo CD, Flux or Springtide."""
+"""Prefixes of labels and annotations that have a meaning for kubectl, Helm, Argo CD, Flux or Springtide."""
 ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
 NAME = "name"
 Noun = typing.TypeVar("Noun")
@@ -50,7 +50,7 @@ class SpecProblem:
     path: Path
     message: str
     at_key: bool = False
-    """True if the name is wrong, not the value."""
+    """True if the name of the field is wrong; False if its value is wrong."""
 
     def __str__(self) -> str:
         return f"{shown(self.path)}: {self.message}" if self.path else self.message
@@ -58,7 +58,7 @@ class SpecProblem:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """YAML scalar with its source text. A text field keeps 010, off or 1.10 as written."""
+    """YAML scalar together with its source text. A text field keeps 010, off or 1.10 as written."""
 
     text: str
     value: Any
@@ -99,7 +99,7 @@ def shown(path: Path) -> str:
 
 
 def to_plain(job: ElasticJob, *, namespace: str = "") -> dict[str, Any]:
-    """Return the whole object as a cluster stores it, without fields that have their default."""
+    """Return the whole object in the form that a cluster stores. Fields with their default value are omitted."""
     metadata = {NAME: job.name} if job.name else {}
     if namespace:
         metadata["namespace"] = namespace
@@ -156,7 +156,7 @@ def check(given: Any) -> tuple[ElasticJob | None, list[SpecProblem]]:
 
 
 def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[str, Any]:
-    """Return the spec of a whole object, with the name from its metadata."""
+    """Return the spec that a whole object contains, with the name from its metadata."""
     known = {field.key for field in fields_of(ElasticJob)} - {NAME}
     for key in given:
         if key not in ENVELOPE:
@@ -179,13 +179,15 @@ def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[st
 
 
 def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels or annotations that pods inherit from a job, without those that identify the job to tools."""
+    """Return the labels or annotations that pods inherit from a job. Those that identify the job to tools are left
+    out."""
     owners = {key: str(key).rpartition("/")[0] for key in given}
     return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
 
 
 def _with_marks(spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[SpecProblem]) -> Mapping[str, Any]:
-    """Add the object's labels and annotations to those of its pods. Values in the spec take precedence."""
+    """Add the object's labels and annotations to the labels and annotations for its pods. Values in the spec take
+    precedence."""
     wish = _value(spec.get("kubernetes"))
     if not isinstance(wish, Mapping | None):
         return spec
@@ -201,7 +203,8 @@ def _with_marks(spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: 
 
 
 def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecProblem]) -> Any:
-    """Return an instance of a class, or None after a mistake. The remaining fields are still checked."""
+    """Return an instance of a class, or None after a mistake. After a mistake, the remaining fields are still
+    checked."""
     known = {field.key: field for field in fields_of(kind)}
     before, values = len(problems), {}
     for key, value in given.items():
@@ -228,7 +231,7 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecP
     except errors.BadInput as error:
         first = str(error).partition(" ")[0].rstrip(":")
         at = next(((*path, field.key) for field in known.values() if field.name == first), path)
-        if whole or first in values:  # skip an error that a value rejected earlier may have caused
+        if whole or first in values:  # skip the error if a value that was rejected earlier may have caused it
             problems.append(SpecProblem(at, str(error)))
         return None
     return made if whole else None
@@ -348,7 +351,7 @@ def _example(field: Field) -> str:
 
 
 def plain_of(value: Any) -> Any:
-    """Convert to mappings, lists and scalars. Fields with their default are omitted."""
+    """Convert a value to mappings, lists and scalars. Fields with their default are omitted."""
     if is_dataclass(value) and not isinstance(value, type):
         kept = {}
         for field in fields_of(type(value)):

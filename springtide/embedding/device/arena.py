@@ -1,4 +1,4 @@
-"""Arena: the rows and optimizer state of all tables of one kind, side by side in device memory.
+"""An arena holds the rows and optimizer state of all tables of one kind, side by side in device memory.
 
 In: tables with their first rows. Out: tensors for the kernels, and reads and writes of whole rows. Next: kernels.py.
 """
@@ -8,8 +8,9 @@ import torch
 from springtide.domain.model.tables import OptimSpec
 from springtide.embedding.device import update_rules
 
-MOST_ROWS = 1 << 30  # a key has one bit less than an int32
-BUFFER_FLOATS = 1 << 24  # floats that one read of rows moves at a time
+# most rows of an arena, because a row's key needs one more bit than its place and must fit into an int32
+MOST_ROWS = 1 << 30
+BUFFER_FLOATS = 1 << 24  # number of floats that a read of rows moves at a time
 
 
 class Arena:
@@ -25,7 +26,7 @@ class Arena:
         return len(self.weights)
 
     def grow(self, rows: int) -> int:
-        """Add rows with the initial optimizer state and undefined weights; return the place of the first."""
+        """Add rows with the initial optimizer state and undefined weights. Return the place of the first new row."""
         first, device = self.rows, self.device
         vectors, number = update_rules.new_state(self.optim, rows, self.dim, device)
         weights = torch.empty(first + rows, self.dim, dtype=self.weights.dtype, device=device)

@@ -1,4 +1,4 @@
-"""Choose the kernels for a kind of device: Triton on a CUDA GPU, plain torch elsewhere or without Triton."""
+"""Chooses the kernels for a kind of device: Triton on a CUDA GPU, and plain torch elsewhere or without Triton."""
 
 import functools
 import importlib.util

@@ -3,8 +3,8 @@
 In: arenas and ids. Out: pooled rows, gradients by unique row, trained rows. Two modules implement `Kernels`:
 triton_kernels.py on CUDA GPUs, and torch_kernels.py, which defines the results and runs on any device.
 
-A row's *key* is `2 * place + skipped`, where `place` is its index in the arena. A skipped id (padding, or invalid) is
-neither trained nor pooled. Sorted keys therefore keep the rows of each table together.
+A row's *key* is `2 * place + skipped`, where `place` is its index in the arena. A skipped id (padding, or invalid)
+is neither trained nor pooled. In sorted order, keys of the same table are therefore adjacent.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ import torch
 from springtide.embedding.device.update_rules import Update
 
 FIELDS = 10
-"""Numbers that describe one feature: offset of its first id, ids, ids per bag, strides between bags and between ids of
-a bag, first place of its table, rows of its table, padding id (-1 for none), position of its first key, and its number.
+"""Numbers that describe one feature: offset of its first id; number of ids; ids per bag; distance between bags;
+distance between the ids of a bag; first place of its table; number of rows of its table; padding id (-1 for none);
+position of its first key; number of the feature.
 """
 
 
@@ -27,16 +28,16 @@ class IdBatch:
     ids: torch.Tensor
     """One-dimensional int64 or int32 tensor on the device."""
     features: torch.Tensor
-    """[features, FIELDS] int64 on the device."""
+    """int64 tensor of shape [features, FIELDS] on the device."""
     counts: tuple[int, ...]
     """Number of ids of each feature."""
     bags: int
     per_bag: int
-    """Ids of each bag, if all bags have the same number."""
+    """Number of ids in each bag, if all bags have the same number."""
     bag_of: torch.Tensor | None = None
-    """int64: the bag of each id, -1 for none. None if `per_bag` gives the number."""
+    """int64 tensor with the bag of each id; -1 for an id without a bag. None if `per_bag` gives the number."""
     begin: torch.Tensor | None = None
-    """int64: the first id of each bag, and the end of the last bag."""
+    """int64 tensor with the position of each bag's first id, and the end of the last bag."""
 
     @property
     def total(self) -> int:
@@ -45,7 +46,8 @@ class IdBatch:
 
 @dataclass(slots=True, eq=False)
 class BagGradients:
-    """Gradients of bags. Row `bag` begins `bag // rows * outer + bag % rows * inner` floats after the first."""
+    """Gradients of bags. The gradient of `bag` begins `bag // rows * outer + bag % rows * inner` floats after the first
+    gradient."""
 
     values: torch.Tensor
     rows: int
@@ -83,7 +85,8 @@ class Kernels(Protocol):
         bad: torch.Tensor,
         dim: int,
     ) -> torch.Tensor:
-        """Sum the gradients of each row in batch order. `keys` are sorted, `order` is the id of each key.
+        """Sum the gradients of each row in batch order. `keys` are sorted, and `order` has the id that each key
+        belongs to.
 
         The gradient of a row is at the position of its first key, and all other positions are zero. Set `bad` to 1 if a
         gradient is not finite.
@@ -100,5 +103,5 @@ class Kernels(Protocol):
         update: Update,
         bad: torch.Tensor,
     ) -> None:
-        """Step the rows of these sorted keys; do nothing if `bad` is not 0."""
+        """Make one optimizer step for the rows of these sorted keys. If `bad` is not 0, do nothing."""
         ...

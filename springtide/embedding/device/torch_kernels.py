@@ -1,6 +1,6 @@
-"""Kernels of rows in plain torch calls: the definition of every result, tested without a GPU.
+"""Kernels for rows in plain torch calls. They define every result, and are tested without a GPU.
 
-Also runs on a GPU without triton; In this case, `update` waits for the device.
+They also run on a GPU without Triton; in this case, `update` waits for the device.
 """
 
 import torch
@@ -97,7 +97,7 @@ def update(
 
 
 def bags_of(batch: IdBatch) -> torch.Tensor:
-    """Return the bag of each id; -1 for none."""
+    """Return the bag of each id; -1 for an id without a bag."""
     if batch.bag_of is not None:
         return batch.bag_of
     return torch.arange(batch.total, device=batch.ids.device) // batch.per_bag

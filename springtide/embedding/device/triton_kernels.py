@@ -1,4 +1,5 @@
-"""Kernels of rows in Triton: keys, gather and pool, and the reduction by unique row. triton_updates.py trains rows.
+"""Kernels for rows in Triton: they compute keys, gather and pool rows, and reduce gradients by unique row.
+triton_updates.py trains rows.
 
 No kernel waits for the device. The reduction uses no atomics: one program sums the gradients of a row in batch order.
 Multiplications are never contracted with additions (`enable_fp_fusion=False`), as in torch_kernels.py.
@@ -16,7 +17,7 @@ __all__ = ["keys", "pool", "reduce", "update"]
 ID_BLOCK = 512
 TILE_FLOATS = 2048
 UNROLL = 8
-"""Gradients of a repeated row that are loaded before the first is added."""
+"""Number of gradients of a repeated row to load before the first of them is added."""
 
 
 def tile_rows(dim: int) -> int:
@@ -168,7 +169,7 @@ def _gradient(
     JAGGED: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Return the gradients of the ids at these positions of the sorted keys."""
+    """Load the gradients of the ids at these positions of the sorted keys."""
     position = tl.load(order + at, mask=here, other=0)
     if JAGGED:
         bag = tl.maximum(tl.load(bag_of + position, mask=here, other=0), 0)

@@ -1,8 +1,7 @@
-"""Optimizer steps of rows in Triton, equal to update_rules.py and cpp/store/kernels to the bit.
+"""Optimizer steps for rows in Triton, bit-identical to update_rules.py and cpp/store/kernels.
 
-In: sorted keys and the gradient at the first position of each key. Out: trained rows, in place. Division and root are
-correctly rounded, and `enable_fp_fusion=False` keeps multiplications apart from additions. `numbers` points to
-`Update.numbers`.
+In: sorted keys and the gradient at the first position of each key. Out: trained rows, in place. Divisions and roots are
+correctly rounded, and `enable_fp_fusion=False` prevents fused multiply-add. `numbers` points to `Update.numbers`.
 """
 
 import functools
@@ -51,7 +50,8 @@ def _rmsprop(w, g, first, spot, shown, numbers):
 
 @triton.jit
 def _rowwise(w, g, weights, grads, number, place, at, head, numbers, DIM: tl.constexpr, LANES: tl.constexpr):
-    """Sum the squares of each row in the order of the native kernel: sixteen partial sums, added by halving."""
+    """Sum the squares of each row in the same order as the native kernel: sixteen partial sums, which are then added in
+    pairs."""
     rows: tl.constexpr = w.shape[0]
     part = tl.zeros([rows, LANES], tl.float32)
     for begin in tl.static_range(0, DIM, LANES):

@@ -1,8 +1,8 @@
-"""Optimizer steps of rows in torch, equal to cpp/store/kernels to the bit, and the numbers that every kernel needs.
+"""Optimizer steps for rows in torch, bit-identical to cpp/store/kernels, and the numbers that every kernel needs.
 
 In: a table's OptimSpec and the hyperparameters of a push. Out: an `Update`, and `step`, which applies it to rows. Each
-torch call rounds once, so no multiplication is contracted with an addition. Roots are taken in double precision and
-rounded, because torch's float32 root is not correctly rounded on every CPU.
+torch call rounds once, so no multiplication is fused with an addition. Roots are taken in double precision and rounded,
+because torch's float32 root is not correctly rounded on every CPU.
 """
 
 import functools
@@ -16,9 +16,9 @@ import torch
 from springtide.domain.model.tables import OptimSpec
 
 f32 = np.float32
-NO_MORE_BIAS = 1e-9  # the bias correction of Adam is below the precision of float32
+NO_MORE_BIAS = 1e-9  # a bias correction of Adam below this is below the precision of float32
 MOST_BIAS_STEPS = 1 << 20
-LANES = 16  # partial sums of a row's mean square, as in cpp/store/kernels/kernels.inl
+LANES = 16  # number of partial sums of a row's mean square, as in cpp/store/kernels/kernels.inl
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Update:
     rest2: float = 0.0
     rest_alpha: float = 0.0
     shrink: float = 1.0
-    """Factor of AdamW's weight decay."""
+    """Factor by which AdamW's weight decay multiplies a weight."""
     fixed: tuple[float, float] | None = None
-    """Adam: step size and scale of the root. None: each row counts its own steps."""
+    """Adam: step size, and the factor of the square root. None means that each row counts its own steps."""
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All numbers in the order that triton_updates.py reads them."""
+        """All numbers, in the order in which triton_updates.py reads them."""
         spec = self.spec
         rounded = (number(value) for value in (spec.eps, spec.ftrl_beta, spec.l1, spec.l2))
         moments = (number(spec.beta2), self.rest1, self.rest2, number(spec.alpha), self.rest_alpha, self.shrink)
@@ -101,7 +101,7 @@ def prepare(spec: OptimSpec, lr: float, decay: float, step: int) -> Update:
 
 
 def adam_sizes(spec: OptimSpec, lr: float, rest: float, root: float) -> tuple[float, float]:
-    """Return Adam's step size and scale of the root from its bias corrections."""
+    """Return Adam's step size and the factor of its square root, from the bias corrections."""
     outside = lr / rest
     if spec.eps_outside:
         return float(f32(outside)), float(f32(1.0 / root))
@@ -114,7 +114,8 @@ def _bias(beta1: float, beta2: float, step: int) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=8)
 def bias_table(beta1: float, beta2: float, device: torch.device) -> torch.Tensor:
-    """Return Adam's bias corrections by step, in double precision: [steps, 2]. Later steps use the last entry."""
+    """Return Adam's bias corrections by step, in double precision, with shape [steps, 2]. Later steps use the last
+    entry."""
     beta1, beta2 = float(f32(beta1)), float(f32(beta2))
     slowest = max(beta1, beta2)
     last = min(int(math.log(NO_MORE_BIAS) / math.log(slowest)) + 1, MOST_BIAS_STEPS) if slowest > 0 else 1
@@ -124,7 +125,7 @@ def bias_table(beta1: float, beta2: float, device: torch.device) -> torch.Tensor
 
 
 def root(values: torch.Tensor) -> torch.Tensor:
-    """Return correctly rounded roots."""
+    """Return correctly rounded square roots."""
     return values.double().sqrt().float()
 
 
@@ -176,7 +177,7 @@ def _sgd(
 
 
 def _folded(g: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares of each row, by the partial sums and the order of the native kernel."""
+    """Return the sum of squares of each row, with the partial sums and the order of the native kernel."""
     rows, dim = g.shape
     part = torch.zeros(rows, LANES, device=g.device)
     for begin in range(0, dim, LANES):

@@ -1,1 +1,2 @@
-"""Look up rows by id and return their gradients. Sample walk: between worker/step and the native client."""
+"""Looks up rows by id and returns their gradients. On the path of a sample, this package lies between worker/step and
+the native client."""

@@ -1,6 +1,6 @@
-"""One module's lookup in one forward, as native addresses: ids, pooling and outputs.
+"""Describes one module's lookup in one forward with native addresses: ids, pooling and outputs.
 
-In: the tensors that a module was called with; this module checks them. Out: a LookupCall. Next:
+In: the tensors with which a module was called; this module checks them. Out: a LookupCall. Next:
 embedding/lookup/row_batch.py pulls and pools the rows of all calls of a step in one native call.
 """
 
@@ -32,7 +32,7 @@ class LookupFeature:
     table: ServedTable
     padding: int | None = None
     pull_padding: bool = False
-    """Whether the lookup reads the padding row. nn.Embedding reads that row without training it; bags leave it out."""
+    """True if the lookup reads the padding row. nn.Embedding reads that row without training it; bags leave it out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,9 +71,10 @@ class DeviceCall:
     """Distance between bags and between the ids of a bag."""
     shapes: list[tuple[int, ...]]
     offsets: torch.Tensor | None = None
-    """First id of each bag; with it, `bags` counts the bags and `per_bag` counts all ids."""
+    """Position of the first id of each bag. If it is given, `bags` is the number of bags, and `per_bag` the number of
+    all ids."""
     closed: bool = False
-    """Whether `offsets` ends with the end of the last bag."""
+    """True if the last element of `offsets` is the end of the last bag."""
     mean: bool = False
     weights: torch.Tensor | None = None
 
@@ -108,7 +109,7 @@ def as_ids(ids: torch.Tensor, who: str, table: ServedTable | None = None) -> tor
 def device_call(
     feature: LookupFeature, ids: torch.Tensor, bags: tuple[int, int], shape: tuple[int, ...], **options: Any
 ) -> DeviceCall:
-    """Build a lookup in device memory of `bags`: bags, and ids of each."""
+    """Build a lookup of rows in device memory. `bags` has the number of bags, and the number of ids in each."""
     if ids.dim() == 2 and bags == ids.shape:
         strides = (ids.stride(0), ids.stride(1))
     else:

@@ -1,10 +1,10 @@
-"""Defer loading torch's compiler until the script compiles something, because loading takes 1.5 s of one core per
-worker.
+"""Delays loading torch's compiler until the script compiles something, because loading it takes 1.5 s of one core in
+every worker.
 
 torch.optim and `torch.compiler.disable` mark functions that must not be compiled, and marking loads `torch._dynamo`.
-The step of an optimizer also loads the compiler, to break a graph before and after the step. This module runs such
-functions without the mark, and steps without the break, until other code loads the compiler. From then on, torch
-behaves as usual.
+The step of an optimizer also loads the compiler, because a compiled graph must break before and after the step. This
+module runs such functions without the mark, and steps without the break, until other code loads the compiler. From
+then on, torch behaves as usual.
 """
 
 import importlib.abc
@@ -21,11 +21,11 @@ COMPILER = "torch._dynamo"
 MARK = "__dynamo_disable"  # attribute where torch/_compile.py stores the marked function
 _waiting: "weakref.WeakSet[FunctionType]" = weakref.WeakSet()
 _steps: dict[FunctionType, CodeType] = {}
-"""Steps of torch's optimizers that run without the compiler, with torch's own code."""
+"""Original steps of torch's optimizers, with torch's own code but without the compiler."""
 
 
 def _wait_for_compiler() -> None:
-    """Run the marked methods and the steps of all optimizers as they are until the compiler loads."""
+    """Until the compiler loads, run the marked methods and the steps of all optimizers without their marks."""
     sys.meta_path.insert(0, _CompilerComes())
     for method in vars(torch.optim.Optimizer).values():
         if isinstance(method, FunctionType) and method.__code__.co_filename == torch._compile.__file__:
@@ -35,7 +35,7 @@ def _wait_for_compiler() -> None:
 
 
 def outside_graphs(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function like `torch.compiler.disable`: a compiled model leaves its graph to call it."""
+    """Mark a function as `torch.compiler.disable` does: a compiled model leaves its graph to call it."""
     marked: Callable[..., Any] = torch._compile._disable_dynamo(plain)
     _wait(plain)
     return marked
@@ -57,7 +57,7 @@ def _step_alone(step: Any) -> None:
 
 
 def _plain_step(func: Callable[..., Any]) -> FunctionType:
-    """Torch's work around a step, without the graph breaks."""
+    """Return a step with torch's usual work around it, but without the graph breaks."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
         before = torch.is_grad_enabled()
@@ -75,8 +75,8 @@ _PLAIN_STEP = _plain_step(print).__code__
 
 
 class _CompilerComes(importlib.abc.MetaPathFinder):
-    """Import hook that removes the marks, and gives steps their code back, just before the compiler loads. The hook
-    finds no module itself.
+    """Import hook that removes the marks and restores the original code of steps, just before the compiler loads.
+    The hook itself finds no module.
     """
 
     def find_spec(

@@ -1,4 +1,5 @@
-"""Look up rows in device memory: all calls of a step that share an arena in a few kernels, without waiting.
+"""Looks up rows in device memory. All calls of a step that share an arena use a few common kernels, and nothing
+waits for the device.
 
 In: DeviceCalls (embedding/lookup/calls.py). Out: outputs with autograd, and DeviceGradients. Next:
 embedding/device/kernels.py.
@@ -21,36 +22,36 @@ from springtide.embedding.lookup.tables import ServedTable, TablePlace
 
 Outputs = tuple[torch.Tensor, ...]
 Kind = tuple[Arena, bool, bool]
-"""Arena, and whether a kernel takes the mean and reads the rows of skipped ids."""
+"""Arena, whether the kernel takes the mean, and whether it reads the rows of skipped ids."""
 After = Callable[[DeviceGradients], None]
 
 
 @dataclass(slots=True, eq=False)
 class LookupLayout:
-    """What stays the same in all batches of one layout, for calls that share their kernels."""
+    """Properties of calls that share their kernels; they are the same in all batches of one layout."""
 
     members: tuple[int, ...]
-    """Positions of the calls among all calls."""
+    """Positions of these calls among all calls of the step."""
     arena: Arena
     counts: tuple[int, ...]
     bags: tuple[int, ...]
     per_bag: int
-    """Ids of each bag; 0 if bags differ."""
+    """Number of ids in each bag; 0 if the bags differ."""
     first: int
-    """Offset of the first id that is read, from the first id of the first call."""
+    """Offset of the first id to read, counted from the first id of the first call."""
     span: int
-    """Number of ids that are read at once; 0 if the ids are not views of one tensor."""
+    """Number of ids to read at once; 0 if the ids are not views of one tensor."""
     features: torch.Tensor
     segments: tuple[Segment, ...]
     mean: bool
     read_skipped: bool
     plain: bool
-    """Whether all outputs have one row for each bag."""
+    """True if every output has one row for each bag."""
 
 
 def look_up(tables: DeviceTables, calls: Sequence[DeviceCall], anchor: torch.Tensor, after: After) -> Outputs:
     """Return the outputs of each call. Calls of one kind share kernels."""
-    if not torch.is_grad_enabled():  # no push will check the ids
+    if not torch.is_grad_enabled():  # no push follows that would check the ids
         tables.poll()
     start, ids = calls[0].offset, calls[0].ids
     together = all(call.ids is ids for call in calls) or _one_storage(calls)
@@ -74,7 +75,7 @@ def _pooled(
     anchor: torch.Tensor,
     after: After,
 ) -> Outputs:
-    """Return the outputs of all calls; the ids of the first begin at `start` of the storage."""
+    """Return the outputs of all calls. The ids of the first call begin at position `start` of the storage."""
     outs: list[torch.Tensor] = [anchor] * len(calls)
     weighted = any(call.weights is not None for call in calls)
     for layout in groups:
@@ -92,7 +93,8 @@ def _pooled(
 
 
 class PreparedCalls:
-    """Calls with the ids of one tensor that the script moves to the device, for all batches of one layout."""
+    """Calls whose ids are in one tensor that the script moves to the device, prepared once for all batches of one
+    layout."""
 
     def __init__(self, whole: torch.Tensor, found: Sequence[tuple[int, torch.Tensor, DeviceCall]]) -> None:
         """Prepare calls, given with the identities of their modules and their ids."""
@@ -113,7 +115,7 @@ class PreparedCalls:
 
 
 class PreparedOutputs:
-    """Outputs of prepared calls in one step. Each is handed out once."""
+    """Outputs of prepared calls in one step. Each output is returned only once."""
 
     def __init__(self, prepared: PreparedCalls, whole: torch.Tensor, outs: Outputs) -> None:
         self.prepared = prepared
@@ -121,7 +123,8 @@ class PreparedOutputs:
         self._outs: list[torch.Tensor | None] = list(outs)
 
     def take(self, module: int, ids: Any) -> torch.Tensor | None:
-        """Return the output of a module's call; None if it was not prepared, or ids have changed."""
+        """Return the output of a module's call. Return None if the output was not prepared, or if the ids have
+        changed."""
         at = self.prepared.at.get((module, ids.data_ptr() - self._base))
         if at is None or (ids.shape, ids.stride()) != self.prepared.views[at] or ids._version != self._version:
             return None
@@ -144,7 +147,7 @@ def _one_storage(calls: Sequence[DeviceCall]) -> bool:
 
 
 def _layouts(calls: Sequence[DeviceCall], *, together: bool) -> list[LookupLayout]:
-    """Group calls by arena and by what their kernel does, and describe each group."""
+    """Group calls that use the same arena and the same kernels, and describe each group."""
     groups: dict[Kind, list[int]] = {}
     for number, call in enumerate(calls):
         feature = call.features[0]
@@ -217,12 +220,13 @@ def id_batch(layout: LookupLayout, calls: Sequence[DeviceCall], start: int) -> I
 
 
 def _packed(call: DeviceCall) -> tuple[int, int, int]:
-    """Return the same as `_steps` for ids that were copied one after another."""
+    """Return the same as `_steps`, but for ids that were copied one after another."""
     return (1 if call.offsets is not None else max(call.per_bag, 1), call.per_bag, 1)
 
 
 def _steps(call: DeviceCall) -> tuple[int, int, int]:
-    """Return the ids per bag, and the distances between bags and between ids, as the keys kernel counts them."""
+    """Return the number of ids per bag, the distance between bags, and the distance between ids, in the units of the
+    keys kernel."""
     return (1, call.strides[1], 1) if call.offsets is not None else (max(call.per_bag, 1), *call.strides)
 
 
@@ -239,7 +243,7 @@ def _reach(call: DeviceCall) -> int:
 def _bags(
     calls: Sequence[DeviceCall], counts: Sequence[int], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the bag of each id, -1 for none, and the first id of each bag."""
+    """Return the bag of each id (-1 for none), and the position of the first id of each bag."""
     bag_of, begins, bag, first = [], [], 0, 0
     for call, count in zip(calls, counts, strict=True):
         at = torch.arange(count, device=device)
@@ -259,7 +263,8 @@ def _bags(
 
 
 class PooledOnDevice(torch.autograd.Function):
-    """Autograd function for the outputs of calls with one arena. Its first input makes autograd call backward."""
+    """Autograd function for the outputs of calls with one arena. Its first input has no meaning and only makes autograd
+    call backward."""
 
     @staticmethod
     def forward(
@@ -348,7 +353,7 @@ def _bag_gradients(grads: Sequence[torch.Tensor | None], bags: Sequence[int], di
 
 
 def _matrices(grads: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-    """Return gradients as float32 rows. Gradients are usually alike, so the first decides for all."""
+    """Return gradients as float32 rows. Gradients are usually alike, so the first gradient decides for all."""
     first = grads[0]
     if first is not None and first.dim() == 2 and first.stride(1) == 1 and first.dtype == torch.float32:
         stride, kind = first.stride(), first.dtype

@@ -1,7 +1,7 @@
-"""Tables of a job without servers whose rows are in GPU memory: placement, reads, writes and updates.
+"""Tables whose rows are in GPU memory, in a job without servers: placement, reads, writes and updates.
 
-In: served tables of a model on a GPU. Out: each table's `place` in an arena. The native tables in this process keep the
-tables that cannot be placed; a log line gives the reason. Next: embedding/lookup/device_lookup.py.
+In: served tables of a model on a GPU. Out: each table's `place` in an arena. Tables that cannot be placed in GPU memory
+stay in the native tables of this process; a log line gives the reason. Next: embedding/lookup/device_lookup.py.
 """
 
 import logging
@@ -52,7 +52,7 @@ class DeviceTables:
 
     def place(self, read: ReadRows, *, trained: bool) -> None:
         """If the model is on a GPU, move the rows of its tables to that GPU. `read` reads rows of the native tables,
-        which are `trained` or not.
+        and `trained` says whether these are already trained.
         """
         if not self._waiting or all(table.gpu is None for table in self._waiting):
             return
@@ -85,7 +85,8 @@ class DeviceTables:
         for table in members:
             count = table.request.rows
             chunk = max(1, (1 << 24) // dim)
-            covered = table.initial is not None and table.initial_keys is None  # the job assigns all rows next
+            # the job assigns all rows after this call
+            covered = table.initial is not None and table.initial_keys is None
             for first in range(0, 0 if covered else count, chunk):
                 ids = np.arange(first, min(first + chunk, count))
                 rows = torch.from_numpy(read(table.name, ids))
@@ -117,7 +118,8 @@ class DeviceTables:
     # -- updates
 
     def push(self, parts: Sequence[DeviceGradients], hyper: Iterable[tuple[int, float, float, int]]) -> None:
-        """Step the rows of all parts on the device, unless a gradient of any part is not finite."""
+        """Make one optimizer step for the rows of all parts on the device, unless a gradient of any part is not
+        finite."""
         by_table = {table: (lr, decay, step) for table, lr, decay, step in hyper}
         for part in parts:
             part.note_bad(self.flags(part.arena.device).bad)
@@ -128,7 +130,8 @@ class DeviceTables:
             self.poll()
 
     def poll(self, *, wait: bool = False) -> None:
-        """Raise for an invalid id or gradient that the device has met, without waiting unless `wait` is set."""
+        """Raise an error if the device has found an invalid id or gradient. Do not wait for the device unless `wait` is
+        set."""
         for flags in self._flags.values():
             invalid, bad = flags.read(wait=wait)
             if invalid or bad:
@@ -151,7 +154,7 @@ class DeviceTables:
 
 
 class DeviceFlags:
-    """Marks that kernels set on one device, and that this process reads without waiting for the device."""
+    """Marks that kernels set on one device. This process reads them without waiting for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.status = torch.zeros(2, device=device)
@@ -163,14 +166,14 @@ class DeviceFlags:
         self._under_way = False
 
     def copy(self) -> None:
-        """Start a copy to this process, unless a copy is under way."""
+        """Start to copy the marks to this process, unless a copy is in progress."""
         if self._cuda and not self._under_way:
             self._seen.copy_(self.status, non_blocking=True)
             self._copied.record()
             self._under_way = True
 
     def read(self, *, wait: bool = False) -> tuple[int, bool]:
-        """Return the marks of the last complete copy."""
+        """Return the marks from the last finished copy."""
         if not self._cuda or wait:
             self._seen.copy_(self.status)
             self._under_way = False

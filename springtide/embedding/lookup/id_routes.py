@@ -1,4 +1,4 @@
-"""Find a module's ids in later batches: the batch leaf, the view of the leaf, and the address that hold the ids.
+"""Finds a module's ids in later batches: which leaf of the batch holds the ids, as which view, and at which address.
 
 In: a batch of any structure and the ids that a module was called with. Out: a `Route`, and for a batch of a known
 layout (`CallCache`) its lookup calls by address arithmetic alone. Next: embedding/lookup/lookup.py prefetches.
@@ -13,10 +13,11 @@ import torch
 from springtide.embedding.lookup.calls import Call, DeviceCall, LookupCall
 
 Step = tuple[str, Any]
-"""Step of a route: ("item", key) or ("attr", name) to a leaf; "select", "narrow" or "shape" for a view of it."""
+"""Step of a route: ("item", key) or ("attr", name) leads to a leaf; "select", "narrow" or "shape" leads to a view of
+the leaf."""
 Layout = tuple[Any, ...]
 Key = tuple[Any, ...]
-KEPT_LAYOUTS = 4  # most layouts that are remembered: full batches, the last batch of an epoch, and two spare
+KEPT_LAYOUTS = 4  # most layouts to remember: full batches, the last batch of an epoch, and two spare layouts
 
 
 def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -97,7 +98,8 @@ def _apply(view: tuple[Any, ...], leaf: Any) -> Any:
 
 
 def find(batch: Any, ids: Any) -> Route | None:
-    """Return the route to these ids, or None if they are not a view of any leaf, so that the model computed them."""
+    """Return the route to these ids. Return None if they are not a view of any leaf, which means that the model
+    computed them."""
     wanted = key_of(ids)
     for path, leaf in leaves(batch):
         if is_jagged(leaf) or is_jagged(ids):
@@ -116,7 +118,7 @@ def find(batch: Any, ids: Any) -> Route | None:
 
 
 def _candidates(leaf: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[Any, ...]]:
-    """Yield views of the leaf that could be the ids. The first dimension is the batch and always stays whole."""
+    """Yield views of the leaf that could be the ids. The first dimension is the batch and is never cut."""
     yield ()
     start = ids.storage_offset() - leaf.storage_offset()
     for dim in range(1, leaf.dim()):
@@ -222,7 +224,7 @@ def _part(call: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part |
 
 
 def _layout(leaves: Sequence[Any]) -> Layout:
-    """Return the properties that two batches must share: everything except addresses."""
+    """Return the properties that two batches with the same layout share: everything except addresses."""
     if not all(type(leaf) is torch.Tensor for leaf in leaves):
         return ()
     return tuple((leaf.dtype, leaf.shape, leaf.stride(), leaf.device.type) for leaf in leaves)

@@ -1,5 +1,5 @@
-"""Group lookups: request the rows of all modules of a batch together, and pool all of them when the first module is
-called.
+"""Groups lookups: requests the rows of all modules of a batch together, and pools all of them when the first module
+is called.
 
 In: batches before the loop sees them (`prefetch`), and calls of served modules. Out: outputs for the modules, and
 gradients for the push (`pending_parts`). Next: embedding/lookup/row_batch.py pulls and pools, worker/step pushes.
@@ -27,15 +27,15 @@ from springtide.embedding.lookup.table_client import TableClient
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Number of misses after which ids count as computed by the model, and of unused prefetches after which a route is
-dropped."""
+"""After this many misses, ids count as computed by the model. After this many unused prefetches, a route is dropped."""
 
 
 Outputs = tuple[torch.Tensor, ...]
 
 
 class Crossed(NamedTuple):
-    """Batch with the results that data workers computed from it, including ids that forward() would have computed."""
+    """Batch with the results that data workers computed from it. The results include ids that forward() would have
+    computed."""
 
     batch: Any
     crossing: tuple[Any, ...]
@@ -46,7 +46,7 @@ class MovedIds(NamedTuple):
 
     ids: torch.Tensor
     order: int
-    """Number of such tensors that the step used before this one."""
+    """Number of such tensors that this step used before this tensor."""
 
 
 class Caller(Protocol):
@@ -57,7 +57,7 @@ class Caller(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Learnt:
-    """Known facts about one module's nth call in a step: the routes to its ids, and its misses."""
+    """Facts about one module's nth call in a step: the routes to its ids, and how often they missed."""
 
     module: Caller
     tables: set[int]
@@ -95,7 +95,7 @@ class LookupHandle:
     batch: Any
     calls: dict[tuple[Any, ...], _Prefetched] = field(default_factory=dict)
     moved: dict[int, MovedIds] = field(default_factory=dict)
-    """Id tensors on a device that calls of this step have used, by address."""
+    """Tensors of ids on a device that calls of this step have used, by address."""
     prepared: list[PreparedOutputs] = field(default_factory=list)
 
 
@@ -138,7 +138,7 @@ class Lookups:
             self.client.on_device.place(self.client.read, trained=self.client.trained)
 
     def _request(self, handle: LookupHandle, batch: Any, after_step: int) -> list[FoundCall]:
-        """Add the calls that `batch` is known to make to the handle, and return them."""
+        """Add the calls that `batch` is expected to make to the handle, and return these calls."""
         replay = self._replays[_kind(batch)]
         known_calls = replay.recall(batch)
         found = self._follow(batch) if known_calls is None else known_calls
@@ -155,7 +155,7 @@ class Lookups:
         return found
 
     def announced(self, batch: Any) -> list[LookupCall]:
-        """Return the lookup calls that this batch is known to make, without any request. Thread-safe."""
+        """Return the lookup calls that this batch is expected to make, without requesting rows. Thread-safe."""
         return [learnt.call for learnt in self._follow(batch) if isinstance(learnt.call, LookupCall)]
 
     @property
@@ -170,7 +170,7 @@ class Lookups:
         return {table for call in calls for table in call.tables}
 
     def _follow(self, batch: Any) -> list[FoundCall]:
-        """Return the lookup calls that this batch is known to make, by following the routes to their ids."""
+        """Return the lookup calls that this batch is expected to make, by following the routes to their ids."""
         found: list[FoundCall] = []
         kind = _kind(batch)
         for (module_id, _, known_kind), learnt in list(self._learnt.items()):
@@ -210,7 +210,7 @@ class Lookups:
         return self._run(module, *map(id_routes.real, inputs), weights=id_routes.real(weights))
 
     def _prepared_output(self, module: Caller, inputs: tuple[Any, ...], weights: Any) -> Outputs | None:
-        """Return the output that an earlier call of this step made for this call; None if there is none."""
+        """Return the output for this call that an earlier call of the same step computed; None if there is none."""
         handle = self._active
         if handle is None or not handle.prepared or weights is not None or type(inputs[0]) is not torch.Tensor:
             return None
@@ -257,8 +257,8 @@ class Lookups:
         return plan
 
     def _on_device(self, module: Caller, count: int, inputs: tuple[Any, ...], call: DeviceCall) -> Outputs:
-        """Look up a call without a prefetch. Ids that are a view of a tensor on the device bring the calls that earlier
-        steps made with the other views of this tensor."""
+        """Look up a call that was not prefetched. If its ids are a view of a tensor on the device, also look up the
+        calls that earlier steps made with other views of this tensor."""
         handle = self._active
         if handle is not None and not self.fixed:
             batch, whole = handle.batch, inputs[0]._base
@@ -274,7 +274,7 @@ class Lookups:
         return self._pool(None, [(0, call)])
 
     def _with_others(self, handle: LookupHandle, batch: MovedIds, module: Caller, inputs: Any) -> Outputs | None:
-        """Look up all calls that are known to use the ids of this tensor; return the output of this call."""
+        """Look up all calls that are expected to use the ids of this tensor; return the output of this call."""
         whole, tables = batch.ids, self.client.on_device
         layout = (batch.order, whole.dtype, whole.shape, whole.stride())
         if torch.is_grad_enabled() and layout in self._prepared and tables is not None:
@@ -295,8 +295,8 @@ class Lookups:
         return self._grouped(ready)
 
     def _grouped(self, ready: _Prefetched) -> Outputs:
-        """Return the outputs of one prefetched call. The first call pools the rows of all prefetched calls; each output
-        is handed out once."""
+        """Return the outputs of one prefetched call. The first call pools the rows of all prefetched calls. Each output
+        is returned only once."""
         group = ready.group
         if torch.is_grad_enabled() and not group.pooled:
             group.pooled = True
@@ -356,7 +356,7 @@ class Lookups:
         self._pending.append(rows)
 
     def _take_shared(self, new: Gathered | DeviceGradients) -> list[Gathered | DeviceGradients]:
-        """Take the pending gradients that share a table with new gradients."""
+        """Remove and return the pending gradients that share a table with the new gradients."""
         others = [other for other in self._pending if other is not new and other.settle()]
         weights = {id(weight) for weight in new.weights}
         shared = [other for other in others if any(id(weight) in weights for weight in other.shown_weights)]
@@ -364,12 +364,12 @@ class Lookups:
         return shared
 
     def pending_parts(self) -> list[_native.StepRows | DeviceGradients]:
-        """Return the rows with gradients since the last push. No key is in two parts."""
+        """Return the rows with gradients since the last push. No two parts contain the same key."""
         self._pending = [gathered for gathered in self._pending if gathered.settle()]
         return [gathered.step for gathered in self._pending]
 
     def clear(self) -> None:
-        """Drop gradients after a push, and retire the outputs of this batch."""
+        """After a push, drop the gradients and the outputs of this batch."""
         for gathered in self._pending:
             gathered.drop()
         self._pending.clear()
@@ -426,6 +426,7 @@ def _on_gpu(ids: torch.Tensor) -> bool:
 
 
 def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    if len(inputs) == 2 and inputs[1] is None:  # bags without offsets are by far the most frequent
+    # handle bags without offsets first, because they are by far the most frequent
+    if len(inputs) == 2 and inputs[1] is None:
         return (module_id, id_routes.key_of(inputs[0]), None)
     return (module_id, *(None if given is None else id_routes.key_of(given) for given in inputs))

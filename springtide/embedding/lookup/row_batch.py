@@ -1,4 +1,5 @@
-"""Pull the rows of several calls together, pool their outputs and reduce their gradients in one native call.
+"""Pulls the rows of several calls together, and pools their outputs and reduces their gradients in one native call
+each.
 
 In: the calls of a step (embedding/lookup/calls.py). Out: output tensors with autograd, and gradients in `weight.grad`
 until the push. `PooledColumns` is the fast path for one [batch, tables] id tensor. Next: cpp/step/step_rows.h.
@@ -62,7 +63,7 @@ class RowPlan:
 
 
 class Gathered:
-    """Unique rows of some calls, already pulled or still in flight."""
+    """Unique rows of some calls. The rows have arrived or are still on the way."""
 
     def __init__(self, client: TableClient, plan: RowPlan, calls: Sequence[LookupCall], *, after_step: int = 0) -> None:
         self.plan = plan
@@ -75,7 +76,8 @@ class Gathered:
 
     @classmethod
     def merged(cls, client: TableClient, parts: "Sequence[Gathered]") -> "Gathered":
-        """Merge the gradients of several backward passes. The gradients of a shared key are summed."""
+        """Merge the gradients of several backward passes. If several parts have the same key, its gradients are
+        summed."""
         features: dict[int, LookupFeature] = {}
         for part in parts:
             for feature, group in zip(part.plan.features, part.plan.groups, strict=True):
@@ -133,8 +135,8 @@ class Gathered:
 
 
 class Pooled(torch.autograd.Function):
-    """Autograd function for the outputs of all calls over one Gathered. The first input is a dummy that makes autograd
-    call backward.
+    """Autograd function for the outputs of all calls over one Gathered. Its first input has no meaning and only
+    makes autograd call backward.
     """
 
     @staticmethod
@@ -233,7 +235,7 @@ def as_rows(grad: torch.Tensor) -> torch.Tensor:
 
 class ColumnsCall(LookupCall):
     """Lookup with one column of ids per feature. The addresses of single features are computed only if the call is
-    grouped with others."""
+    grouped with other calls."""
 
     __slots__ = ("dims", "ids_tensor", "pooling")
 

@@ -1,8 +1,9 @@
 """Gradients of rows in device memory, from backward until the push.
 
 In: sorted keys and their gradients (embedding/device/kernels.py). Out: `weight.grad` of each table, and the arena's
-update. Row i of `weight.grad` belongs to the i-th id of the batch in sorted order: the first of equal ids has their
-sum, the others are zero. The number of unique ids therefore stays on the device.
+update. Row i of `weight.grad` belongs to the i-th id of the batch in sorted order. Of several equal ids, the first has
+the sum of the gradients, and the others have zero. The process therefore never needs the number of unique ids, which
+only the device knows.
 """
 
 import itertools
@@ -26,14 +27,14 @@ class Segment(NamedTuple):
 
 
 def segments_of(counts: dict[ServedTable, int]) -> list[Segment]:
-    """Return where the ids of each table are in the sorted keys, from the number of its ids."""
+    """Return the position of each table's ids in the sorted keys, given the number of ids of each table."""
     ordered = sorted(counts, key=lambda table: table.place.first if table.place is not None else 0)
     ends = list(itertools.accumulate(counts[table] for table in ordered))
     return [Segment(table, end - counts[table], end) for table, end in zip(ordered, ends, strict=True)]
 
 
 class ShownRows:
-    """Gradient of one table, as a slice that is made when the script reads `weight.grad`."""
+    """Gradient of one table: a slice that is created when the script reads `weight.grad`."""
 
     __slots__ = ("_begin", "_end", "_grads", "made")
 
@@ -48,7 +49,7 @@ class ShownRows:
 
 
 class DeviceGradients:
-    """Gradients of rows of one arena."""
+    """Gradients of the rows of one arena."""
 
     def __init__(
         self, arena: Arena, segments: Sequence[Segment], keys: torch.Tensor, grads: torch.Tensor, bad: torch.Tensor
@@ -72,7 +73,8 @@ class DeviceGradients:
         return [segment.table.weight for segment in self.segments]
 
     def finite(self) -> bool:
-        """Return True: the device itself skips an update that is not finite, and `DeviceTables.poll` raises."""
+        """Return True. The device itself skips an update that is not finite, and `DeviceTables.poll` then raises an
+        error."""
         return True
 
     def show(self) -> None:
@@ -94,7 +96,7 @@ class DeviceGradients:
         return bool(self.segments)
 
     def merged(self, others: "Sequence[DeviceGradients]") -> "DeviceGradients":
-        """Sum these gradients and the older gradients of `others`."""
+        """Sum these gradients and the older gradients in `others`."""
         parts = [*others, self]
         counts: dict[ServedTable, int] = {}
         keys, grads = [], []
@@ -120,7 +122,7 @@ class DeviceGradients:
         torch.maximum(bad, self._bad, out=bad)
 
     def train(self, hyper: dict[int, tuple[float, float, int]], bad: torch.Tensor) -> None:
-        """Step all rows; `hyper` has (lr, weight decay, step) by table id."""
+        """Make one optimizer step for all rows; `hyper` has (lr, weight decay, step) by table id."""
         arena, chosen = self.arena, kernel_registry.of_device(self.arena.device.type)
         segments = [segment for segment in self.segments if segment.table.spec.id in hyper]
         at = 0

@@ -1,4 +1,5 @@
-"""Client of the tables, in this process or on servers. Every call to the native core goes through this client.
+"""Client of the tables, which are in this process or on servers. Every call to the native core goes through this
+client.
 
 In: table specs, addresses of ids, parts of a step. Out: rows, and the acknowledgement of each push. Next:
 embedding/lookup/lookup.py uses the client for a model's lookups. worker/step uses the client for dense chunks and
@@ -17,7 +18,7 @@ from springtide.domain.core.roles import Placement
 from springtide.domain.model import tables
 from springtide.rpc.transport.addresses import parse as parse_address
 
-if TYPE_CHECKING:  # servers also use this module, but do not have torch
+if TYPE_CHECKING:  # import torch only for types, because servers use this module without torch
     from springtide.embedding.lookup.device_tables import DeviceTables
     from springtide.embedding.lookup.row_gradients import DeviceGradients
 
@@ -28,9 +29,10 @@ Behind = Callable[[_native.Backend], _native.Backend]
 BeforeRead = Callable[[Sequence[int]], None]
 READ_CHUNK_ROWS = 1 << 18
 READ_CHUNK_BYTES = 1 << 26
-"""Limits on the rows and bytes of one read or assign request, which bound frames and memory."""
+"""Limits on the rows and bytes of one read or assign request. They bound the size of frames and the memory of a
+request."""
 WHOLE_TABLE_BYTES = 1 << 29
-"""Default limit in bytes on a table that may be read whole through its `weight`."""
+"""Default size limit, in bytes, of a table that a script may read whole through its `weight`."""
 
 
 CONNECT_OPTIONS: dict[str, Any] = {
@@ -63,8 +65,9 @@ class TableClient:
     ) -> None:
         """Create a client over `backend`.
 
-        `threads` work on a large batch. `behind` wraps the tables in a row cache. `loads` allows load_state_dict to
-        write rows. `before_read` gets the tables of every unannounced read, and may refuse the read.
+        `threads` threads work on a large batch. `behind` wraps the tables in a row cache. `loads` allows
+        load_state_dict to write rows. `before_read` is called with the tables of every read that was not announced,
+        and may refuse the read.
         """
         self.tables = backend
         """Backend that holds the tables."""
@@ -87,8 +90,8 @@ class TableClient:
     def local(
         cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1, **options: Any
     ) -> "TableClient":
-        """Create tables in this process. With several `servers`, for tests, each is a store with a share of the
-        slots."""
+        """Create tables in this process. With several `servers`, which tests use, each server is a store with a share
+        of the slots."""
         backend = _native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers)
         return cls(backend, threads=threads, **options)
 
@@ -121,7 +124,7 @@ class TableClient:
         return cls(backend, threads=threads, **(client or {}))
 
     def stats(self) -> dict[str, Any]:
-        """Return sums since the start: requests, keys, bytes, nanoseconds by term. Empty if tables are in this
+        """Return sums since the start: requests, keys, bytes, and nanoseconds by term. Empty if tables are in this
         process.
         """
         return self.tables.stats() if isinstance(self.tables, _native.RemoteBackend) else {}
@@ -162,7 +165,8 @@ class TableClient:
     def dense(
         self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike, *, exact: bool = False
     ) -> _native.DenseRows:
-        """Return rows under the given keys, in that order. `exact` reads servers' values and bypasses the row cache."""
+        """Return the rows of the given keys, in the order of the keys. `exact` reads the values on the servers, not
+        those in the row cache."""
         keys = np.ascontiguousarray(keys, dtype=np.int64)
         return _native.DenseRows(
             self._servers if exact else self.source,
@@ -231,7 +235,8 @@ class TableClient:
         return out
 
     def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any], *, keep: bool = False) -> None:
-        """Set the weights of these rows and zero their optimizer state; with `keep`, only of rows that do not exist."""
+        """Set the weights of these rows and reset their optimizer state. With `keep`, change only rows that do not
+        exist yet."""
         spec = self.table(name)
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
@@ -303,8 +308,8 @@ def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
 
 
 def plain_spec(spec: _native.TableSpec) -> tables.TableSpec:
-    """Convert a native spec back to a `TableSpec`. Numbers are rounded to single precision, so that the conversion is
-    the inverse of the other direction."""
+    """Convert a native spec back to a `TableSpec`. Numbers are rounded to single precision, so that converting there
+    and back gives the same spec."""
     names = [field.name for field in dataclasses.fields(tables.OptimSpec) if field.name != "kind"]
     kernel: dict[str, Any] = {"kind": spec.optimizer, **{name: getattr(spec, name) for name in names}}
     kind, a, b = spec.init

@@ -1,4 +1,4 @@
-"""Describe the tables that a model's modules request, and the served tables they get.
+"""Describes the tables that a model's modules request, and the served tables that they get.
 
 In: embedding/modules/modules.py makes one TableRequest per table. Out: a ServedTable, which worker/setup.py declares
 and assigns. Next: embedding/modules/optimizers.py chooses the optimizer, embedding/lookup/lookup.py looks rows up.
@@ -57,11 +57,11 @@ class ServedTable:
     initial_keys: torch.Tensor | None = None
     """Keys of the rows in `initial`. None means the keys 0, 1, 2 and so on."""
     gpu: torch.device | None = None
-    """The GPU that the model is on. Lookups return their outputs there; None means CPU memory."""
+    """GPU on which the model is. Lookups return their outputs on this GPU; None means CPU memory."""
     place: TablePlace | None = None
-    """Where the rows are in device memory. None means on servers, or in CPU memory."""
+    """Place of the rows in device memory. None means that the rows are on servers or in CPU memory."""
     on_cpu: str = ""
-    """Why the rows cannot be in device memory; empty if they can."""
+    """Reason why the rows cannot be in device memory; empty if they can."""
 
     @property
     def name(self) -> str:
@@ -100,7 +100,7 @@ def _options(own: TableRequest, other: TableRequest) -> str:
 
 
 class TableBook:
-    """Registry that numbers tables in the order of the model, and rejects conflicting uses of a name."""
+    """Numbers tables in the order of the model, and rejects conflicting uses of a name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, ServedTable] = {}

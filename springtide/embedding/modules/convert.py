@@ -1,4 +1,4 @@
-"""Convert a model's embeddings to served embeddings in place; parameters keep their identity.
+"""Converts a model's embeddings to served embeddings in place. Parameters keep their identity.
 
 In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Out: the served tables, numbered in the
 order of the model. Next: worker/setup.py sets optimizers, declares the tables and assigns the weights.
@@ -170,14 +170,15 @@ def _bind_plain(
 def _first_values(
     module: Any, init_fn: InitFunction | None
 ) -> tuple[tables.Init, torch.Tensor | None, torch.Tensor | None]:
-    """Return the init that servers create rows with, and the keys and rows that the job assigns once.
+    """Return the init with which servers create rows, and the keys and rows that the job assigns once.
 
-    Rows of a weight on the meta device get the initial values that torch.nn, or TorchRec's `init_fn`, would give them.
+    If a weight is on the meta device, its rows get the initial values that torch.nn, or TorchRec's `init_fn`, would
+    give them.
     """
     weight = module.weight
     if not weight.is_meta:
         return tables.Init(), None, weight.detach().to("cpu", copy=True)
-    if init_fn is None:  # nn.Embedding.reset_parameters
+    if init_fn is None:  # as nn.Embedding.reset_parameters does
         padding = None if module.padding_idx is None else torch.tensor([module.padding_idx], device="cpu")
         zeros = None if padding is None else torch.zeros(1, module.embedding_dim, device="cpu")
         return tables.Init(kind="normal", b=1.0), padding, zeros

@@ -1,4 +1,4 @@
-"""Embedding modules without a row count: any 64-bit id has a row, which exists once it is trained.
+"""Embedding modules without a row count. Any 64-bit id has a row, which is created when it is first trained.
 
 In: ids of a batch. Out: rows, pooled or not. `job.prepare(model, ...)` must bind the modules to servers first. Next:
 embedding/modules/convert.py binds, embedding/lookup/lookup.py looks up.
@@ -26,7 +26,7 @@ Init = str | tuple[str | float, ...] | tables.Init
 
 
 class _OpenTable(KeepsWeight):
-    """Base of modules without a row count: the binding, and state dicts of keys and rows."""
+    """Base class of modules without a row count: the binding, and state dicts of keys and rows."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
@@ -243,8 +243,9 @@ class Embedding(_OpenTable):
 class EmbeddingBags(_OpenTable):
     """Many pooled tables behind one lookup call: the fastest way to embed a click log.
 
-    ``forward(ids)`` takes int64 ids of shape [batch, tables], one id per bag, and returns [batch, sum of dims]. With a
-    dict of ``name: ids`` or ``name: (ids, offsets)``, ``forward`` returns a dict of [bags, dim].
+    ``forward(ids)`` takes int64 ids of shape [batch, tables], one id per bag, and returns [batch, sum of dims]. If
+    the ids are a dict of ``name: ids`` or ``name: (ids, offsets)``, ``forward`` returns a dict of tensors [bags,
+    dim].
     """
 
     @takes_numbers("self")
@@ -257,7 +258,7 @@ class EmbeddingBags(_OpenTable):
         output: Literal["concat", "list"] = "concat",
         **options: Unpack[TableOptions],
     ) -> None:
-        """Create the tables of `dims`: row lengths by table name; a list names the tables by number."""
+        """Create the tables of `dims`, which has row lengths by table name. A list names the tables by number."""
         super().__init__(torch.empty(0))
         if not isinstance(dims, Mapping | Sequence) or not dims:
             raise errors.BadInput(

@@ -1,4 +1,4 @@
-"""Translate torch.optim optimizers and st.* overrides to table kernels and push hyperparameters.
+"""Translates torch.optim optimizers and st.* overrides to table kernels and push hyperparameters.
 
 In: the user's optimizer and its parameter groups. Out: an OptimSpec once, and (table, lr, weight decay, step) for every
 push. Embedding tables and chunks of dense parameters both use this module.
@@ -81,7 +81,8 @@ _SETTLED = (
     "decoupled_weight_decay"
 )
 SETTLED = tuple(_SETTLED.split())
-"""Options that a kernel takes once, at creation. Every push carries the learning rate and the weight decay."""
+"""Options that a kernel gets once, when the table is created. Every push carries the learning rate and the weight
+decay."""
 
 
 def settled(group: Group) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """nn.Embedding and nn.EmbeddingBag whose rows live on servers; `convert` turns plain modules into served modules in
 place.
 
-In and out: the inputs and outputs of the torch modules. Next: embedding/lookup/lookup.py. See table_weight.py for the
-`weight` of these modules, and embedding/modules/modules.py for tables without a row count.
+In and out: the inputs and outputs of the torch modules. Next: embedding/lookup/lookup.py. See table_weight.py for
+the `weight` of these modules, and embedding/modules/modules.py for tables without a row count.
 """
 
 import math
@@ -94,7 +94,7 @@ class KeepsWeight(nn.Module):
         self._load(state_dict, prefix, missing_keys if strict else [], error_msgs)
 
     def _load(self, state: dict[str, Any], prefix: str, missing: list[str], wrong: list[str]) -> None:
-        """Load rows from a state dict; append the names of missing entries to `missing`, and messages about wrong
+        """Load rows from a state dict. Append the names of missing entries to `missing`, and messages about wrong
         entries to `wrong`."""
 
 
@@ -116,7 +116,7 @@ class _WholeTable(KeepsWeight):
             missing.append(key)
             return
         table, shape = binding.tables[0], tuple(state[key].shape)
-        if shape != (expected := (table.request.rows, table.request.dim)):  # in the words of load_state_dict
+        if shape != (expected := (table.request.rows, table.request.dim)):  # with the same words as load_state_dict
             wrong.append(f"size mismatch for {key}: the checkpoint has {shape}, the model has {expected}.")
             return
         rows = state[key].detach().to("cpu", torch.float32).numpy()

@@ -1,4 +1,4 @@
-"""The `weight` parameter of a served table: a read fetches all rows from the servers, or is refused.
+"""The `weight` parameter of a served table. Reading it fetches all rows from the servers, or is refused.
 
 `serve_weight` turns the nn.Parameter of an embedding into a `TableWeight` in place, so that optimizers and names stay
 valid. Reading its size or dtype needs no request to servers. A function that needs values reads the whole table, with
@@ -47,8 +47,8 @@ DESCRIBING: frozenset[Function] = frozenset(
         torch.is_same_size,
     ]
 )
-"""Torch functions that need no values. The shape and the dtype suffice for these functions, so they send no request to
-servers.
+"""Torch functions that need no values of the table. They need only the shape and the dtype, so they send no request
+to servers.
 """
 DETACHING: frozenset[Function] = frozenset(
     [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
@@ -74,7 +74,8 @@ INSTEAD = (
 class TableRows(torch.Tensor):
     """Whole table as a tensor that takes no memory and reads its values from servers on use.
 
-    A linear combination of a table with itself is TableRows too; averaging a copied model computes such combinations.
+    A linear combination of a table with itself is also a TableRows. Averaging a copied model computes such
+    combinations.
     """
 
     springtide_reader: "TableReader"
@@ -116,7 +117,7 @@ class TableWeight(nn.Parameter):
 
     @property
     def grad(self) -> torch.Tensor | None:
-        """Gradient of this step's rows, with one row per id. The next push sends it."""
+        """Gradient of this step's rows, with one row per id. The next push sends this gradient."""
         grad: Any = self.__dict__.get("springtide_grad")
         rows: torch.Tensor | None = grad.springtide_rows() if hasattr(grad, "springtide_rows") else grad
         return rows
@@ -186,7 +187,7 @@ class TableReader:
         return f"table {self._table.name!r}, {rows} of {request.dim} {request.dtype}, on servers"
 
     def detached(self, weight: Any, scale: float = 1.0, shift: float = 0.0) -> TableRows:
-        """Return the whole table, without gradients, times `scale` plus `shift`. The values are read on first use."""
+        """Return the whole table times `scale` plus `shift`, without gradients. The values are read on first use."""
         with torch._C.DisableTorchFunctionSubclass():
             rows: TableRows = weight.detach().as_subclass(TableRows)
         rows.springtide_reader, rows.springtide_scale, rows.springtide_shift = self, scale, shift
@@ -251,7 +252,7 @@ def serve_weight(weight: nn.Parameter, lookups: Lookups, table: ServedTable) -> 
         dtype: torch.dtype = getattr(torch, request.dtype)
         device = torch.device("cpu") if weight.is_meta else weight.device
         nothing = torch.full((), math.nan, dtype=dtype, device=device).expand(request.rows, request.dim)
-        if weight.is_meta:  # torch refuses to set `data` of a meta tensor to a CPU tensor
+        if weight.is_meta:  # torch cannot set `data` of a meta tensor to a CPU tensor
             torch.utils.swap_tensors(weight, nn.Parameter(nothing, weight.requires_grad))
         weight.data = nothing
     weight.__class__ = TableWeight
@@ -285,7 +286,7 @@ def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _stays(func: Function, rows: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if a move or cast changes nothing, so that torch returns the tensor itself."""
+    """Return True if a move or cast changes nothing, in which case torch returns the tensor itself."""
     if func is torch.Tensor.cpu:
         return rows.is_cpu
     if func is not torch.Tensor.to or kwargs.get("copy") or any(isinstance(arg, torch.Tensor) for arg in args):
@@ -307,7 +308,8 @@ def _one_table(to: Any, of: Any) -> bool:
 
 
 def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableRows | None:
-    """Combine a table linearly with itself without reading it, as AveragedModel does; None for any other attribute."""
+    """Combine a table linearly with itself without reading the table, as AveragedModel does. Return None if the
+    function does anything else."""
     given = [*args, *kwargs.values()]
     rows = [argument for argument in given if isinstance(argument, TableRows)]
     others = [argument for argument in given if not isinstance(argument, TableRows)]
@@ -323,7 +325,7 @@ def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return float(func(*own, **named))
 
     shift, scale = at(0.0), at(1.0) - at(0.0)
-    # a third point rules out products of the table with itself
+    # check a third point, which rules out products of the table with itself
     is_line = math.isclose(at(2.0), shift + 2 * scale, abs_tol=1e-12)
     return rows[0].springtide_reader.detached(rows[0], scale, shift) if is_line else None
 
@@ -342,7 +344,7 @@ def _same_memory(out: torch.Tensor, source: FetchedRows) -> torch.Tensor:
 
 
 def _written(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments that a torch function writes to, by torch's naming conventions."""
+    """Return the arguments to which a torch function writes, according to torch's naming conventions."""
     name = _name(func)
     first = args[0] if args else next(iter(kwargs.values()), None)
     if name in _IN_PLACE or name in ("__set__", "__delete__", "__setitem__"):

@@ -1,4 +1,4 @@
-"""TorchRec collections over served tables: KeyedJaggedTensor in, KeyedTensor or JaggedTensors out.
+"""TorchRec collections over served tables. They take a KeyedJaggedTensor, and return a KeyedTensor or JaggedTensors.
 
 embedding/modules/convert.py imports this module only for a model with such a collection (extra `torchrec`). State dicts
 keep TorchRec's names, because the inner modules keep their places.
@@ -119,7 +119,7 @@ class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
     springtide_binding: Binding
 
     def call(self, features: Any) -> calls.LookupCall:
-        """Build the lookup of one forward: one row for each id of each feature."""
+        """Build the lookup for one forward pass: one row for each id of each feature."""
         names = [name for names in self._feature_names for name in names]
         parts: list[Any] = [
             calls.row_call(feature, _jagged(features, name, type(self).__name__).values())

@@ -1,4 +1,4 @@
-"""Pure. Place slots on servers, and plan few moves when servers or loads change.
+"""Pure. Places slots on servers, and plans few moves when servers or loads change.
 
 In: slots, server capacities, and the load of each slot as servers measured it. Out: a `Placement`, or a `SlotMove` for
 each slot that moves. Next: `master.servers.migration` publishes the moves, `server.migration` carries them out.
@@ -14,10 +14,10 @@ from springtide import errors
 from springtide.domain.core.roles import Placement, SlotMove
 
 TOLERANCE = 0.1
-"""A server counts as balanced if its load deviates from its share by at most this fraction: moves cost time, and loads
-always fluctuate."""
+"""A server counts as balanced if its load deviates from its share by at most this fraction, because moves cost time and
+loads always fluctuate."""
 MIN_GAIN = 0.0001
-"""Smallest gain that justifies a move, as a fraction of a share."""
+"""Smallest gain that justifies a move, as a fraction of a server's share."""
 NOISE = 1e-9
 MOST_PAIRS = 1 << 20
 """Limit on the slot pairs that one exchange search compares."""
@@ -38,7 +38,7 @@ class SlotLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCapacity:
-    """Capacity of a server, in any unit that all servers share. Requests cost CPU, bytes take memory."""
+    """Capacity of a server, in any unit that all servers share. Requests need CPU, and bytes need memory."""
 
     cpu: float = 1.0
     memory: float = 1.0
@@ -54,9 +54,10 @@ def even(slots: int, servers: int) -> Placement:
 def moves(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> tuple[SlotMove, ...]:
     """Return the slot moves that bring every server within `TOLERANCE` of its share.
 
-    `old` names the server of each slot; a server that `servers` lacks leaves. CPU determines a server's share of
-    requests, memory its share of bytes. Without measurements all slots count alike. The moves are few, but not always
-    the fewest. If slots are too coarse for balance, the result is as close as moves and exchanges allow.
+    `old` has the server of each slot. A server that is missing in `servers` leaves the job. A server's CPU
+    determines its share of requests, and its memory determines its share of bytes. Without measurements, all slots
+    count equally. The moves are few, but not always the fewest. If slots are too coarse for balance, the result is
+    as close as moves and exchanges allow.
     """
     if not servers:
         raise errors.BadInput("cannot place slots on 0 servers: expected 1 or more")
@@ -70,14 +71,14 @@ def moves(old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Seque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProblem:
-    """Current layout, load of each slot, and target share of each server."""
+    """Current server and load of each slot, and target share of each server."""
 
     before: Ints
     """Current server of each slot, counted from 0; -1 if that server leaves."""
     part: Floats
-    """Fractions of all bytes and of all requests, by slot."""
+    """Share of all bytes and of all requests, for each slot."""
     share: Floats
-    """Target fractions of bytes and of requests, by server."""
+    """Target share of all bytes and of all requests, for each server."""
 
     def held(self, owners: Ints) -> Floats:
         """Return the bytes and requests of each server, in units of its share; 1 means exactly the server's share."""
@@ -138,7 +139,7 @@ def settled(problem: PlacementProblem) -> Ints:
 
 
 class _Layout:
-    """Layout that the search improves step by step."""
+    """Assignment of slots to servers that the search improves step by step."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -147,10 +148,11 @@ class _Layout:
         self.held = problem.held(self.now)
 
     def rehome(self) -> None:
-        """Place the slots of leaving servers, heaviest first, each on the server with the most room."""
+        """Place the slots of leaving servers, heaviest first, each on the server with the most free capacity."""
         homeless = np.flatnonzero(self.now < 0)
         order = homeless[np.argsort(-self.part[homeless].max(axis=1), kind="stable")]
-        held, shares = self.held.tolist(), self.share.tolist()  # plain numbers, because small arrays are slow
+        # plain lists, because operations on small arrays are slow
+        held, shares = self.held.tolist(), self.share.tolist()
         for slot, (size, asked) in zip(order.tolist(), self.part[order].tolist(), strict=True):
             rooms = [max(b + size / sb, r + asked / sr) for (b, r), (sb, sr) in zip(held, shares, strict=True)]
             server = rooms.index(min(rooms))
@@ -164,14 +166,16 @@ class _Layout:
         return int(np.count_nonzero(self.now != self.before))
 
     def settle(self, *, moved_first: bool) -> None:
-        """Make single moves and exchanges while they bring servers closer; moved slots first."""
+        """Make single moves and exchanges while these bring servers closer to their shares. Slots that have moved
+        already come first."""
         while self.problem.off(self.held).sum() > 0:
             which = [self.now != self.before] if moved_first else []
             if not any(self._move(some) or self._exchange(some) for some in (*which, self.now >= 0)):
                 return
 
     def take_back(self) -> None:
-        """Return slots to their old servers if the balance stays as good, because such moves were not needed."""
+        """Return slots to their old servers if the balance stays as good, because the moves of these slots were not
+        needed."""
         some = True
         while some:
             some = False
@@ -217,7 +221,7 @@ class _Layout:
         return (float(gains[at]), int(self.now[others[at]]), target)
 
     def _carry(self, source: int, target: int, which: Which) -> None:
-        """Move the best slots from one server to another, as long as the joint gain equals the sum of the single
+        """Move the best slots from one server to another, as long as their joint gain equals the sum of their single
         gains.
         """
         mine = np.flatnonzero(which & (self.now == source))
@@ -245,7 +249,7 @@ class _Layout:
         return gain
 
     def _exchange(self, which: Which) -> bool:
-        """Exchange slots of the most unbalanced server: bytes and requests may need opposite moves."""
+        """Exchange slots of the most unbalanced server, because bytes and requests may need opposite moves."""
         off = self.problem.off
         worst = int(np.argmax(off(self.held)))
         mine = np.flatnonzero(which & (self.now == worst))

@@ -1,8 +1,9 @@
-"""Allocate samples of a batch to workers and plan their caches, with the native scheduler.
+"""Allocates samples of a batch to workers and plans their caches, with the native scheduler.
 
 Every rank runs a scheduler with equal settings and equal batches, so all ranks reach the same result without
-communication. In: the lookup calls of the whole next batch. Out: a rank for every sample, and a plan for every rank's
-cache (cpp/cache/cache_plan.h). Also: the time budget of an allocation, and the bytes that plans send.
+communication. In: the lookup calls of the whole next batch. Out: a rank for every sample, and a plan for every
+rank's cache (cpp/cache/cache_plan.h). The module also computes the time budget of an allocation, and the bytes that
+plans send.
 """
 
 import ctypes
@@ -23,17 +24,17 @@ POLICIES = ("anneal", "contiguous", "laia", "random")
 ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
-DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # of `anneal`: default, and maximum if there is time
+DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # number of sweeps of `anneal`: the default, and the maximum if there is time
 ALL_TABLES = 2**32 - 1
 MARGIN = 0.1
-"""Fraction of the budget kept free, because schedule times vary."""
+"""Fraction of the budget to keep in reserve, because schedule times vary."""
 LEAST = 4
-"""Minimum number of units (tables scored, or sweeps). Fewer units save almost no schedule time and cause a tenth more
+"""Fewest units (tables to score, or sweeps). Fewer units save almost no schedule time and cause a tenth more
 transmissions."""
 MEMORY = 32
 """Number of recent schedules whose times are used. Older schedules ran under a different load."""
-KEY = 10  # bytes that identify a row to a server: its key and its table
-SAID = 4  # bytes of the presence flag before a row or gradient between workers
+KEY = 10  # bytes that identify a row to a server: the row's key and table
+SAID = 4  # bytes of the flag that tells, before each row or gradient between workers, whether it is present
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,15 @@ class ScheduleSettings:
     """`rows`: send a row directly to the only worker that trains it next. `gradients`: in addition, if a few workers
     train a row, one of them keeps it and gets the others' gradients."""
     p2p_trainers: int = 4
-    """Limit on the workers that train one row under `gradients`. With more trainers, the servers sum the gradients."""
+    """Most workers that may train one row under `gradients`. If more workers train the row, the servers sum the
+    gradients."""
     on_demand: bool = True
-    """Whether trained rows are written back only when another worker or a server needs them. If False, every trained
+    """True if trained rows are written back only when another worker or a server needs them. If False, every trained
     row is written back with its own step.
     """
     threads: int = 1
-    """Threads of this rank's scheduler, equal on all ranks because they split samples and capacity."""
+    """Number of threads of this rank's scheduler. The number is equal on all ranks, because the threads split samples
+    and capacity."""
     profile_every: int = 8
     """Batches between two measurements of the tables' degree of infrequency; 0 disables the measurement."""
 
@@ -85,7 +88,7 @@ class FeatureIds:
 
 
 class Scheduler:
-    """Directory of all caches, and the scheduler of samples over them. Not thread-safe."""
+    """Directory of all caches, and the scheduler that assigns samples to them. Not thread-safe."""
 
     def __init__(self, settings: ScheduleSettings) -> None:
         self.settings = settings
@@ -102,11 +105,11 @@ class Scheduler:
         best_tables: int | None = None,
         effort: int = 0,
     ) -> _native.Scheduled:
-        """Schedule the next batch of the stream; all earlier plans count as executed.
+        """Schedule the next batch of the stream. The call assumes that all earlier plans were executed.
 
         `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` limits the scored
-        tables to this many with the highest degree of infrequency. `effort` limits a search. All must be equal on every
-        rank.
+        tables to this many with the highest degree of infrequency. `effort` limits a search. All these arguments
+        must be equal on every rank.
         """
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
@@ -150,7 +153,7 @@ def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int,
 
 
 def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
-    """Fit a line to the allocation times; return the seconds without units and the seconds per unit."""
+    """Fit a line to the allocation times. Return the seconds for zero units, and the seconds per unit."""
     by_units: dict[int, list[float]] = {}
     for step in recent:
         by_units.setdefault(step.units, []).append(step.allocate_s)
@@ -173,9 +176,9 @@ class RowSize(NamedTuple):
     """Bytes of a row of one table, without its key."""
 
     value: int
-    """Bytes of the weights, or of their gradient."""
+    """Bytes of the weights of a row, or of their gradient."""
     image: int
-    """Bytes of the weights and the optimizer state."""
+    """Bytes of the weights and the optimizer state of a row."""
 
 
 def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> tuple[int, int]:
@@ -210,7 +213,8 @@ def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> tuple[int, int
 
 
 def features_of(calls: Iterable[LookupCall], samples: int) -> list[FeatureIds] | None:
-    """Return the ids of all features of these calls; None if ids cannot be assigned to samples (rows of the batch)."""
+    """Return the ids of all features of these calls. Return None if ids cannot be assigned to samples (the rows of the
+    batch)."""
     found = []
     for call in calls:
         for feature, ids, bag, place in zip(call.features, call.ids, call.bags, call.places, strict=True):
@@ -222,7 +226,7 @@ def features_of(calls: Iterable[LookupCall], samples: int) -> list[FeatureIds] |
 
 
 def in_units(features: Iterable[FeatureIds], samples: int, unit: int) -> list[FeatureIds]:
-    """Group every `unit` samples into one; the last group may be smaller."""
+    """Group every `unit` samples into one sample; the last group may be smaller."""
     if unit == 1:
         return list(features)
     bounds = np.append(np.arange(0, samples, unit), samples)
@@ -233,7 +237,8 @@ def in_units(features: Iterable[FeatureIds], samples: int, unit: int) -> list[Fe
 
 
 def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: int) -> FeatureIds | None:
-    """Return the ids of one feature by sample; `rows` is the output's first dimension, not always the batch."""
+    """Return the ids of one feature by sample. `rows` is the output's first dimension, which is not always the
+    batch."""
     values = _at(*ids)
     _, bags, _, address, closed, _ = bag
     if address:

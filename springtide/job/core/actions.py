@@ -11,13 +11,14 @@ class JobAction(msgspec.Struct, frozen=True):
 
 
 class PlaceSlots(JobAction, frozen=True):
-    """All servers listen at these addresses, by rank. Place the slots, and let servers and workers start."""
+    """All servers listen, at these addresses by rank. The master places the slots, and lets servers and workers
+    start."""
 
     addresses: tuple[str, ...]
 
 
 class ServerLost(JobAction, frozen=True):
-    """A server and its slots are lost. A checkpoint that is being made cannot be completed. A new incarnation will be
+    """A server and its slots are lost. A checkpoint in progress cannot be completed. A new incarnation will be
     launched.
     """
 
@@ -27,7 +28,7 @@ class ServerLost(JobAction, frozen=True):
 
 
 class ServerReturned(JobAction, frozen=True):
-    """The new incarnation of a server is ready at this address."""
+    """The new incarnation of a lost server is ready at this address."""
 
     role: Role
     incarnation: int
@@ -43,10 +44,10 @@ class FenceWorker(JobAction, frozen=True):
 
 
 class RollBack(JobAction, frozen=True):
-    """Roll the job back to the last checkpoint: hand out again all data leased since then."""
+    """Roll the job back to the last checkpoint: requeue all data that was leased since then."""
 
     anew: bool
-    """True if the job has no checkpoint. All data is handed out again, and tables get their initial values again."""
+    """True if the job has no checkpoint. All data is requeued, and tables get their initial values again."""
 
 
 class ServerLeft(JobAction, frozen=True):

@@ -1,6 +1,6 @@
-"""Pure. Events that a job's state machine handles; `master` creates the events from messages and the clock.
+"""Pure. Events that a job's state machine handles. `master` creates them from messages and the clock.
 
-An event about a process names its incarnation, so that news of an earlier incarnation changes nothing.
+An event about a process names its incarnation, so that late news of an earlier incarnation changes nothing.
 """
 
 import msgspec
@@ -70,7 +70,7 @@ class RoleExited(JobEvent, frozen=True):
 
 
 class CheckpointSaved(JobEvent, frozen=True):
-    """A checkpoint is complete. Servers lost from now on can be restored from this checkpoint."""
+    """A checkpoint is complete. If a server is lost after this event, it can be restored from this checkpoint."""
 
     number: int
 
@@ -81,7 +81,7 @@ class WorkersScaled(JobEvent, frozen=True):
     workers: int
     why: str
     planned: bool = False
-    """True for a move of the current plan. Any other change drops the plan."""
+    """True for a step of the current plan. Any other change drops the plan."""
     pinned: bool = False
     """True if the user set the number. Later plans then keep the number."""
 
@@ -96,7 +96,7 @@ class ServersScaled(JobEvent, frozen=True):
 
 
 class BoundsChanged(JobEvent, frozen=True):
-    """Change the least and most workers and servers that plans may use. None leaves this bound unchanged."""
+    """Change the bounds within which plans choose the numbers of workers and servers. None leaves a bound unchanged."""
 
     workers: tuple[int, int] | None
     servers: tuple[int, int] | None
@@ -140,7 +140,7 @@ class ServerReplaced(JobEvent, frozen=True):
     rank: int
     why: str
     at_once: bool = False
-    """True if peers take the slots at once, instead of waiting for the new server."""
+    """True if the server's peers take its slots immediately, instead of waiting for the new server."""
 
 
 class EvictionNoticed(JobEvent, frozen=True):
@@ -150,7 +150,7 @@ class EvictionNoticed(JobEvent, frozen=True):
     incarnation: int
     why: str
     empty: bool = False
-    """For a server: True if other servers own all its slots and every worker uses a placement without it."""
+    """For a server, True if other servers own all its slots and every worker uses a placement without it."""
 
 
 class ServerEmptied(JobEvent, frozen=True):
@@ -189,7 +189,8 @@ class GroupFormed(JobEvent, frozen=True):
 
 
 class GroupLost(JobEvent, frozen=True):
-    """The bsp group cannot continue. An empty reason means that all copies of the group's dense parameters are lost."""
+    """The bsp group cannot continue. An empty reason means that the group has lost all copies of its dense
+    parameters."""
 
     why: str = ""
 
@@ -207,13 +208,13 @@ class MasterFailed(JobEvent, frozen=True):
 
 
 class MasterTookOver(JobEvent, frozen=True):
-    """A new master took over from the journal. No heartbeat could arrive in the meantime."""
+    """A new master took over from the journal. While no master ran, no heartbeat could arrive."""
 
     term: int
 
 
 class FinalCheckpointDone(JobEvent, frozen=True):
-    """All workers have ended, and the final checkpoint is complete, not needed, or failed."""
+    """All workers have ended. The final checkpoint is complete, not needed, or failed."""
 
     outcome: str
 
@@ -252,4 +253,4 @@ class DecisionMade(JobEvent, frozen=True):
 
 
 class SuspicionExpired(JobEvent, frozen=True):
-    """No exit of another process has explained a symptom in time."""
+    """A symptom was not explained in time by the exit of another process."""

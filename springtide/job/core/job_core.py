@@ -1,4 +1,4 @@
-"""Pure. Data of a job's state machine, grouped by owner, and its elementary transitions.
+"""Pure. Data of a job's state machine, grouped by subject, and its elementary transitions.
 
 `job.state` dispatches events to the rules of `job.recovery`, `job.scaling` and `job.bsp_group`, which change `JobCore`.
 The journal keeps all of this data.
@@ -24,16 +24,17 @@ LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.STOPPED: frozenset(),
     JobPhase.FAILED: frozenset(),
 }
-SOONEST_S = 30.0  # shortest interval in seconds between requests for room, even if the platform gives up sooner
+# shortest interval, in seconds, between two requests for resources, even if the platform gives up sooner
+SOONEST_S = 30.0
 LATEST_S = 3600.0
-# a role without room this many seconds after the last retry starts with the first delay again
+# a role that found no host, this many seconds after its last retry, starts again with the shortest delay
 FORGOTTEN_S = 3600.0
-UNLIMITED_CPU = 1.0  # cores counted for a data worker without a limit, which is mostly one Python thread
-# default heartbeat timeout of servers, if `silence_s` is shorter: the loss of a server costs all workers time
+UNLIMITED_CPU = 1.0  # cores to count for a data worker without a limit, because it is mostly one Python thread
+# default heartbeat timeout of servers if `silence_s` is shorter, because the loss of a server costs all workers time
 SERVER_SILENCE_S = 30.0
 BOUNDED = ("workers", "servers")
 Limits = dict[str, tuple[int, int]]
-"""Least and most workers and servers, for the bounds of `BOUNDED` that the user has changed."""
+"""New bounds on the number of workers and servers, for those bounds in `BOUNDED` that the user has changed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +56,8 @@ class JobEnding:
     poisoned: str = ""
     """Description of the first shard that the job gave up because it could not be read."""
     last_save: str | None = None
-    """Outcome of the final checkpoint: None until all workers have ended, empty while the last checkpoint is written,
-    then a text.
+    """Outcome of the final checkpoint. None until all workers have ended, empty while the last checkpoint is being
+    written, and then a text.
     """
     blame: Blame = Blame.NONE
     detail: str = ""
@@ -77,7 +78,7 @@ class PlanState:
     stage: PlanningStage = PlanningStage.WAITING
     sizes: dict[RoleKind, RoleSize]
     target: Shape | None = None
-    """Target shape of the current plan; None if the job has no plan."""
+    """Shape that the current plan leads to; None if the job has no plan."""
     asked: tuple[str, ...] = ()
     why: str = ""
     changed_at: float | None = None
@@ -85,10 +86,10 @@ class PlanState:
     """Names in `BOUNDED` whose number the user set while the job ran."""
     limits: Limits = field(default_factory=dict)
     epoch: int = 0
-    """Number of changes to this state. Advice for an earlier epoch does not count."""
+    """Number of changes to this state, which advice must match. Advice for an earlier epoch is ignored."""
 
     def note_change(self, at: float, *, planned: bool, asked: str, pinned: bool = False) -> None:
-        """Record a change of shape. A change outside the plan drops the plan."""
+        """Record a change of shape. If the change is not a step of the plan, drop the plan."""
         self.changed_at, self.epoch = at, self.epoch + 1
         if planned:
             self.asked = (*self.asked, asked)
@@ -139,7 +140,7 @@ class Shortage:
         return bool(self.workers or self.servers or self.data_workers)
 
     def note(self, node: RoleNode, ended: RoleExit, at: float, **missing: int) -> str:
-        """Record missing roles by kind, and return the reason with the time of the next request for room."""
+        """Record missing roles by kind. Return the reason, with the time of the next request for resources."""
         if not self.any:
             recent = self.tries and at - self.again_at < FORGOTTEN_S
             self.tries = self.tries + 1 if recent else 1
@@ -165,17 +166,17 @@ class DataWorkerState:
 
     wanted: int = 0
     cpu: float | None = None
-    """CPU limit of each data worker in cores; None for no limit."""
+    """CPU limit of each data worker in cores; None means no limit."""
     stages: tuple[StageTarget, ...] = ()
     """Target of each stage, first to last, if there are several stages. `cpu` is then the limit of the last stage."""
     pinned: bool = False
     given_up: str = ""
-    """Why the job continues without data workers. Tuning then requests no cores of trainers."""
+    """Reason why the job continues without data workers. Tuning then takes no cores from trainers."""
     epoch: int = 0
-    """Number of changes to the roster or the wanted number."""
+    """Number of changes to the list of data workers or to their wanted number."""
 
     def cores(self, rules: FeedRules) -> float:
-        """Return the cores that data workers have or were asked for. Plans for other roles leave these cores alone."""
+        """Return the cores that data workers have or have requested. Plans for other roles leave these cores free."""
         if self.given_up:
             return 0.0
         if self.stages:
@@ -195,7 +196,7 @@ class DataWorkerState:
 
 @dataclass(slots=True)
 class JobCore:
-    """Complete state that decides what a job does next, as plain data that can be journaled and rebuilt."""
+    """Complete state of a job, from which its next actions follow, as plain data that can be journaled and rebuilt."""
 
     spec: JobSpec
     started_at: float = 0.0
@@ -267,7 +268,7 @@ class JobCore:
 
     @property
     def group_lost(self) -> bool:
-        """Return True if the bsp group has lost a member, so that the others must form a new group."""
+        """Return True if the bsp group has lost a member, so that the remaining members must form a new group."""
         return bool(nodes.lost_members(self.nodes, self.bsp.members))
 
     # ---- elementary transitions ----
@@ -315,7 +316,8 @@ class JobCore:
             who = "all workers have" if self.spec.gang else "a worker has"
             self.enter(JobPhase.RUNNING, f"all servers are ready and {who} joined")
             for node in self.nodes.values():
-                node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
+                # the role starts to send heartbeats now
+                node.heard_at = at if node.state is NodeState.JOINED else node.heard_at
 
     def end_if_done(self) -> list[actions.JobAction]:
         workers = self.of_kind(RoleKind.WORKER)

@@ -1,6 +1,7 @@
-"""Pure. One role of a job: its states, the legal moves between them, and its history.
+"""Pure. One role of a job: its states, the legal transitions between them, and its history.
 
-Each move to EXPECTED after the first begins a new incarnation. An illegal move raises and shows the history.
+Each transition to EXPECTED, except the first, begins a new incarnation. An illegal transition raises an error that
+shows the history.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,44 +27,46 @@ class NodeState(StrEnum):
 LEGAL: dict[NodeState, frozenset[NodeState]] = {
     NodeState.EXPECTED: frozenset(
         {
-            NodeState.JOINED,  # joins
-            NodeState.EXPECTED,  # exits before it joins: relaunched
-            NodeState.GONE,  # removed by scaling, or exits and is not replaced
+            NodeState.JOINED,  # the process joins
+            NodeState.EXPECTED,  # the process exits before it joins, and is relaunched
+            NodeState.GONE,  # scaling removes the role, or its process exits and is not replaced
         }
     ),
     NodeState.JOINED: frozenset(
         {
-            NodeState.DRAINING,  # removed by scaling
-            NodeState.FINISHED,  # its script ends
-            NodeState.EXPECTED,  # lost: relaunched
-            NodeState.GONE,  # lost, and not replaced: the job ends or drains
+            NodeState.DRAINING,  # scaling removes the role
+            NodeState.FINISHED,  # the script of the role ends
+            NodeState.EXPECTED,  # the process is lost and relaunched
+            NodeState.GONE,  # the process is lost and not replaced, because the job ends or drains
         }
     ),
     NodeState.DRAINING: frozenset(
         {
-            NodeState.FINISHED,  # its script ends as expected
-            NodeState.GONE,  # it is lost or too slow, or it is a server whose last slot has moved
-            NodeState.EXPECTED,  # a server was lost before its last slot had moved, and is relaunched
+            NodeState.FINISHED,  # the script of the role ends as expected
+            NodeState.GONE,  # the process is lost or too slow, or it is a server whose last slot has moved
+            # the process is a server that was lost before its last slot had moved; it is relaunched
+            NodeState.EXPECTED,
         }
     ),
-    NodeState.FINISHED: frozenset({NodeState.GONE}),  # its process exits after its script
+    NodeState.FINISHED: frozenset({NodeState.GONE}),  # the process exits after the end of its script
     NodeState.GONE: frozenset({NodeState.EXPECTED}),  # the job wants a removed rank again
 }
 
 ALIVE = frozenset({NodeState.JOINED, NodeState.DRAINING})
 """States in which a role sends heartbeats and may hold leases."""
 
-# most moves kept in the history: a worker that is relaunched for days must not fill the master's memory
+# most transitions to keep in the history, because a worker that is relaunched for days must not fill the master's
+# memory
 MAX_HISTORY = 50
 
 
 class IllegalMove(errors.SpringtideError):
-    """A move that the table does not allow. The message has the node's history."""
+    """A transition that the table does not allow. The message has the node's history."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProcessIdentity:
-    """The process that joined as the present incarnation."""
+    """The process that joined as the role's present incarnation."""
 
     pid: int = 0
     birth: int = 0
@@ -75,23 +78,23 @@ class RoleFaults:
     """Recent failures of a role."""
 
     crashes: int = 0
-    """Number of crashes since the role last ran for long."""
+    """Number of crashes since the role last ran for a long time."""
     oom_kills: int = 0
     said: str = ""
-    """Error that the script reported before it exited because of another role's failure."""
+    """Error that the script reported before it exited, although another role's failure was the cause."""
     trace: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Departure:
-    """Way in which the present incarnation leaves the job."""
+    """How the present incarnation leaves the job."""
 
     finished: bool = False
     removed: bool = False
     replaced: bool = False
     """True for a server or data worker that leaves once its replacement is ready."""
     shunned: bool = False
-    """True for a replaced server that is so slow that peers take its slots at once."""
+    """True for a replaced server that is so slow that its peers take its slots immediately."""
     drain_since: float = 0.0
 
 
@@ -104,7 +107,8 @@ class RoleNode:
     incarnation: int = 0
     process: ProcessIdentity = field(default_factory=ProcessIdentity)
     since: float = 0.0
-    """When the present incarnation began. Failures of a worker that has run for long are forgotten."""
+    """Time when the present incarnation began. Earlier failures of a worker that has run for a long time are
+    forgotten."""
     heard_at: float = 0.0
     address: str = ""
     coming: bool = False
@@ -114,7 +118,7 @@ class RoleNode:
     cpu: float | None = None
     memory: int | None = None
     after_s: float = 0.0
-    """Delay before this incarnation may start, in seconds."""
+    """Seconds to wait before this incarnation may start."""
     history: list[str] = field(default_factory=list)
 
     def move(self, to: NodeState, *, at: float, why: str) -> None:
@@ -170,13 +174,14 @@ def all_servers_ready(nodes: Mapping[str, RoleNode]) -> bool:
 
 
 def staying_servers(nodes: Mapping[str, RoleNode]) -> tuple[int, ...]:
-    """Return the ranks of servers that may get slots: ready, and not about to leave."""
+    """Return the ranks of servers that may get slots: servers that are ready and will not leave."""
     ready = (node for node in of_kind(nodes, RoleKind.SERVER) if node.address and node.active)
     return tuple(node.role.rank for node in ready if not node.coming and not node.departure.shunned)
 
 
 def lost_members(nodes: Mapping[str, RoleNode], group: Mapping[int, int]) -> list[RoleNode]:
-    """Return the members of a bsp group (incarnation by rank) whose process is lost or was replaced."""
+    """Return the members of a bsp group whose process is lost or was replaced. `group` has the incarnation of each
+    rank."""
     members: Iterable[tuple[RoleNode, int]] = (
         (nodes[str(Role(RoleKind.WORKER, rank))], incarnation) for rank, incarnation in group.items()
     )

@@ -1,1 +1,1 @@
-"""Pure. Rules by which a job grows and shrinks. Reading order: after master/autoscale."""
+"""Pure. Rules for growing and shrinking a job. Read master/autoscale first."""

@@ -27,13 +27,14 @@ class FeedingNode:
     """A data worker that serves trainers."""
 
     name: str
-    """Role and incarnation, such as `data-worker-1.2`. Connections to an earlier incarnation are useless."""
+    """Name and incarnation of the data worker, such as `data-worker-1.2`. Connections to an earlier incarnation are
+    useless."""
     rank: int
     address: str
 
 
 def concerns(event: events.JobEvent) -> TypeGuard[DataWorkerEvent]:
-    """Return True if this module handles the event. Joins and heartbeats are handled like any role's."""
+    """Return True if this module handles the event. Another module handles joins and heartbeats, as for any role."""
     match event:
         case events.DataWorkersScaled() | events.DataWorkersRefused():
             return True
@@ -54,7 +55,7 @@ def apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Job
 
 
 def replace(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
-    """Add a data worker. The replaced data worker leaves once the new one serves."""
+    """Replace a data worker: add another data worker. The replaced data worker leaves as soon as the new one serves."""
     stages = max(1, len(state.feeding.stages))
     (role,) = _unused(state, stage_of(node.role.rank, stages), stages, 1)
     node.departure.replaced = True
@@ -131,7 +132,8 @@ def _sizes(event: events.DataWorkersScaled) -> str:
 def _resize(
     state: JobCore, stage: int, stages: int, target: StageTarget, why: str, at: float
 ) -> tuple[list[Role], list[Role]]:
-    """Resize one stage: the highest ranks leave, the lowest free ranks join. Return the new and the leaving roles."""
+    """Resize one stage. The data workers with the highest ranks leave, and new ones get the lowest free ranks. Return
+    the joining and the leaving roles."""
     own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
     active = [node for node in own if node.active and not node.departure.replaced]
     coming = _unused(state, stage, stages, max(0, target.workers - len(active)))
@@ -155,7 +157,7 @@ def _unused(state: JobCore, stage: int, stages: int, count: int) -> list[Role]:
 
 
 def _relieve(state: JobCore, at: float) -> None:
-    """Let replaced data workers leave, once enough others serve."""
+    """Let replaced data workers leave as soon as enough others serve."""
     targets = state.feeding.stages or (StageTarget(state.feeding.wanted, state.feeding.cpu),)
     for stage, target in enumerate(targets):
         own = [node for node in of(state) if stage_of(node.role.rank, len(targets)) == stage]
@@ -167,7 +169,8 @@ def _relieve(state: JobCore, at: float) -> None:
 
 
 def _fence(node: RoleNode, why: str, at: float) -> None:
-    """Remove a data worker. A serving data worker gets no new indices, and exits when all its batches are fetched."""
+    """Remove a data worker. If it serves trainers, it gets no new indices, and exits when trainers have fetched all its
+    batches."""
     node.departure.replaced = False
     if node.state is NodeState.JOINED:
         node.move(NodeState.DRAINING, at=at, why=why)
@@ -185,7 +188,7 @@ def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.JobActio
 
 
 def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction]:
-    """Continue with fewer data workers, or cancel a replacement, because no host has room."""
+    """Continue with fewer data workers, or cancel a replacement, because no host has resources for this one."""
     _fence(node, str(ended), at)
     own = state.feeding
     stages = max(1, len(own.stages))

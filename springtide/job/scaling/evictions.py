@@ -1,7 +1,8 @@
-"""Pure. Replaces roles that their host will evict, and continues without roles that no host has room for.
+"""Pure. Replaces roles that their host will evict, and lets the job continue without roles that fit on no host.
 
-The old process works on while its replacement starts. If no host has room for a role, the job asks again later, with
-growing delays. The job waits for room only for its last worker, and for a server whose slots no other server has.
+The old process continues to work while its replacement starts. If no host has resources for a role, the job asks
+again later, with growing delays. The job waits for resources only if the role is its last worker, or a server that
+alone has some slots.
 """
 
 from springtide.domain.core.roles import RoleExit, RoleKind
@@ -26,7 +27,7 @@ def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, 
         return _replace_worker(state, node, event.why, at)
     if node.role.kind is RoleKind.DATA_WORKER and not node.departure.replaced:
         return data_workers.replace(state, node, event.why, at)
-    return []  # do nothing: a bsp group forms again when a member is lost
+    return []  # do nothing, because a bsp group forms again whenever it loses a member
 
 
 def _replace_worker(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
@@ -71,7 +72,8 @@ def changes_anything(state: JobCore, event: events.EvictionNoticed) -> bool:
 
 
 def may_go(state: JobCore, event: events.EvictionNoticed) -> bool:
-    """Return True if the evicted process may exit: the job needs nothing more from it, or cannot get it."""
+    """Return True if the evicted process may exit, because the job needs nothing more from it or cannot get what it
+    needs."""
     node = state.nodes.get(str(event.role))
     if node is None or state.phase.over or state.fenced(event.role, event.incarnation):
         return True
@@ -87,16 +89,18 @@ FEWEST_CORES = 1.0
 
 
 def continue_without(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction] | None:
-    """Let the job continue without this process. Return None if the job must wait for its next incarnation."""
+    """Let the job continue without this process. Return None if that is impossible and the job must wait for the next
+    incarnation. Return None if the job must wait for its next incarnation."""
     if node.state is not NodeState.EXPECTED:
-        return []  # the process has started after all, or is no longer wanted
+        return []  # the process has started in the meantime, or is no longer wanted
     if state.phase is JobPhase.DRAINING:
         return None
     without = _without_server if node.role.kind is RoleKind.SERVER else _without_worker
     done = without(state, node, ended, at)
     planning = state.spec.planning
     if done is None and planning.on and planning.resize and node.cpu is not None and node.cpu > FEWEST_CORES:
-        node.cpu = max(FEWEST_CORES, node.cpu / 2)  # ask for fewer cores: a host may have room for a smaller process
+        # request fewer cores, because a host may have room for a smaller process
+        node.cpu = max(FEWEST_CORES, node.cpu / 2)
     return done
 
 
@@ -121,7 +125,8 @@ def _without_worker(state: JobCore, node: RoleNode, ended: RoleExit, at: float) 
     if not working:
         return None
     node.remove(at=at, why=str(ended))
-    state.workers = max(1, state.workers - 1)  # workers whose script has ended may be missing from the count
+    # subtract one from the wanted number, because the number may not include workers whose script has ended
+    state.workers = max(1, state.workers - 1)
     state.planned.note_change(at, planned=False, asked="workers")
     why = state.short.note(node, ended, at, workers=1)
     state.run_if_ready(at)

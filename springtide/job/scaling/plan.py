@@ -1,7 +1,7 @@
-"""Pure. Carries out a plan: computes the job's present shape and bounds, and chooses the next move.
+"""Pure. Carries out a plan: computes the job's present shape and bounds, and chooses the next change.
 
-One thing changes at a time. No intermediate shape exceeds the quota (under a brain: the larger of the present and the
-target shape), so a move that grows a role may wait for one that shrinks another.
+Only one field of the shape changes at a time. No intermediate shape may exceed the quota (under a brain, the larger
+of the present and the target shape). A change that grows one role may therefore wait until another role has shrunk.
 """
 
 from dataclasses import replace
@@ -55,7 +55,7 @@ def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
             )
     state.planned.bound(given)
     for name in given:
-        setattr(state.short, name, 0)  # the missing roles were requested under the earlier bounds
+        setattr(state.short, name, 0)  # the job requested these missing roles under its earlier bounds
     return "plan with " + ", ".join(f"{least} to {most} {name}" for name, (least, most) in given.items()), event.why
 
 
@@ -74,7 +74,7 @@ def moves_into_bounds(state: JobCore, why: str) -> list[events.WorkersScaled | e
 
 
 def shape_of(state: JobCore) -> Shape:
-    """Return the wanted shape of the job. A role without a CPU limit counts with the lower bound."""
+    """Return the wanted shape of the job. If a role has no CPU limit, its lower bound counts."""
     bounds = state.spec.planning.bounds
     assert bounds is not None
     sizes = state.planned.sizes
@@ -90,10 +90,10 @@ def shape_of(state: JobCore) -> Shape:
 
 
 def bounds_of(state: JobCore) -> ShapeBounds:
-    """Return the job's bounds, with fixed numbers where the user set them or bsp forbids a change.
+    """Return the job's bounds. A number is fixed if the user set it, or if bsp forbids changing it.
 
-    A bsp group may get more or fewer workers, but its servers stay. The quota excludes the cores of data workers, but
-    never falls below the cores that workers and servers already have.
+    A bsp group may get more or fewer workers, but its servers stay. The quota does not include the cores of data
+    workers, but is never less than the cores that workers and servers already have.
     """
     bounds, now, planned = state.spec.planning.bounds, shape_of(state), state.planned
     assert bounds is not None
@@ -104,19 +104,21 @@ def bounds_of(state: JobCore) -> ShapeBounds:
         for index, end in enumerate((bounds.least, bounds.most))
     )
     for name in BOUNDED:
-        if getattr(state.short, name):  # no host has room for more, so plans must not ask for more now
+        # no host has resources for more of this role, so plans must not ask for more now
+        if getattr(state.short, name):
             fewest, here = getattr(least, name), getattr(now, name)
             least, most = replace(least, **{name: min(fewest, here)}), replace(most, **{name: here})
     quota, fed = bounds.quota, state.feeding.cores(state.spec.feeding)
     if fed:
         quota = replace(quota, cpu=max(quota.cpu - fed, min(quota.cpu, now.cpu)))
-    if not quota.holds(least):  # allow it: the user is responsible for numbers set by hand
+    if not quota.holds(least):  # allow it, because the user is responsible for numbers that he set by hand
         quota = quota.joined(resources_of(least), max)
     return replace(bounds, least=least, most=most, quota=quota)
 
 
 def unsettled(state: JobCore, *, moving: int) -> str:
-    """Return why running and wanted roles differ, which pauses measuring and planning; empty if they match."""
+    """Return why the running roles differ from the wanted roles, so that measuring and planning must pause; empty if
+    they match."""
     if state.phase is not JobPhase.RUNNING:
         return f"the job is {state.phase}"
     if state.healing:
@@ -168,8 +170,8 @@ def next_fields(now: Shape, target: Shape, quota: ResourceBudget) -> Fields | No
 
 
 def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
-    """Return the most resources that shapes on the way to the target may use: the job's quota, or under a brain the
-    larger of the present and the target shape."""
+    """Return the most resources that shapes on the way to the target may use: the job's quota. Under a brain, return
+    the larger of the present and the target shape."""
     rules = state.spec.planning
     if rules.overlap:
         return UNBOUNDED

@@ -1,7 +1,7 @@
 """Pure. Adds, drains and replaces workers and servers.
 
-A removed worker rank that returns is a new incarnation. An added server gets a new rank, so that no client confuses it
-with a server that has left. Next: `master.servers.migration` moves slots.
+If the rank of a removed worker is used again, the new worker has a higher incarnation. An added server gets a new
+rank, so that no client confuses it with a server that has left. Next: `master.servers.migration` moves slots.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class RoleChange:
     drain: tuple[RoleNode, ...] = ()
     """Workers that finish their batch and then leave."""
     drop: tuple[RoleNode, ...] = ()
-    """Workers that have not joined yet, and have nothing to finish."""
+    """Workers that leave without having joined, so that they have nothing to finish."""
     add: tuple[Role, ...] = ()
 
     def __str__(self) -> str:
@@ -38,7 +38,8 @@ class RoleChange:
 
 
 def worker_change(roles: dict[str, RoleNode], workers: int) -> RoleChange:
-    """Return the change from the active workers to `workers`: the highest ranks leave, the lowest free ranks join.
+    """Return the change from the active workers to `workers` workers: the highest ranks leave, and the lowest free
+    ranks join.
 
     A worker whose script has ended does not count, and its rank is not used again.
     """
@@ -76,13 +77,13 @@ def scale_workers(state: JobCore, event: events.WorkersScaled, made: RoleChange,
     return [*fences, decision, *state.end_if_done()]
 
 
-MOST_SERVERS = 64  # limit on servers that the master adds by itself
+MOST_SERVERS = 64  # most servers that the master starts without a user's request
 Reasoned = tuple[str, str]
 ServerChange = events.ServersScaled | events.ServerReplaced
 
 
 def change_servers(state: JobCore, event: ServerChange, at: float) -> Reasoned:
-    """Change the number or the members of servers. Raise BadInput if the change is impossible now."""
+    """Change the number of servers, or replace one. Raise BadInput if the change is impossible at present."""
     state.refuse_if_draining()
     if not state.safety.placed:
         raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")
@@ -107,7 +108,8 @@ def scale_servers(state: JobCore, event: events.ServersScaled, at: float) -> Rea
 
 
 def double_servers(state: JobCore, at: float) -> Reasoned | None:
-    """Double the servers after an out-of-memory kill. Return None if the change is impossible or already under way.
+    """Double the number of servers after an out-of-memory kill. Return None if the change is impossible or already
+    under way.
 
     The killed server is relaunched with more memory, to restore its slots. Some of these slots can then move to the new
     servers.
@@ -145,9 +147,9 @@ def give_up_server(state: JobCore, node: RoleNode, why: str, at: float) -> Reaso
 
 
 def server_change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> RoleChange:
-    """Return the change from the active servers to `servers`: the highest ranks leave, new ranks join.
+    """Return the change from the active servers to `servers` servers: the highest ranks leave, and new ranks join.
 
-    A lost server that should leave first returns to restore its slots, and then drains (`drain_surplus`).
+    If a server that should leave is lost, it first returns to restore its slots, and then drains (`drain_surplus`).
     """
     if servers < 1:
         raise errors.BadInput(f"{servers} servers: a job needs at least one; `springtide stop` ends it")

@@ -1,7 +1,9 @@
-"""Agent of a job on Kubernetes, in the master pod: `python -m springtide.launch.k8s.agent_pod NAMESPACE JOB`.
+"""Agent of a job on Kubernetes. It runs in the master pod: `python -m springtide.launch.k8s.agent_pod NAMESPACE
+JOB`.
 
-The agent takes the job's Lease, runs the master as its child and all other roles as pods. Exit status 0 means that the
-job is over; 1 asks the kubelet for a restart. An agent that loses the Lease ends its master and leaves the roles.
+The agent takes the job's Lease, runs the master as its child process, and runs all other roles as pods. Exit status
+0 means that the job is over; 1 asks the kubelet for a restart. An agent that loses the Lease ends its master, and
+leaves the pods of other roles running.
 """
 
 import asyncio
@@ -64,7 +66,7 @@ class PodOutput:
 
 
 class PodJob:
-    """One job during one life of an agent."""
+    """One job during the lifetime of one agent."""
 
     def __init__(self, client: Client, job: JobObject, lease: JobLease) -> None:
         self._client, self._job, self._lease = client, job, lease
@@ -87,7 +89,7 @@ class PodJob:
         """Run until the job is over; `Fenced` if another agent holds the Lease."""
         await self._platform.open()
         try:
-            # an earlier agent has started pods, but its journal is gone
+            # True if an earlier agent has started pods, but its journal no longer exists
             lost = bool(self._platform.status.made) and not self.files.journal.exists()
             job = await self._begun_anew() if lost else self._job.job
             lay_out(self.files, self._settings)
@@ -180,7 +182,7 @@ class PodJob:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 await ended(running)
-                self._platform.failed.result()  # raises the reason
+                self._platform.failed.result()  # raise the error with which the platform failed
             status = await last_status(running, self._job.name)
         finally:
             await ended(running)
@@ -196,7 +198,8 @@ class PodJob:
 
     def _on_status(self, status: JobStatus) -> None:
         self._asks.status = status
-        # write the final status after the roles have ended, because the operator may then delete them
+        # write the final status only after all roles have ended, because the operator may delete them once it sees the
+        # status
         if not status.phase.over:
             self._statuses.note(status)
 
@@ -217,7 +220,8 @@ async def last_status(running: "asyncio.Task[JobStatus]", name: str) -> JobStatu
 
 
 async def run_forever(keep: Callable[[], Awaitable[None]]) -> None:
-    """Restart a background task whenever it ends. A failure is logged and must not end the job."""
+    """Run a background task, and restart it whenever it ends. A failure of the task is logged and must not end the
+    job."""
     while True:
         try:
             await keep()
@@ -262,7 +266,7 @@ async def keep(namespace: str, name: str) -> int:
 
 
 async def read(client: Client, name: str) -> JobObject | None:
-    """Return the job; None if the job is over, being deleted or invalid (its status says so then)."""
+    """Return the job. Return None if the job is over, is being deleted, or is invalid; its status says which."""
     thing = await client.get(ELASTIC_JOBS, name)
     try:
         job = job_objects.read(thing)

@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 CHANGED = "the job's spec was changed"
 PAUSE_S = 1.0
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Waits before the next attempt for a plan that the master or the cluster could not accept, by attempt."""
+"""Seconds to wait before the next attempt to apply a plan that the master or the cluster could not accept, by
+attempt."""
 
 
 def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
@@ -70,7 +71,7 @@ class UserPlan:
 
 
 def open_wish(thing: Object) -> UserPlan | None:
-    """Return a plan that awaits an answer; None if the plan has an answer or is being deleted."""
+    """Return a user's plan. Return None if the plan already has an answer or is being deleted."""
     metadata = thing["metadata"]
     if (thing.get("status") or {}).get("phase") or "deletionTimestamp" in metadata:
         return None
@@ -97,9 +98,9 @@ def scale_request(plan: ScalePlan, name: str) -> messages.ScaleRequest:
 def changed(
     before: ElasticJob, now: ElasticJob, status: JobStatus, *, planned: bool = False
 ) -> messages.ScaleRequest | None:
-    """Return the `Scale` that an edited spec asks for; None if the edit changes no number.
+    """Return the `Scale` request for an edited spec; None if the edit changes no number.
 
-    `planned`: bounds go to `rebound` instead.
+    `planned`: True if the master plans the job, in which case `rebound` handles the bounds.
     """
     workers = _number(before.workers, now.workers, status.roles.workers.wanted, planned=planned)
     servers = _number(before.servers, now.servers, status.roles.servers.wanted, planned=planned)
@@ -112,9 +113,9 @@ def changed(
 
 
 def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> messages.BoundsRequest | None:
-    """Return new planning bounds from an edited spec, None if they did not change.
+    """Return new bounds for planning from an edited spec; None if the bounds did not change.
 
-    `limits`: the bounds that spec and cluster allow.
+    `limits` has the bounds that the spec and the cluster allow.
     """
     found = {
         name: (getattr(limits.least, name), getattr(limits.most, name))
@@ -292,7 +293,7 @@ class LeavingPods:
         self._noticed.set()
 
     async def keep_notices(self) -> None:
-        """Announce leaving pods one at a time, so that they are not all replaced at the same time."""
+        """Announce leaving pods one at a time, so that not all of them are replaced at the same time."""
         while True:
             await self._noticed.wait()
             while self._leaving:

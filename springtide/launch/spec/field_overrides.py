@@ -1,6 +1,6 @@
-"""Applies overrides by name to frozen dataclasses, such as those of `--planning` and of a spec's `planning`.
+"""Sets fields of frozen dataclasses by name, for options such as `--planning` and for the `planning` of a spec.
 
-A dot names a field of a nested object, and names of seconds may omit `_s`.
+A dot in a name leads to a field of a nested object. Names of fields in seconds may omit `_s`.
 """
 
 import typing
@@ -14,10 +14,10 @@ from springtide import errors
 from springtide.domain.spec.planning_config import PlanningConfig
 
 Noun = tuple[Any, Iterable[str]]
-"""A frozen object, and its fields that may be set."""
+"""A frozen object, and those of its fields that may be set."""
 POLICY = "policy"
 NAMED = (POLICY, "priority", "data_workers")
-"""Fields of `PlanningConfig` that name a function."""
+"""Fields of `PlanningConfig` whose value is the name of a function."""
 
 NUMBER, WHOLE = "a number", "a whole number"
 VALUES: dict[Any, str] = {int: WHOLE, int | None: WHOLE, float: NUMBER, float | None: NUMBER, bool: "true or false"}
@@ -28,7 +28,7 @@ def planning_fields(*, policy: bool) -> tuple[str, ...]:
 
 
 def changed(given: Mapping[str, Any], *nouns: Noun, option: str = "--planning") -> list[Any]:
-    """Set fields of the nouns by name; raise on an unknown name or a bad value."""
+    """Set fields of the objects by name. Raise an error for an unknown name or a bad value."""
     known = {name: place for which, noun in enumerate(nouns) for name, place in _places(which, *noun)}
     new: list[dict[str, Any]] = [{} for _ in nouns]
     for name, value in given.items():
@@ -53,12 +53,13 @@ def changed(given: Mapping[str, Any], *nouns: Noun, option: str = "--planning") 
 
 
 def check_names(config: PlanningConfig) -> None:
-    """Look up policies and metrics now, because otherwise a wrong name would fail only hours later."""
+    """Look up policies and metrics now, because a wrong name would otherwise fail hours later."""
     usual = PlanningConfig()
     named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
     if not named:
         return
-    from springtide.planning.allocate import choose  # heavy imports, rarely needed here
+    # import here, because these modules load slowly and are rarely needed
+    from springtide.planning.allocate import choose
     from springtide.planning.dataworkers import allocation
     from springtide.planning.policy import registry
 

@@ -1,6 +1,6 @@
-"""Chooses the initial resources of a job where its user leaves them open, and its planning rules.
+"""Chooses the initial resources that the user of a job left open, and the job's planning rules.
 
-A brain or history with similar jobs supplies the first shape. Next: `launch.spec.resolve`.
+If a brain or a history has similar jobs, it supplies the first shape. Next: `launch.spec.resolve`.
 """
 
 import getpass
@@ -31,9 +31,10 @@ from springtide.launch.spec import field_overrides
 from springtide.planning.policy import acceptance
 from springtide.telemetry import output
 
-# shorter than on a cluster, because roles on one machine start within seconds, roles on a cluster within a minute
+# seconds; shorter than on a cluster, because roles start within seconds on one machine, and within a minute on a
+# cluster
 SAMPLE_S = BETWEEN_S = 20.0
-ASK_S = 10.0  # seconds to ask for a first shape; without a reply, the job starts small
+ASK_S = 10.0  # seconds to wait for a first shape; without a reply, the job starts with few resources
 TIMES = ("every_s", "patience_s", "settle_s", "window_s", "warm_up_steps")
 BOUNDS = ("worker_step", "server_step", "cpu_step")
 UNKNOWN = ModelFacts(dense_bytes=1.0, bandwidth=1.0, dim=1.0, batch=1)
@@ -53,18 +54,18 @@ class InitialSizes:
 
 
 def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
-    """Return first sizes and planning rules. `history`: database of past jobs, unless the job names a database."""
+    """Return first sizes and planning rules. `history` is the database of past jobs, if the job names none."""
     room.check(capacity, job.workers, job.servers, job.quota)
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     if not planned(job):
-        if job.planning:  # report wrong overrides here too
+        if job.planning:  # report wrong overrides before the job starts
             changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
             say(f"the size of this job is fixed, so these planning settings have no effect: {', '.join(job.planning)}")
         return fixed(job, capacity)
     if job.history:
         from springtide.brain.store import store
 
-        store.parse(job.history)  # report a wrong URL at the start
+        store.parse(job.history)  # report a wrong URL before the job starts
     if capacity.trouble:
         say(f"cores cannot be limited here ({capacity.trouble}): only the numbers of workers and servers are planned")
     rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)
@@ -201,7 +202,7 @@ def has_history(history: str) -> bool:
 
 
 def _asked(rules: PlanRules, view: JobView) -> Advice:
-    """Run the adviser in a thread: the caller may have a running event loop, and a policy may hang."""
+    """Call the adviser in a thread, because the caller may have a running event loop and a policy may hang."""
 
     async def ask() -> Advice:
         adviser = advisers.make_adviser(rules)

@@ -1,4 +1,5 @@
-"""Resolves a job spec into a `RunPlan`: fills in open fields and checks everything; writes and starts nothing.
+"""Resolves a job spec into a `RunPlan`: fills in open fields and checks everything. Writes no files and starts no
+process.
 
 In: an `ElasticJob` and the `PlatformCapacity` of its platform. Used by `springtide run`, `submit`, a pod's agent and
 Ray. Next: `platforms.agent.agent`.
@@ -33,7 +34,7 @@ from springtide.telemetry.logs import RunFiles
 
 SAME = ("name", "sync", "relaunches", "recovery")
 PATIENCE = ("join_s", "silence_s", "heartbeat_s", "tries", "disk_s")
-"""Fields of an `ElasticJob` and of its `patience` that a `JobSpec` has under the same name."""
+"""Fields of an `ElasticJob` and of its `patience` that have the same name in a `JobSpec`."""
 SETTINGS = ("speedup", "every_s", "forecaster", "history")
 RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
 
@@ -138,11 +139,11 @@ def resolve(
     key: str = "",
     say: Say = lambda _: None,
 ) -> RunPlan:
-    """Return all that an agent must know.
+    """Resolve a spec: return everything that an agent needs to run the job.
 
-    `code`: folder of the script; None if only the hosts of the job have the script. `history`: database of past jobs,
-    unless the job names a database. `key`: the brain's name for the job; pass the same key when the job is resolved
-    again. `say` gets messages for the user.
+    `code` is the folder of the script; None if only the hosts of the job have the script. `history` is the database
+    of past jobs, if the job names none. `key` is the brain's name for the job. Pass the same key when the same job
+    is resolved again. `say` gets messages for the user.
     """
     if code is not None:
         find_script(code / job.script)

@@ -16,7 +16,7 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.schema import Path, Scalar, SpecProblem
 
 MOST_BYTES = 1 << 20  # largest file in bytes; a cluster would not store larger objects
-MOST_NODES = 100_000  # most nodes, because YAML aliases can expand a small file enormously
+MOST_NODES = 100_000  # most nodes in a file, because YAML aliases can expand a small file enormously
 SHOWN = 20
 MERGE = "tag:yaml.org,2002:merge"
 PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("int", "float", "bool", "null")}
@@ -25,7 +25,7 @@ TEXT_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedSpec:
-    """Contents of a spec file."""
+    """A spec that was read from a file."""
 
     job: ElasticJob
     path: pathlib.Path
@@ -34,7 +34,7 @@ class ParsedSpec:
     given: frozenset[Path]
     """Paths of the fields in the file; all other fields are open."""
     folder: pathlib.Path
-    """Folder of the code: the file's working folder, or the folder of the file."""
+    """Folder of the code: the working folder that the file names, or else the folder of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _mapping(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> dict
 
 
 def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    """Yield a mapping's own pairs, then pairs merged by `<<` that are not overridden."""
+    """Yield a mapping's own pairs, and then the pairs that `<<` merges and that the mapping does not override."""
     import yaml
 
     own: list[tuple[Any, Any]] = []
@@ -215,7 +215,7 @@ def _scalar(node: Any, path: Path, tree: _Tree) -> Any:
         return Scalar(node.value, node.value, quoted=bool(node.style))
     try:
         value = yaml.SafeLoader("").construct_object(node)
-    except (ValueError, yaml.YAMLError):  # such as !!int with text that is not a number
+    except (ValueError, yaml.YAMLError):  # for example, !!int with text that is not a number
         value = node.value
     return None if value is None else Scalar(node.value, value)
 

@@ -1,1 +1,1 @@
-"""Asks the planner for plans and carries them out. Reading order: profiler.py, then planning, then loop.py."""
+"""Asks the planner for plans, and carries them out. Read profiler.py first, then planning, then loop.py."""

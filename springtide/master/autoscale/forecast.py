@@ -1,7 +1,7 @@
 """Forecasts the traffic of an online job from the history in the run's folder.
 
-The history survives the master and the run: a job can start with the `traffic.jsonl` of an earlier run. Out: a
-`TrafficOutlook` from now on, in steps of stream time.
+The history outlives the master and the run, because a job can start with the `traffic.jsonl` of an earlier run. Out:
+a `TrafficOutlook` from now on, in steps of stream time.
 """
 
 import asyncio
@@ -23,14 +23,15 @@ from springtide.telemetry.logs import RunFiles
 
 log = logging.getLogger(__name__)
 
-# one hour: without history, the forecast assumes that the traffic of the last minutes continues this long
+# one hour: if there is no history, the forecast assumes for this long that the traffic of the last minutes continues
 COLD_STEPS = 6
 COLD_HIGH = 1.5
-PATIENCE_S = 2.0  # seconds that a decision waits for a forecaster that is not built in
+PATIENCE_S = 2.0  # seconds that a decision waits for a forecaster of a user
 
 
 class JobForecaster:
-    """Forecaster of one job. A user's own runs in a thread; where it fails or is slow, the default model answers."""
+    """Forecaster of one job. A user's own forecaster runs in a thread. If it fails or is slow, the default forecaster
+    answers."""
 
     def __init__(self, name: str = "default", *, patience_s: float = PATIENCE_S) -> None:
         self._name, self._patience_s, self._forecast = name, patience_s, forecasters.load(name)
@@ -76,7 +77,8 @@ class TrafficForecast:
         for step in [*(point for point in given if point.at < first), *self._file.points]:
             began = step.at * self._speedup
             self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples * self._speedup)
-        if given and not self._file.points:  # copy it, so that the next run finds the history in this run's folder
+        # copy the given history, so that the next run finds it in this run's folder
+        if given and not self._file.points:
             self._file.add(*given)
         self._made: TrafficOutlook | None = None
         self._begins = -1
@@ -140,7 +142,7 @@ class TrafficForecast:
         }
         try:
             private_files.replace(self._path, msgspec.json.encode(shown))
-        except OSError as error:  # the file is only for display
+        except OSError as error:  # ignore the error, because the file is only for display
             log.warning("%s", as_disk_error(error, self._path))
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""Builds the planner's view of a job, a `JobView` without profiles, from the master's record, guards and measurements.
+"""Builds the planner's view of a job (a `JobView` without profiles) from the master's record, guards and
+measurements.
 
-Next: `master.autoscale.loop` adds profiles and shows the view to an `Adviser`.
+Next: `master.autoscale.loop` adds profiles to the view and passes it to an `Adviser`.
 """
 
 import math
@@ -28,17 +29,17 @@ BANDWIDTH = 4e9
 """Bandwidth of one loopback connection on a typical machine, in bytes a second. The value only scales a fitted
 coefficient."""
 FLOAT_BYTES = 4
-RECENT_S = 60.0  # how long the view shows a problem that a guard found but could not act on
+RECENT_S = 60.0  # seconds for which the view shows a problem that a guard found but could not solve
 ROOM = 1.15
-"""Ratio of the memory planned for a worker to the highest use observed."""
+"""Factor between the highest memory use that was observed and the memory planned for a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSources:
-    """Parts of the master that supply facts for a view."""
+    """Parts of the master from which a view gets its facts."""
 
     name: str
-    """Name of the run. Identifier of the run, which is unique, unlike the job's name."""
+    """Name of the run. Unlike the job's name, it is unique."""
     record: JobRecord
     watching: Profiler
     guards: ServerGuards
@@ -73,8 +74,8 @@ def view(sources: ViewSources, *, now: float) -> JobView | None:
 
 
 def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> PastJob:
-    """Return the finished job's entry for the history. A job that ended while it was sampling leaves no shape for
-    similar jobs to start with.
+    """Return the finished job's entry for the history. If the job ended while it was sampled, the entry has no shape
+    for similar jobs.
     """
     state = sources.record.state
     sized = state.planned.stage in (PlanningStage.OPTIMIZING, PlanningStage.ADJUSTING)
@@ -156,7 +157,7 @@ def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
 
 
 def samples_total(book: JobLedger) -> float | None:
-    """Return the number of samples in all passes that have begun; None if the end of a pass is unknown."""
+    """Return the number of samples in all passes that have begun; None if the length of a pass is unknown."""
     if not book.passes or any(data_pass.card.endless or data_pass.card.stream is not None for data_pass in book.passes):
         return None
     return float(sum(data_pass.card.samples_used * data_pass.card.epochs for data_pass in book.passes))
@@ -179,7 +180,8 @@ def need(sources: ViewSources) -> MemoryNeed:
 
 
 def servers(state: JobState) -> list[RoleNode]:
-    """Return the serving servers by rank. Planning numbers servers from 0 without gaps, while ranks have gaps."""
+    """Return the serving servers by rank. Planning numbers servers from 0 without gaps, while the ranks of servers can
+    have gaps."""
     return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
 
@@ -215,7 +217,8 @@ def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
                 GuardFinding(trouble=FindingKind.STRAGGLER, role=role, why=f"its leases were halved {halvings} times")
             )
     for node in record.state.nodes.values():
-        own = node.role.kind is not RoleKind.DATA_WORKER  # planning does not control data workers
+        # leave out data workers, because planning does not control them
+        own = node.role.kind is not RoleKind.DATA_WORKER
         if own and node.faults.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
             why = f"killed for lack of memory {node.faults.oom_kills} times"
             found.append(GuardFinding(trouble=FindingKind.OOM, role=node.role, why=why))

@@ -1,8 +1,9 @@
-"""Autoscales one job: shows the job to an adviser, checks the advice, and carries out the plan one move at a time.
+"""Autoscales one job: asks an adviser, checks the advice, and carries out the plan one change at a time.
 
     settled? -> with a plan: make its next move | without, now and then: view -> adviser -> accepted? -> PlanTaken
 
-`planning` plans, `planning.policy.acceptance` rejects bad advice, `job.scaling.plan` orders the moves.
+`planning` makes the plans, `planning.policy.acceptance` rejects bad advice, and `job.scaling.plan` orders the
+changes.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AFTER_FAILURE_S = 10.0  # seconds to wait after an adviser has failed
-CONCLUDE_S = 5.0  # most seconds that a finished job waits to be recorded in the history
+CONCLUDE_S = 5.0  # most seconds that the end of a job waits until the job is recorded in the history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,11 @@ class AdviserSetup:
     make: Callable[[], Adviser]
     """Function that creates the adviser at the first request, in the adviser's thread."""
     name: str
-    """Name of the run. Identifier of the run, which is unique, unlike the job's name."""
+    """Name of the run. Unlike the job's name, it is unique."""
     wall: Callable[[], float]
     """Wall clock, for records that outlive the job."""
     show: Callable[[PlannerView], None] = lambda _: None
-    """Function that saves the view shown to the adviser, for people to read."""
+    """Function that saves the view that the adviser gets, for people to read."""
     thread: AdviserThread | None = None
     """Thread of the adviser; None means that the adviser runs in the caller's event loop."""
 
@@ -91,7 +92,7 @@ class Autoscaler:
             self._log_plan("started", None, f"{plan.shape_of(self._context.state)}: {self._rules.why}")
 
     def tick(self, usage: Mapping[Role, RoleUsage], fed: FeedShare | None = None) -> None:
-        """Take the next step. `fed`: what data workers contribute, for a planner that divides cores among jobs."""
+        """Take the next step. `fed` has the share of the data workers, for a planner that divides cores among jobs."""
         if not self._rules.on or self._advised is None:
             return
         now, state = self._context.clock(), self._context.state
@@ -173,7 +174,8 @@ class Autoscaler:
         return self._adviser
 
     def _measured(self, view: JobView, window: ProfileWindow, now: float) -> JobView:
-        """Add profiles to the view, and save it. Runs in the adviser's thread: many workers take time to process."""
+        """Add profiles to the view, and save it. Runs in the adviser's thread, because the profiles of many workers
+        take time to compute."""
         view = replace(view, profiles=window.profiles())
         here = measurements.now(view)
         self._pace = here.throughput if here is not None else self._pace
@@ -209,7 +211,7 @@ class Autoscaler:
             self._take(advice.plan, advice.notes)
 
     def _keep_shape(self, advice: Advice, asked: JobView) -> None:
-        """Leave the job unchanged. A job that was measured for long enough counts as having its final size."""
+        """Leave the job unchanged. A job that was measured for long enough then has its final size."""
         config, stage = self._rules.config, self._context.state.planned.stage
         here, quiet = measurements.now(asked), asked.progress.unchanged_s(at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
@@ -230,9 +232,7 @@ class Autoscaler:
             log.info("the job refuses %s: %s", type(event).__name__, refused)
 
     def _log_plan(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
-        """Log a decision. Skip a decision whose reason differs from the last one only in numbers,
-        unless it contains a plan.
-        """
+        """Log a decision. Skip a decision without a plan whose reason differs from the last reason only in numbers."""
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
         news = self._context.is_news("plan", f"{outcome} {why}{' by itself' if alone else ''}")
         if outcome != "taken" and not news:
@@ -262,10 +262,12 @@ class Autoscaler:
         assert self._advised is not None
         over = job_view.past(self._sources, self._pace, ended_at=self._advised.wall())
         if over.shape is None and not self._rules.adviser.brain:
-            return  # the job ended while sampling, so there is nothing to learn; only a shared brain waits for its end
+            # the job ended while it was sampled, so there is nothing to learn; only a shared brain needs to know that
+            # it ended
+            return
         try:
             async with asyncio.timeout(CONCLUDE_S):
                 await self._aside(lambda: self._make_adviser().conclude(over), wait=True)
-        except Exception as error:  # do not fail: the job has ended well, even if the brain cannot record it
+        except Exception as error:  # do not fail, because the job itself has ended well
             log.warning("the job could not be recorded in the history: %s: %s", type(error).__name__, error)
             self._context.log_event("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

@@ -1,8 +1,8 @@
 """Autoscales a job that reads a stream: measures and forecasts its traffic, and sets the number of workers.
 
-`planning.online.decision` and `job.stragglers` decide. Learned values are journaled. Decisions use stream time, which
-can run faster than the clock, for example in a replay. At a speedup of 60, one clock second covers 60 stream seconds,
-and each sample stands for 60 samples, so rates are equal in both times.
+`planning.online.decision` and `job.stragglers` decide. Learned values are journaled. Decisions use stream time,
+which can run faster than the clock, for example in a replay. At a speedup of 60, one clock second covers 60 stream
+seconds. Each sample then stands for 60 samples, so rates are equal in both times.
 """
 
 import asyncio
@@ -46,15 +46,16 @@ from springtide.telemetry.logs import RunFiles
 log = logging.getLogger(__name__)
 
 NOTES_KEY = "online: notes"
-"""Key under which the record keeps learned values, so that a master that takes over keeps them."""
+"""Key of the learned values in the record, so that a master that takes over finds them."""
 LOOK_S = 0.25
 RATES_S = 120.0
-"""Window for mean arrival rates, in stream seconds; at least `LEAST_S` clock seconds, for a few heartbeats each."""
+"""Window for mean arrival rates, in stream seconds. It is at least `LEAST_S` clock seconds long, so that it has a few
+heartbeats of each worker."""
 LEAST_S = 4.0
 NOTE_S = 10.0  # seconds between two journal entries of the learned values
-COLD_S = 60.0  # stream seconds between two plans of a job with almost no history
-POINTS = 5760  # a day of 15 s steps
-BEATS = 3.0  # during scaling, a job counts as stalled if it trains no sample for this many heartbeats
+COLD_S = 60.0  # stream seconds between two plans, if the job has almost no history
+POINTS = 5760  # most points to keep: a day of steps of 15 s
+BEATS = 3.0  # during scaling, a job counts as stopped if it trains no sample for this many heartbeat intervals
 
 
 class OnlineNotes(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ class OnlineNotes(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class LastTimes:
-    """When each part of the loop last did something, by the clock; `plan` is in stream time."""
+    """Times when each part of the loop last ran, by the clock; `plan` is in stream time."""
 
     growth: float = -math.inf
     decision: float = -math.inf
@@ -96,7 +97,7 @@ class StreamSample(NamedTuple):
 def open_autoscaler(context: MasterContext) -> "OnlineAutoscaler":
     job, files = context.record.state.spec.online, RunFiles(context.folder)
     if job.on:
-        solver()  # load the solver now, because loading takes half a second
+        solver()  # load the solver before the job needs it, because loading takes half a second
     wall, at = time.time(), context.clock()
     foresight = TrafficForecast(job, JobForecaster(job.forecaster), files, wall=wall, at=at)
     points = Series(files.online, OnlinePoint, most=POINTS)
@@ -208,7 +209,8 @@ class OnlineAutoscaler:
             self._store_notes(now)
 
     def _let_cores_go(self) -> None:
-        """Raise CPU limits below the quota to the quota, because a stream job is scaled only by its number of roles."""
+        """Raise CPU limits that are below the quota to the quota, because only the number of roles scales a stream
+        job."""
         rules, state = self._context.state.spec.planning, self._context.state
         if not self._job.on or rules.bounds is None or state.phase is not JobPhase.RUNNING:
             return
@@ -232,8 +234,8 @@ class OnlineAutoscaler:
                 )
 
     def _measure(self, now: float) -> None:
-        """Learn the throughput of a stable number of workers. Slow first steps of a job count only as long as nothing
-        else was measured.
+        """Learn the throughput of a stable number of workers. The slow first steps of a job count only until
+        something else was measured.
         """
         seconds = capacity_model.window_s(self._job.speedup)
         settled_at = self._last.shape + (seconds if self._notes.learned.known else 0.0)
@@ -333,15 +335,15 @@ class OnlineAutoscaler:
             self._context.record.book.check_group(wanted)
             self._context.apply(events.WorkersScaled(wanted, why))
             self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1)
-            self._context.is_news("online", "")  # the next reason is logged even if it is the same
+            self._context.is_news("online", "")  # log the next reason even if it is the same as the last reason
             self._have_servers(wanted)
         except errors.BadInput as refused:
             self._keep_workers(f"{why}; not now: {refused}")
         self._store_notes(self._looks[-1].at)
 
     def _have_servers(self, workers: int) -> None:
-        """Keep the initial ratio of servers to workers, unless the user or another part of the master set the number of
-        servers."""
+        """Keep the initial ratio of servers to workers, unless the user or another part of the master has set the
+        number of servers."""
         state, spec = self._context.state, self._context.state.spec
         usual = max(1, math.ceil(workers * spec.servers / spec.workers))
         least, most = state.planned.limits.get("servers", (1, usual))

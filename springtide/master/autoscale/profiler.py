@@ -1,6 +1,8 @@
-"""Measures a job while its shape stays the same: step times by term, CPU use of roles, and start times.
+"""Measures a job while its shape stays the same: step times by term, CPU use of roles, and how long roles take to
+start.
 
-Out: readings for `planning.perf_model.profiles`. Nothing is journaled: a master that takes over measures again.
+Out: readings for `planning.perf_model.profiles`. Nothing is journaled: a master that takes over starts to measure
+again.
 """
 
 from collections import deque
@@ -17,12 +19,12 @@ from springtide.planning.perf_model import profiles as observe
 from springtide.planning.perf_model.profiles import CoreSeconds, WorkerReading
 from springtide.rpc.messages.types import MemberReport
 
-KEPT_S = 300.0  # seconds that readings of one shape are kept: older readings say little about the present
-KEPT_WINDOWS = 30  # windows kept for each earlier shape
+KEPT_S = 300.0  # seconds for which readings of one shape are kept, because older readings say little about the present
+KEPT_WINDOWS = 30  # most windows to keep for each earlier shape
 KEPT_PROFILES = 600
 KEPT_LAUNCHES = 64
-MOST_READINGS = 20_000  # most readings kept of one shape; processing this many takes 0.1 s
-USE_S = 20.0  # seconds of the window for the CPU use of a role
+MOST_READINGS = 20_000  # most readings to keep for one shape; processing this many takes 0.1 s
+USE_S = 20.0  # length in seconds of the window for the CPU use of a role
 USE_EVERY_S = 1.0
 MOST_COUNTS = round(KEPT_S / USE_EVERY_S)
 LIVES = 1 << 20  # factor that encodes a worker's rank and incarnation in one number
@@ -30,7 +32,7 @@ LIVES = 1 << 20  # factor that encodes a worker's rank and incarnation in one nu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapePeriod:
-    """The period in which the job has had its present shape with all roles running."""
+    """The period since which the job has its present shape and all its roles run."""
 
     shape: Shape
     since: float
@@ -90,7 +92,7 @@ class Profiler:
         return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
 
     def _close(self) -> None:
-        """End the period of this shape, and keep the last few windows of the period."""
+        """End the period of this shape, and keep the last few windows of this period."""
         if self.era is not None and self._readings:
             batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
             own = self.window(max(1, batch)).own()
@@ -114,7 +116,7 @@ class Profiler:
         self._sum_up(usage, at)
 
     def _sum_up(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
-        """Record the total CPU seconds of workers and of servers. Start over if any role was replaced."""
+        """Record the total CPU seconds of workers and of servers. Start again from zero if any role was replaced."""
         lives = frozenset(Life(role, used.incarnation) for role, used in usage.items())
         if lives != self._spenders:
             self._spent.clear()
@@ -144,7 +146,7 @@ class Profiler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileWindow:
-    """Copy of the measurements at one moment."""
+    """Copy of a job's measurements at one moment."""
 
     era: ShapePeriod | None
     readings: tuple[WorkerReading, ...]

@@ -1,4 +1,4 @@
-"""Sums the stream reports of workers: records arrived and trained, lag, and how busy workers are.
+"""Adds up the stream reports of workers: records arrived and trained, lag, and how busy workers are.
 
 Nothing is journaled: a new master has all values after one heartbeat of each worker.
 """
@@ -56,7 +56,7 @@ class StreamStats:
                     partition.trained, partition.end, partition.oldest_at
                 )
                 self._begun += partition.end
-            # these values can decrease, because a lost server rolls the ledger back
+            # these values can decrease, because the loss of a server rolls the ledger back
             known.trained, known.oldest_at = partition.trained, partition.oldest_at
             known.end = max(known.end, partition.end)
             known.ends.note(at, known.end)
@@ -88,7 +88,7 @@ class StreamStats:
 
     @property
     def total(self) -> StreamUse:
-        """Return the totals of all workers, past and present. Queues count only for living workers."""
+        """Return the totals of all workers, past and present. Queues count only for workers that are alive."""
         return _sum([self._gone, *(use for _, use in self.uses.values())])
 
     def at_work(self, life: Life) -> bool:

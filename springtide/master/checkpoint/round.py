@@ -1,8 +1,8 @@
 """Runs checkpoint rounds on the master: begins a round, collects the servers' reports, and publishes the manifest.
 
-A round records the ledger's state (the note) before any slot is copied. A master that takes over finds complete
-checkpoints in the folder, abandons the round under way and begins another. Next: `master.checkpoint.schedule` applies
-the result to the job.
+A round records the state of the ledger, the *note*, before any slot is copied. A master that takes over finds
+complete checkpoints in the folder, abandons a round in progress and begins another. Next:
+`master.checkpoint.schedule` applies the result to the job.
 """
 
 import logging
@@ -28,9 +28,10 @@ from springtide.rpc.messages.checkpoints import SaveOrder, SaveReport
 
 log = logging.getLogger(__name__)
 
-MOST_PARTS = 20  # most orders in a round; slots that still move after that are left to the next checkpoint
+MOST_PARTS = 20  # most orders in a round; slots that are still moving after that wait for the next checkpoint
 AGAIN_S = (
-    2.0  # seconds until the next attempt after a failed or abandoned round; at most the interval between checkpoints
+    # seconds until the next attempt after a failed or abandoned round, but at most the interval between checkpoints
+    2.0
 )
 
 
@@ -44,20 +45,20 @@ class CheckpointRound:
     begun_at: float
     lives: frozenset[str]
     step: int = 0
-    """Step after which the bsp group waits; 0 outside bsp."""
+    """Step after which the bsp group waits; 0 without a bsp group."""
     generation: int = 0
-    """Generation of the bsp group that waits. A later generation may have continued training."""
+    """Generation of the waiting bsp group. A later generation may have continued training."""
     era: int = 0
     """Era of the ledger when the note was taken. After a rollback, slots may lack samples that this note counts as
     trained.
     """
     written: list[Written] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
-    """Servers that have written everything that the newest order asks for."""
+    """Servers that have written everything that the newest order requests."""
     tables: dict[int, TableSpec] = field(default_factory=dict)
     cpu_s: float = 0.0
     unmirrored: str = ""
-    """Why some files have only one copy, in a job with mirrors."""
+    """Reason why some files have only one copy, although the job mirrors files."""
     lost: list[str] = field(default_factory=list)
     publishing: bool = False
 
@@ -84,7 +85,7 @@ class CheckpointRound:
 
 
 class CheckpointStore:
-    """Checkpoints of one job. Only `publish` may run outside the master's event loop."""
+    """Checkpoints of one job. Only `publish` may run outside of the master's event loop."""
 
     def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: RunClaim, *, term: int = 1) -> None:
         """`claim` is this run's claim of the folder and the URL."""
@@ -113,9 +114,10 @@ class CheckpointStore:
         return Lineage(self.claim.run, self.rules.resume_run, self.rules.resume_number)
 
     def begin_run(self) -> None:
-        """Claim the folder and the URL of a new run. If another run owns a place, raise BadInput with the owner's name.
+        """Claim the folder and the URL of a new run. If another run owns one of them, raise BadInput with the name
+        of that run.
 
-        If a place is not writable, the job begins anyway, and saving reports the error.
+        If one of them is not writable, the job begins anyway, and the next save reports the error.
         """
         if not self.rules.on:
             return
@@ -139,7 +141,7 @@ class CheckpointStore:
         self._number = max(self._number, *taken, *self._numbers_at_url())
 
     def end_run(self) -> None:
-        """Release places in which the run left no checkpoint. Waits for the store."""
+        """Release the places in which the run left no checkpoint. Waits for the store."""
         if not self.rules.on:
             return
         places: list[FolderStore | UrlStore] = [self.place]
@@ -152,12 +154,13 @@ class CheckpointStore:
     def take_over(self, saved: int, era: int) -> int:
         """Find complete checkpoints of this run. Return the number of an incomplete checkpoint, or 0.
 
-        `saved`: the last checkpoint in the previous master's journal. A later checkpoint counts only if it began in
-        the ledger's present era. In any other era, the note counts samples as trained that restored slots lack.
+        `saved` is the number of the last checkpoint in the previous master's journal. A later checkpoint counts only
+        if it began in the ledger's present era. In any other era, the note counts samples as trained that slots
+        restored since then lack.
         """
         try:
             self._claim_folder()
-        except (errors.BadInput, OSError) as error:  # ignore the error, which publishing will report
+        except (errors.BadInput, OSError) as error:  # ignore the error, because the next publication will report it
             log.warning("%s", error)
         self._keep_found(saved, era)
         self._number = max(self._number, saved, *([] if saved else self._numbers_at_url()))
@@ -197,8 +200,8 @@ class CheckpointStore:
 
     @property
     def unsure(self) -> bool:
-        """Return True if the loss of a host can destroy the last complete checkpoint until its upload to the URL is
-        done."""
+        """Return True if, until the upload of the last complete checkpoint is done, the loss of a host could destroy
+        this checkpoint."""
         last = self.last
         return bool(self.rules.url) and last is not None and last.number > self.stored and not last.outlasts_a_host
 
@@ -213,7 +216,7 @@ class CheckpointStore:
         if state.saving_last and self.covers(record):
             return False, False
         if book.waits_to_end and self.unsure and self.covers(record):
-            return False, False  # the checkpoint only needs to be uploaded
+            return False, False  # begin no round, because the checkpoint only needs to be uploaded
         if book.waits_to_end or state.saving_last:
             return at >= self._next_at or not self.trouble, True
         assigned = all(holder == DONE for holder in record.shared.claims.values())
@@ -295,8 +298,8 @@ class CheckpointStore:
         return self.check_slots(record, owners)
 
     def check_slots(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
-        """Check whether every slot is written. If slots were moving, order the present owners of these slots to save
-        them.
+        """Check whether every slot is written. If slots have moved meanwhile, order their present owners to save
+        them. If slots were moving, order the present owners of these slots to save them.
 
         The result is consistent, because the ledger's note is older than every slot image.
         """
@@ -317,8 +320,8 @@ class CheckpointStore:
         return None
 
     def left(self, lives: frozenset[str]) -> bool:
-        """Stop waiting for servers that left after their last slot. Return True if the round waited for such a
-        server."""
+        """Stop waiting for servers that left after they gave up their last slot. Return True if the round waited for
+        such a server."""
         now = self.round
         waited = now is not None and bool(now.lives & lives - now.answered)
         if now is not None:
@@ -354,7 +357,7 @@ class CheckpointStore:
         return now.note if now is not None else None
 
     def withdraw(self, manifest: Manifest) -> None:
-        """Remove a checkpoint that was abandoned while it was published, so that nothing finds it."""
+        """Remove a checkpoint that was abandoned during its publication, so that nothing finds it."""
         self._remove(manifest.number)
 
     def abandon(self, why: str, at: float, *, again: bool = True) -> int:
@@ -389,8 +392,8 @@ class CheckpointStore:
         self._number = max(self._number, manifest.number)
 
     def is_stored(self, manifest: Manifest) -> JobProgress | None:
-        """Record that a checkpoint is at the URL, where it survives the loss of a host. Return the ledger note of the
-        checkpoint.
+        """Record that a checkpoint is at the URL, where it survives the loss of a host. Return the checkpoint's note
+        of the ledger.
 
         Return None if a rollback during the upload made this checkpoint invalid.
         """

@@ -1,6 +1,6 @@
 """Schedules checkpoints in the master's event loop: when a round begins, which servers take part, and how it ends.
 
-In: ticks and servers' reports. Out: events, journal entries and event-log lines. Next: `master.checkpoint.round`.
+In: ticks, and reports of servers. Out: events, journal entries and event-log lines. Next: `master.checkpoint.round`.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class CheckpointSchedule:
         manifest = checkpoint_io.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
-            # the data workers' package is not copied: it is in the folder of the other run
+            # do not copy the data workers' package, because it is in the folder of the other run
             claims = tuple(key for key in manifest.scripts.claims if key != PACKAGE_KEY)
             scripts = msgspec.structs.replace(manifest.scripts, claims=claims)
             context.journaled(context.record.resume, note_of(manifest), scripts)
@@ -87,7 +87,7 @@ class CheckpointSchedule:
             context.log_event("resumed", number=manifest.number, where=rules.resume, samples=samples)
 
     def restore_for(self, rank: int) -> RestoreOrder | None:
-        """Return the slots that a server must restore before the first placement, from the run to resume."""
+        """Return the slots that a server must restore, from the run to resume, before the first placement."""
         rules, spec = self.saving.rules, self._context.record.state.spec
         if not rules.resume or self._context.record.state.phase is not JobPhase.STARTING:
             return None
@@ -95,14 +95,14 @@ class CheckpointSchedule:
         return RestoreOrder(rules.resume, rules.resume_number, slots, self.saving.lineage)
 
     def take_over(self) -> None:
-        """Continue from the checkpoints of the previous master, which may not have journaled its last one."""
+        """Continue from the checkpoints of the previous master, whose last checkpoint may be missing in the journal."""
         record = self._context.record
         if number := self.saving.take_over(record.state.safety.saved or 0, record.book.era):
             why = "the master was replaced during the checkpoint"
             self._context.log_event("checkpoint", number=number, outcome="abandoned", why=why)
         last, saved = self.saving.last, record.state.safety.saved
         apart = last.apart if last is not None else saved is not None
-        # servers' disks may hold checkpoints whose numbers the master does not know
+        # the disks of servers may hold checkpoints with numbers that the master does not know
         self.buddies.must_all_speak |= bool(apart)
         if last is not None and last.number != saved:
             self._context.apply(events.CheckpointSaved(last.number))
@@ -112,7 +112,7 @@ class CheckpointSchedule:
         if last is None or last.number != number:
             self.saving.go_back(number)
             self._context.apply(events.CheckpointSaved(number))
-        # the note of a round under way is older than the rollback, so the note counts samples that restored slots lack
+        # if a round is in progress, its note is older than the rollback and counts samples that restored slots lack
         self._check_lives()
 
     def poll(self) -> None:
@@ -138,25 +138,26 @@ class CheckpointSchedule:
             self._context.changed.wake_all()
 
     def due_at_step(self, *, last: bool = False) -> int:
-        """Return the number of the checkpoint for which a bsp group should pause, because the interval is over or the
-        group ends; else 0.
+        """Return the number of the checkpoint for which a bsp group should pause, because the interval has passed or
+        the group ends. Return 0 if no checkpoint is due.
         """
         record = self._context.record
         return self.saving.due_at_step(record, self._clock(), last=last) if record.state.bsp.in_step else 0
 
     async def at_step(self, request: AtStep) -> messages.Ok | messages.WaitReply:
-        """Take a checkpoint while the group's lowest rank waits after a step. `WaitReply` means not now.
+        """Take a checkpoint while the group's lowest rank waits after a step. `WaitReply` means that no checkpoint
+        is possible now.
 
-        The checkpoint holds exactly this step. No rank can complete the next step without the pausing rank, and only
-        the master lets that rank continue or forms a new group. A part that arrives after a new group formed does not
-        count.
+        The checkpoint holds exactly the state after this step. No rank can complete the next step without the
+        pausing rank, and only the master lets that rank continue or forms a new group. Parts that arrive after a new
+        group has formed do not count.
         """
         saving, state, changed = self.saving, self._context.state, self._context.changed
         if request.last:
             await changed.until(lambda: saving.round is None or state.phase.over)
             if saving.last is not None and saving.last.progress.step == request.step:
                 return messages.Ok()
-        # otherwise the request is outdated
+        # in all other cases, the request is outdated
         if saving.round is None and (request.last or request.number == self.due_at_step(last=True)):
             self._begin_at_step(request)
         if saving.round is None:
@@ -233,7 +234,7 @@ class CheckpointSchedule:
     async def _publish(self, manifest: Manifest) -> None:
         try:
             await asyncio.to_thread(self.saving.publish, manifest, self.uploading.running)
-        except errors.BadInput as error:  # another run has taken over the folder for good
+        except errors.BadInput as error:  # another run has permanently taken over the folder
             self._give_up(str(error), "failed", again=False)
             return
         except OSError as error:
@@ -302,13 +303,13 @@ class CheckpointSchedule:
         self._context.changed.wake_all()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
-        """Journal that the samples in this note are on disk. With `floors`, the job never rolls back to a state before
-        the note.
+        """Journal that the samples in this note are on disk. With `floors`, the job will never roll back to a state
+        before the note.
         """
         self._context.journaled(self._context.record.book.keep, note, floors=floors)
 
     def _uploaded(self, manifest: Manifest | None) -> None:
-        """Process the end of an upload. `manifest` is None if the upload failed."""
+        """Handle the end of an upload. `manifest` is None if the upload failed."""
         note = self.saving.is_stored(manifest) if manifest is not None else None
         if note is not None:
             self._keep(note, floors=True)
@@ -329,7 +330,7 @@ class CheckpointSchedule:
                 self._context.log_event("disks", why=cost, nodes=nodes)
 
     def _last_one(self) -> None:
-        """Finish the job if the last checkpoint covers everything, after all workers have ended."""
+        """After all workers have ended, finish the job if the last checkpoint covers everything."""
         record, last = self._context.record, self.saving.last
         if record.span.leased_at is None or (record.state.bsp.in_step and last is None):
             self._context.apply(events.FinalCheckpointDone("there is nothing to save"))

@@ -1,8 +1,9 @@
-"""Tracks checkpoint files on servers' own disks: who mirrors and serves which files, and copies to storage.
+"""Tracks checkpoint files on servers' own disks: which server mirrors and serves which files, and copies of files to
+storage.
 
-A job with one shared folder, no mirror and no URL does not use this module. Servers repeat the state of their disks
-with each request for orders, so a new master knows it after one request of each server. Next: `server.checkpoints`,
-`server.mirror` and `checkpoint.transfer.file_transfer` on the servers.
+A job with one shared folder, no mirror and no URL does not use this module. Servers describe their disks with each
+request for orders. A new master therefore knows the disks after one request of each server. Next:
+`server.checkpoints`, `server.mirror` and `checkpoint.transfer.file_transfer` on the servers.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ HOLD_S = 10.0  # longest time to hold a server's request for orders
 
 
 class CopyFailed(Exception):
-    """Servers could not copy all files to the URL. The message says why."""
+    """Error: servers could not copy all files to the URL. The message says why."""
 
 
 class CopyTotals(NamedTuple):
@@ -91,11 +92,11 @@ class CopyTotals(NamedTuple):
 
 
 class ServerCopies:
-    """Copy orders of one job, one checkpoint at a time."""
+    """Orders to copy files, of one job, for one checkpoint at a time."""
 
     def __init__(self, url: str, changed: ChangeSignal, *, term: int = 1) -> None:
         self._url, self._changed = url, changed
-        self._ids = itertools.count((term << 32) + 1)  # unique across masters
+        self._ids = itertools.count((term << 32) + 1)  # numbers that no other master uses
         self._orders: dict[str, checkpoints.CopyOrder] = {}
         self._lacking: set[str] = set()
         self._sent = CopyTotals()
@@ -154,7 +155,8 @@ GROUP = (
 
 
 class FileDirectory:
-    """Checkpoint files of one job by holder. `lives` returns the servers that run now or will run soon."""
+    """Which server holds which checkpoint files of one job. `lives` returns the servers that run now or will run
+    soon."""
 
     def __init__(
         self,

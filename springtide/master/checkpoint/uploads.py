@@ -24,7 +24,7 @@ from springtide.master.checkpoint.server_disks import CopyFailed, CopyTotals, Se
 log = logging.getLogger(__name__)
 
 ENDS_S = 10.0  # longest wait, in seconds, for the exit of an upload process that has reported its result
-LONGEST_LINE = 16 << 20  # most bytes of a result line: a store's error may be a whole HTML page
+LONGEST_LINE = 16 << 20  # longest result line in bytes, because the error of a store may be a whole HTML page
 
 
 class Uploads:
@@ -40,7 +40,8 @@ class Uploads:
         then: Callable[[Manifest | None], None],
         holders: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`then` gets the manifest at the URL; None after a failure. `holders` returns the servers that serve files."""
+        """`then` is called with the manifest at the URL, or with None after a failure. `holders` returns the servers
+        that serve files."""
         self._rules, self._folder, self._claim, self._tell = rules, folder, claim, tell
         self._copying, self._then, self._holders = copying, then, holders
         self.running: Manifest | None = None
@@ -52,10 +53,11 @@ class Uploads:
         self._task: asyncio.Task[None] | None = None
 
     def poll(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
-        """Begin an upload if it is due. Return True if the last checkpoint is being uploaded. A job that ends waits for
-        this upload.
+        """Begin an upload if one is due. Return True if the last checkpoint is being uploaded. A job that ends waits
+        for this upload.
 
-        Without a URL, only files that would disappear with the servers are fetched, at the end of the job (`hurry`).
+        Without a URL, nothing is uploaded. At the end of the job (`hurry`), files that would disappear with the
+        servers are fetched.
         """
         if self._next_at is None:
             self._next_at = at + self._rules.upload_every_s
@@ -121,7 +123,7 @@ class Uploads:
 
 
 async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
-    """Return the result line without waiting for the process to exit: a process that hangs in a mount cannot be
+    """Return the result line without waiting for the process to exit, because a process that hangs in a mount cannot be
     killed."""
     assert process.stdout is not None
     output, code = b"", None

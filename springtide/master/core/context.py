@@ -1,8 +1,8 @@
 """Shared state of a master's parts: the record, the journal, the event log, the clock and a change signal.
 
 `apply` runs an event through the state machine and passes the resulting actions to the listeners. While the journal
-waits for its disk (`stuck`), the master sends no reply. A failed journal fails the job, once; a failed event log never
-does.
+waits for its disk (`stuck`), the master sends no reply. A journal that fails makes the job fail, once. An event log
+that fails has no effect.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class ChangeSignal:
         self._turned = asyncio.Event()
 
     async def until(self, true: Callable[[], bool], *, at_most_s: float | None = None) -> None:
-        """Wait until `true()` returns True, but at most for this time. The function is called now and after every
-        change.
+        """Wait until `true()` returns True, but at most for `at_most_s` seconds. `true` is called now and after
+        every change.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
@@ -84,7 +84,7 @@ class MasterContext:
         self._listeners.append(listener)
 
     def journaled(self, change: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Call a method of the record, and journal the call if it changes the record, even if it raises."""
+        """Call a method of the record. If the call changes the record, journal the call, even if it raises."""
         before = self.record.changes
         try:
             return change(*arguments, **named)

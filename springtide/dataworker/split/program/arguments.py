@@ -1,7 +1,7 @@
 """Map the leaves of a batch to the arguments of `model(...)`, and rebuild these arguments from any other batch.
 
 In: a batch, and the arguments that the training loop made from it. Out: a `ModelCall`, which data workers fill from
-    their own batches (payload.py). split.py numbers the leaves in the same order.
+their own batches (payload.py). split.py numbers the leaves in the same order.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Matches the torch calls of a forward() with the recorded calls that moved to data workers.
 
 In: templates of calls (value_keys.py). A forward makes dozens of moved calls for every batch, so matching must be fast:
-    `_native.KnownCalls` (cpp/bindings/known_calls.cpp) compares promises, numbers and constants, and answers most
-    calls. call_replay.py uses this module.
+`_native.KnownCalls` (cpp/bindings/known_calls.cpp) compares promises, numbers and constants, and answers most calls.
+call_replay.py uses this module.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set

@@ -1,8 +1,8 @@
 """Lazy tensors ("promises") for inputs and moved results. A promise computes its value only when code reads the value.
 
 Out: a `torch.Tensor` subclass that user code can treat as a tensor. The running `ForwardReplay` (call_replay.py) sees
-     every torch call that takes a promise, and answers it or runs it on real tensors. Most promises only pass from one
-     moved call to the next, and never compute their value.
+every torch call that takes a promise, and answers it or runs it on real tensors. Most promises only pass from one moved
+call to the next, and never compute their value.
 """
 
 import sys

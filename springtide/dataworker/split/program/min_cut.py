@@ -1,9 +1,9 @@
 """Pure. Chooses the operations that move to data workers, so that the trainer saves the most time (a minimum cut).
 
-In: the nodes of a program, with bytes and estimated seconds. The seconds are estimates, not measurements, because
-    every worker of a job must choose the same cut. If all operations can move without sending more bytes than the
-    raw inputs, all move except views. Otherwise the cut minimises `seconds that stay + bytes that cross /
-    BYTES_PER_S + VALUE_S for each value`.
+In: the nodes of a program, with bytes and estimated seconds. The seconds are estimates, not measurements, because every
+worker of a job must choose the same cut. If all operations can move without sending more bytes than the raw inputs, all
+move except views. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each
+value`.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Runs the moved torch calls of a forward() on data workers, with the inputs of another batch.
 
 In: the calls that split.py chose. Out: one `MovedProgram` for each stage. A program is pickled as names, plain values
-    and constant tensors, and needs no model. Calls that write in place write to a copy.
+and constant tensors, and needs no model. Calls that write in place write to a copy.
 """
 
 import functools

@@ -2,9 +2,9 @@
 needs.
 
 In: sample indices, on a data worker. Out: `{"batch": ..., "crossing": [...]}`, with a `LeftTensor` for each leaf that
-    the trainer does not need. If the batch does not fit the split, the payload is `{"batch": ...}`, and the trainer
-    runs the user's own forward. The flags `changed` and `draws` say that the data set modified itself, or that it draws
-    random numbers.
+the trainer does not need. If the batch does not fit the split, the payload is `{"batch": ...}`, and the trainer runs
+the user's own forward. The flags `changed` and `draws` say that the data set modified itself, or that it draws random
+numbers.
 """
 
 import copy

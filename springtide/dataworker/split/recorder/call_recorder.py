@@ -1,8 +1,8 @@
 """Records the torch calls of a running forward(), to find the stateless calls that data workers can make.
 
 In: a call of the model by the training loop. Out: a `CallLog`. The recorder keeps a call if each argument is an input,
-    the result of a recorded call, or a constant. The call must also draw no random numbers and write only to fresh
-    memory. All other calls stay in the trainer, and the values that they read "escape".
+the result of a recorded call, or a constant. The call must also draw no random numbers and write only to fresh memory.
+All other calls stay in the trainer, and the values that they read "escape".
 """
 
 import sys

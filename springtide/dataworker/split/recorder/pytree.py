@@ -1,8 +1,8 @@
 """Flattens a call's arguments into leaves, and rebuilds them. Split programs read and write leaves.
 
 In: trees of tuples, lists, dicts, named tuples, dataclasses and types known to torch's pytree. Out: the leaves in
-    order, and a `TreeShape` that rebuilds the tree. A list of strings counts as one leaf, because it has one string for
-    each sample. An object that cannot be rebuilt is also one leaf.
+order, and a `TreeShape` that rebuilds the tree. A list of strings counts as one leaf, because it has one string for
+each sample. An object that cannot be rebuilt is also one leaf.
 """
 
 import dataclasses

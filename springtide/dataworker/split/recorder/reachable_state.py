@@ -2,8 +2,8 @@
 environment.
 
 In: a data set and its functions, or a marked function. `ReachableState` walks all reachable objects once. Out:
-    `changed()` names the state that changed, for every batch. `changed()` compares small containers and arrays by
-    content, dicts of any size by version, and large lists and arrays one part at a time.
+`changed()` names the state that changed, for every batch. `changed()` compares small containers and arrays by content,
+dicts of any size by version, and large lists and arrays one part at a time.
 """
 
 import datetime
