@@ -22,20 +22,20 @@ def test_every_verbs_help_ends_in_examples_and_fits_80_columns(verb, capsys):
     assert max(map(len, lines)) <= 80
 
 
-def test_alone_it_prints_help_with_examples(capsys):
+def test_bare_command_prints_help_with_examples(capsys):
     assert app.main([]) == 0
     out = capsys.readouterr().out
     assert "Examples:" in out and "springtide run train.py" in out
 
 
-def test_an_unknown_verb_or_option_is_bad_usage(capsys):
+def test_unknown_verb_or_option_is_bad_usage(capsys):
     assert app.main(["rnu"]) == 2
     assert "Did you mean 'run'?" in capsys.readouterr().err
     assert app.main(["run", "train.py", "--epochs", "3"]) == 2
     assert "springtide run train.py -- --epochs 3" in capsys.readouterr().err
 
 
-def test_a_users_mistake_is_shown_without_a_traceback_and_with_one_on_request(tmp_path, monkeypatch, capsys):
+def test_user_mistake_has_a_traceback_only_on_request(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert app.main(["run", "nowhere.py"]) == 2
     err = capsys.readouterr().err
@@ -58,7 +58,7 @@ def test_a_users_mistake_is_shown_without_a_traceback_and_with_one_on_request(tm
     ],
     ids=lambda each: each if isinstance(each, str) else " ".join(each),
 )
-def test_a_file_that_is_something_else_is_told_and_not_traced_back(tmp_path, monkeypatch, capsys, words, said):
+def test_invalid_file_is_reported_without_a_traceback(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
     assert app.main(words) == 2
@@ -66,13 +66,13 @@ def test_a_file_that_is_something_else_is_told_and_not_traced_back(tmp_path, mon
 
 
 @pytest.mark.parametrize("command", [["bench", "store"], ["reproduce", "herald"]])
-def test_without_the_lab_its_commands_say_where_it_is(capsys, monkeypatch, command):
+def test_lab_commands_say_how_to_install_the_lab(capsys, monkeypatch, command):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert app.main(command) == 2
     assert "pip install ./lab" in capsys.readouterr().err
 
 
-def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
+def test_unknown_benchmark_suggests_the_nearest(capsys):
     assert app.main(["bench", "stor"]) == 2
     assert "Did you mean 'store'?" in capsys.readouterr().err
     assert app.main(["bench"]) == 0
@@ -112,7 +112,7 @@ def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
         (["--export-to", "nosuch://x"], "nosuch://x: Protocol not known: nosuch"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_before_anything_starts(tmp_path, monkeypatch, capsys, options, said):
+def test_invalid_settings_are_refused_before_anything_starts(tmp_path, monkeypatch, capsys, options, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     assert app.main(["run", "train.py", *options]) == 2
@@ -129,7 +129,7 @@ def test_doctor_checks_everything_and_prints_json_last(capsys):
     assert all(check["fix"] for check in found["checks"] if check["state"] != "ok")
 
 
-def test_options_of_a_run_are_a_job_like_any_other():
+def test_run_options_make_an_elastic_job():
     options = run_options(script="train.py", workers=2, memory="1G", planning=["sample_s=5"], max_workers=4)
     job = run.job_of(options)
     assert (job.name, job.workers) == ("train", RoleWish(start=2, max=4, memory="1G"))
@@ -139,12 +139,12 @@ def test_options_of_a_run_are_a_job_like_any_other():
     assert run.job_of(run_options(script="a/Train.py")) == ElasticJob(name="train", script="a/Train.py")
 
 
-def test_scaling_nothing_is_a_mistake(capsys, tmp_path):
+def test_scale_without_a_number_is_an_error(capsys, tmp_path):
     assert app.main(["scale", "--logs", str(tmp_path)]) == 2
     assert "--data-workers N" in capsys.readouterr().err
 
 
-def test_resume_takes_a_runs_name_as_other_commands_do_and_what_is_there_as_it_is(tmp_path, monkeypatch):
+def test_resume_accepts_a_run_name_or_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".springtide" / "runs" / "train").mkdir(parents=True)
 

@@ -45,7 +45,7 @@ def failure(done):
     return end.why
 
 
-def test_a_lost_server_is_wanted_in_its_next_life_and_comes_back_at_another_address():
+def test_lost_server_is_relaunched_and_returns_at_another_address():
     state = started(saved=4)
     lost, decided = state.handle(killed(SERVERS[1]), at=2)
     assert lost == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
@@ -63,7 +63,7 @@ def test_a_lost_server_is_wanted_in_its_next_life_and_comes_back_at_another_addr
     job_invariants.check(state)
 
 
-def test_two_servers_may_be_lost_at_once_and_each_comes_back_by_itself():
+def test_two_servers_lost_at_once_return_independently():
     state = started(saved=1)
     for server in SERVERS:
         state.handle(killed(server), at=2)
@@ -76,7 +76,7 @@ def test_two_servers_may_be_lost_at_once_and_each_comes_back_by_itself():
     assert not state.healing
 
 
-def test_a_server_that_dies_again_while_it_is_brought_back_pauses_and_then_the_job_gives_up():
+def test_server_dying_again_during_restore_is_delayed_then_fails_the_job():
     state = started(saved=1)
     state.handle(killed(SERVERS[0]), at=2)
     state.handle(killed(SERVERS[0], 1), at=3)
@@ -85,7 +85,7 @@ def test_a_server_that_dies_again_while_it_is_brought_back_pauses_and_then_the_j
     assert why == "server-0 (pid 7) was killed by SIGKILL; relaunched 2 times already, which is the limit"
 
 
-def test_a_server_without_memory_gets_twice_as_much_and_an_evicted_one_is_not_to_blame():
+def test_out_of_memory_server_gets_twice_as_much_and_an_evicted_one_no_blame():
     state = started(saved=1)
     state.handle(killed(SERVERS[0], oom=True), at=2)
     assert wanted(state, SERVERS[0]).memory == 2**31
@@ -94,14 +94,14 @@ def test_a_server_without_memory_gets_twice_as_much_and_an_evicted_one_is_not_to
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
-def test_where_the_slots_cannot_be_restored_the_job_says_why(sync):
+def test_job_without_restorable_slots_fails_with_the_reason(sync):
     why = failure(started(saved=None, sync=sync).handle(killed(SERVERS[1]), at=2))
     assert why.startswith("server-1 (pid 7) was killed by SIGKILL: its rows are lost, and ")
     assert "no checkpoint is complete yet" in why
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
-def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_anew(sync):
+def test_server_lost_before_the_first_checkpoint_restarts_training(sync):
     state = started(saved=None, sync=sync, checkpoints=CheckpointRules(every_s=60))
     done = state.handle(killed(SERVERS[1]), at=2)
     assert done[0] == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
@@ -117,13 +117,13 @@ def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_a
     assert state.phase is JobPhase.RUNNING and not state.healing
 
 
-def test_a_job_that_is_about_to_stop_does_not_begin_anew():
+def test_stopping_job_does_not_restart_training():
     state = started(saved=None, checkpoints=CheckpointRules(every_s=60))
     state.handle(events.StopRequested("Ctrl-C"), at=2)
     assert "no checkpoint is complete yet" in failure(state.handle(killed(SERVERS[1]), at=2))
 
 
-def test_before_anyone_has_trained_a_server_is_simply_started_again():
+def test_server_lost_before_training_is_simply_relaunched():
     state = JobState(SPEC)
     for server in SERVERS:
         state.handle(events.RoleJoined(server), at=1)
@@ -138,7 +138,7 @@ def test_before_anyone_has_trained_a_server_is_simply_started_again():
     job_invariants.check(state)
 
 
-def test_a_silent_server_is_replaced_after_its_own_limit():
+def test_silent_server_is_replaced_after_its_own_timeout():
     state = started(saved=1, server_silence_s=3.0)
     state.handle(events.RoleAlive(WORKER), at=4)
     state.handle(events.RoleAlive(SERVERS[0]), at=4)
@@ -150,7 +150,7 @@ def test_a_silent_server_is_replaced_after_its_own_limit():
         state.handle(events.RoleJoined(SERVERS[1], 0), at=5)
 
 
-def test_a_worker_that_could_not_wait_for_the_server_is_relaunched_and_not_blamed():
+def test_worker_that_gave_up_waiting_for_a_server_is_relaunched_without_blame():
     state = started(saved=1, relaunches=1)
     state.handle(killed(SERVERS[0]), at=2)
     for life in range(4):
@@ -160,7 +160,7 @@ def test_a_worker_that_could_not_wait_for_the_server_is_relaunched_and_not_blame
     assert state.node(WORKER).faults.crashes == 0
 
 
-def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
+def test_worker_that_failed_before_the_loss_was_known_does_not_end_the_job():
     state = started(saved=1, relaunches=0)
     state.handle(events.ScriptFailed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE), at=2)
     state.handle(events.RoleExited(RoleExit(role=WORKER, pid=8, code=1)), at=2)
@@ -168,7 +168,7 @@ def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
     failure(state.handle(killed(SERVERS[0]), at=2.1))  # no relaunch is allowed here at all
 
 
-def test_a_bsp_group_without_a_checkpoint_of_its_own_goes_back_to_the_one_that_the_job_went_on_from():
+def test_bsp_group_without_own_checkpoint_rolls_back_to_the_resumed_one():
     state = started(sync="bsp")
     state.safety.origin = 3
     state.handle(events.GroupFormed((LeaseHolder(0),), "all are here"), at=2)
@@ -209,12 +209,12 @@ def lose(state, role, life, *, at):
     state.handle(events.RoleExited(RoleExit(role=role, pid=life, signal="SIGKILL", incarnation=life)), at=at)
 
 
-def test_before_anything_is_lost_a_return_is_thought_to_take_what_the_start_took():
+def test_expected_recovery_time_defaults_to_the_start_time():
     _, breaks = trained()
     assert (breaks.losses, breaks.return_s, breaks.watched_s(108)) == (0, 8, 100)
 
 
-def test_a_return_takes_what_returns_took_and_not_the_wait_for_one_worker_that_there_is_anyway():
+def test_recovery_time_is_learned_from_recoveries_without_single_worker_waits():
     state, breaks = trained()
     lose(state, WORKERS[1], 0, at=30)
     formed(state, (0, 0, 1), at=33)
@@ -230,7 +230,7 @@ def test_a_return_takes_what_returns_took_and_not_the_wait_for_one_worker_that_t
     assert breaks.return_s == pytest.approx((15 + 11) / 2 - 3)
 
 
-def test_a_group_that_is_formed_anew_to_scale_has_lost_nobody():
+def test_regrouping_to_scale_counts_as_no_loss():
     state, breaks = trained()
     state.handle(events.WorkersScaled(1, "asked"), at=30)
     state.handle(events.GroupFormed((LeaseHolder(0),), "between two shards"), at=31)

@@ -37,6 +37,6 @@ def called(said):
         "it has arrived, and is in doubt for the lost one",
     ],
 )
-def test_a_doubt_counts_while_the_record_gives_the_slot_to_whoever_has_it(record, said, now):
+def test_slot_claim_counts_while_the_record_confirms_it(record, said, now):
     found = called(said).changes((record,), living=said, heir=3)
     assert found == now

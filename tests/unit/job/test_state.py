@@ -66,7 +66,7 @@ def test_slots_are_placed_once_all_servers_are_ready():
     assert state.handle(events.RoleReady(SERVERS[0], "a:1"), at=4) == []  # said again to a new master
 
 
-def test_a_job_finishes_when_every_script_has_ended():
+def test_job_finishes_when_every_script_has_ended():
     state = started()
     (fence,) = state.handle(events.ScriptFinished(WORKERS[1]), at=2)
     assert (fence.role, fence.incarnation) == (WORKERS[1], 0)  # what it still held goes to others
@@ -76,21 +76,21 @@ def test_a_job_finishes_when_every_script_has_ended():
     job_invariants.check(state)
 
 
-def test_shards_that_no_one_trained_are_told_at_the_end():
+def test_untrained_shards_are_reported_at_the_end():
     state = started()
     state.handle(events.ScriptFinished(WORKERS[1], untrained=5), at=2)
     end = conclusion(state.handle(events.ScriptFinished(WORKERS[0], untrained=3), at=3))
     assert end.phase is JobPhase.FINISHED and "3 shards stay untrained" in end.why
 
 
-def test_a_job_with_shards_that_no_one_could_read_has_not_finished_well():
+def test_job_with_unreadable_shards_fails():
     state = started()
     state.handle(events.ScriptFinished(WORKERS[1]), at=2)
     end = conclusion(state.handle(events.ScriptFinished(WORKERS[0], poisoned="shard 3 could not be read"), at=3))
     assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "shard 3 could not be read", Blame.USER)
 
 
-def test_a_users_exception_fails_the_job_at_once_and_comes_first():
+def test_user_exception_fails_the_job_at_once_and_stays_the_reason():
     state = started()
     (end,) = state.handle(events.ScriptFailed(WORKERS[1], "ValueError: no (train.py:3)", "the trace"), at=2)
     assert (end.phase, end.why, end.blame) == (JobPhase.FAILED, "ValueError: no (train.py:3)", Blame.USER)
@@ -99,7 +99,7 @@ def test_a_users_exception_fails_the_job_at_once_and_comes_first():
     assert state.why == "ValueError: no (train.py:3)"
 
 
-def test_a_lost_server_fails_the_job_and_is_named():
+def test_lost_server_fails_the_job_and_is_named():
     (end,) = started().handle(killed(SERVERS[1]), at=2)
     assert end.why.startswith("server-1 (pid 7) was killed by SIGKILL")
     assert end.blame is Blame.INFRASTRUCTURE
@@ -110,7 +110,7 @@ def test_a_lost_server_fails_the_job_and_is_named():
     assert conclusion(tick(silent, at=32)).why.startswith("server-0 has been silent for 31 s (limit 30 s)")
 
 
-def test_a_killed_worker_is_fenced_and_wanted_in_its_next_life():
+def test_killed_worker_is_fenced_and_relaunched():
     state = started()
     fence, decided = state.handle(killed(WORKERS[0]), at=2)
     assert (fence.role, fence.incarnation) == (WORKERS[0], 0)
@@ -127,7 +127,7 @@ def test_a_killed_worker_is_fenced_and_wanted_in_its_next_life():
     job_invariants.check(state)
 
 
-def test_a_worker_that_crashes_again_and_again_waits_longer_and_then_fails_the_job():
+def test_crashing_worker_is_delayed_longer_each_time_then_fails_the_job():
     state = started(relaunches=3)
     pauses = []
     for life in range(3):
@@ -139,7 +139,7 @@ def test_a_worker_that_crashes_again_and_again_waits_longer_and_then_fails_the_j
     assert end.why.endswith("relaunched 3 times already, which is the limit")
 
 
-def test_failures_of_a_worker_that_has_lived_long_are_forgotten():
+def test_failures_are_forgotten_after_a_long_life():
     state = started(relaunches=1, silence_s=10_000)
     state.handle(killed(WORKERS[0]), at=2)
     state.handle(events.RoleJoined(WORKERS[0], 1), at=3)
@@ -147,7 +147,7 @@ def test_failures_of_a_worker_that_has_lived_long_are_forgotten():
     assert want(state, WORKERS[0]).incarnation == 2
 
 
-def test_a_worker_without_memory_gets_twice_as_much():
+def test_out_of_memory_worker_gets_twice_as_much():
     state = started(worker_memory=2**30, relaunches=2)
     _, decided = state.handle(killed(WORKERS[0], oom=True), at=2)
     assert decided.why.endswith("for lack of memory at 1 GiB: its memory limit rises to 2 GiB")
@@ -157,19 +157,19 @@ def test_a_worker_without_memory_gets_twice_as_much():
     assert "most recently with 4 GiB" in conclusion(state.handle(killed(WORKERS[0], 2, oom=True), at=4)).why
 
 
-def test_an_eviction_does_not_count():
+def test_eviction_does_not_count_as_a_failure():
     state = started(relaunches=1)
     for life in range(9):
         state.handle(killed(WORKERS[0], life, evicted=True), at=2 + life)
     assert (want(state, WORKERS[0]).incarnation, want(state, WORKERS[0]).after_s) == (9, 0.0)
 
 
-def test_a_worker_that_leaves_with_status_0_without_a_word_is_replaced():
+def test_worker_exiting_with_status_0_before_its_end_is_replaced():
     _, decided = started().handle(exited(WORKERS[0], 0), at=2)
     assert "status 0, before its script had ended" in decided.why
 
 
-def test_a_worker_that_cannot_reach_a_server_waits_for_the_cause():
+def test_worker_that_cannot_reach_a_server_waits_for_the_cause():
     for relaunches in (0, 2):
         state = started(relaunches=relaunches)
         lost = events.ScriptFailed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE)
@@ -183,7 +183,7 @@ def test_a_worker_that_cannot_reach_a_server_waits_for_the_cause():
         assert state.ending.detail == ("trace" if not relaunches else state.ending.detail)
 
 
-def test_a_symptom_without_a_cause_fails_the_job_in_the_end():
+def test_symptom_without_a_cause_finally_fails_the_job():
     state = started(relaunches=0)
     state.handle(events.ScriptFailed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE), at=2)
     assert state.handle(exited(WORKERS[0], 1), at=2) == []
@@ -205,7 +205,7 @@ def test_without_relaunches_a_lost_worker_fails_the_job(event, why, blame):
     assert end.blame is blame
 
 
-def test_a_bsp_group_forms_anew_with_the_next_life_of_a_lost_member():
+def test_bsp_group_reforms_with_the_next_incarnation_of_a_lost_member():
     state = started(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     assert state.bsp.generation == 1 and not state.group_lost
@@ -219,7 +219,7 @@ def test_a_bsp_group_forms_anew_with_the_next_life_of_a_lost_member():
     job_invariants.check(state)
 
 
-def test_a_bsp_group_lets_go_whom_it_has_too_many_when_it_forms_anew():
+def test_bsp_group_drains_surplus_workers_when_it_reforms():
     state = started(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     state.handle(events.WorkersScaled(1, "why"), at=3)
@@ -230,13 +230,13 @@ def test_a_bsp_group_lets_go_whom_it_has_too_many_when_it_forms_anew():
     job_invariants.check(state)
 
 
-def test_a_bsp_group_whose_ranks_are_all_lost_fails_a_job_without_a_checkpoint():
+def test_bsp_job_without_a_checkpoint_fails_when_all_ranks_are_lost():
     end = conclusion(started(sync="bsp").handle(events.GroupLost(), at=2))
     assert "all ranks of the bsp group were lost" in end.why
 
 
 @pytest.mark.parametrize("lost", [events.GroupLost(), killed(SERVERS[0])])
-def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkpoint(lost):
+def test_bsp_group_that_lost_its_model_or_a_server_rolls_back(lost):
     state = started(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     state.handle(events.CheckpointSaved(4), at=3)
@@ -257,7 +257,7 @@ def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkp
     job_invariants.check(state)
 
 
-def test_a_bsp_group_that_loses_a_server_while_it_stops_is_left_at_its_checkpoint():
+def test_stopping_bsp_job_that_loses_a_server_ends_at_its_checkpoint():
     state = started(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0), LeaseHolder(1)), "all are here"), at=2)
     state.handle(events.CheckpointSaved(4), at=3)
@@ -266,7 +266,7 @@ def test_a_bsp_group_that_loses_a_server_while_it_stops_is_left_at_its_checkpoin
     assert end.phase is JobPhase.STOPPED and "the newest state is checkpoint 4" in end.why
 
 
-def test_a_script_that_never_joins_is_told_what_to_do():
+def test_script_that_never_joins_gets_advice():
     (end,) = JobState(SPEC).handle(exited(WORKERS[0], 0), at=2)
     assert "ended without calling st.join()" in end.why
     (late,) = tick(JobState(SPEC), at=61)
@@ -287,20 +287,20 @@ def test_silence_counts_from_the_last_heartbeat_and_not_before_training():
     assert state.node(WORKERS[0]).heard_at == 12
 
 
-def test_what_the_master_could_not_hear_is_held_against_no_one():
+def test_master_downtime_is_not_counted_as_silence():
     state = started()
     state.forgive(100)
     assert tick(state, at=110) == []
 
 
-def test_a_new_master_gives_everyone_time_to_be_heard_again():
+def test_new_master_gives_every_role_time_to_reconnect():
     state = started()
     (decided,) = state.handle(events.MasterTookOver(2), at=1000)
     assert decided.what == "took over as master number 2"
     assert tick(state, at=1009) == []
 
 
-def test_scaling_up_takes_the_next_ranks_and_scaling_down_drains_the_highest():
+def test_scaling_up_uses_the_next_ranks_and_scaling_down_drains_the_highest():
     state = started()
     (decided,) = state.handle(events.WorkersScaled(4, "more"), at=2)
     assert decided.what == "scale from 2 to 4 workers: add worker-2, worker-3"
@@ -320,7 +320,7 @@ def test_scaling_up_takes_the_next_ranks_and_scaling_down_drains_the_highest():
         state.handle(events.WorkersScaled(0, "why"), at=7)
 
 
-def test_a_worker_that_drains_too_slowly_is_given_up_and_not_replaced():
+def test_worker_that_drains_too_slowly_is_fenced_and_not_replaced():
     state = started(silence_s=1000)
     state.handle(events.WorkersScaled(1, "less"), at=2)
     assert tick(state, at=31) == []
@@ -330,7 +330,7 @@ def test_a_worker_that_drains_too_slowly_is_given_up_and_not_replaced():
     assert not state.phase.over
 
 
-def test_ctrl_c_drains_and_then_the_job_is_stopped():
+def test_ctrl_c_drains_and_then_stops_the_job():
     state = started()
     assert state.handle(events.StopRequested("Ctrl-C"), at=2) == [actions.DrainWorkers("Ctrl-C")]
     assert state.handle(events.StopRequested("Ctrl-C"), at=2) == []
@@ -343,11 +343,11 @@ def test_ctrl_c_drains_and_then_the_job_is_stopped():
         draining.handle(events.WorkersScaled(3, "why"), at=3)
 
 
-def test_ctrl_c_before_anyone_has_joined_stops_at_once():
+def test_ctrl_c_before_any_role_joined_stops_at_once():
     assert conclusion(JobState(SPEC).handle(events.StopRequested("Ctrl-C"), at=2)).phase is JobPhase.STOPPED
 
 
-def test_a_second_process_of_the_same_name_is_turned_away():
+def test_second_process_of_the_same_role_is_refused():
     state = started()
     state.handle(events.RoleJoined(WORKERS[0]), at=2)  # the same one over a new connection
     with pytest.raises(errors.BadInput, match="a second process wants to join as worker-0; the first is joined"):
@@ -360,7 +360,7 @@ def test_a_second_process_of_the_same_name_is_turned_away():
         state.handle(events.RoleJoined(Role(RoleKind.WORKER, 9)), at=2)
 
 
-def test_an_illegal_move_tells_the_story():
+def test_illegal_move_reports_the_history():
     node = RoleNode(role=WORKERS[0])
     node.move(NodeState.JOINED, at=1, why="joined")
     node.move(NodeState.GONE, at=4, why="killed")
@@ -370,7 +370,7 @@ def test_an_illegal_move_tells_the_story():
         node.move(NodeState.JOINED, at=9, why="again")
 
 
-def test_a_job_never_gets_more_workers_than_its_gpus_can_take():
+def test_job_never_gets_more_workers_than_its_gpus_can_take():
     state = started(worker_gpu=0.5, gpus=2)
     state.handle(events.WorkersScaled(4, "asked"), at=2)
     with pytest.raises(errors.BadInput, match=r"5 workers with 0\.5 GPU each: job job may use 2 GPUs, enough for 4"):

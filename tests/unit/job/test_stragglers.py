@@ -28,38 +28,38 @@ def resized(paces, halvings=()):
 
 
 @pytest.mark.parametrize("slow", [0.03, 0.25, 0.6])
-def test_one_far_below_the_others_is_halved_until_it_has_a_quarter(slow):
+def test_far_slower_workers_leases_are_halved_down_to_a_quarter(slow):
     now = {0: 1000.0, 1: 1010.0, 2: slow * 1000, 3: 990.0}
     assert resized(now) == [(2, 1)]
     assert resized(now, {2: 1}.items()) == [(2, 2)]
     assert resized(now, {2: 2}.items()) == []
 
 
-def test_a_crowd_is_measured_by_one_standard_that_few_cannot_move():
+def test_many_workers_are_compared_with_a_robust_standard():
     now = {rank: 1000.0 + rank % 7 for rank in range(1000)} | {3: 300.0, 500: 10.0}
     assert resized(now) == [(3, 1), (500, 1)]
 
 
-def test_the_reason_names_the_worker_its_pace_and_the_limit():
+def test_reason_names_the_worker_its_pace_and_the_limit():
     judgement = judge({0: 1000.0, 1: 1000.0, 2: 30.0}, {}, RULES)
     assert "worker-2 trains 30 samples/s, 3% of its peers' median 1000 (slow below 700)" in judgement.why
 
 
-def test_doing_nothing_has_a_reason_too():
+def test_unchanged_lease_sizes_have_a_reason():
     assert judge({0: 5.0}, {}, RULES).why == "1 workers have trained long enough, and a comparison needs 2"
     same = judge({0: 100.0, 1: 105.0}, {}, RULES)
     assert same.resizes == () and same.why == "2 workers at 100 to 105 samples/s: no lease needs another size"
 
 
-def test_a_wide_spread_is_nobodys_fault():
+def test_wide_spread_marks_no_worker_slow():
     assert resized({0: 400.0, 1: 700.0, 2: 1000.0, 3: 1300.0, 4: 1600.0}) == []
 
 
-def test_of_two_workers_the_slower_is_the_slow_one():
+def test_slower_of_two_workers_can_be_the_straggler():
     assert resized({0: 1000.0, 1: 200.0}) == [(1, 1)]
 
 
-def test_one_that_has_recovered_gets_its_leases_back_step_by_step():
+def test_recovered_worker_regains_its_lease_size_stepwise():
     now = {0: 1000.0, 1: 1000.0, 2: 900.0}
     assert resized(now, {2: 2}.items()) == [(2, 1)]
     assert resized(now, {2: 1}.items()) == [(2, 0)]
@@ -67,14 +67,14 @@ def test_one_that_has_recovered_gets_its_leases_back_step_by_step():
 
 
 @given(paces, st.floats(0.01, 100))
-def test_only_ratios_matter(now, scale):
+def test_straggler_detection_depends_only_on_ratios(now, scale):
     close = [abs(pace - limit) < 1e-6 * pace for pace in now.values() for limit in limits(now)]
     if not any(close):
         assert resized(now) == resized({rank: pace * scale for rank, pace in now.items()})
 
 
 @given(paces)
-def test_never_is_the_fastest_halved_nor_most_of_the_workers(now):
+def test_fastest_worker_and_most_workers_are_never_halved(now):
     halved = resized(now)
     assert len(halved) <= len(now) // 2
     assert max(now, key=now.get) not in [rank for rank, _ in halved]
@@ -91,7 +91,7 @@ def limits(now):
         yield RULES.recovered * middle
 
 
-def test_a_pace_is_that_of_the_window_and_time_without_leases_is_not_counted():
+def test_pace_covers_the_window_without_time_lacking_leases():
     looking = WorkerPaces(window_s=10)
     for second in range(31):
         looking.observe(
@@ -106,7 +106,7 @@ def test_a_pace_is_that_of_the_window_and_time_without_leases_is_not_counted():
     assert looking.known() == {0: pytest.approx(100)}
 
 
-def test_a_worker_that_has_just_come_is_not_judged():
+def test_new_worker_is_not_judged():
     looking = WorkerPaces(window_s=20)
     for second in range(8):
         looking.observe({0: 100 * second}, [0, 1], second)
@@ -118,7 +118,7 @@ def holding(rank, offset, end, shard=0, first=0, batch=10):
     return LeaseLoad(rank=rank, shard=shard, first=first, offset=offset, end=end, batch=batch)
 
 
-def test_a_slow_holder_keeps_what_it_can_do_in_everyones_time():
+def test_slow_holder_keeps_what_it_can_do_in_the_common_time():
     cuts = stragglers.level_leases([holding(0, 0, 1000)], {0: 10.0, 1: 90.0}, [0, 1])
     assert [(cut.rank, cut.wish) for cut in cuts] == [(0, ShrinkRequest(0, 0, 100))]
     assert (
@@ -127,7 +127,7 @@ def test_a_slow_holder_keeps_what_it_can_do_in_everyones_time():
     )
 
 
-def test_the_last_leases_are_given_up_first():
+def test_last_leases_are_shortened_first():
     held = [holding(0, 40, 100, shard=1), holding(0, 0, 100, shard=2), holding(0, 0, 100, shard=3)]
     cuts = stragglers.level_leases(
         held, {0: 10.0, 1: 16.0}, [0, 1]
@@ -135,22 +135,22 @@ def test_the_last_leases_are_given_up_first():
     assert [cut.wish for cut in cuts] == [ShrinkRequest(2, 0, 40), ShrinkRequest(3, 0, 0)]
 
 
-def test_what_would_gain_less_than_an_answer_takes_is_left():
+def test_lease_is_not_shortened_for_less_gain_than_a_reply_costs():
     assert stragglers.level_leases([holding(0, 0, 20)], {0: 10.0, 1: 10.0}, [0, 1]) == ()
 
 
-def test_a_lease_is_shortened_only_if_another_worker_can_take_the_rest():
+def test_lease_is_shortened_only_if_another_worker_can_take_the_rest():
     assert stragglers.level_leases([holding(0, 0, 1000)], {0: 1.0}, [0]) == ()
     assert stragglers.level_leases([holding(0, 0, 1000)], {}, [0, 1]) == (), "nobody's pace is known"
     assert stragglers.level_leases([], {0: 1.0, 1: 1.0}, [0, 1]) == ()
 
 
-def test_a_newcomer_counts_as_usual_and_one_without_progress_as_very_slow():
+def test_newcomer_counts_as_average_and_a_stalled_worker_as_very_slow():
     assert [c.wish.end for c in stragglers.level_leases([holding(0, 0, 1000)], {0: 10.0}, [0, 1])] == [500]
     assert [c.wish.end for c in stragglers.level_leases([holding(0, 0, 1000)], {0: 0.0, 1: 100.0}, [0, 1])] == [10]
 
 
-def test_leases_of_the_lost_are_not_asked_for():
+def test_leases_of_lost_workers_are_not_shortened():
     assert stragglers.level_leases([holding(7, 0, 1000)], {0: 10.0, 1: 10.0}, [0, 1]) == ()
 
 
@@ -169,7 +169,7 @@ def ends_of_jobs(draw):
 
 
 @given(ends_of_jobs())
-def test_after_the_cuts_nobody_holds_more_than_its_part_and_nobody_was_robbed(job):
+def test_levelled_leases_leave_no_worker_more_than_its_share(job):
     held, paces = job
     cuts = stragglers.level_leases(held, paces, list(paces))
     ends = {cut.wish.shard: cut.wish.end for cut in cuts}
@@ -206,12 +206,12 @@ HALF = {0: 100.0, 1: 102.0, 2: 45.0, 3: 98.0}
 EQUAL = {**HALF, 2: 100.0}
 
 
-def test_equals_with_some_spread_are_not_slow():
+def test_equal_workers_with_some_spread_are_not_slow():
     assert slow_workers(after(*[{0: 100.0, 1: 90.0, 2: 110.0}] * 9)) == ()
     assert slow_workers(after(*[{0: 100.0}] * 9)) == ()
 
 
-def test_a_mark_stays_until_the_slow_one_is_near_its_peers_again_for_a_while():
+def test_slow_mark_stays_until_the_worker_keeps_up_for_a_while():
     nearly = {0: 100.0, 1: 100.0, 2: 80.0}
     assert slow_workers(after(*[nearly] * 9)) == ()
     marks = after(*[{**nearly, 2: 40.0}] * SLOW_AFTER, *[nearly] * 9)
@@ -222,12 +222,12 @@ def test_a_mark_stays_until_the_slow_one_is_near_its_peers_again_for_a_while():
     assert not slow(update_marks(marks, {**nearly, 2: 90.0}, range(3), RULES))
 
 
-def test_one_window_alone_says_nothing_in_either_direction():
+def test_single_window_neither_sets_nor_clears_a_mark():
     assert not slow(after(*[HALF, EQUAL] * 20))
     assert slow(after(*[HALF] * SLOW_AFTER, *[EQUAL, EQUAL, HALF] * 20)) == {2}
 
 
-def test_one_whose_batches_were_cut_short_or_that_had_nothing_to_do_stays_as_it_is_until_it_is_known():
+def test_mark_is_unchanged_by_partial_batches_or_idle_windows():
     assert not slow(after(*[HALF] * 9, sure={0, 1}))
     assert slow(after(*[HALF] * SLOW_AFTER, sure={2})) == {2}
     marks = after(*[HALF] * SLOW_AFTER)
@@ -237,7 +237,7 @@ def test_one_whose_batches_were_cut_short_or_that_had_nothing_to_do_stays_as_it_
         assert slow_workers(marks) == (2,)
 
 
-def test_one_that_nothing_is_heard_of_for_long_or_that_left_is_marked_no_longer():
+def test_mark_of_a_silent_or_departed_worker_is_dropped():
     marks = after(*[HALF] * SLOW_AFTER)
     assert slow(update_marks(marks, {}, [0, 1, 3], RULES)) == set()
     for _ in range(SILENT_AFTER):
@@ -246,7 +246,7 @@ def test_one_that_nothing_is_heard_of_for_long_or_that_left_is_marked_no_longer(
     assert slow(marks) == set()
 
 
-def test_where_most_are_slow_it_is_not_them():
+def test_majority_of_slow_workers_is_not_marked():
     assert slow_workers({0: SlowMark(slow=True), 1: SlowMark(slow=True), 2: SlowMark()}) == ()
 
 
@@ -260,7 +260,7 @@ WINDOWS = st.lists(
 
 
 @given(WINDOWS)
-def test_no_mark_changes_more_often_than_its_windows_in_a_row_allow_or_in_a_window_that_says_nothing(windows):
+def test_mark_changes_only_after_enough_conclusive_windows(windows):
     marks, since = {}, dict.fromkeys(range(5), 0)
     for paces, sure in windows:
         known, before = set(paces) & (set(paces) if sure is None else sure), slow(marks)

@@ -7,7 +7,7 @@ from tests.process.kafka_security import BROKER, KafkaSasl
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_client_says_what_the_broker_listens_to(mechanism, tls):
+def test_kafka_client_options_match_the_brokers_listener(mechanism, tls):
     asks = KafkaSasl(mechanism=mechanism)
     protocol = "sasl_ssl" if tls else "sasl_plaintext"
     settings = dict(line.split("=", 1) for line in asks.broker(tls=tls))
@@ -18,7 +18,7 @@ def test_a_client_says_what_the_broker_listens_to(mechanism, tls):
     assert (told["sasl.username"], told["sasl.password"]) == (asks.user, asks.password)
 
 
-def test_the_user_is_known_by_settings_or_by_zookeeper():
+def test_user_is_defined_by_settings_or_in_zookeeper():
     plain, scram = (KafkaSasl(mechanism=one) for one in ("PLAIN", "SCRAM-SHA-512"))
     assert any(f'user_{plain.user}="{plain.password}"' in line for line in plain.broker(tls=False))
     assert not plain.scram()

@@ -12,7 +12,7 @@ from tests.unit.export.exports import outlined
 from tests.unit.export.test_exporter import OUTLINE
 
 
-def test_what_is_newest_is_exported_until_told_to_end_and_then_once_more(tmp_path, monkeypatch, capsys):
+def test_newest_checkpoint_is_exported_repeatedly_and_once_at_the_end(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     store, url, ended = stores.store(), str(tmp_path / "exports"), threading.Event()
     turns = iter(range(1, 5))
@@ -33,7 +33,7 @@ def test_what_is_newest_is_exported_until_told_to_end_and_then_once_more(tmp_pat
     assert [line.split(":")[0] for line in said] == ["export 1 (whole)", "export 3 (since 1)", "export 4 (since 3)"]
 
 
-def test_an_exporter_that_dies_is_started_again_and_ends_with_the_job(tmp_path, monkeypatch):
+def test_dead_exporter_is_restarted_and_ends_with_the_job(tmp_path, monkeypatch):
     """The process is a stand-in that notes its starts, dies the first time, and then waits for its input to end."""
     note = tmp_path / "starts"
     script = (

@@ -35,7 +35,7 @@ def local(folder, name, began_at):
     logs.write_card(files, RunCard(name=name, script="train.py", began_at=began_at, agent_pid=1, agent_start=-1))
 
 
-def test_the_card_of_a_job_says_where_it_is(tmp_path, ray):
+def test_run_card_records_the_platform_of_a_job(tmp_path, ray):
     local(tmp_path, "train", 1.0)
     card = RunCard(name="ctr", script="t.py", began_at=2.0, platform="ray", where={"address": "10.0.0.5:6379"})
     job_lookup.note(tmp_path, card)
@@ -50,19 +50,19 @@ def test_the_card_of_a_job_says_where_it_is(tmp_path, ray):
     assert job_lookup.find("ctr", where).where == {}
 
 
-def test_a_cluster_that_is_named_is_asked_for_its_jobs(tmp_path, ray):
+def test_named_cluster_is_asked_for_its_jobs(tmp_path, ray):
     where = JobLocation(folder=str(tmp_path), platform="ray")
     assert job_lookup.find(None, where).name == "newest" and job_lookup.find("older", where).name == "older"
     assert [each.name for each in job_lookup.every(where)] == ["newest", "older"]
 
 
-def test_what_is_not_installed_is_named(monkeypatch):
+def test_missing_platform_package_is_named(monkeypatch):
     monkeypatch.setitem(job_lookup.REACHES, "k8s", "no_such_package.reach")
     with pytest.raises(errors.MissingExtra, match=r"springtide\[k8s\]"):
         job_lookup.find("ctr", JobLocation(platform="k8s"))
 
 
-def test_where_no_job_is_it_says_how_to_begin_one(tmp_path, monkeypatch, ray):
+def test_lookup_without_jobs_says_how_to_start_one(tmp_path, monkeypatch, ray):
     with pytest.raises(errors.MissingFile, match=r"springtide submit job\.yaml"):
         job_lookup.find(None, JobLocation(folder=str(tmp_path)))
     monkeypatch.setattr(sys.modules["stand_in_reach"], "names", lambda where: [])
@@ -70,7 +70,7 @@ def test_where_no_job_is_it_says_how_to_begin_one(tmp_path, monkeypatch, ray):
         job_lookup.find(None, JobLocation(folder=str(tmp_path), platform="ray"))
 
 
-def test_an_option_that_only_one_platform_has_names_it():
+def test_platform_specific_option_selects_its_platform():
     assert WhereOptions().where().platform == ""
     assert WhereOptions(address="auto", namespace="").where().platform == "ray"
     assert WhereOptions(namespace="ml").where().options == {"namespace": "ml"}

@@ -23,7 +23,7 @@ def cluster(monkeypatch):
     return handed
 
 
-def test_a_cluster_gets_the_job_with_a_name_and_a_card_stays_here(tmp_path, cluster):
+def test_cluster_gets_the_named_job_and_a_card_stays_here(tmp_path, cluster):
     (tmp_path / "Train_CTR.py").write_text("")
     where = JobLocation(platform="k8s", options={"namespace": "ml"}, folder=str(tmp_path / "runs"))
     name = submit.submit(ElasticJob(script="Train_CTR.py"), where, code=tmp_path)
@@ -33,7 +33,7 @@ def test_a_cluster_gets_the_job_with_a_name_and_a_card_stays_here(tmp_path, clus
     assert (run.job, run.card.platform, run.card.where, run.here) == ("train-ctr", "k8s", {"namespace": "ml"}, False)
 
 
-def test_what_is_wrong_is_said_before_anything_is_handed_over(tmp_path, cluster):
+def test_invalid_job_is_refused_before_submission(tmp_path, cluster):
     where = JobLocation(platform="k8s", folder=str(tmp_path / "runs"))
     with pytest.raises(errors.MissingFile, match="no script"):
         submit.submit(ElasticJob(script="train.py"), where, code=tmp_path)
@@ -55,7 +55,7 @@ def test_what_is_wrong_is_said_before_anything_is_handed_over(tmp_path, cluster)
         ("01_first_loop", "job-01-first-loop"),
     ],
 )
-def test_names_are_such_as_clusters_take(name, wanted):
+def test_job_names_are_valid_for_clusters(name, wanted):
     assert submit.cluster_name(name) == wanted
 
 
@@ -72,7 +72,7 @@ def test_two_jobs_of_one_name_do_not_run_at_once(tmp_path, monkeypatch):
     assert submit.begin(job, tmp_path / "runs").files.root.name == "train-2"
 
 
-def test_a_folder_for_runs_that_cannot_be_is_told(tmp_path):
+def test_invalid_runs_folder_is_reported(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(errors.UserError, match="runs"), submit.alone(tmp_path / "runs"):
         pass

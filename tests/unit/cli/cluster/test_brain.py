@@ -50,21 +50,21 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(one[0]) for one in MISTAKES])
-def test_a_mistake_is_said_without_a_traceback(arguments, said, tmp_path, monkeypatch, capsys):
+def test_brain_mistake_is_reported_without_a_traceback(arguments, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert app.main(["brain", *arguments]) == app.BAD_USAGE
     err = capsys.readouterr().err
     assert said in err and "Traceback" not in err
 
 
-def test_a_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
+def test_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_text("abcd")
     assert app.main(["brain", "serve", "--secret-file", "short"]) == app.BAD_USAGE
     assert "has 2 bytes; expected 16 or more" in capsys.readouterr().err
 
 
-def test_planning_is_set_by_name():
+def test_planning_options_are_set_by_name():
     found = brain.planning_config({"rho": "1", "prices.cpu": "2", "similar": "5"}, "static")
     assert (found.policy, found.rho, found.prices.cpu, found.similar) == ("static", 1.0, 2.0, 5)
     assert brain.planning_config({"between_changes": "5"}, "static").between_changes_s == 5.0
@@ -72,14 +72,14 @@ def test_planning_is_set_by_name():
         brain.planning_config({"policy": "static"}, "springtide")
 
 
-def test_capacity_is_cores_and_perhaps_memory():
+def test_capacity_is_cores_and_optionally_memory():
     assert brain.parse_capacity("64") == ResourceBudget(cpu=64.0, memory=float("inf"))
     assert brain.parse_capacity("1.5,2G") == ResourceBudget(cpu=1.5, memory=2.0 * 2**30)
     assert brain.parse_capacity("1.5,2G,8") == ResourceBudget(cpu=1.5, memory=2.0 * 2**30, gpu=8.0)
     assert brain.parse_capacity("").cpu >= 1
 
 
-def test_a_status_says_what_was_decided_and_why_in_80_columns():
+def test_brain_status_shows_decisions_and_reasons_in_80_columns():
     job = messages.LiveJob(
         name="train@0a1b",
         user="ada",
@@ -124,7 +124,7 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
     assert "holds   40 of 64 cores, memory 8G of 256G" in brain.status_lines(bounded)
 
 
-def test_a_history_is_read_without_a_brain(tmp_path, capsys):
+def test_history_is_read_without_a_brain(tmp_path, capsys):
     from springtide.brain.store import store
 
     path = tmp_path / "history.db"

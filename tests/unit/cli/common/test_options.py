@@ -29,7 +29,7 @@ def run(*words):
     return CliRunner().invoke(app, list(words))
 
 
-def test_the_command_gets_them_as_one_value():
+def test_option_group_reaches_the_command_as_one_value():
     assert run("north", "--coats", "2", "--red", "9").output.strip() == "north 2.0 Colours(red=9, blue=None)"
     assert run("north").output.strip() == "north 1.0 Colours(red=7, blue=None)"
 
@@ -40,6 +40,6 @@ def test_options_of_a_dataclass_are_checked_and_shown_like_the_commands_own():
     assert run("north", "--red", "300").exit_code == 2
 
 
-def test_every_command_has_debug_and_refuses_what_is_no_number():
+def test_every_command_has_debug_and_refuses_non_numbers():
     assert "--debug" in run("--help").output and run("north", "--debug").exit_code == 0
     assert "--coats nan: expected a number" in str(run("north", "--coats", "nan").exception)

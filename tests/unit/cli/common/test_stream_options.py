@@ -50,7 +50,7 @@ STATE = OnlineState(
 ENDED = JobStatus(name="clicks", phase=JobPhase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
 
 
-def test_the_options_are_those_of_run_and_reach_it(capsys, tmp_path, monkeypatch):
+def test_stream_options_are_those_of_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert app.main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
@@ -63,7 +63,7 @@ def test_the_options_are_those_of_run_and_reach_it(capsys, tmp_path, monkeypatch
     assert "Did you mean 'auto'?" in capsys.readouterr().err
 
 
-def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F811
+def test_stream_status_fits_80_columns(folder, capsys):  # noqa: F811
     past(folder, "clicks", began_at=100.0, status=ENDED)
     lines = output(capsys, "status", "clicks", "--json")
     text = " ".join(" ".join(lines).split())
@@ -81,14 +81,14 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
     assert json.loads(lines[-1])["online"]["totals"]["violation"] == 0.026
 
 
-def test_a_line_and_the_picture_have_the_lag():
+def test_line_and_live_view_show_the_lag():
     running = msgspec.structs.replace(ENDED, phase=JobPhase.RUNNING, samples=10, data=DataStatus(shards_total=4))
     assert "4 partitions" in line_of(running) and "shards" not in line_of(running)
     assert "lag 75 s ALERT" in line_of(running) and len(line_of(running)) <= 80
     assert picture(running) is not None
 
 
-def test_figures_of_a_job_that_is_over_are_still_told(folder, capsys):  # noqa: F811
+def test_metrics_of_a_finished_job_are_available(folder, capsys):  # noqa: F811
     past(folder, "clicks", began_at=100.0, status=ENDED)
     assert app.main(["metrics", "clicks", "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -96,7 +96,7 @@ def test_figures_of_a_job_that_is_over_are_still_told(folder, capsys):  # noqa: 
     assert json.loads(lines[-1])["metrics"]["springtide_stream_worker_hours"] == [{"labels": {}, "value": 242.0}]
 
 
-def test_top_of_a_job_that_is_over_is_its_last_line(folder, capsys):  # noqa: F811
+def test_top_of_a_finished_job_is_its_last_line(folder, capsys):  # noqa: F811
     past(folder, "clicks", began_at=100.0, status=ENDED)
     assert output(capsys, "top", "clicks", "--once")[-1].startswith("  30.0 s  stopped")
 
@@ -125,7 +125,7 @@ def fetched(url):
         return reply.headers, reply.read()
 
 
-def test_the_page_has_all_it_needs_in_it(page):
+def test_dashboard_page_is_self_contained(page):
     headers, body = fetched(page + "/")
     assert (
         headers["Content-Type"].startswith("text/html") and "default-src 'none'" in headers["Content-Security-Policy"]
@@ -133,7 +133,7 @@ def test_the_page_has_all_it_needs_in_it(page):
     assert b"src=" not in body and b"@import" not in body and b"innerHTML" not in body
 
 
-def test_the_page_data_are_status_new_points_forecast_and_story(page):
+def test_page_data_are_status_new_points_forecast_and_events(page):
     data = json.loads(fetched(page + "/data.json?since=100")[1])
     assert [point["at"] for point in data["points"]] == [115.0] and data["status"]["online"]["backlog"] == 12_345
     assert data["forecast"]["high"] == [2] and data["job"] == "clicks" and not data["running"]
@@ -142,7 +142,7 @@ def test_the_page_data_are_status_new_points_forecast_and_story(page):
 
 
 @pytest.mark.parametrize(("path", "code"), [("/../secret", 404), ("/data.json?since=now", 503)])
-def test_anything_else_is_refused(page, path, code):
+def test_other_page_requests_are_refused(page, path, code):
     with pytest.raises(urllib.error.HTTPError) as caught:
         fetched(page + path)
     with caught.value as refused:
@@ -164,7 +164,7 @@ def answer(page, *hosts, path="/data.json"):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8080", "LOCALHOST", "[::1]:80", socket.gethostname()])
-def test_the_page_is_given_under_the_names_of_this_machine(page, host):
+def test_page_is_served_under_the_names_of_this_machine(page, host):
     assert answer(page, host)[0] == 200
 
 
@@ -183,7 +183,7 @@ def test_the_page_is_given_under_the_names_of_this_machine(page, host):
         ("localhost@rebound.example",),
     ],
 )
-def test_a_strangers_name_that_means_this_machine_is_refused(page, hosts):
+def test_foreign_host_name_for_this_machine_is_refused(page, hosts):
     for path in ("/", "/data.json"):
         code, said = answer(page, *hosts, path=path)
         assert code == 421 and "this page is served for 127.0.0.1" in said and "clicks" not in said
@@ -201,21 +201,21 @@ def test_a_strangers_name_that_means_this_machine_is_refused(page, hosts):
         ("10.0.0.7", "10.0.0.7", True),
     ],
 )
-def test_a_page_for_others_is_served_under_its_name_and_its_numbers(asked, host, ours):
+def test_public_page_is_served_under_its_name_and_addresses(asked, host, ours):
     assert serving.is_ours(asked, host, serving.names_of(host)) is ours
 
 
-def test_a_port_that_is_taken_is_said(page):
+def test_port_in_use_is_reported(page):
     with pytest.raises(errors.BadInput, match=r"cannot listen on 127\.0\.0\.1"):
         serving.serve(lambda since: b"", host="127.0.0.1", port=int(page.rpartition(":")[2]))
 
 
 @pytest.mark.parametrize(("length", "said"), [(0.31, "0.3 s"), (45.0, "45 s"), (210.0, "3.5 min"), (7560.0, "2.1 h")])
-def test_lengths_of_time_are_short(length, said):
+def test_durations_are_short(length, said):
     assert render.duration(length) == said
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.77"])
-def test_a_host_that_is_not_ours_is_not_blamed_on_the_port(host):
+def test_invalid_host_is_not_blamed_on_the_port(host):
     with pytest.raises(errors.BadInput, match=f"--host {host}: not an address of this machine"):
         serving.serve(lambda since: b"", host=host, port=0)

@@ -22,7 +22,7 @@ COMPLETE = {
 FAILED = {"at": 2.0, "event": "checkpoint", "number": 2, "outcome": "failed", "why": "server-0.0: disk full"}
 
 
-def test_each_checkpoint_has_its_line_with_what_became_of_it(tmp_path):
+def test_checkpoint_list_shows_the_outcome_of_each(tmp_path):
     stores.publish(tmp_path, 1, stores.save(stores.store(), tmp_path, 1))
     copied = {"at": 3.0, "event": "uploaded", "number": 1, "outcome": "complete", "url": "s3://bucket/job"}
     found = checkpoints.listed([COMPLETE | {"where": str(tmp_path)}, FAILED, copied])
@@ -45,7 +45,7 @@ def saved(tmp_path):
     return tmp_path / "server-0.0-000001.run1.seg", [COMPLETE | {"where": str(tmp_path)}]
 
 
-def test_one_whose_segment_file_is_gone_is_damaged_though_its_manifest_is_there(saved):
+def test_checkpoint_with_a_missing_segment_file_is_damaged(saved):
     segment, story = saved
     assert checkpoints.listed(story)[0]["kept"]
     segment.unlink()
@@ -55,7 +55,7 @@ def test_one_whose_segment_file_is_gone_is_damaged_though_its_manifest_is_there(
     assert shown[1].split()[-3:] == ["damaged", "no", "no"] and segment.name in shown[2]
 
 
-def test_other_bytes_of_the_same_size_are_found_when_all_of_it_is_verified(saved):
+def test_verify_finds_altered_bytes_of_the_same_size(saved):
     segment, story = saved
     assert checkpoints.listed(story, verify=True)[0]["verified"]
     content = bytearray(segment.read_bytes())
@@ -66,7 +66,7 @@ def test_other_bytes_of_the_same_size_are_found_when_all_of_it_is_verified(saved
     assert one["outcome"] == "damaged" and not one["kept"] and "its checksum does not match" in one["why"]
 
 
-def test_verifying_ends_with_1_if_one_is_damaged(saved, capsys):
+def test_verify_exits_with_1_if_a_checkpoint_is_damaged(saved, capsys):
     segment, _ = saved
     assert checkpoints.checkpoints(str(segment.parent), folder="nowhere", as_json=False, verify=True) == 0
     segment.unlink()
@@ -74,7 +74,7 @@ def test_verifying_ends_with_1_if_one_is_damaged(saved, capsys):
     assert f"{segment.name} is missing" in capsys.readouterr().out
 
 
-def test_one_on_disks_of_servers_says_so(tmp_path):
+def test_checkpoint_on_server_disks_is_shown_as_such(tmp_path):
     written = stores.save(stores.store(), tmp_path / "disk", 1)._replace(file="server-0/a.seg", node="node-0")
     stores.publish(tmp_path, 1, written)
     (one,) = checkpoints.at_place(FolderStore(tmp_path), verify=True)
@@ -82,7 +82,7 @@ def test_one_on_disks_of_servers_says_so(tmp_path):
     assert " apart " in checkpoints.text("train", [one])[1]
 
 
-def test_a_copy_that_failed_says_why():
+def test_failed_upload_shows_its_reason():
     failed = {
         "at": 3.0,
         "event": "uploaded",
@@ -95,12 +95,12 @@ def test_a_copy_that_failed_says_why():
     assert one["uploaded"] == "" and "no access" in one["why"]
 
 
-def test_a_job_without_any_says_so():
+def test_job_without_checkpoints_says_so():
     assert checkpoints.text("train", []) == ["job train has no checkpoints"]
 
 
 @pytest.mark.parametrize("given", ["file://{}/train", "{}/train", "train"])
-def test_what_lies_in_a_folder_or_at_a_url_is_listed_without_its_job(tmp_path, capsys, monkeypatch, given):
+def test_checkpoints_in_a_folder_or_at_a_url_are_listed_without_their_job(tmp_path, capsys, monkeypatch, given):
     place = tmp_path / "train"
     monkeypatch.chdir(tmp_path)
     store = stores.store()
@@ -117,13 +117,13 @@ def test_what_lies_in_a_folder_or_at_a_url_is_listed_without_its_job(tmp_path, c
     assert checkpoints.text("train", [second])[1].split()[:3] == ["2", "-", "-"]
 
 
-def test_a_folder_without_checkpoints_may_be_named_like_a_job(tmp_path, monkeypatch):
+def test_folder_without_checkpoints_may_be_named_like_a_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train").mkdir()
     assert not checkpoints.is_place("train") and checkpoints.is_place("./train")
 
 
-def test_one_that_a_server_could_not_bring_back_is_shown_as_damaged():
+def test_checkpoint_a_server_could_not_restore_is_shown_as_damaged():
     why = "checkpoint 1 in ckpt cannot be used: the image of slot 3 is damaged"
     ready = {"at": 4.0, "event": "ready", "role": "server-0", "checkpoint": 0, "unusable": [why]}
     found = checkpoints.listed([COMPLETE, COMPLETE | {"number": 11}, ready])

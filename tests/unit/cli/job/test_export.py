@@ -25,7 +25,7 @@ def flip(path, at=-9):
 
 
 @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, -9])
-def test_a_checkpoint_with_other_bytes_in_it_is_said_and_the_one_before_is_exported(tmp_path, capsys, at):
+def test_damaged_checkpoint_is_reported_and_the_previous_exported(tmp_path, capsys, at):
     two_checkpoints(tmp_path / "saved")
     flip(tmp_path / "saved/server-0.0-000002.run1.seg", at)
     asked = ["export", str(tmp_path / "saved"), str(tmp_path / "out"), "--json"]
@@ -38,7 +38,7 @@ def test_a_checkpoint_with_other_bytes_in_it_is_said_and_the_one_before_is_expor
     assert "error: the image of slot " in capsys.readouterr().err
 
 
-def test_where_none_is_whole_it_is_not_said_that_there_is_none(tmp_path, capsys):
+def test_error_says_that_no_checkpoint_is_intact(tmp_path, capsys):
     two_checkpoints(tmp_path / "saved")
     for number in (1, 2):
         flip(tmp_path / f"saved/server-0.0-00000{number}.run1.seg")

@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_rehearsal_says_what_the_job_would_be_and_where_each_value_comes_from(folder, capsys):
+def test_dry_run_shows_the_job_and_the_source_of_each_value(folder, capsys):
     assert app.main(["submit", "job.yaml", "--dry-run", "--name", "mine", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80 and lines[0] == "job mine, of job.yaml; nothing is started"
@@ -36,7 +36,7 @@ def test_a_rehearsal_says_what_the_job_would_be_and_where_each_value_comes_from(
     assert found["origins"]["workers.max"] == "spec" and not (folder / ".springtide").exists()
 
 
-def test_a_rehearsal_for_a_cluster_needs_none(folder, capsys):
+def test_dry_run_for_a_cluster_needs_no_cluster(folder, capsys):
     assert app.main(["submit", "job.yaml", "--dry-run", "--platform", "k8s"]) == 0
     assert "k8s chooses the open values when the job starts" in capsys.readouterr().out
 
@@ -50,14 +50,14 @@ def test_a_rehearsal_for_a_cluster_needs_none(folder, capsys):
         (("count: 1", "memory: 4096T"), "servers.memory 4096T (--memory): this machine has "),
     ],
 )
-def test_mistakes_are_told_without_a_traceback_and_before_anything_is_made(folder, capsys, change, said):
+def test_spec_mistakes_are_reported_before_anything_is_created(folder, capsys, change, said):
     (folder / "job.yaml").write_text(SPEC.replace(*change))
     assert app.main(["submit", "job.yaml", "--dry-run"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
     assert not (folder / ".springtide").exists()
 
 
-def test_a_platform_that_is_none_and_options_of_two_are_refused(folder, capsys):
+def test_unknown_platform_and_mixed_platform_options_are_refused(folder, capsys):
     assert app.main(["submit", "job.yaml", "--platform", "kubernetes"]) == 2
     assert "no platform named 'kubernetes'" in capsys.readouterr().err
     assert app.main(["submit", "job.yaml", "--address", "auto", "--namespace", "ml"]) == 2
@@ -65,6 +65,6 @@ def test_a_platform_that_is_none_and_options_of_two_are_refused(folder, capsys):
 
 
 @pytest.mark.parametrize("command", [["plan", "job.yaml"], ["submit", "job.yaml", "--dry-run"]], ids=" ".join)
-def test_plan_and_a_dry_run_say_what_the_job_may_become(folder, capsys, command):
+def test_plan_and_dry_run_show_the_scaling_bounds(folder, capsys, command):
     assert app.main(command) == 0
     assert "may become 1 to 2 workers" in capsys.readouterr().out

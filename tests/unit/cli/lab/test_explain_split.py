@@ -36,7 +36,7 @@ raise SystemExit("it was to end before this")
 """
 
 
-def test_a_script_is_explained_and_stopped(tmp_path, capfd, monkeypatch):
+def test_explain_split_runs_a_script_and_stops_it(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("SPRINGTIDE_MASTER", "127.0.0.1:1")  # of a job that this is called in: none of its business
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -61,7 +61,7 @@ def test_a_script_is_explained_and_stopped(tmp_path, capfd, monkeypatch):
         (ScriptReport(error="the script never called job.prepare(model, optimizer, dataset)", blame="usage"), 2),
     ],
 )
-def test_what_went_wrong_is_said_without_a_traceback(told, code, tmp_path, monkeypatch, capsys):
+def test_explain_split_errors_have_no_traceback(told, code, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explain_split, "observe", lambda script, *, timeout_s: told)
     script = tmp_path / "train.py"
     script.write_text("")
@@ -72,13 +72,13 @@ def test_what_went_wrong_is_said_without_a_traceback(told, code, tmp_path, monke
     assert ("Traceback" in capsys.readouterr().err) is bool(told.trace)
 
 
-def test_a_forward_that_stays_whole_is_said_in_80_columns():
+def test_unsplit_forward_is_explained_in_80_columns():
     told = ScriptReport(why="argument 1 of model(...) " + "is computed " * 10, called="train.py:3", read_s=0.002)
     lines = explain_split.text_of("train.py", told).splitlines()
     assert lines[0] == "train.py calls its model at train.py:3." and "2.00 ms" in lines[1]
     assert lines[2].startswith("forward() stays whole: argument 1") and max(map(len, lines)) <= 80
 
 
-def test_a_script_that_is_not_there_is_bad_usage(capsys):
+def test_missing_script_is_bad_usage(capsys):
     assert app.main(["explain-split", "nowhere.py"]) == 2
     assert capsys.readouterr().err.startswith("error: no script nowhere.py.")

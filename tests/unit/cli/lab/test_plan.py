@@ -12,7 +12,7 @@ from springtide.telemetry import logs, planner_views
 EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "plan_job.yaml"
 
 
-def test_a_file_is_planned_within_80_columns_and_as_json(capsys):
+def test_plan_of_a_file_fits_80_columns_and_prints_json(capsys):
     assert main(["plan", str(EXAMPLE), "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     said = json.loads(last)
@@ -25,7 +25,7 @@ def test_a_file_is_planned_within_80_columns_and_as_json(capsys):
     assert any(line.strip().startswith("->") for line in lines)
 
 
-def test_another_policy_may_be_asked(capsys):
+def test_plan_accepts_another_policy(capsys):
     assert main(["plan", str(EXAMPLE), "--policy", "static", "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["policy"] == "static"
@@ -34,7 +34,7 @@ def test_another_policy_may_be_asked(capsys):
     assert "Did you mean 'static'" in capsys.readouterr().err
 
 
-def test_a_run_is_planned_by_what_its_planner_was_shown_last(tmp_path, capsys):
+def test_plan_of_a_run_uses_its_last_planner_view(tmp_path, capsys):
     files = logs.make_run(tmp_path, "ads")
     logs.write_card(files, logs.RunCard(name="ads", script="train.py", began_at=1.0, agent_pid=1, agent_start=-1))
     assert main(["plan", "ads", "--logs", str(tmp_path)]) == 2
@@ -44,7 +44,7 @@ def test_a_run_is_planned_by_what_its_planner_was_shown_last(tmp_path, capsys):
     assert "plan    " in capsys.readouterr().out
 
 
-def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, capsys):
+def test_invalid_plan_file_is_refused_with_its_line(tmp_path, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(EXAMPLE.read_text().replace("stage: adjusting", "stage: resting"))
     assert main(["plan", str(path)]) == 2
@@ -65,7 +65,7 @@ def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, capsys):
         ("done", "the plan is applied: 2 workers"),
     ],
 )
-def test_explain_says_what_was_planned_and_what_became_of_it(outcome, said):
+def test_explain_shows_plans_and_their_outcomes(outcome, said):
     event = {
         "event": "plan",
         "at": 1.0,

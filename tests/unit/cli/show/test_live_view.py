@@ -40,7 +40,7 @@ STATUS = JobStatus(
 )
 
 
-def test_a_line_has_what_matters_in_80_columns():
+def test_status_line_fits_80_columns():
     whole = msgspec.structs.replace(STATUS, roles=RoleStatus(workers=RoleCount(alive=2, wanted=2)))
     assert render.line_of(whole) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  auc 0.7890"
     many = msgspec.structs.replace(
@@ -49,7 +49,7 @@ def test_a_line_has_what_matters_in_80_columns():
     assert len(render.line_of(many)) <= 80 and "auc 0.5000" in render.line_of(many)
 
 
-def test_a_line_says_who_is_missing_before_it_says_how_good_the_model_is():
+def test_status_line_shows_missing_roles_before_metrics():
     assert render.line_of(STATUS) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  workers 1/2"
     served = msgspec.structs.replace(
         STATUS, roles=RoleStatus(workers=RoleCount(alive=2, wanted=2), servers=RoleCount(alive=1, wanted=3))
@@ -58,13 +58,13 @@ def test_a_line_says_who_is_missing_before_it_says_how_good_the_model_is():
     assert "/3" not in render.line_of(msgspec.structs.replace(served, phase=JobPhase.FAILED))
 
 
-def test_epochs_are_told_as_how_many_there_are_not_as_where_it_is():
+def test_epochs_are_shown_as_their_number():
     twice = msgspec.structs.replace(STATUS, data=msgspec.structs.replace(STATUS.data, epochs=2))
     assert render.shards_text(twice) == "1,234 of 5,678 done, 2 leased, 2 epochs"
     assert "epoch" not in render.shards_text(STATUS)
 
 
-def test_a_short_line_says_more():
+def test_short_status_line_shows_more():
     quiet = msgspec.structs.replace(
         STATUS,
         data=msgspec.structs.replace(STATUS.data, shards_done=1, shards_total=2),
@@ -73,13 +73,13 @@ def test_a_short_line_says_more():
     assert render.line_of(quiet) == "  12.3 s  running  shards 1/2  1.2M samples  9/s  workers 1/2"
 
 
-def test_counts_are_whole_numbers_and_measures_have_places():
+def test_counts_are_integers_and_measures_have_decimals():
     shown = {name: render.show(name, value) for name, value in {"lost": 0.0, "counted": 1.0, "test_auc": 1.0}.items()}
     assert shown == {"lost": "0", "counted": "1", "test_auc": "1.0000"}
     assert (render.show("repeated", 12345.0), render.show("ctr", 0.25)) == ("12,345", "0.2500")
 
 
-def test_a_job_that_drains_says_whose_script_still_runs():
+def test_draining_job_names_the_workers_still_running():
     workers = [MemberView(Role(RoleKind.WORKER, rank), True, True, state="joined") for rank in range(2)]
     draining = msgspec.structs.replace(
         STATUS,
@@ -125,7 +125,7 @@ DECIDED = msgspec.structs.replace(
 )
 
 
-def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys):
+def test_decision_and_reason_are_shown_once_in_80_columns(tmp_path, capsys):
     shown = live_view.PlainView(Console(), [], live_view.WorkerOutput(make_run(tmp_path, "train")))
     shown.update(DECIDED)
     shown.update(DECIDED)
@@ -134,7 +134,7 @@ def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys)
     assert " ".join(lines).count("relaunch worker-1") == 1 and "doubled from 1G to 2G" in lines[1]
 
 
-def test_checkpoints_that_fail_are_told_when_that_begins_and_when_it_is_over(tmp_path, capsys):
+def test_failing_checkpoints_are_reported_at_the_start_and_end_of_the_trouble(tmp_path, capsys):
     shown = live_view.PlainView(Console(), [], live_view.WorkerOutput(make_run(tmp_path, "train")))
     troubles = [f"checkpoint {number} was not completed: no space left" for number in (4, 5, 6)]
     for number, trouble in enumerate(["", *troubles, "", ""]):
@@ -150,7 +150,7 @@ def test_checkpoints_that_fail_are_told_when_that_begins_and_when_it_is_over(tmp
     assert "no checkpoint yet; checkpoint 4 was not completed" in console.file.getvalue()
 
 
-def test_the_live_picture_has_the_last_decision_and_why():
+def test_live_view_shows_the_last_decision_and_reason():
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
     console.print(render.picture(DECIDED))
     text = console.file.getvalue()
@@ -160,7 +160,7 @@ def test_the_live_picture_has_the_last_decision_and_why():
     )
 
 
-def test_the_live_picture_fits_80_columns():
+def test_live_view_fits_80_columns():
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
     console.print(render.picture(STATUS))
     lines = console.file.getvalue().splitlines()
@@ -175,7 +175,7 @@ def test_the_live_picture_fits_80_columns():
         assert part in text
 
 
-def test_the_scripts_output_is_followed_up_to_its_traceback(tmp_path):
+def test_script_output_is_followed_up_to_its_traceback(tmp_path):
     files = make_run(tmp_path, "train")
     follow = live_view.WorkerOutput(files)
     assert follow.lines() == []
@@ -190,7 +190,7 @@ def test_the_scripts_output_is_followed_up_to_its_traceback(tmp_path):
     assert follow.lines() == []
 
 
-def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
+def test_outcome_of_a_failure_begins_with_the_error(tmp_path):
     files = {"logs": str(tmp_path)}
     failed = JobStatus(
         name="train",
@@ -209,7 +209,7 @@ def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
     )
 
 
-def test_exit_codes_say_who_is_to_blame():
+def test_exit_codes_distinguish_user_and_infrastructure_errors():
     def code(phase, blame=Blame.NONE):
         return render.exit_code(JobStatus(name="train", phase=phase, why="", elapsed_s=1.0, blame=blame))
 
@@ -219,7 +219,7 @@ def test_exit_codes_say_who_is_to_blame():
     assert code(JobPhase.STOPPED) == 130
 
 
-def test_a_status_says_who_feeds_and_how_full_queues_are():
+def test_status_shows_data_workers_and_queue_fill():
     feed = FeedState(queued=3, room=8, waited_s=1.0, looped_s=10.0)
     fed = msgspec.structs.replace(
         STATUS,
@@ -242,7 +242,7 @@ def drawn(status):
     return console.file.getvalue()
 
 
-def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
+def test_job_with_failed_checkpoints_says_so_at_its_end():
     trouble = "checkpoint 1 was not completed: server-0.0: cannot write to /full: No space left on device"
     done = JobStatus(
         name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0, checkpoints=CheckpointStatus(trouble=trouble)
@@ -258,7 +258,7 @@ def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     assert "saved   checkpoint 7, from which --resume continues" in render.outcome_text(failed, {}).splitlines()
 
 
-def test_a_job_that_trained_nothing_says_what_its_script_left_out():
+def test_job_that_trained_nothing_says_what_its_script_lacks():
     done = JobStatus(name="train", phase=JobPhase.FINISHED, why="", elapsed_s=1.0)
     assert "nothing was trained: the script never looped" in render.outcome_text(done, {})
     assert "nothing" not in render.outcome_text(
@@ -266,7 +266,7 @@ def test_a_job_that_trained_nothing_says_what_its_script_left_out():
     )
 
 
-def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
+def test_job_with_unreadable_samples_names_them_and_the_poison_option():
     failed = JobStatus(
         name="train", phase=JobPhase.FAILED, why="", elapsed_s=1.0, data=DataStatus(poisoned=("samples 0 to 64: no",))
     )
@@ -277,7 +277,7 @@ def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
     ]
 
 
-def test_the_speed_of_a_run_that_goes_on_from_another_is_its_own():
+def test_speed_of_a_resumed_run_excludes_earlier_samples():
     status = msgspec.structs.replace(
         STATUS,
         phase=JobPhase.FINISHED,

@@ -65,7 +65,7 @@ def output(capsys, *arguments, code=0):
     return lines
 
 
-def test_the_newest_job_is_meant_unless_one_is_named(folder, capsys):
+def test_status_shows_the_newest_job_by_default(folder, capsys):
     past(folder, "train", began_at=100.0, status=FAILED)
     past(folder, "good", began_at=200.0, status=FINISHED)
     assert output(capsys, "status")[0].startswith("job good finished in 3.0 s")
@@ -81,7 +81,7 @@ def test_the_newest_job_is_meant_unless_one_is_named(folder, capsys):
     )
 
 
-def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, capsys):
+def test_second_run_of_a_name_has_a_numbered_name(folder, capsys):
     past(folder, "train", began_at=100.0, status=FAILED)
     again = msgspec.structs.replace(FINISHED, name="train", training=TrainingStatus(staleness=18, staleness_p50=5))
     past(folder, "train", began_at=200.0, status=again)
@@ -92,14 +92,14 @@ def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, ca
 
 @pytest.mark.parametrize("phase", [JobPhase.FINISHED, JobPhase.STOPPED, JobPhase.FAILED])
 @pytest.mark.parametrize("trouble", ["", "checkpoint 8 was not completed: no room"])
-def test_what_is_saved_of_a_job_that_is_over_is_told_once(folder, capsys, phase, trouble):
+def test_last_checkpoint_of_a_finished_job_is_shown_once(folder, capsys, phase, trouble):
     ended = msgspec.structs.replace(FINISHED, phase=phase, checkpoints=CheckpointStatus(number=7, trouble=trouble))
     past(folder, "good", began_at=100.0, status=ended)
     (saved,) = [line for line in output(capsys, "status") if line.startswith("saved ")]
     assert "checkpoint 7" in saved
 
 
-def test_the_rate_of_a_job_that_is_over_is_the_same_to_people_and_to_scripts(folder, capsys):
+def test_rate_of_a_finished_job_is_equal_in_text_and_json(folder, capsys):
     ended = msgspec.structs.replace(FINISHED, training=TrainingStatus(trained_s=2.0, samples_per_s=99.0))
     past(folder, "good", began_at=100.0, status=ended)
     first, *_, last = output(capsys, "status", "--json")
@@ -114,26 +114,26 @@ def test_all_jobs_are_listed_newest_first(folder, capsys):
     assert [each["job"] for each in json.loads(lines[-1])["jobs"]] == ["good", "train"]
 
 
-def test_a_misspelt_job_is_answered_with_the_nearest(folder, capsys):
+def test_misspelt_job_suggests_the_nearest(folder, capsys):
     past(folder, "train", began_at=100.0, status=FAILED)
     for verb in (["status"], ["events"], ["explain"], ["stop"], ["logs"], ["scale", "--workers", "2"]):
         assert app.main([*verb, "trian"]) == 2
         assert "no job named 'trian'. Did you mean 'train'?" in capsys.readouterr().err
 
 
-def test_where_there_are_no_jobs_it_says_how_to_start_one(folder, capsys):
+def test_status_without_jobs_says_how_to_start_one(folder, capsys):
     assert app.main(["status"]) == 2
     assert "start one with `springtide run train.py`" in capsys.readouterr().err
 
 
-def test_a_job_that_is_over_cannot_be_steered(folder, capsys):
+def test_finished_job_cannot_be_controlled(folder, capsys):
     past(folder, "good", began_at=200.0, status=FINISHED)
     assert app.main(["scale", "good", "--workers", "2"]) == 2
     assert "job good does not run: finished" in capsys.readouterr().err
     assert app.main(["stop", "good"]) == 2
 
 
-def test_a_job_whose_agent_was_killed_is_not_taken_for_a_running_one(folder, capsys):
+def test_job_with_a_killed_agent_is_not_shown_as_running(folder, capsys):
     told = [("phase", {"phase": "running", "why": "all there", "samples": 7})]
     past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
     lines = output(capsys, "status", "--json")
@@ -141,7 +141,7 @@ def test_a_job_whose_agent_was_killed_is_not_taken_for_a_running_one(folder, cap
     assert json.loads(lines[-1])["samples"] == 7
 
 
-def test_a_job_whose_agent_was_killed_names_the_checkpoint_to_go_on_from(folder, capsys):
+def test_job_with_a_killed_agent_names_the_checkpoint_to_resume(folder, capsys):
     told = [
         ("phase", {"phase": "running", "why": "all there", "samples": 0}),
         ("checkpoint", {"number": 1, "outcome": "complete", "samples": 900}),
@@ -152,7 +152,7 @@ def test_a_job_whose_agent_was_killed_names_the_checkpoint_to_go_on_from(folder,
     assert "900 samples" in shown and "saved   checkpoint 1, from which --resume continues" in shown
 
 
-def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
+def test_events_shows_all_and_explain_only_those_with_a_reason(folder, capsys):
     told = [
         ("joined", {"role": "worker-1", "pid": 9}),
         ("phase", {"phase": "running", "why": "all servers are ready"}),
@@ -197,7 +197,7 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
     ]
 
 
-def test_explain_says_when_a_job_planned_by_itself_and_why(folder, capsys):
+def test_explain_shows_when_a_job_planned_without_the_brain(folder, capsys):
     away = "planned without the brain: no brain at 10.0.0.5:7790 after 2 s"
     fields = {"outcome": "nothing", "why": "it has its size", "stage": "adjusting"}
     told = [("plan", {**fields, "notes": ["1 of 1 jobs"]}), ("plan", {**fields, "notes": [away]})]
@@ -220,14 +220,14 @@ def test_logs_shows_the_last_lines_of_a_role(folder, capsys):
     assert "Did you mean 'worker-1'?" in capsys.readouterr().err
 
 
-def test_a_story_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_path):
+def test_event_log_in_progress_is_read_up_to_its_last_whole_line(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_text('{"at":1.0,"event":"a"}\n{"at":2.0,"ev')
     assert [event["event"] for event in events.read(path)] == ["a"]
     assert events.read(tmp_path / "none.jsonl") == []
 
 
-def test_far_more_workers_than_cores_are_refused_unless_one_is_sure(folder, capsys, monkeypatch):
+def test_far_more_workers_than_cores_need_confirmation(folder, capsys, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     past(folder, "train", began_at=100.0)
     assert app.main(["scale", "--data-workers", "9999"]) == 2
@@ -239,7 +239,7 @@ def test_far_more_workers_than_cores_are_refused_unless_one_is_sure(folder, caps
     assert "does not run" in capsys.readouterr().err, "it is over, but the number is taken"
 
 
-def test_a_job_on_gpus_shows_their_use_and_other_jobs_have_no_such_column():
+def test_gpu_columns_are_shown_only_for_gpu_jobs():
     def member(rank, gpu):
         role = Role(RoleKind.WORKER, rank)
         return MemberView(role=role, alive=True, joined=True, usage=RoleUsage(role=role, memory=1 << 30, gpu=gpu))

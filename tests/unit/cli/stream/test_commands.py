@@ -17,7 +17,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     return capsys.readouterr()
 
 
-def test_a_log_is_made_filled_looked_at_and_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_commands_create_fill_show_and_seal_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"log://{tmp_path}/clicks"
     out, _ = said(capsys, "produce", url, "--generator", "counter", "--records", "100", "--partitions", "2", "--json")
     facts = json.loads(out.splitlines()[-1])
@@ -35,7 +35,7 @@ def test_a_log_is_made_filled_looked_at_and_sealed(tmp_path: Path, capsys: pytes
     assert max(len(line) for line in out.splitlines()[2:]) <= 80
 
 
-def test_a_log_is_grown_trimmed_and_sealed_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_commands_grow_trim_and_seal_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lines").write_text("one\ntwo\n")
     url = f"log://{tmp_path}/log"
     said(capsys, "produce", url, "--from", f"{tmp_path}/lines", "--partitions", "1", "--retain-age", "1h", "--raw")
@@ -44,7 +44,7 @@ def test_a_log_is_grown_trimmed_and_sealed_by_hand(tmp_path: Path, capsys: pytes
     assert "sealed with 2 records" in said(capsys, "stream", "seal", url)[0]
 
 
-def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stream_usage_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"log://{tmp_path}/log"
     (tmp_path / "binary").write_bytes(b"0,1\n\xb7\xff,2\n")
     (tmp_path / "traffic").write_text("0,1\n1,2\n")
@@ -81,7 +81,7 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "cannot be created" in wrong and wrong.count("\n") == 1
 
 
-def test_ctrl_c_ends_it_with_exact_totals(
+def test_ctrl_c_ends_producing_with_exact_totals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = production.CounterRecords.take
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_it_with_exact_totals(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_day_of_a_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hours = "\n".join(f"{hour * 3600},{1000 + hour}" for hour in range(60))
     (tmp_path / "trace.csv").write_text(f"at,count\n{hours}\n")
     out, _ = said(
@@ -133,6 +133,6 @@ def test_a_day_of_a_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.Capt
     assert "has 2.5 days" in wrong
 
 
-def test_a_pace_that_was_not_kept_is_told() -> None:
+def test_missed_pace_is_reported() -> None:
     done = production.ProduceReport(records=10, bytes=100, partitions=[10], seconds=2.0, behind_s=3.0)
     assert "3.0 s behind" in streams.describe("log:///x", done, sealed=False)

@@ -17,7 +17,7 @@ def trace(tmp_path):
     return path
 
 
-def test_models_are_compared_and_the_next_day_is_told(trace, capsys):
+def test_forecast_compares_models_and_shows_the_next_day(trace, capsys):
     assert main(["forecast", str(trace), "--known", "8", "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     said = json.loads(last)
@@ -27,7 +27,7 @@ def test_models_are_compared_and_the_next_day_is_told(trace, capsys):
     assert max(map(len, lines[3:])) <= 120 and any("the next day by" in line for line in lines)
 
 
-def test_a_model_may_be_named_and_mistakes_are_told(trace, tmp_path, capsys):
+def test_forecast_model_can_be_named_and_mistakes_are_reported(trace, tmp_path, capsys):
     assert main(["forecast", str(trace), "--model", "last-day", "--known", "8", "--last", "2"]) == 0
     assert "2 days forecast, each from the 8 before" in " ".join(capsys.readouterr().out.split())
     for wrong, told in (

@@ -79,7 +79,7 @@ def assert_equal(first, second, **tolerance):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("copied", [False, True], ids=["batch", "copied"])
-def test_every_optimizer_trains_the_same_rows_to_the_bit(near, name, copied):
+def test_device_optimizers_train_the_same_rows_bit_for_bit(near, name, copied):
     ours = train(OPTIMIZERS[name], copied=copied)
     assert all(table.place is not None for table in tables_of(ours[2]))
     near(False)
@@ -116,7 +116,7 @@ def drop(model, optimizer):
 
 
 @pytest.mark.parametrize("change", [clip, replace, drop])
-def test_changes_of_the_gradient_count(near, change):
+def test_modified_gradients_are_applied(near, change):
     ours = train(OPTIMIZERS["adagrad"], after=change)
     near(False)
     assert_equal(ours, train(OPTIMIZERS["adagrad"], after=change), rtol=1e-5, atol=1e-6)
@@ -227,7 +227,7 @@ def test_short_rows_are_rounded_as_in_the_store(near, dtype):
     assert_equal(ours, train_odd(OPTIMIZERS["adagrad"], dtype), rtol=0.02, atol=0.02)
 
 
-def test_the_weight_the_state_and_a_copy_have_the_trained_rows(near):
+def test_weight_state_dict_and_copy_have_the_trained_rows(near):
     _, state, model = train(OPTIMIZERS["adagrad"])
     bag = model.bags[0]
     assert torch.equal(bag.weight.detach() * 1, state["bags.0.weight"])
@@ -251,7 +251,7 @@ def test_a_state_dict_loads_into_device_rows(near):
         assert torch.equal(model.state_dict()[name], value)
 
 
-def test_a_penalty_on_a_weight_reaches_every_row(near):
+def test_penalty_on_a_weight_reaches_every_row(near):
     def train_with_penalty():
         model, data = clicks.make()
         model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
@@ -267,7 +267,7 @@ def test_a_penalty_on_a_weight_reaches_every_row(near):
     assert_equal(ours, train_with_penalty(), rtol=1e-5, atol=1e-6)
 
 
-def test_an_id_outside_its_table_is_refused(near):
+def test_id_outside_its_table_is_refused(near):
     *_, model = train(OPTIMIZERS["sgd"])
     bad = torch.tensor([[1, 50, 2]])
     with pytest.raises(errors.BadInput, match=r"outside its table: table 'bags.1', 50 rows"), torch.no_grad():
@@ -275,7 +275,7 @@ def test_an_id_outside_its_table_is_refused(near):
         model(bad)
 
 
-def test_a_gradient_that_is_not_finite_changes_no_row(near):
+def test_non_finite_gradient_changes_no_row(near):
     model, data = clicks.make()
     model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
     tables = {name: value for name, value in model.state_dict().items() if "mlp" not in name}
@@ -288,7 +288,7 @@ def test_a_gradient_that_is_not_finite_changes_no_row(near):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in tables.items())
 
 
-def test_a_model_that_moves_after_training_keeps_its_rows_in_cpu_memory(near, caplog):
+def test_model_moved_after_training_keeps_its_rows_in_cpu_memory(near, caplog):
     near(False)
     model, data = clicks.make()
     model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
@@ -320,7 +320,7 @@ class OpenModel(nn.Module):
         return self.top(self.bag(x[:, :2]) + self.rows(x[:, 2])).squeeze(1)
 
 
-def test_tables_with_a_row_count_and_their_own_optimizer_train_as_in_the_store(near):
+def test_tables_with_their_own_optimizer_train_as_in_the_store(near):
     def train_open():
         torch.manual_seed(0)
         _, data = clicks.make()

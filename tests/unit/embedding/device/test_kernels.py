@@ -59,7 +59,7 @@ def batch_of(ids, *, per_bag=1, padding=-1, first=0):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("dim", [3, 16, 40, 64])
 @pytest.mark.parametrize("name", OPTIMS)
-def test_updates_equal_the_store_to_the_bit(name, dim, dtype):
+def test_kernel_updates_equal_the_store_bit_for_bit(name, dim, dtype):
     spec = TableSpec(id=0, name="rows", dim=dim, dtype=dtype, optim=OPTIMS[name])
     store = _native.Store(slots=64, seed=0)
     store.declare(native_spec(spec))
@@ -86,7 +86,7 @@ def test_updates_equal_the_store_to_the_bit(name, dim, dtype):
     assert np.array_equal(out.reshape(ROWS, dim), arena.weights.float().cpu().numpy())
 
 
-def test_no_row_changes_after_a_bad_gradient():
+def test_bad_gradient_changes_no_row():
     arena = Arena(8, torch.float32, OPTIMS["adagrad"], DEVICE)
     arena.grow(ROWS)
     arena.assign(torch.arange(ROWS), draw(ROWS, 8))
@@ -192,7 +192,7 @@ def test_gradients_are_summed_by_row_in_batch_order(kind, dim, scaled, spread):
     assert np.array_equal(out.cpu().numpy(), expected) and not bad.any()
 
 
-def test_a_gradient_that_is_not_finite_is_marked():
+def test_non_finite_gradient_is_marked():
     batch = batch_of(ids_of(600))
     keys, order = torch.sort(kernels.keys(batch, torch.zeros(1, device=DEVICE)), stable=True)
     for value in (torch.inf, torch.nan):

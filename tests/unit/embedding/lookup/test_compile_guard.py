@@ -39,7 +39,7 @@ assert getattr(plain, "__dynamo_disable") is not plain
     [(["-m", "springtide.worker.runner"], "torch.nn.EmbeddingBag(9, 2)"), ([], "st.EmbeddingBag(2)")],
     ids=["as a worker", "alone"],
 )
-def test_a_script_loads_the_compiler_only_to_compile_and_then_torch_does_as_usual(tmp_path, started, bag):
+def test_compiler_is_loaded_only_when_a_script_compiles(tmp_path, started, bag):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("{bag}", bag))
     ran = subprocess.run([sys.executable, *started, str(script)], capture_output=True, text=True, timeout=240)

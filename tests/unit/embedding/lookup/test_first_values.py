@@ -60,7 +60,7 @@ def trained(client):
     return rows
 
 
-def test_values_that_come_late_push_no_trained_row_out_of_a_full_table(two):
+def test_late_first_values_evict_no_trained_row_of_a_full_table(two):
     client, zombie = connect(two[0]), connect(two[0], rank=1)
     give(zombie, FIRST[:100])
     rows = trained(client)
@@ -70,7 +70,7 @@ def test_values_that_come_late_push_no_trained_row_out_of_a_full_table(two):
     del zombie, client
 
 
-def test_slots_that_have_moved_remember_that_they_had_theirs(two):
+def test_moved_slots_remember_that_first_values_are_complete(two):
     client, zombie = connect(two[0]), connect(two[0], rank=1)
     rows = trained(client)
     two[0].hand_over(range(SLOTS), 1, two[1].address)
@@ -79,7 +79,7 @@ def test_slots_that_have_moved_remember_that_they_had_theirs(two):
     del zombie, client
 
 
-def test_slots_that_are_restored_remember_it_too(two):
+def test_restored_slots_remember_that_first_values_are_complete(two):
     client = connect(two[0])
     rows = trained(client)
     with ServerRole(index=0, slots=SLOTS, seed=1, workers=1, secret=SECRET) as next_life:
@@ -93,7 +93,7 @@ def test_slots_that_are_restored_remember_it_too(two):
     del client, next_life
 
 
-def test_the_first_values_of_one_table_say_nothing_of_anothers(two):
+def test_completed_first_values_of_one_table_do_not_affect_another(two):
     client = connect(two[0])
     client.finish_first_values([ITEMS.id - 1, ITEMS.id + 1])
     give(client, FIRST[:10])
@@ -101,7 +101,7 @@ def test_the_first_values_of_one_table_say_nothing_of_anothers(two):
     del client
 
 
-def test_a_successor_sends_the_values_that_its_predecessor_did_not(two):
+def test_successor_sends_the_first_values_its_predecessor_did_not(two):
     client, lost = connect(two[0]), connect(two[0], rank=1)
     table = TableSpec(id=4, name="large", dim=1)
     for one in (client, lost):

@@ -73,7 +73,7 @@ def test_computed_ids_have_no_route():
     assert id_routes.find((a, b), a[1:3]) is None
 
 
-def test_a_batch_of_another_kind_gives_nothing():
+def test_batch_of_another_structure_gives_no_ids():
     a, b = tensors(4)
     route = id_routes.find((b, a), a[:, 5])
     assert route is not None
@@ -82,7 +82,7 @@ def test_a_batch_of_another_kind_gives_nothing():
     assert route.follow((b,)) is None
 
 
-def test_a_tensor_changed_in_place_is_another_one():
+def test_tensor_changed_in_place_has_another_key():
     a, _ = tensors(4)
     before = id_routes.key_of(a[:, 1])
     assert id_routes.key_of(a[:, 1]) == before
@@ -140,7 +140,7 @@ def test_batches_of_one_layout_are_recalled(served, rng):
     assert served[2]._replays[False].recall(make(rng, 8)) is not None
 
 
-def test_a_short_batch_or_other_strides_take_the_long_way_once(served, rng):
+def test_short_batch_or_other_strides_are_analysed_once(served, rng):
     for _ in range(2):
         look_up(served, make(rng, 8))
     for other in (make(rng, 5), make(rng, 8, transposed=True)):
@@ -149,7 +149,7 @@ def test_a_short_batch_or_other_strides_take_the_long_way_once(served, rng):
     assert served[2]._replays[False].recall(make(rng, 5)) is not None
 
 
-def test_ids_changed_after_the_prefetch_are_looked_up_anew(served, rng):
+def test_ids_changed_after_the_prefetch_are_looked_up_again(served, rng):
     model, plain, lookups = served
     for _ in range(3):
         look_up(served, make(rng, 8))
@@ -159,7 +159,7 @@ def test_ids_changed_after_the_prefetch_are_looked_up_anew(served, rng):
     torch.testing.assert_close(model(batch), plain(batch))
 
 
-def test_a_model_that_goes_another_way_is_learnt_anew(served, rng):
+def test_changed_model_path_is_learned_again(served, rng):
     model, plain, _ = served
     for _ in range(3):
         look_up(served, make(rng, 8))

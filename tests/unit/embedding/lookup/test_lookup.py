@@ -43,7 +43,7 @@ def loss_of(model, given):
     return nn.functional.mse_loss(model(given.x), given.y)
 
 
-def test_the_second_batch_is_prefetched_whole_and_trains_alike(make_pair):
+def test_second_batch_is_prefetched_whole_and_trains_the_same(make_pair):
     torch.manual_seed(0)
     pair = make_pair(TwoTowers())
     lookups = pair.served.lookups
@@ -77,7 +77,7 @@ def test_ids_changed_in_place_are_looked_up_again(make_pair):
         torch.testing.assert_close(pair.served.model(given.x), pair.plain(given.x))
 
 
-def test_computed_ids_are_pulled_when_they_are_known(make_pair):
+def test_computed_ids_are_pulled_once_known(make_pair):
     class Hashed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -96,7 +96,7 @@ def test_computed_ids_are_pulled_when_they_are_known(make_pair):
     pair.assert_same()
 
 
-def test_a_batch_that_is_not_the_prefetched_one_is_looked_up_directly(make_pair):
+def test_batch_other_than_the_prefetched_one_is_looked_up_directly(make_pair):
     pair = make_pair(TwoTowers())
     lookups = pair.served.lookups
     for seed in range(4):
@@ -108,7 +108,7 @@ def test_a_batch_that_is_not_the_prefetched_one_is_looked_up_directly(make_pair)
     pair.assert_same()
 
 
-def test_a_module_that_is_not_called_pushes_nothing(make_served):
+def test_uncalled_module_pushes_nothing(make_served):
     served = make_served(nn.ModuleList([nn.EmbeddingBag(10, 4, mode="sum"), nn.EmbeddingBag(10, 4, mode="sum")]))
     one, two = served.model
     before = served.model.state_dict()["1.weight"]
@@ -126,7 +126,7 @@ def test_a_module_that_is_not_called_pushes_nothing(make_served):
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_accumulated_gradients_are_exact_and_clip_alike(make_pair, prefetch):
+def test_accumulated_gradients_are_exact_and_clip_the_same(make_pair, prefetch):
     torch.manual_seed(1)
     pair = make_pair(TwoTowers())
     lookups = pair.served.lookups
@@ -146,7 +146,7 @@ def test_accumulated_gradients_are_exact_and_clip_alike(make_pair, prefetch):
         pair.assert_same()
 
 
-def test_gradients_that_were_zeroed_are_not_pushed(make_pair):
+def test_zeroed_gradients_are_not_pushed(make_pair):
     pair = make_pair(TwoTowers())
     for seed in range(3):
         for model in (pair.served.model, pair.plain):
@@ -160,7 +160,7 @@ def test_gradients_that_were_zeroed_are_not_pushed(make_pair):
     pair.assert_same()
 
 
-def test_a_gradient_that_was_replaced_is_the_one_pushed(make_pair):
+def test_replaced_gradient_is_the_one_pushed(make_pair):
     pair = make_pair(nn.Sequential(nn.EmbeddingBag(10, 4, mode="sum")))
     ids = torch.tensor([[1, 2], [2, 3]])
     for model in (pair.served.model, pair.plain):
@@ -182,7 +182,7 @@ def test_backward_twice_through_one_forward(make_pair):
     pair.assert_same()
 
 
-def test_evaluation_trains_nothing_and_needs_no_batch(make_pair):
+def test_evaluation_trains_nothing_and_needs_no_prefetch(make_pair):
     pair = make_pair(TwoTowers())
     pair.served.model.eval()
     given = batch(3)
@@ -194,7 +194,7 @@ def test_evaluation_trains_nothing_and_needs_no_batch(make_pair):
         torch.testing.assert_close(pair.served.model(given.x), pair.plain(given.x))
 
 
-def test_a_prefetched_batch_may_be_evaluated_first_and_trained_after(make_pair):
+def test_prefetched_batch_may_be_evaluated_before_training(make_pair):
     pair = make_pair(TwoTowers())
     lookups = pair.served.lookups
     for seed in range(3):
@@ -206,7 +206,7 @@ def test_a_prefetched_batch_may_be_evaluated_first_and_trained_after(make_pair):
     pair.assert_same()
 
 
-def test_a_second_forward_after_the_step_sees_the_new_weights(make_pair):
+def test_second_forward_after_the_step_sees_the_new_weights(make_pair):
     pair = make_pair(TwoTowers())
     lookups = pair.served.lookups
     for seed in range(3):
@@ -216,7 +216,7 @@ def test_a_second_forward_after_the_step_sees_the_new_weights(make_pair):
         torch.testing.assert_close(pair.served.model(given.x), pair.plain(given.x))
 
 
-def test_a_frozen_table_is_read_and_left_alone(make_pair):
+def test_frozen_table_is_read_and_unchanged(make_pair):
     model = TwoTowers()
     model.user.weight.requires_grad_(False)
     pair = make_pair(model)
@@ -244,7 +244,7 @@ def test_outputs_may_be_changed_in_place(make_pair):
     pair.assert_same()
 
 
-def test_mixed_precision_gives_float32_rows_and_scaled_gradients_work(make_pair):
+def test_mixed_precision_gives_float32_rows_and_scaled_gradients(make_pair):
     pair = make_pair(TwoTowers())
     scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0) for _ in range(2)]
     for seed in range(3):
@@ -279,7 +279,7 @@ def test_infinite_gradients_are_seen_by_the_scaler_and_not_pushed(make_served):
     assert torch.equal(served.model.state_dict()["0.weight"], before)
 
 
-def test_open_ended_collections_are_prefetched_too(make_served):
+def test_open_ended_collections_are_prefetched(make_served):
     class Wide(nn.Module):
         def __init__(self):
             super().__init__()
@@ -309,7 +309,7 @@ class Hashed(nn.Module):
         return self.item(ids).sum()
 
 
-def test_ids_computed_elsewhere_are_prefetched_and_batches_without_them_do_not_spoil_it(make_pair):
+def test_crossing_ids_are_prefetched_despite_batches_without_them(make_pair):
     pair = make_pair(Hashed())
     lookups = pair.served.lookups
     crossed = 0

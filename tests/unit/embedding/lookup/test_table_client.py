@@ -18,7 +18,7 @@ ROWS = tables.TableSpec(id=0, name="rows", dim=4, init=tables.Init(kind="normal"
 DENSE = tables.TableSpec(id=1, name="dense:0", dim=1024)
 
 
-def test_rows_read_as_they_were_assigned_whatever_the_order():
+def test_assigned_rows_are_read_in_any_order():
     table = client(ROWS, servers=3)
     keys = np.array([9, -4, 2**60, 0])
     rows = np.arange(16, dtype=np.float32).reshape(4, 4)
@@ -29,7 +29,7 @@ def test_rows_read_as_they_were_assigned_whatever_the_order():
     assert (found_keys == keys[order]).all() and (found_rows == rows[order]).all()
 
 
-def test_first_values_are_given_to_rows_only_that_are_not_there():
+def test_first_values_apply_only_to_missing_rows():
     table = client(ROWS)
     keys = np.arange(10, dtype=np.int64)
     ours, late = np.ones((10, 4), np.float32), np.full((10, 4), 2, np.float32)
@@ -38,7 +38,7 @@ def test_first_values_are_given_to_rows_only_that_are_not_there():
     assert table.read("rows", keys)[:, 0].tolist() == [1] * 5 + [2] * 5
 
 
-def test_rows_never_assigned_read_as_their_init_on_any_number_of_servers():
+def test_unassigned_rows_read_as_their_init_on_any_number_of_servers():
     keys = np.arange(-50, 50)
     alone = client(ROWS).read("rows", keys)
     assert len(np.unique(alone[:, 0])) == 100
@@ -61,7 +61,7 @@ def test_dense_chunks_are_pulled_and_pushed_in_the_callers_order():
     np.testing.assert_allclose(table.read("dense:0", np.arange(5)), values - 1.0, rtol=1e-6)
 
 
-def test_nothing_is_pushed_when_a_dense_gradient_is_not_finite():
+def test_non_finite_dense_gradient_pushes_nothing():
     table = client(DENSE)
     part = table.dense(1, np.arange(2), 1024)
     part.grads()[1030] = np.inf
@@ -70,7 +70,7 @@ def test_nothing_is_pushed_when_a_dense_gradient_is_not_finite():
     assert not table.scan("dense:0")[0].size
 
 
-def test_a_key_in_two_parts_is_summed_when_told_so():
+def test_key_in_two_parts_is_summed_if_requested():
     table = client(ROWS)
     before = table.read("rows", np.array([5]))
     parts = [table.dense(0, np.array([5]), 4) for _ in range(2)]
@@ -80,7 +80,7 @@ def test_a_key_in_two_parts_is_summed_when_told_so():
     np.testing.assert_allclose(table.read("rows", np.array([5])), before - 1.0, rtol=1e-6)
 
 
-def test_a_table_declared_twice_differently_is_refused():
+def test_table_redeclared_differently_is_refused():
     table = client(ROWS)
     table.declare([ROWS])
     with pytest.raises(errors.BadInput, match="'rows' is declared twice: dim 4 and 8"):
@@ -101,6 +101,6 @@ def test_a_table_declared_twice_differently_is_refused():
         (lambda t: tables.TableSpec(id=1, name="x", dim=1, ttl=-1), "table 'x': ttl=-1: expected a whole number"),
     ],
 )
-def test_bad_input_says_what_is_wrong(call, says):
+def test_invalid_table_calls_name_the_error(call, says):
     with pytest.raises(errors.BadInput, match=says):
         call(client(ROWS))

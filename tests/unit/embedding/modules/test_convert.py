@@ -17,7 +17,7 @@ def converted(model):
     return convert.convert(model, Lookups(table_client.TableClient.local(slots=64)))
 
 
-def test_tables_are_named_by_their_place_and_numbered_in_order():
+def test_tables_are_named_by_their_module_path_and_numbered_in_order():
     served = converted(
         nn.ModuleDict(
             {
@@ -35,13 +35,13 @@ def test_tables_are_named_by_their_place_and_numbered_in_order():
     assert [table.initial is None for table in served] == [False, False, True]
 
 
-def test_a_module_in_two_places_is_one_table():
+def test_module_used_twice_is_one_table():
     shared = nn.Embedding(5, 2)
     (table,) = converted(nn.ModuleDict({"a": shared, "b": shared}))
     assert table.name == "a"
 
 
-def test_modules_with_one_weight_are_one_table(make_pair):
+def test_modules_sharing_a_weight_are_one_table(make_pair):
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -60,7 +60,7 @@ def test_modules_with_one_weight_are_one_table(make_pair):
     pair.assert_same()
 
 
-def test_open_tables_of_one_name_are_refused_unless_they_are_one_module():
+def test_open_tables_of_one_name_are_refused_unless_one_module():
     with pytest.raises(errors.BadInput, match="table 'u' is declared twice: dim 4 at 'a', dim 8 at 'b'"):
         converted(nn.ModuleDict({"a": springtide.EmbeddingBag(4, name="u"), "b": springtide.EmbeddingBag(8, name="u")}))
     with pytest.raises(errors.BadInput, match="use one module in both places"):
@@ -71,7 +71,7 @@ def test_open_tables_of_one_name_are_refused_unless_they_are_one_module():
         )
 
 
-def test_what_cannot_be_served_is_refused():
+def test_unsupported_modules_are_refused():
     with pytest.raises(errors.BadInput, match=r"'0' has max_norm=1.0"):
         converted(nn.Sequential(nn.Embedding(5, 2, max_norm=1.0)))
     with pytest.raises(errors.BadInput, match="scale_grad_by_freq"):
@@ -80,14 +80,14 @@ def test_what_cannot_be_served_is_refused():
         converted(nn.Sequential(nn.EmbeddingBag(5, 2, dtype=torch.float64)))
 
 
-def test_a_model_is_prepared_once():
+def test_model_is_prepared_once():
     model = nn.Sequential(nn.Embedding(5, 2))
     converted(model)
     with pytest.raises(errors.BadInput, match="is already served"):
         converted(model)
 
 
-def test_subclasses_are_served_unless_they_have_their_own_forward_and_that_is_told(make_pair, caplog):
+def test_subclasses_are_served_unless_they_override_forward(make_pair, caplog):
     class Named(nn.EmbeddingBag):
         label = "mine"
 
@@ -105,7 +105,7 @@ def test_subclasses_are_served_unless_they_have_their_own_forward_and_that_is_to
     pair.assert_same()
 
 
-def test_a_weight_that_another_layer_reads_whole_is_trained_as_a_dense_parameter_and_that_is_told(make_pair, caplog):
+def test_weight_read_whole_by_another_layer_becomes_a_dense_parameter(make_pair, caplog):
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -126,14 +126,14 @@ def test_a_weight_that_another_layer_reads_whole_is_trained_as_a_dense_parameter
     pair.assert_same()
 
 
-def test_a_weight_that_is_computed_is_not_served(caplog):
+def test_computed_weight_is_not_served(caplog):
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Embedding(5, 2)))
     assert converted(model) == []
     assert "its weight is not a parameter but computed" in caplog.text
     assert model(torch.tensor([1])).shape == (1, 2)
 
 
-def test_state_dicts_are_the_usual_ones(make_pair):
+def test_state_dicts_equal_those_of_pytorch(make_pair):
     pair = make_pair(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)))
     pair.assert_same()
     other = nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1))
@@ -147,14 +147,14 @@ def test_state_dicts_are_the_usual_ones(make_pair):
         pair.served.model.load_state_dict({"1.weight": other[1].weight, "1.bias": other[1].bias})
 
 
-def test_a_copy_of_a_served_model_reads_the_same_tables(make_served):
+def test_copy_of_a_served_model_reads_the_same_tables(make_served):
     served = make_served(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)))
     ids = torch.tensor([[1, 2]])
     torch.testing.assert_close(copy.deepcopy(served.model)(ids), served.model(ids))
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_a_table_on_the_meta_device_begins_as_torch_would_make_it(make_served, kind):
+def test_meta_device_table_is_initialized_like_torch(make_served, kind):
     served = make_served(nn.Sequential(kind(2000, 4, padding_idx=3, device="meta")))
     rows = served.model.state_dict()["0.weight"]
     assert abs(float(rows.mean())) < 0.05 and abs(float(rows.std()) - 1) < 0.05

@@ -41,7 +41,7 @@ def test_only_trained_rows_exist_and_the_state_dict_holds_them(make_served):
     torch.testing.assert_close(other.model["bag"](BIG[:2]), served.model["bag"](BIG[:2]))
 
 
-def test_the_counting_oracle(make_served):
+def test_open_table_counts_every_occurrence(make_served):
     served = make_served(nn.ModuleDict({"count": springtide.EmbeddingBag(1, init="zeros", lr=1.0)}), servers=3)
     torch.manual_seed(5)
     seen = torch.randint(0, 50, (20, 16, 3))
@@ -55,7 +55,7 @@ def test_the_counting_oracle(make_served):
     }
 
 
-def test_a_collection_equals_its_tables_one_by_one(make_served):
+def test_collection_equals_its_single_tables(make_served):
     torch.manual_seed(2)
     together = make_served(nn.ModuleDict({"t": springtide.EmbeddingBags({"a": 4, "b": 8, "c": 3}, init="zeros")}))
     single = make_served(
@@ -81,7 +81,7 @@ def test_a_collection_equals_its_tables_one_by_one(make_served):
     assert set(together.model.state_dict()) == {f"t.{name}.{what}" for name in "abc" for what in ("keys", "rows")}
 
 
-def test_a_collection_takes_ragged_bags_by_name(make_served):
+def test_collection_takes_ragged_bags_by_name(make_served):
     served = make_served(nn.ModuleDict({"t": springtide.EmbeddingBags({"a": 4, "b": 8}, mode="mean")}))
     ids, offsets = torch.tensor([3, 4, 5]), torch.tensor([0, 1])
     out = served.model["t"]({"b": (ids, offsets), "a": torch.tensor([[1, 2]])})
@@ -94,13 +94,13 @@ def test_a_collection_takes_ragged_bags_by_name(make_served):
         served.model["t"](torch.zeros(3, 4, dtype=torch.int64))
 
 
-def test_list_output_gives_a_tensor_a_table(make_served):
+def test_list_output_gives_one_tensor_per_table(make_served):
     served = make_served(nn.ModuleDict({"t": springtide.EmbeddingBags([4, 8], output="list")}))
     outs = served.model["t"](torch.tensor([[1, 2], [3, 4]]))
     assert [tuple(out.shape) for out in outs] == [(2, 4), (2, 8)]
 
 
-def test_padding_takes_no_part_and_is_never_stored(make_served):
+def test_padding_is_ignored_and_never_stored(make_served):
     served = make_served(nn.ModuleDict({"bag": springtide.EmbeddingBag(4, padding_idx=0)}))
     served.model["bag"](torch.tensor([[0, 1], [0, 0]])).sum().backward()
     served.step()
@@ -156,6 +156,6 @@ def test_unbound_modules_can_be_copied():
         (lambda: springtide.Embedding(4, optimizer=tables.OptimSpec(kind="adm")), "Did you mean 'adam'"),
     ],
 )
-def test_bad_options_say_what_is_wrong(make, says):
+def test_invalid_module_options_are_refused(make, says):
     with pytest.raises(errors.BadInput, match=says):
         make()

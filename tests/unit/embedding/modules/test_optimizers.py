@@ -20,7 +20,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_where_every_row_is_touched_updates_are_torchs(make_pair, kind):
+def test_optimizer_updates_equal_torch_when_every_row_is_touched(make_pair, kind):
     torch.manual_seed(0)
     pair = make_pair(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)), EXACT[kind])
     for _ in range(6):
@@ -29,7 +29,7 @@ def test_where_every_row_is_touched_updates_are_torchs(make_pair, kind):
         pair.assert_same(1e-5)
 
 
-def test_sparse_adam_is_torchs_on_any_rows(make_pair):
+def test_sparse_adam_equals_torch_on_any_rows(make_pair):
     torch.manual_seed(0)
     pair = make_pair(
         nn.Sequential(nn.EmbeddingBag(9, 4, mode="sum", sparse=True)),
@@ -67,7 +67,7 @@ def test_each_parameter_group_has_its_rate(make_pair):
     pair.assert_same()
 
 
-def test_a_module_may_name_its_own_optimizer_and_rate(make_served):
+def test_module_may_name_its_own_optimizer_and_rate(make_served):
     served = make_served(
         nn.ModuleDict(
             {
@@ -91,11 +91,11 @@ def test_a_module_may_name_its_own_optimizer_and_rate(make_served):
         (lambda p: torch.optim.SGD(p, lr=0.1, maximize=True), "SGD with maximize=True"),
     ],
 )
-def test_what_has_no_kernel_is_refused(make_served, make, says):
+def test_optimizer_without_a_kernel_is_refused(make_served, make, says):
     with pytest.raises(errors.BadInput, match=says):
         make_served(nn.Sequential(nn.EmbeddingBag(4, 2)), make)
 
 
-def test_an_unknown_name_gets_a_suggestion():
+def test_unknown_optimizer_name_gets_a_suggestion():
     with pytest.raises(errors.UnknownName, match="Did you mean 'adagrad'"):
         springtide.EmbeddingBag(4, optimizer="adagard")

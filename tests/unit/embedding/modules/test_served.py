@@ -40,7 +40,7 @@ def bags(draw):
 
 
 @hypothesis.given(bags())
-def test_a_served_bag_is_a_bag(make_pair, case):
+def test_served_bag_equals_embedding_bag(make_pair, case):
     module, ids, offsets, weights, generator = case
     pair = make_pair(module)
     slopes = []
@@ -66,7 +66,7 @@ def test_a_served_bag_is_a_bag(make_pair, case):
     padding=st.one_of(st.none(), st.integers(-ROWS, ROWS - 1)),
     seed=st.integers(0, 2**31),
 )
-def test_a_served_embedding_is_an_embedding(make_pair, shape, dim, padding, seed):
+def test_served_embedding_equals_embedding(make_pair, shape, dim, padding, seed):
     torch.manual_seed(seed)
     pair = make_pair(nn.Embedding(ROWS, dim, padding_idx=padding))
     ids = torch.randint(0, ROWS, shape)
@@ -91,7 +91,7 @@ def test_results_do_not_depend_on_the_number_of_servers(make_served, servers):
         assert torch.equal(weight, many.model.state_dict()[name]), name
 
 
-def test_strided_and_non_contiguous_ids(make_pair):
+def test_strided_and_non_contiguous_ids_are_looked_up(make_pair):
     pair = make_pair(nn.EmbeddingBag(30, 4, mode="sum"))
     wide = torch.randint(0, 30, (8, 6))
     for ids in (wide[:, 2:3], wide[::2, 1:4], wide.t()[1:3], wide[:, 5:]):
@@ -100,7 +100,7 @@ def test_strided_and_non_contiguous_ids(make_pair):
     pair.assert_same()
 
 
-def test_gradients_of_any_layout_and_dtype(make_pair):
+def test_gradients_of_any_layout_and_dtype_are_pushed(make_pair):
     pair = make_pair(nn.EmbeddingBag(30, 4, mode="sum"))
     ids = torch.randint(0, 30, (8, 2))
     for loss in (
@@ -113,7 +113,7 @@ def test_gradients_of_any_layout_and_dtype(make_pair):
         pair.assert_same(1e-4)
 
 
-def test_gradients_of_gradients_are_refused_not_left_out(make_served):
+def test_second_order_gradients_are_refused(make_served):
     bag = make_served(nn.EmbeddingBag(30, 4, mode="sum")).model
     weights = torch.ones(3, 2, requires_grad=True)
     loss = (bag(torch.arange(6).reshape(3, 2), per_sample_weights=weights) ** 2).sum()
@@ -130,7 +130,7 @@ def test_half_precision_tables_keep_their_dtype(make_pair):
     pair.assert_same()
 
 
-def test_a_module_stays_what_it_was_to_the_rest_of_the_model(make_served):
+def test_served_module_keeps_its_identity_and_parameters(make_served):
     bag = nn.EmbeddingBag(10, 4)
     weight = bag.weight
     served = make_served(nn.Sequential(bag))
@@ -161,7 +161,7 @@ def test_a_module_stays_what_it_was_to_the_rest_of_the_model(make_served):
         (torch.tensor([[1, 2]]), None, [[1.0, 1.0]], "per_sample_weights are a list; expected a tensor"),
     ],
 )
-def test_bad_input_says_what_is_wrong(make_served, ids, offsets, weights, says):
+def test_invalid_bag_input_names_the_error(make_served, ids, offsets, weights, says):
     served = make_served(nn.Sequential(nn.EmbeddingBag(10, 4, mode="sum")))
     with pytest.raises(errors.BadInput, match=says):
         served.model[0](ids, offsets, weights)

@@ -103,7 +103,7 @@ def test_every_way_to_read_a_weight_sees_the_whole_table(pair, read, mode):
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
 
 
-def test_a_weight_is_read_as_it_is_now(pair):
+def test_weight_is_read_at_its_current_value(pair):
     for _ in range(2):
         torch.testing.assert_close(pair.served.model.item.weight.detach(), pair.plain.item.weight.detach())
         train(pair)
@@ -127,7 +127,7 @@ DESCRIPTIONS = {
 
 @pytest.mark.parametrize("describe", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sizes_and_types_are_those_of_the_whole_table_and_cost_no_read(make_served, describe, dtype):
+def test_weight_size_and_dtype_need_no_read(make_served, describe, dtype):
     served = make_served(TwoTowers(dtype))
     served.client.whole_table_bytes = 0  # no read is allowed
     ours, theirs = describe(served.model.item.weight), describe(TwoTowers(dtype).item.weight)
@@ -140,7 +140,7 @@ def test_parameters_are_counted_as_in_plain_pytorch(pair):
     assert count[0] == count[1] == (7 + ROWS) * DIM
 
 
-def test_a_weight_is_printed_without_a_read(make_served):
+def test_weight_is_printed_without_a_read(make_served):
     served = make_served(TwoTowers())
     served.client.whole_table_bytes = 0
     said = repr(served.model.item.weight)
@@ -165,7 +165,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_loss_that_reads_the_weight_trains_every_row_as_plain_pytorch_does(make_pair, optimizer, loss):
+def test_loss_on_the_weight_trains_every_row_like_plain_pytorch(make_pair, optimizer, loss):
     torch.manual_seed(3)
     pair = make_pair(TwoTowers(), optimizer, servers=2)
     with torch.no_grad():  # all rows have a gradient: torch's dense Adam would move the others by momentum alone
@@ -176,7 +176,7 @@ def test_a_loss_that_reads_the_weight_trains_every_row_as_plain_pytorch_does(mak
     pair.assert_same()
 
 
-def test_tables_larger_than_a_request_are_read_and_trained_in_several(make_pair, monkeypatch):
+def test_tables_larger_than_a_request_are_read_and_trained_in_parts(make_pair, monkeypatch):
     monkeypatch.setattr("springtide.embedding.lookup.table_client.READ_CHUNK_BYTES", 7 * 4 * DIM)
     pair = make_pair(TwoTowers(), servers=2)
     for _ in range(2):
@@ -185,7 +185,7 @@ def test_tables_larger_than_a_request_are_read_and_trained_in_several(make_pair,
     pair.assert_same()
 
 
-def test_a_frozen_weight_is_read_without_gradients(make_pair):
+def test_frozen_weight_is_read_without_gradients(make_pair):
     model = TwoTowers()
     model.item.requires_grad_(False)
     pair = make_pair(model, lambda p: torch.optim.SGD([one for one in p if one.requires_grad], lr=0.1))
@@ -216,7 +216,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_to_the_weight_that_would_be_lost_is_refused(pair, write):
+def test_write_to_a_served_weight_is_refused(pair, write):
     with (
         torch.no_grad(),
         pytest.raises(errors.BadInput, match=r"writes to the weight of table 'item'.*before job\.prep"),
@@ -233,13 +233,13 @@ def test_a_write_to_the_weight_that_would_be_lost_is_refused(pair, write):
         lambda m: m.item.weight.register_post_accumulate_grad_hook(lambda p: None),
     ],
 )
-def test_gradients_that_autograd_would_never_give_are_refused(pair, ask):
+def test_gradients_impossible_under_autograd_are_refused(pair, ask):
     with pytest.raises(errors.BadInput, match=r"on the weight of table 'item': servers get its gradient"):
         ask(pair.served.model)
 
 
 @pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
-def test_hooks_that_were_put_on_a_weight_before_are_refused(make_served, hook):
+def test_existing_hooks_on_a_weight_are_refused(make_served, hook):
     model = TwoTowers()
     getattr(model.item.weight, hook)(lambda _: None)
     with pytest.raises(errors.BadInput, match=r"'item' has a hook on its weight"):
@@ -248,7 +248,7 @@ def test_hooks_that_were_put_on_a_weight_before_are_refused(make_served, hook):
 
 @pytest.mark.parametrize("kind", [st.EmbeddingBag, st.Embedding, lambda dim: st.EmbeddingBags([dim])])
 @pytest.mark.parametrize("read", [lambda w: w.T @ w, lambda w: w.data.clone(), lambda w: w.sum(), lambda w: w[0]])
-def test_a_table_without_a_row_count_has_no_whole_to_read(make_served, kind, read):
+def test_open_table_cannot_be_read_whole(make_served, kind, read):
     model = make_served(nn.Sequential(kind(DIM))).model
     with (
         torch.no_grad(),
@@ -259,7 +259,7 @@ def test_a_table_without_a_row_count_has_no_whole_to_read(make_served, kind, rea
         sum(param.pow(2).sum() for param in model.parameters()).backward()
 
 
-def test_a_table_larger_than_allowed_is_refused_with_what_to_do(make_served):
+def test_table_over_the_whole_read_limit_is_refused_with_advice(make_served):
     served = make_served(TwoTowers())
     served.client.whole_table_bytes = ROWS * DIM * 4 - 1
     says = r"all of its 30 rows: 480 bytes, more than whole_table_bytes=479.*Call the module.*whole_table_bytes=480"
@@ -272,7 +272,7 @@ def test_a_table_larger_than_allowed_is_refused_with_what_to_do(make_served):
 
 
 @pytest.mark.parametrize("move", [lambda m: m.to("cpu"), nn.Module.half, nn.Module.double, nn.Module.share_memory])
-def test_moving_or_casting_the_model_leaves_tables_as_they_are(pair, move):
+def test_moving_or_casting_the_model_leaves_tables_unchanged(pair, move):
     before = pair.served.model.item.weight
     moved = move(pair.served.model)
     assert moved.item.weight is before and before.dtype == torch.float32 and list(moved.item._parameters) == ["weight"]
@@ -280,7 +280,7 @@ def test_moving_or_casting_the_model_leaves_tables_as_they_are(pair, move):
     pair.assert_same()
 
 
-def test_detached_rows_follow_the_weight_and_their_copies_do_not(pair):
+def test_detached_weight_follows_the_table_and_its_copy_does_not(pair):
     live, copied = pair.served.model.item.weight.detach(), pair.served.model.item.weight.data.clone()
     train(pair)
     torch.testing.assert_close(live + 0, pair.plain.item.weight.detach())
@@ -291,7 +291,7 @@ def test_detached_rows_follow_the_weight_and_their_copies_do_not(pair):
 
 
 @pytest.mark.parametrize("how", [{}, {"multi_avg_fn": get_ema_multi_avg_fn(0.5)}, {"use_buffers": True}])
-def test_an_averaged_model_has_the_same_tables_and_reads_none_of_them(make_pair, how):
+def test_averaged_model_shares_the_tables_without_reading_them(make_pair, how):
     pair = make_pair(nn.Sequential(nn.EmbeddingBag(ROWS, DIM), nn.BatchNorm1d(DIM), nn.Linear(DIM, 1)))
     averaged, plain = AveragedModel(pair.served.model, **how), AveragedModel(pair.plain, **how)
     pair.served.client.whole_table_bytes = 0
@@ -305,7 +305,7 @@ def test_an_averaged_model_has_the_same_tables_and_reads_none_of_them(make_pair,
     torch.testing.assert_close(averaged.module.state_dict()["0.weight"], pair.plain[0].weight.detach())
 
 
-def test_gradients_are_those_of_the_rows_of_the_step(make_served):
+def test_weight_gradients_are_those_of_the_steps_rows(make_served):
     served = make_served(TwoTowers())
     served.model(torch.tensor([1, 1]), torch.tensor([5, 29])).sum().backward()
     grads = [one.grad for one in served.model.parameters()]
@@ -318,12 +318,12 @@ def test_gradients_are_those_of_the_rows_of_the_step(make_served):
     assert served.model.item.weight.grad is None and torch.equal(served.model.item.weight.detach(), before)
 
 
-def test_what_torch_reads_past_python_is_not_a_number_and_never_an_old_row(pair):
+def test_weight_read_bypassing_python_is_nan(pair):
     with torch._C.DisableTorchFunctionSubclass():
         assert torch.isnan(pair.served.model.item.weight).all()
 
 
-def test_a_compiled_model_reads_the_whole_weight(make_pair):
+def test_compiled_model_reads_the_whole_weight(make_pair):
     class Tied(TwoTowers):
         def forward(self, users):
             assert self.item.weight.shape[0] == ROWS
@@ -339,7 +339,7 @@ def test_a_compiled_model_reads_the_whole_weight(make_pair):
     pair.assert_same()
 
 
-def test_a_weight_stays_the_parameter_it_was(make_served):
+def test_served_weight_keeps_its_parameter_identity(make_served):
     model = TwoTowers()
     before = [id(one) for one in model.parameters()]
     served = make_served(model)

@@ -49,7 +49,7 @@ def row_collection():
     )
 
 
-def test_a_bag_collection_gives_the_same_keyed_tensor_and_trains_alike(make_pair):
+def test_torchrec_bag_collection_gives_the_same_keyed_tensor_and_training(make_pair):
     pair = make_pair(nn.ModuleDict({"ebc": bag_collection()}))
     assert [table.name for table in pair.served.tables] == ["ebc.embedding_bags.t1", "ebc.embedding_bags.t2"]
     lookups = pair.served.lookups
@@ -64,14 +64,14 @@ def test_a_bag_collection_gives_the_same_keyed_tensor_and_trains_alike(make_pair
     pair.assert_same()
 
 
-def test_what_is_no_keyed_jagged_tensor_is_refused(make_served):
+def test_input_other_than_a_keyed_jagged_tensor_is_refused(make_served):
     served = make_served(nn.ModuleDict({"ebc": bag_collection(), "ec": row_collection()}))
     for collection in served.model.values():
         with pytest.raises(errors.BadInput, match="features are a Tensor; expected a KeyedJaggedTensor"):
             collection(torch.tensor([[1, 2]]))
 
 
-def test_a_row_collection_gives_the_same_jagged_tensors_and_trains_alike(make_pair):
+def test_torchrec_row_collection_gives_the_same_jagged_tensors_and_training(make_pair):
     pair = make_pair(nn.ModuleDict({"ec": row_collection()}))
     for seed in range(4):
         given = batch(seed)
@@ -100,7 +100,7 @@ def on_meta(kind):
 
 
 @pytest.mark.parametrize("kind", ["bags", "rows"])
-def test_a_collection_on_the_meta_device_begins_as_torchrec_would_make_it(make_served, kind):
+def test_meta_device_collection_is_initialized_like_torchrec(make_served, kind):
     model = nn.ModuleDict({"it": on_meta(kind), "top": nn.Linear(4, 1)})
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     before = [id(one) for one in model.parameters()]
@@ -117,7 +117,7 @@ def test_a_collection_on_the_meta_device_begins_as_torchrec_would_make_it(make_s
     assert served.step() and not torch.equal(next(iter(served.model.state_dict().values())), first)
 
 
-def test_the_lengths_and_weights_of_features_are_part_of_what_was_fetched_ahead(make_served):
+def test_changed_lengths_or_weights_invalidate_a_prefetch(make_served):
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
     served = make_served(nn.ModuleDict({"ebc": bag_collection()}))
@@ -134,7 +134,7 @@ def test_the_lengths_and_weights_of_features_are_part_of_what_was_fetched_ahead(
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_extra_asks_for_what_there_are_wheels_of(machine):
+def test_torchrec_extra_requires_only_available_wheels(machine):
     project = tomllib.loads((pathlib.Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
     asked = [Requirement(one) for one in project["optional-dependencies"]["torchrec"]]
     names = {one.name for one in asked if one.marker is None or one.marker.evaluate({"platform_machine": machine})}

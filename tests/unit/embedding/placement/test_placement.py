@@ -7,7 +7,7 @@ from springtide.embedding.placement import placement
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 5, 64])
-def test_slots_are_spread_evenly_in_runs(servers):
+def test_slots_are_spread_evenly_in_contiguous_runs(servers):
     laid = placement.even(64, servers)
     sizes = [len(laid.slots_of(server)) for server in range(servers)]
     assert sum(sizes) == 64 and max(sizes) - min(sizes) <= 1

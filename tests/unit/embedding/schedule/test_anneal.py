@@ -36,7 +36,7 @@ def spent(of, ids, **wish):
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 8, 9, 128])
 @pytest.mark.parametrize("samples", [1, 7, 64])
-def test_every_worker_gets_its_even_share(workers, samples):
+def test_anneal_gives_every_worker_an_equal_share(workers, samples):
     of = scheduler(workers=workers)
     for ids in stream(1, batches=2, samples=samples):
         ranks = of.schedule(features(ids), samples).rank_of_sample
@@ -46,7 +46,7 @@ def test_every_worker_gets_its_even_share(workers, samples):
 
 @pytest.mark.parametrize("p2p", allocate.P2P)
 @pytest.mark.parametrize("capacity", [0, 1000])
-def test_what_it_reckons_is_what_the_plans_send(p2p, capacity):
+def test_estimated_traffic_equals_that_of_the_plans(p2p, capacity):
     of = scheduler(p2p=p2p, capacity_rows=capacity)
     for ids in stream(2, batches=8, samples=24):
         reckoned = of.consider(features(ids), len(ids), "anneal")
@@ -55,7 +55,7 @@ def test_what_it_reckons_is_what_the_plans_send(p2p, capacity):
         assert plan_traffic.traffic(done.plans).transmissions == reckoned.transmissions
 
 
-def test_considering_changes_nothing():
+def test_considering_a_schedule_changes_nothing():
     one, other = scheduler(), scheduler()
     for ids in stream(3, batches=5, samples=16):
         other.consider(features(ids[::-1]), len(ids), "laia")
@@ -63,7 +63,7 @@ def test_considering_changes_nothing():
         assert all((one.cached(w)[1] == other.cached(w)[1]).all() for w in range(4))
 
 
-def test_all_ranks_come_to_one_answer_and_another_seed_to_another():
+def test_all_ranks_agree_and_another_seed_differs():
     batches = stream(4, batches=3, samples=64)
     ranks = [
         [of.schedule(features(ids), len(ids)).rank_of_sample.tolist() for ids in batches]
@@ -73,7 +73,7 @@ def test_all_ranks_come_to_one_answer_and_another_seed_to_another():
 
 
 @pytest.mark.parametrize("p2p", allocate.P2P)
-def test_of_a_tiny_batch_it_finds_nearly_the_best(p2p):
+def test_anneal_is_near_optimal_for_a_tiny_batch(p2p):
     of = scheduler(p2p=p2p)
     for ids in stream(5, batches=30, samples=4, tables=6, rows=12):
         found = of.consider(features(ids), 4, "anneal").transmissions
@@ -102,14 +102,14 @@ def counted(of, ids, ranks):
     return total
 
 
-def test_samples_that_share_keys_go_together():
+def test_samples_that_share_keys_go_to_one_worker():
     ids = np.repeat(np.arange(4, dtype=np.int64), 8)[:, None] + np.array([0, 10, 20])
     mixed = np.random.default_rng(7).permutation(ids)
     assert spent(scheduler(), mixed) == 12  # every key is pulled once, by one worker
     assert spent(scheduler(policy="laia"), mixed) > 40
 
 
-def test_annealing_sends_less_than_herald_and_more_effort_never_sends_more():
+def test_annealing_sends_less_than_herald_and_more_effort_never_more():
     batches = stream(8, batches=12, samples=128, tables=8, rows=3000)
     sent = {
         name: sum(spent(of, ids, effort=effort) for ids in batches)
@@ -122,7 +122,7 @@ def test_annealing_sends_less_than_herald_and_more_effort_never_sends_more():
     assert sent["long"] <= sent["quick"] < 0.97 * sent["laia"]
 
 
-def test_bags_and_shared_tables_are_allocated_too():
+def test_bags_and_shared_tables_are_allocated():
     of = scheduler(workers=3)
     bags = allocate.FeatureIds(
         0, np.array([1, 1, 2, 3, 1, 2], dtype=np.int64), np.array([0, 3, 3, 4, 6], dtype=np.int64)
@@ -132,7 +132,7 @@ def test_bags_and_shared_tables_are_allocated_too():
     assert plan_traffic.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
 
 
-def test_tables_that_are_not_scored_have_no_say():
+def test_unscored_tables_do_not_affect_the_allocation():
     ids = stream(9, batches=1, samples=128, tables=2, rows=500)[0]
     blind = ids.copy()
     blind[:, 1] = np.arange(128)
@@ -140,13 +140,13 @@ def test_tables_that_are_not_scored_have_no_say():
     assert (seen == unseen).all()
 
 
-def test_an_unknown_policy_is_refused():
+def test_unknown_policy_is_refused():
     ids = stream(10, batches=1, samples=64)[0]
     with pytest.raises(errors.UnknownName, match="anneal"):
         scheduler().consider(features(ids), 64, "aneal")
 
 
-def test_the_noise_is_the_same_whole_numbers_with_any_mathematics_library():
+def test_annealing_noise_is_identical_with_any_math_library():
     for step in range(1024):  # the table of cpp/schedule/allocate/allocate_anneal.cpp
         value = -math.log(-math.log((step + 0.5) / 1024)) * 256
         assert abs(value - math.floor(value) - 0.5) > 1e-6

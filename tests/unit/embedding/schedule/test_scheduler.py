@@ -29,13 +29,13 @@ def scheduler(**changed):
 
 
 @pytest.mark.parametrize(("samples", "workers"), [(7, 3), (10, 4), (24, 5), (3, 3)])
-def test_runs_are_those_of_a_group_without_a_schedule(samples, workers):
+def test_contiguous_policy_equals_an_unscheduled_group(samples, workers):
     ranks = scheduler(workers=workers).schedule(*batch(*range(samples))).rank_of_sample
     parts = [shards.rank_part(samples, rank=rank, workers=workers) for rank in range(workers)]
     assert ranks.tolist() == [rank for rank, part in enumerate(parts) for _ in range(part.stop - part.start)]
 
 
-def test_a_row_that_one_worker_trains_again_and_again_is_never_sent():
+def test_row_trained_repeatedly_by_one_worker_is_never_sent():
     of = scheduler()
     first = of.schedule(*batch(1, 2))
     again = [of.schedule(*batch(1, 2)) for _ in range(3)]
@@ -44,7 +44,7 @@ def test_a_row_that_one_worker_trains_again_and_again_is_never_sent():
     assert [keys(plan.hold_hit) for plan in again[-1].plans] == [[1], [2]]
 
 
-def test_a_row_that_another_worker_trains_next_is_written_back_and_pulled():
+def test_row_trained_next_by_another_worker_is_written_back_and_pulled():
     of = scheduler()
     of.schedule(*batch(1, 2))
     swapped = of.schedule(*batch(2, 1)).plans
@@ -53,14 +53,14 @@ def test_a_row_that_another_worker_trains_next_is_written_back_and_pulled():
     assert [keys(plan.hold_pull) for plan in swapped] == [[2], [1]]
 
 
-def test_a_planned_row_is_written_back_though_the_batch_at_hand_does_not_name_it():
+def test_planned_row_is_written_back_even_if_absent_from_the_current_batch():
     of = scheduler()
     of.schedule(*batch(1, 2))
     of.schedule(*batch(3, 4))  # 1 rests in the first worker's cache
     assert keys(of.schedule(*batch(3, 1)).plans[0].write_back) == [1]
 
 
-def test_with_p2p_a_row_goes_straight_to_the_one_who_trains_it_next():
+def test_p2p_row_goes_directly_to_its_next_trainer():
     of = scheduler(p2p="rows")
     of.schedule(*batch(1, 2))
     plans = of.schedule(*batch(3, 1)).plans
@@ -70,7 +70,7 @@ def test_with_p2p_a_row_goes_straight_to_the_one_who_trains_it_next():
     assert plan_traffic.traffic(plans).transmissions == 2  # row 3 is pulled, row 1 sent
 
 
-def test_with_p2p_a_row_that_several_train_goes_to_the_servers_all_the_same():
+def test_p2p_row_with_several_trainers_goes_through_the_servers():
     of = scheduler(p2p="rows")
     of.schedule(*batch(1, 2))
     plans = of.schedule(*batch(1, 1)).plans
@@ -82,7 +82,7 @@ def ends(listed):
     return [(peer, keys(rows)) for peer, rows in listed]
 
 
-def test_with_gradients_the_owner_of_a_row_that_others_train_too_keeps_it_and_sums():
+def test_gradient_mode_owner_of_a_shared_row_keeps_and_sums_it():
     of = scheduler(p2p="gradients")
     of.schedule(*batch(1, 2))
     owner, other = of.schedule(*batch(1, 1)).plans
@@ -92,7 +92,7 @@ def test_with_gradients_the_owner_of_a_row_that_others_train_too_keeps_it_and_su
     assert plan_traffic.traffic([owner, other]).transmissions == 2
 
 
-def test_with_gradients_a_row_that_nobody_has_gets_a_home_and_homes_are_shared_out():
+def test_gradient_mode_assigns_uncached_rows_to_distributed_homes():
     of = scheduler(p2p="gradients", workers=3)
     features = [allocate.FeatureIds(table, np.array([1, 1, 5])) for table in (0, 1)]
     first, second, third = of.schedule(features, 3).plans
@@ -101,7 +101,7 @@ def test_with_gradients_a_row_that_nobody_has_gets_a_home_and_homes_are_shared_o
     assert first.gradients == second.gradients == 0 and third.sent == 0
 
 
-def test_with_gradients_the_owner_outside_sends_the_row_to_one_and_its_value_to_the_others():
+def test_gradient_mode_idle_owner_sends_row_to_one_and_value_to_others():
     of = scheduler(p2p="gradients", workers=3)
     of.schedule(*batch(7, 8, 9))
     plans = of.schedule(*batch(9, 9, 8)).plans
@@ -109,13 +109,13 @@ def test_with_gradients_the_owner_outside_sends_the_row_to_one_and_its_value_to_
     assert 9 in keys(plans[2].drop) and ends(plans[1].gradient_sends) == [(0, [9])]
 
 
-def test_where_many_workers_train_a_row_the_servers_sum():
+def test_row_trained_by_many_workers_is_summed_by_servers():
     of = scheduler(p2p="gradients", p2p_trainers=2, workers=3)
     plans = of.schedule(*batch(1, 1, 1)).plans
     assert [plan.gradients for plan in plans] == [1, 1, 1] and not any(plan.sent for plan in plans)
 
 
-def test_the_row_trained_longest_ago_is_evicted_and_written_back():
+def test_least_recently_trained_row_is_evicted_and_written_back():
     of = scheduler(workers=1, capacity_rows=2)
     for ids in ((1,), (2,), (1,)):
         of.schedule(*batch(*ids))
@@ -123,19 +123,19 @@ def test_the_row_trained_longest_ago_is_evicted_and_written_back():
     assert keys(plan.drop) == keys(plan.write_back) == [2]
 
 
-def test_the_row_trained_least_often_is_evicted_by_the_other_order():
+def test_least_frequently_trained_row_is_evicted_with_lfu():
     of = scheduler(workers=1, capacity_rows=2, order="lfu")
     for ids in ((1,), (1,), (2,)):
         of.schedule(*batch(*ids))
     assert keys(of.schedule(*batch(3)).plans[0].drop) == [2]
 
 
-def test_a_batch_larger_than_the_cache_passes_what_does_not_fit():
+def test_batch_larger_than_the_cache_bypasses_it_for_the_rest():
     plan = scheduler(workers=1, capacity_rows=1).schedule(*batch(1, 2, 3)).plans[0]
     assert keys(plan.hold_pull) == [1] and keys(plan.pass_pull) == [2, 3]
 
 
-def test_after_a_flush_nothing_is_written_back_twice():
+def test_flushed_rows_are_not_written_back_again():
     of = scheduler()
     of.schedule(*batch(1, 2))
     of.flushed(1)
@@ -143,7 +143,7 @@ def test_after_a_flush_nothing_is_written_back_twice():
     assert [keys(plan.write_back) for plan in plans] == [[], []]
 
 
-def test_a_flush_that_is_heard_of_late_leaves_what_the_next_step_trains():
+def test_late_flush_notice_keeps_rows_trained_in_the_next_step_dirty():
     of = scheduler()
     of.schedule(*batch(1, 2))
     of.schedule(*batch(1, 3))
@@ -158,22 +158,22 @@ def test_without_a_known_next_batch_every_trained_row_is_written_back():
     assert [keys(plan.write_back) for plan in of.schedule(*batch(3, 4)).plans] == [[1], [2]]
 
 
-def test_ids_that_are_the_same_as_float32_are_told_apart():
+def test_ids_equal_as_float32_are_distinct():
     ids = (2**24, 2**24 + 1, -(2**53), -(2**53) - 1, 2**63 - 1, -(2**63))
     assert scheduler().schedule(*batch(*ids)).distinct == 6
 
 
-def test_the_same_id_in_two_tables_is_two_rows():
+def test_same_id_in_two_tables_is_two_rows():
     features = [allocate.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
     assert scheduler().schedule(features, 2).distinct == 4
 
 
-def test_tables_that_are_not_cached_are_not_planned():
+def test_uncached_tables_are_not_planned():
     features = [allocate.FeatureIds(table, np.array([7, 8])) for table in (0, 1)]
     assert scheduler(tables=(1,)).schedule(features, 2).distinct == 2
 
 
-def test_only_scored_tables_draw_a_sample_to_a_worker():
+def test_only_scored_tables_attract_samples_to_a_worker():
     of = scheduler(policy="laia")
     both = [allocate.FeatureIds(table, np.array([5, 6])) for table in (0, 1)]
     first = of.schedule(both, 2).rank_of_sample.tolist()
@@ -190,13 +190,13 @@ def stream(of, steps, *, workers, each=32):
         of.schedule([allocate.FeatureIds(0, random.integers(0, 3, samples)), allocate.FeatureIds(1, new)], samples)
 
 
-def test_a_table_of_a_few_ids_is_frequent_and_one_of_many_is_not():
+def test_infrequency_is_low_for_few_ids_and_high_for_many():
     of = scheduler(workers=4, policy="laia", capacity_rows=1000, profile_every=1)
     stream(of, 10, workers=4)
     assert of.infrequency(0) < 0.1 and of.infrequency(1) == 1.0 and of.infrequency(99) == 1.0
 
 
-def test_what_is_no_longer_frequent_is_forgotten_on_an_endless_stream():
+def test_frequency_statistics_are_forgotten_on_an_endless_stream():
     of = scheduler(workers=4, policy="laia", capacity_rows=1000, profile_every=1)
     stream(of, 5, workers=4)
     for step in range(100):
@@ -205,7 +205,7 @@ def test_what_is_no_longer_frequent_is_forgotten_on_an_endless_stream():
     assert of.infrequency(0) == 1.0
 
 
-def test_the_table_of_highest_degree_is_the_one_that_is_scored():
+def test_highest_degree_table_is_scored():
     of = scheduler(policy="laia", capacity_rows=1000, profile_every=1)
     stream(of, 5, workers=2)
     first = [allocate.FeatureIds(0, np.array([0, 1])), allocate.FeatureIds(1, np.array([-5, -6]))]
@@ -214,13 +214,13 @@ def test_the_table_of_highest_degree_is_the_one_that_is_scored():
     assert of.schedule(crossed, 2, best_tables=1).rank_of_sample.tolist() == ranks[::-1]
 
 
-def test_with_no_table_to_score_batches_stay_even():
+def test_without_scored_tables_batches_stay_even():
     of = scheduler(workers=4, policy="laia")
     assert np.bincount(of.schedule(*batch(*range(40)), best_tables=0).rank_of_sample).tolist() == [10] * 4
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
-def test_threads_share_the_work_and_come_to_one_answer(threads):
+def test_scheduler_threads_give_one_result(threads):
     def ranks():
         of = scheduler(workers=5, policy="laia", capacity_rows=200, threads=threads)
         random = np.random.default_rng(3)
@@ -243,7 +243,7 @@ def test_ties_are_broken_by_seed_and_not_by_rank():
     assert len(set(first_ranks(1)[:16])) > 4
 
 
-def test_128_workers_are_scheduled_and_129_refused():
+def test_scheduler_accepts_128_workers_and_refuses_129():
     assert len(scheduler(workers=128, policy="laia").schedule(*batch(*range(256))).plans) == 128
     with pytest.raises(errors.BadInput, match="1 to 128 workers, got 129"):
         scheduler(workers=129)
@@ -274,17 +274,17 @@ def test_features_that_do_not_fit_the_batch_are_refused(features, samples, says)
         ({"threads": 0}, "1 to 256 threads"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changed, says):
+def test_invalid_scheduler_settings_are_refused(changed, says):
     with pytest.raises(errors.BadInput, match=says):
         scheduler(**changed)
 
 
-def test_a_flush_of_a_step_that_never_was_is_refused():
+def test_flush_of_an_unknown_step_is_refused():
     with pytest.raises(errors.BadInput, match="only 0 steps"):
         scheduler().flushed(1)
 
 
-def test_cleared_caches_are_empty_and_steps_go_on():
+def test_cleared_caches_are_empty_and_steps_continue():
     of = scheduler()
     of.schedule(*batch(1, 2))
     of.clear()
@@ -301,37 +301,37 @@ def within(budget_ms, history, tables=26):
     return allocate.units_within(budget_ms / 1e3, history, most=tables, least=min(tables, allocate.LEAST))
 
 
-def test_all_tables_are_scored_where_there_is_time():
+def test_all_tables_are_scored_given_enough_time():
     assert within(100, schedules(26)) == 26
 
 
-def test_the_first_schedule_scores_all_tables():
+def test_first_schedule_scores_all_tables():
     assert within(0.001, []) == 26
 
 
-def test_what_the_plan_leaves_is_shared_out_over_tables():
+def test_scheduling_time_left_by_the_plan_limits_scored_tables():
     assert within(3.0, schedules(26)) == 7  # 2.7 ms without the margin, 0.7 ms beside the plan, 0.1 ms a table
 
 
-def test_where_the_plan_takes_it_all_the_best_few_are_scored_all_the_same():
+def test_few_best_tables_are_scored_even_without_time():
     assert within(2.0, schedules(26)) == allocate.LEAST
     assert within(2.0, schedules(2, count=3), tables=2) == 2
 
 
-def test_time_that_every_allocation_takes_is_learned_from_two_sizes():
+def test_fixed_allocation_time_is_learned_from_two_sizes():
     seen = schedules(26, base_ms=0.5) + schedules(7, base_ms=0.5)
     assert within(3.5, seen) == 6
 
 
-def test_a_budget_that_grows_brings_tables_back():
+def test_larger_time_budget_restores_tables():
     assert within(10.0, schedules(3)) == 26
 
 
-def test_old_schedules_are_forgotten():
+def test_old_schedule_times_are_forgotten():
     assert within(3.0, schedules(26, rest_ms=50, count=100) + schedules(26, count=allocate.MEMORY)) == 7
 
 
-def test_following_its_own_advice_it_stays_inside_and_settles():
+def test_adaptive_scoring_converges_within_the_time_budget():
     history, chosen = [], []
     for _ in range(60):
         tables = within(3.0, history)
@@ -341,7 +341,7 @@ def test_following_its_own_advice_it_stays_inside_and_settles():
     assert chosen[-1] == chosen[-10] and chosen[-1] >= 3
 
 
-def test_stages_of_a_schedule_are_told_apart():
+def test_stage_times_of_a_schedule_are_separated():
     seen = allocate.took({"read": 1.0, "allocate": 2.0, "plan": 3.0}, units=4)
     assert seen == allocate.ScheduleTime(units=4, allocate_s=2.0, rest_s=4.0)
 
@@ -362,7 +362,7 @@ def plans(p2p, batches=12):
 
 
 @pytest.mark.parametrize("p2p", ["off", "rows", "gradients"])
-def test_with_names_and_rows_of_one_byte_each_bytes_are_the_rows_that_are_counted(p2p, monkeypatch):
+def test_plan_bytes_equal_counted_rows_for_one_byte_rows(p2p, monkeypatch):
     monkeypatch.setattr(allocate, "KEY", 0)
     monkeypatch.setattr(allocate, "SAID", 0)
     made = plans(p2p)
@@ -374,7 +374,7 @@ def test_with_names_and_rows_of_one_byte_each_bytes_are_the_rows_that_are_counte
 
 
 @pytest.mark.parametrize("p2p", ["off", "rows", "gradients"])
-def test_bytes_are_those_of_every_list_of_the_plans(p2p):
+def test_plan_bytes_cover_every_list_of_the_plans(p2p):
     made, sent, needed = plans(p2p), 0, 0
     for plan in made:
         for name, size in (("hold_pull", "image"), ("write_back", "image"), ("pass_pull", "value")):
@@ -404,7 +404,7 @@ def test_with_adam_a_cache_that_halves_the_rows_can_send_more_bytes():
     assert heavy > without == also_without > light, f"seed {SEED}: {rows}"
 
 
-def test_a_cache_counts_64_bytes_for_a_row_beside_its_image():
+def test_cached_row_costs_64_bytes_beside_its_image():
     backend = _native.CachedBackend(TableClient.local(slots=64).backend)
     backend.declare([native_spec(TableSpec(id=3, name="t", dim=16))])
     backend.cache_tables([3])

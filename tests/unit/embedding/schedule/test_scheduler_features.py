@@ -28,32 +28,32 @@ def by_sample(one, samples):
     return [one.ids[begin:end].tolist() for begin, end in itertools.pairwise(offsets)]
 
 
-def test_one_id_a_sample_and_columns_of_a_tensor():
+def test_single_ids_and_tensor_columns_are_assigned_to_samples():
     ids = torch.tensor([[1, 2], [3, 4], [5, 6]])
     assert ids_of(nn.Embedding(10, 2), ids[:, 1], samples=3) == [[[2], [4], [6]]]
     assert ids_of(EmbeddingBags([2, 2]), ids, samples=3) == [[[1], [3], [5]], [[2], [4], [6]]]
 
 
-def test_bags_of_equal_length_and_sequences():
+def test_equal_length_bags_and_sequences_are_assigned_to_samples():
     ids = torch.arange(6).view(3, 2)
     assert ids_of(nn.EmbeddingBag(10, 2, mode="sum"), ids, samples=3) == [[[0, 1], [2, 3], [4, 5]]]
     assert ids_of(nn.Embedding(10, 2), ids.int(), samples=3) == [[[0, 1], [2, 3], [4, 5]]]
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_bags_by_offsets_some_of_them_empty(closed):
+def test_offset_bags_including_empty_ones_are_assigned_to_samples(closed):
     module = nn.EmbeddingBag(10, 2, mode="sum", include_last_offset=closed)
     offsets = torch.tensor([0, 2, 2, *([5] if closed else [])])
     assert ids_of(module, torch.tensor([7, 8, 1, 1, 2]), offsets, samples=3) == [[[7, 8], [], [1, 1, 2]]]
 
 
-def test_padding_of_bags_is_nobodys_and_that_of_an_embedding_is_read():
+def test_bag_padding_belongs_to_no_sample_and_embedding_padding_is_read():
     ids = torch.tensor([[0, 1], [0, 0], [2, 0]])
     assert ids_of(nn.EmbeddingBag(10, 2, mode="sum", padding_idx=0), ids, samples=3) == [[[1], [], [2]]]
     assert ids_of(nn.Embedding(10, 2, padding_idx=0), ids, samples=3) == [[[0, 1], [0, 0], [2, 0]]]
 
 
-def test_ids_that_are_no_samples_are_told():
+def test_ids_without_a_sample_mapping_are_reported():
     assert ids_of(nn.Embedding(10, 2), torch.arange(6).view(2, 3), samples=3) is None, "step by step, not by sample"
     assert ids_of(nn.Embedding(10, 2), torch.arange(7), samples=3) is None
     module = nn.EmbeddingBag(10, 2, mode="sum")

@@ -32,7 +32,7 @@ def rebound(state, workers=None, servers=None):
     return state.handle(events.BoundsChanged(workers, servers, "the spec was changed"), at=2.0)
 
 
-def test_plans_keep_to_new_bounds_and_the_others_stay():
+def test_plans_keep_to_new_bounds_and_other_bounds_stay():
     state = JobState(SPEC)
     (decided,) = rebound(state, workers=(2, 9))
     assert decided.what == "plan with 2 to 9 workers"
@@ -41,13 +41,13 @@ def test_plans_keep_to_new_bounds_and_the_others_stay():
     assert counts(state, "workers") == (2, 9) and counts(state, "servers") == (2, 5)
 
 
-def test_bounds_above_the_quota_are_the_users_to_answer_for():
+def test_user_bounds_may_exceed_the_quota():
     state = JobState(SPEC)
     rebound(state, workers=(20, 20))
     assert plan.bounds_of(state).quota.cpu == pytest.approx(20 * 0.5 + 0.2)
 
 
-def test_cores_of_data_workers_are_not_planned_for_workers_and_servers():
+def test_cores_of_data_workers_are_not_planned_for_other_roles():
     state = JobState(SPEC)  # 3 workers and a server of 0.5 cores each: 2 of 6
     assert plan.bounds_of(state).quota.cpu == 6.0
     state.handle(events.DataWorkersScaled(2, 1.5, "they pay"), at=1.0)
@@ -61,7 +61,7 @@ def test_cores_of_data_workers_are_not_planned_for_workers_and_servers():
     assert plan.bounds_of(state).quota.cpu == 6.0
 
 
-def test_data_workers_asked_for_with_the_job_have_their_cores_before_they_are_there():
+def test_requested_data_workers_reserve_their_cores_before_they_start():
     def left(**rules):
         return plan.bounds_of(JobState(replace(SPEC, feeding=FeedRules(**rules)))).quota.cpu
 
@@ -70,13 +70,13 @@ def test_data_workers_asked_for_with_the_job_have_their_cores_before_they_are_th
     assert left() == left(workers=0) == 6.0
 
 
-def test_refused_data_workers_leave_their_cores_to_the_plan():
+def test_refused_data_workers_release_their_cores_to_the_plan():
     state = JobState(replace(SPEC, feeding=FeedRules(workers=2, cpu=1.0)))
     state.handle(events.DataWorkersRefused("worker-0: a lock cannot be pickled"), at=1.0)
     assert plan.bounds_of(state).quota.cpu == 6.0
 
 
-def test_a_number_set_by_hand_is_open_again():
+def test_new_bounds_release_a_manually_set_count():
     state = JobState(SPEC)
     state.handle(events.WorkersScaled(2, "by hand", pinned=True), at=1.0)
     assert counts(state, "workers") == (2, 2)
@@ -87,7 +87,7 @@ def test_a_number_set_by_hand_is_open_again():
 
 
 @pytest.mark.parametrize(("limits", "wanted"), [((1, 2), 2), ((5, 8), 5), ((1, 3), None)])
-def test_a_job_outside_of_them_comes_in_and_is_not_pinned(limits, wanted):
+def test_job_outside_new_bounds_is_scaled_into_them_without_pinning(limits, wanted):
     state = JobState(SPEC)
     rebound(state, workers=limits)
     assert state.workers == (wanted or 3) and not state.planned.pinned
@@ -95,7 +95,7 @@ def test_a_job_outside_of_them_comes_in_and_is_not_pinned(limits, wanted):
     assert plan.moves_into_bounds(state, "why") == []
 
 
-def test_servers_come_in_too_but_not_those_of_a_bsp_group():
+def test_servers_follow_new_bounds_except_in_a_bsp_group():
     for in_step in (False, True):
         state = JobState(SPEC)
         state.safety.placed, state.bsp.in_step = True, in_step
@@ -103,7 +103,7 @@ def test_servers_come_in_too_but_not_those_of_a_bsp_group():
         assert state.servers_wanted == (1 if in_step else 2)
 
 
-def test_a_plan_for_other_bounds_is_dropped_and_late_advice_refused():
+def test_plan_for_old_bounds_is_dropped_and_late_advice_refused():
     state = JobState(SPEC)
     state.handle(events.PlanTaken(BOUNDS.most, PlanningStage.ADJUSTING, "more"), at=1.0)
     epoch = state.planned.epoch
@@ -111,7 +111,7 @@ def test_a_plan_for_other_bounds_is_dropped_and_late_advice_refused():
     assert state.planned.target is None and state.planned.epoch > epoch
 
 
-def test_what_had_no_room_within_other_bounds_is_not_asked_for_again():
+def test_unplaced_roles_are_not_requested_again_within_new_bounds():
     state = JobState(SPEC)
     state.short.workers, state.short.servers = 2, 1
     rebound(state, workers=(1, 3))
@@ -119,14 +119,14 @@ def test_what_had_no_room_within_other_bounds_is_not_asked_for_again():
 
 
 @pytest.mark.parametrize("limits", [(0, 2), (3, 2)])
-def test_bounds_that_cannot_be_change_nothing(limits):
+def test_impossible_bounds_change_nothing(limits):
     state = JobState(SPEC)
     with pytest.raises(errors.BadInput, match="bounds: workers from"):
         rebound(state, workers=limits)
     assert counts(state, "workers") == (1, 4)
 
 
-def test_the_next_master_goes_by_them():
+def test_next_master_keeps_changed_bounds():
     record = JobRecord(SPEC)
     event = events.BoundsChanged((2, 9), None, "the spec was changed")
     record.replay(encode_call(record.apply, (event, 1.0), {}))

@@ -42,16 +42,16 @@ def states(state):
     return [node.state for node in data_workers.of(state)]
 
 
-def test_a_role_of_data_workers_prints_as_its_log_is_called():
+def test_data_worker_role_prints_as_its_log_name():
     assert [str(role) for role in DATA[:2]] == ["data-worker-0", "data-worker-1"]
 
 
-def test_a_job_has_none_until_it_is_told_to():
+def test_job_has_no_data_workers_until_scaled():
     state = started()
     assert not data_workers.of(state) and not data_workers.roster(state) and state.feeding.epoch == 0
 
 
-def test_data_workers_are_wanted_with_their_cores_and_feed_once_ready():
+def test_data_workers_have_their_cores_and_feed_once_ready():
     state = started(worker_memory=2**30)
     (decided,) = state.handle(events.DataWorkersScaled(2, 0.5, "queues are empty"), at=2)
     assert decided.what == "scale from 0 to 2 data workers of 0.5 CPU: add data-worker-0, data-worker-1"
@@ -67,14 +67,14 @@ def test_data_workers_are_wanted_with_their_cores_and_feed_once_ready():
     job_invariants.check(state)
 
 
-def test_other_cores_are_for_those_that_run_and_nobody_is_started_again():
+def test_changed_cores_apply_to_running_data_workers_without_restart():
     state = fed()
     (decided,) = state.handle(events.DataWorkersScaled(2, 2.0, "linear so far"), at=3)
     assert decided.what == "scale from 2 to 2 data workers of 2 CPU: no role changes"
     assert [(want(state, role).cpu, want(state, role).incarnation) for role in DATA[:2]] == [(2.0, 0)] * 2
 
 
-def test_the_highest_ranks_leave_when_all_they_made_is_fetched():
+def test_highest_ranks_drain_until_their_batches_are_fetched():
     state = fed(3)
     (decided,) = state.handle(events.DataWorkersScaled(1, 1.0, "queues are full"), at=3)
     assert decided.what.endswith("drain data-worker-1, data-worker-2")
@@ -84,7 +84,7 @@ def test_the_highest_ranks_leave_when_all_they_made_is_fetched():
     job_invariants.check(state)
 
 
-def test_one_that_does_not_leave_in_time_is_ended():
+def test_data_worker_that_drains_too_long_is_ended():
     state = fed(2, drain_s=5)
     state.handle(events.DataWorkersScaled(1, 1.0, "less"), at=3)
     for role in (*WORKERS[:2], *[node.role for node in state.nodes.values()]):
@@ -93,7 +93,7 @@ def test_one_that_does_not_leave_in_time_is_ended():
     assert states(state) == [NodeState.JOINED, NodeState.GONE] and want(state, DATA[1]) is None
 
 
-def test_a_rank_that_has_left_comes_back_as_its_next_life():
+def test_drained_rank_returns_as_its_next_incarnation():
     state = fed(2)
     state.handle(events.DataWorkersScaled(1, 1.0, "less"), at=3)
     state.handle(events.DataWorkersScaled(2, 1.0, "more"), at=3)  # the first still drains: another rank comes
@@ -104,7 +104,7 @@ def test_a_rank_that_has_left_comes_back_as_its_next_life():
     job_invariants.check(state)
 
 
-def test_a_lost_one_is_started_again_and_trainers_hear_of_it():
+def test_lost_data_worker_is_relaunched_and_trainers_are_told():
     state = fed(2)
     epoch = state.feeding.epoch
     (decided,) = state.handle(killed(DATA[1]), at=3)
@@ -114,7 +114,7 @@ def test_a_lost_one_is_started_again_and_trainers_hear_of_it():
     assert names(state) == ["data-worker-0.0", "data-worker-1.1"]
 
 
-def test_a_silent_one_is_lost():
+def test_silent_data_worker_is_lost():
     state = fed(1, silence_s=10)
     for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
         state.handle(events.RoleAlive(role), at=12)
@@ -122,7 +122,7 @@ def test_a_silent_one_is_lost():
     assert [action.what for action in done] == ["relaunch data-worker-0 as incarnation 1"]
 
 
-def test_after_too_many_failures_the_job_goes_on_without_and_says_so():
+def test_job_continues_without_data_workers_after_too_many_failures():
     state = fed(2, relaunches=2)
     for life in range(2):
         state.handle(killed(DATA[0], life), at=3 + life)
@@ -140,7 +140,7 @@ def test_after_too_many_failures_the_job_goes_on_without_and_says_so():
     job_invariants.check(state)
 
 
-def test_one_that_never_calls_in_is_started_again_not_the_end_of_the_job():
+def test_data_worker_that_never_joins_is_relaunched():
     state = started(join_s=5)
     state.handle(events.DataWorkersScaled(1, None, "asked"), at=1)
     for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
@@ -149,7 +149,7 @@ def test_one_that_never_calls_in_is_started_again_not_the_end_of_the_job():
     assert state.phase is JobPhase.RUNNING and want(state, DATA[0]).incarnation == 1
 
 
-def test_where_nothing_can_be_handed_to_them_they_are_not_wanted_any_more():
+def test_refused_data_workers_are_removed():
     state = fed(2)
     (decided,) = state.handle(events.DataWorkersRefused("worker-0: the data set cannot be pickled"), at=3)
     assert decided.why == "worker-0: the data set cannot be pickled"
@@ -158,14 +158,14 @@ def test_where_nothing_can_be_handed_to_them_they_are_not_wanted_any_more():
     job_invariants.check(state)
 
 
-def test_nobody_waits_for_them_at_the_end():
+def test_finishing_job_does_not_wait_for_data_workers():
     state = fed(2)
     state.handle(events.ScriptFinished(WORKERS[0]), at=3)
     done = state.handle(events.ScriptFinished(WORKERS[1]), at=3)  # it keeps no checkpoints
     assert any(isinstance(action, actions.EndJob) for action in done) and state.phase is JobPhase.FINISHED
 
 
-def test_one_lost_while_the_job_drains_is_not_started_again():
+def test_data_worker_lost_while_draining_is_not_relaunched():
     state = fed(1)
     state.handle(events.StopRequested("Ctrl-C"), at=3)
     assert state.handle(killed(DATA[0]), at=4) == [] and want(state, DATA[0]) is None
@@ -173,7 +173,7 @@ def test_one_lost_while_the_job_drains_is_not_started_again():
         state.handle(events.DataWorkersScaled(2, 1.0, "asked"), at=5)
 
 
-def test_a_bsp_group_that_goes_back_takes_no_data_worker_along():
+def test_bsp_rollback_leaves_data_workers_running():
     state = fed(1)
     state.bsp.members, state.bsp.in_step = {0: 0, 1: 0}, True
     state.handle(events.CheckpointSaved(3), at=3)
@@ -181,7 +181,7 @@ def test_a_bsp_group_that_goes_back_takes_no_data_worker_along():
     assert names(state) == ["data-worker-0.0"]
 
 
-def test_impossible_numbers_are_refused_and_change_nothing():
+def test_invalid_data_worker_counts_are_refused():
     state = fed(1)
     for count in (-1, data_workers.MOST + 1):
         with pytest.raises(errors.BadInput, match="expected 0 to"):
@@ -189,14 +189,14 @@ def test_impossible_numbers_are_refused_and_change_nothing():
     assert state.feeding.wanted == 1
 
 
-def test_a_master_that_takes_over_knows_them():
+def test_successor_master_knows_the_data_workers():
     state = fed(2)
     state.handle(killed(DATA[0]), at=3)
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=JobState)
     assert dataclasses.asdict(again) == dataclasses.asdict(state)
 
 
-def test_each_stage_has_ranks_of_its_own_and_changes_without_the_others():
+def test_each_stage_has_its_own_ranks_and_scales_independently():
     state = started()
     stages = (StageTarget(2, 0.5), StageTarget(1, 1.0))  # ranks 1 and 3 read, rank 0 goes on from there
     (decided,) = state.handle(events.DataWorkersScaled(3, 1.0, "cut in two", stages=stages), at=2)
@@ -210,7 +210,7 @@ def test_each_stage_has_ranks_of_its_own_and_changes_without_the_others():
     job_invariants.check(state)
 
 
-def test_a_data_worker_without_room_is_missed_in_its_own_stage():
+def test_unplaced_data_worker_is_missing_in_its_own_stage():
     state = started()
     stages = (StageTarget(1, 0.5), StageTarget(1, 1.0))
     state.handle(events.DataWorkersScaled(2, 1.0, "cut in two", stages=stages), at=2)
@@ -220,7 +220,7 @@ def test_a_data_worker_without_room_is_missed_in_its_own_stage():
     job_invariants.check(state)
 
 
-def test_stages_that_do_not_add_up_are_refused():
+def test_inconsistent_stages_are_refused():
     state = started()
     with pytest.raises(errors.BadInput, match="3 data workers, but the stages have"):
         state.handle(events.DataWorkersScaled(3, 1.0, "wrong", stages=(StageTarget(1, 1.0), StageTarget(1, 1.0))), at=2)

@@ -22,7 +22,7 @@ def leaving(state, role, incarnation=0):
     return done, evictions.may_go(state, event)
 
 
-def test_another_comes_and_the_first_feeds_until_then():
+def test_evicted_data_worker_feeds_until_its_replacement_is_ready():
     state = fed(2)
     epoch = state.feeding.epoch
     (decided,), free = leaving(state, DATA[0])
@@ -39,14 +39,14 @@ def test_another_comes_and_the_first_feeds_until_then():
     assert state.feeding.wanted == 2 and not any(node.incarnation for node in state.of_kind(RoleKind.DATA_WORKER))
 
 
-def test_what_is_said_again_changes_nothing():
+def test_repeated_data_worker_eviction_changes_nothing():
     state = fed(1)
     leaving(state, DATA[0])
     assert leaving(state, DATA[0]) == ([], False)
     assert len(states(state)) == 2
 
 
-def test_one_that_is_lost_before_the_other_feeds_is_not_started_again():
+def test_data_worker_lost_before_its_replacement_is_ready_is_not_relaunched():
     state = fed(1)
     leaving(state, DATA[0])
     assert state.handle(killed(DATA[0]), at=6) == []
@@ -56,7 +56,7 @@ def test_one_that_is_lost_before_the_other_feeds_is_not_started_again():
     assert names(state) == ["data-worker-1.0"]
 
 
-def test_one_that_is_lost_while_it_comes_is_started_again_and_the_first_feeds_on():
+def test_lost_replacement_is_relaunched_while_the_first_feeds_on():
     state = fed(1)
     leaving(state, DATA[0])
     state.handle(killed(DATA[1]), at=6)
@@ -66,7 +66,7 @@ def test_one_that_is_lost_while_it_comes_is_started_again_and_the_first_feeds_on
     assert names(state) == ["data-worker-1.1"]
 
 
-def test_where_there_is_no_place_for_another_the_first_stays():
+def test_evicted_data_worker_stays_if_its_replacement_cannot_be_placed():
     state = fed(1)
     leaving(state, DATA[0])
     (decided,) = state.handle(events.RoleExited(RoleExit(role=DATA[1], pid=0, unplaced="no node took it")), at=6)
@@ -77,7 +77,7 @@ def test_where_there_is_no_place_for_another_the_first_stays():
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_another_number_meanwhile_is_the_number_there_is_in_the_end(count):
+def test_scaling_during_an_eviction_reaches_the_wanted_count(count):
     state = fed(2)
     leaving(state, DATA[0])
     state.handle(events.DataWorkersScaled(count, 1.0, "asked"), at=6)
@@ -88,14 +88,14 @@ def test_another_number_meanwhile_is_the_number_there_is_in_the_end(count):
     assert len(names(state)) == count and "data-worker-0.0" not in names(state)
 
 
-def test_another_of_the_same_stage_comes():
+def test_replacement_joins_the_same_stage():
     state = fed(4)
     state.handle(events.DataWorkersScaled(4, 1.0, "two stages", stages=spread(4, 1.0, 2)), at=3)
     (decided,), _ = leaving(state, DATA[1])
     assert decided.what.startswith("data-worker-5 in place of data-worker-1")
 
 
-def test_at_the_end_of_a_job_nobody_comes_any_more():
+def test_no_replacement_starts_in_an_ending_job():
     state = fed(1)
     state.handle(events.StopRequested("enough"), at=4)
     assert leaving(state, DATA[0]) == ([], True)

@@ -33,7 +33,7 @@ def leaving(state, role, *, empty=False, incarnation=0):
     return done, evictions.may_go(state, event)
 
 
-def test_a_worker_finishes_its_batch_while_another_comes():
+def test_evicted_worker_finishes_its_batch_while_its_replacement_starts():
     state = training()
     (told,), free = leaving(state, WORKER)
     assert not free and state.draining(WORKER)
@@ -46,14 +46,14 @@ def test_a_worker_finishes_its_batch_while_another_comes():
     assert leaving(state, WORKER)[1]
 
 
-def test_what_is_said_again_changes_nothing():
+def test_repeated_eviction_changes_nothing():
     state = training()
     leaving(state, WORKER)
     assert leaving(state, WORKER) == ([], False)
     assert len(state.of_kind(RoleKind.WORKER)) == 2
 
 
-def test_a_servers_slots_go_to_its_peers_and_it_is_free_without_them():
+def test_evicted_servers_slots_move_to_peers_before_it_is_released():
     state = training()
     (told,), free = leaving(state, SERVER)
     assert told.what == "replace server-1 by server-2, and move its slots to its peers at once" and not free
@@ -67,7 +67,7 @@ def test_a_servers_slots_go_to_its_peers_and_it_is_free_without_them():
     assert state.handle(events.RoleExited(RoleExit(role=SERVER, pid=2, code=0)), at=3.0) == []
 
 
-def test_the_only_server_waits_for_its_successor():
+def test_only_server_waits_for_its_successor():
     state = training(servers=1)
     only = Role(RoleKind.SERVER, 0)
     leaving(state, only)
@@ -81,12 +81,12 @@ def test_the_only_server_waits_for_its_successor():
 
 
 @pytest.mark.parametrize("spec", [{"sync": "bsp"}], ids=["bsp"])
-def test_a_group_in_step_is_formed_anew_when_one_is_lost(spec):
+def test_evicted_bsp_worker_is_released_at_once(spec):
     state = training(**spec)
     assert leaving(state, WORKER) == ([], True)
 
 
-def test_a_life_that_is_over_is_free():
+def test_ended_incarnation_is_released():
     state = training()
     assert leaving(state, Role(RoleKind.WORKER, 7)) == ([], True)
     assert leaving(state, Role(RoleKind.DATA_WORKER, 0)) == ([], True)
@@ -94,7 +94,7 @@ def test_a_life_that_is_over_is_free():
     assert leaving(state, WORKER) == ([], True)
 
 
-def test_before_the_job_runs_there_is_nothing_to_save():
+def test_eviction_before_the_job_runs_saves_nothing():
     state = JobState(JobSpec(name="job", servers=1, workers=1))
     assert leaving(state, WORKER) == ([], True)
 
@@ -120,7 +120,7 @@ def begin(state, workers, servers):
         state.handle(events.RoleJoined(role, pid=1), at=1.0)
 
 
-def test_a_job_goes_on_without_a_worker_that_finds_no_place_and_says_so():
+def test_job_continues_without_an_unplaceable_worker_and_says_so():
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
     done = no_room(state, WORKERS[1])
@@ -131,7 +131,7 @@ def test_a_job_goes_on_without_a_worker_that_finds_no_place_and_says_so():
     assert "0/3 nodes have 8 CPU" in state.decision.why and "again in 300 s" in state.decision.why
 
 
-def test_room_is_asked_for_again_later_and_later():
+def test_unplaced_role_is_requested_again_after_growing_delays():
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
     no_room(state, WORKERS[1], at=300.0)
@@ -147,7 +147,7 @@ def test_room_is_asked_for_again_later_and_later():
     assert evictions.requests_due(state, at=9999.0) == []
 
 
-def test_the_last_worker_is_waited_for_and_that_is_no_failure():
+def test_last_worker_is_waited_for_without_counting_a_failure():
     state = job(workers=1)
     no_room(state, WORKERS[0])
     node = state.node(WORKERS[0])
@@ -155,7 +155,7 @@ def test_the_last_worker_is_waited_for_and_that_is_no_failure():
     assert state.workers == 1 and "has no node" in state.decision.why
 
 
-def test_what_must_be_waited_for_asks_for_fewer_cores_where_a_plan_sets_them():
+def test_unplaceable_required_role_asks_for_fewer_planned_cores():
     shape = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
     bounds = ShapeBounds(least=shape, most=shape, quota=ResourceBudget(cpu=64.0, memory=2**40))
     state = job(workers=1, worker_cpu=3.0, server_cpu=3.0, planning=PlanRules(bounds=bounds))
@@ -169,7 +169,7 @@ def test_what_must_be_waited_for_asks_for_fewer_cores_where_a_plan_sets_them():
     assert state.node(WORKERS[0]).cpu == 3.0
 
 
-def test_slots_are_laid_over_the_servers_that_are_there():
+def test_slots_are_placed_over_the_present_servers():
     state = job(workers=1, servers=3)
     begin(state, WORKERS[:1], [SERVERS[0], SERVERS[2]])
     assert state.phase is JobPhase.STARTING
@@ -181,7 +181,7 @@ def test_slots_are_laid_over_the_servers_that_are_there():
     assert SERVERS[3] in [each.role for each in state.wanted()]  # a rank is one server for the whole of a job
 
 
-def test_a_server_that_holds_slots_is_waited_for():
+def test_unplaced_server_with_slots_is_waited_for():
     state = job(workers=1, servers=2)
     begin(state, WORKERS[:1], SERVERS[:2])
     state.handle(events.CheckpointSaved(1), at=2.0)
@@ -192,7 +192,7 @@ def test_a_server_that_holds_slots_is_waited_for():
     assert state.phase is JobPhase.RUNNING and state.healing
 
 
-def test_a_server_that_was_to_be_added_is_done_without():
+def test_unplaced_additional_server_is_dropped():
     state = job(workers=1, servers=1)
     begin(state, WORKERS[:1], SERVERS[:1])
     state.handle(events.ServersScaled(2, "more"), at=2.0)
@@ -200,7 +200,7 @@ def test_a_server_that_was_to_be_added_is_done_without():
     assert state.servers_wanted == 1 and state.short.servers == 1
 
 
-def test_data_workers_are_done_without_one_by_one():
+def test_unplaced_data_workers_are_dropped_one_by_one():
     state = job(workers=1)
     begin(state, WORKERS[:1], SERVERS[:1])
     state.handle(events.DataWorkersScaled(2, 1.0, "tuned"), at=2.0)
@@ -210,7 +210,7 @@ def test_data_workers_are_done_without_one_by_one():
     assert event == events.DataWorkersScaled(2, 1.0, event.why)
 
 
-def test_a_plan_does_not_ask_at_once_for_what_there_was_no_room_for():
+def test_plan_does_not_immediately_request_unplaceable_roles():
     least = Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=1.0)
     most = Shape(workers=8, servers=4, worker_cpu=1.0, server_cpu=1.0)
     bounds = ShapeBounds(least=least, most=most, quota=ResourceBudget(cpu=64.0, memory=2**40))
@@ -222,7 +222,7 @@ def test_a_plan_does_not_ask_at_once_for_what_there_was_no_room_for():
     assert (allowed.least.workers, allowed.most.workers, allowed.most.servers) == (1, 1, 4)
 
 
-def test_news_of_no_room_changes_nothing_for_one_that_has_come_or_when_all_drain():
+def test_unplaced_report_is_ignored_for_a_joined_role_or_a_draining_job():
     state = job(workers=2)
     begin(state, WORKERS[:2], SERVERS[:1])
     assert no_room(state, WORKERS[1]) == []
@@ -232,7 +232,7 @@ def test_news_of_no_room_changes_nothing_for_one_that_has_come_or_when_all_drain
     assert no_room(state, WORKERS[1]) == [] and state.phase is JobPhase.DRAINING
 
 
-def test_a_gang_begins_when_all_are_there_or_known_to_find_no_place():
+def test_gang_starts_when_all_joined_or_are_known_to_be_unplaceable():
     state = job(workers=3, gang=True)
     begin(state, WORKERS[:1], SERVERS[:1])
     assert state.phase is JobPhase.STARTING

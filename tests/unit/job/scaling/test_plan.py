@@ -77,7 +77,7 @@ def carry_out(state, target, **more):
 
 
 @given(now=CORES, target=CORES)
-def test_no_shape_on_the_way_takes_more_than_the_quota(now, target):
+def test_intermediate_shapes_stay_within_the_quota(now, target):
     quota = ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
     for _ in range(5):
         some = plan.next_fields(now, target, quota)
@@ -88,7 +88,7 @@ def test_no_shape_on_the_way_takes_more_than_the_quota(now, target):
     assert now == target
 
 
-def test_where_a_change_may_overlap_nobody_is_held_back_before_those_to_come_are_there():
+def test_overlapping_change_keeps_old_roles_until_new_ones_are_ready():
     target = Shape(workers=3, servers=1, worker_cpu=0.2, server_cpu=0.4)
     shapes = carry_out(running(quota=1.0, overlap=True), target)
     assert (shapes[0].workers, shapes[0].worker_cpu) == (3, 0.5)
@@ -98,7 +98,7 @@ def test_where_a_change_may_overlap_nobody_is_held_back_before_those_to_come_are
 
 
 @given(target=SHAPES)
-def test_a_plan_is_carried_out_whatever_it_is(target):
+def test_any_valid_plan_is_carried_out(target):
     state = running(quota=100.0)
     carry_out(state, target)
     assert plan.shape_of(state) == target
@@ -111,19 +111,19 @@ def test_a_plan_is_carried_out_whatever_it_is(target):
 
 
 @given(before=CORES, target=CORES)
-def test_beside_others_no_shape_on_the_way_takes_more_than_both_ends(before, target):
+def test_intermediate_shapes_on_a_shared_cluster_never_exceed_both_ends(before, target):
     state = running(quota=100.0, brain="host:1")
     carry_out(state, before)
     for shape in carry_out(state, target):
         assert shape.cpu <= max(before.cpu, target.cpu) * (1 + 1e-9)
 
 
-def test_workers_come_before_servers():
+def test_plan_adds_workers_before_servers():
     target = Shape(workers=2, servers=2, worker_cpu=0.5, server_cpu=0.5)
     assert [s.servers for s in carry_out(running(), target)] == [1, 2, 2]
 
 
-def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
+def test_server_that_never_joins_ends_the_plan_with_a_reason():
     state = running()
     target = Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
@@ -136,7 +136,7 @@ def test_a_server_that_never_comes_ends_the_plan_with_a_reason():
     assert plan.next_move(state) is None
 
 
-def test_scaling_by_hand_is_not_overruled():
+def test_manual_scaling_is_not_overruled_by_a_plan():
     state = running()
     target = Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
@@ -148,13 +148,13 @@ def test_scaling_by_hand_is_not_overruled():
     assert (bounds.least.servers, bounds.most.servers) == (1, 4)
 
 
-def test_what_a_user_sets_by_hand_may_be_more_than_the_quota():
+def test_manual_scaling_may_exceed_the_quota():
     state = running(quota=1.0)
     state.handle(events.WorkersScaled(6, "asked by the user", pinned=True), at=3.0)
     assert plan.bounds_of(state).quota.cpu >= 6 * 0.1 + 0.1
 
 
-def test_servers_that_a_guard_adds_drop_the_plan_and_stay():
+def test_servers_added_by_a_guard_drop_the_plan_and_stay():
     state = running()
     state.handle(
         events.PlanTaken(Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5), PlanningStage.ADJUSTING, "x"),
@@ -164,7 +164,7 @@ def test_servers_that_a_guard_adds_drop_the_plan_and_stay():
     assert state.planned.target is None and state.servers_wanted == 2
 
 
-def test_a_bsp_group_keeps_its_servers_and_gets_other_cores_and_workers():
+def test_bsp_plan_keeps_servers_and_changes_cores_and_workers():
     state = running(sync="bsp")
     bounds = plan.bounds_of(state)
     assert (bounds.least.servers, bounds.most.servers) == (1, 1)
@@ -176,7 +176,7 @@ def test_a_bsp_group_keeps_its_servers_and_gets_other_cores_and_workers():
     assert bounds.least.workers == bounds.most.workers == 2, "what the user has set stays"
 
 
-def test_a_bsp_group_is_settled_when_it_is_formed_of_all_its_workers():
+def test_bsp_group_is_settled_once_all_its_workers_formed_it():
     state = running(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0, 0),), "all are there"), at=2.0)
     assert not plan.unsettled(state, moving=0)
@@ -187,7 +187,7 @@ def test_a_bsp_group_is_settled_when_it_is_formed_of_all_its_workers():
     assert not plan.unsettled(state, moving=0)
 
 
-def test_roles_to_come_have_what_the_plan_gives_them():
+def test_new_roles_get_the_planned_size():
     state = running()
     carry_out(state, Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.25))
     state.handle(events.WorkersScaled(2, "by hand"), at=5.0)
@@ -196,7 +196,7 @@ def test_roles_to_come_have_what_the_plan_gives_them():
     assert state.nodes["worker-0"].wanted.cpu == 1.0  # its next life too
 
 
-def test_nothing_is_settled_while_someone_is_awaited_drains_or_is_lost():
+def test_job_is_unsettled_while_a_role_is_awaited_draining_or_lost():
     state = running()
     assert plan.unsettled(state, moving=0) == ""
     assert "slots" in plan.unsettled(state, moving=3)
@@ -207,14 +207,14 @@ def test_nothing_is_settled_while_someone_is_awaited_drains_or_is_lost():
     assert "draining" in plan.unsettled(state, moving=0)
 
 
-def test_a_job_that_drains_takes_no_plan():
+def test_draining_job_takes_no_plan():
     state = running()
     state.handle(events.StopRequested("enough"), at=2.0)
     with pytest.raises(errors.BadInput, match="draining"):
         state.handle(events.PlanTaken(SMALL, PlanningStage.ADJUSTING, "because"), at=3.0)
 
 
-def test_a_plan_for_more_workers_than_can_share_a_batch_changes_nothing_and_says_why():
+def test_plan_for_more_workers_than_can_share_a_batch_is_dropped_with_a_reason():
     state = running()
     state.handle(events.PlanTaken(replace(SMALL, workers=3), PlanningStage.ADJUSTING, "because"), at=2.0)
     (decision,) = state.handle(events.PlanAdvanced(largest_group=2), at=3.0)
@@ -222,7 +222,7 @@ def test_a_plan_for_more_workers_than_can_share_a_batch_changes_nothing_and_says
     assert state.workers == 1 and state.planned.target is None
 
 
-def test_the_state_machine_advances_its_plan_and_says_when_it_is_carried_out():
+def test_state_machine_advances_its_plan_and_reports_its_completion():
     state = running()
     state.handle(events.PlanTaken(replace(SMALL, workers=2), PlanningStage.ADJUSTING, "because"), at=2.0)
     state.handle(events.PlanAdvanced(), at=3.0)

@@ -25,7 +25,7 @@ def become_ready(state, rank):
     job_invariants.check(state)
 
 
-def test_a_replaced_server_keeps_its_slots_until_another_is_ready():
+def test_replaced_server_keeps_its_slots_until_another_is_ready():
     state = training()
     state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
 
@@ -34,7 +34,7 @@ def test_a_replaced_server_keeps_its_slots_until_another_is_ready():
     assert nodes.staying_servers(state.nodes) == (0, 2)
 
 
-def test_one_that_is_far_too_slow_has_none_from_then_on():
+def test_very_slow_server_loses_its_slots_at_once():
     state = training()
     (told,) = state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
 
@@ -47,7 +47,7 @@ def test_one_that_is_far_too_slow_has_none_from_then_on():
     assert nodes.staying_servers(state.nodes) == (0, 2)
 
 
-def test_a_server_is_kept_if_its_replacement_never_comes():
+def test_server_is_kept_if_its_replacement_never_joins():
     state = training(join_s=5.0)
     state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
     for event in state.due(at=7.0):
@@ -57,7 +57,7 @@ def test_a_server_is_kept_if_its_replacement_never_comes():
     job_invariants.check(state)
 
 
-def test_a_server_in_anothers_place_has_as_much_as_that():
+def test_replacement_server_has_the_size_of_the_replaced():
     state = training(server_cpu=1.0, server_memory=1 << 30)
     state.nodes["server-1"].memory = 2 << 30
     state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
@@ -75,7 +75,7 @@ def kill(state, rank, *, oom, at=3.0):
     return [action.what for action in told if isinstance(action, actions.LogDecision)]
 
 
-def test_after_a_kill_for_want_of_memory_there_are_twice_as_many_servers():
+def test_out_of_memory_kill_doubles_the_number_of_servers():
     state = training(server_memory=1 << 30)
     state.handle(events.CheckpointSaved(1), at=1.0)
 
@@ -85,14 +85,14 @@ def test_after_a_kill_for_want_of_memory_there_are_twice_as_many_servers():
     assert len(kill(state, 0, oom=True)) == 1, "more are on their way already"
 
 
-def test_after_any_other_kill_there_are_as_many_as_before():
+def test_other_kills_keep_the_number_of_servers():
     state = training(server_memory=1 << 30)
     state.handle(events.CheckpointSaved(1), at=1.0)
 
     assert len(kill(state, 1, oom=False)) == 1 and state.servers_wanted == 2
 
 
-def test_more_servers_are_added_beside_one_that_is_being_replaced():
+def test_servers_are_added_beside_one_being_replaced():
     state = training()
     state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
     state.handle(events.ServersScaled(3, "asked"), at=1.5)

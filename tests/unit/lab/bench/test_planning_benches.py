@@ -52,7 +52,7 @@ def configurations():
     return [one for some in fit_bench.tried(quick=False) for one in some]
 
 
-def test_a_job_that_keeps_to_the_equations_is_foretold_exactly():
+def test_job_that_follows_the_equations_is_predicted_exactly():
     tried = configurations()
     told = fit_bench.judge(tried, planted(tried))
     (goal,) = told.goals
@@ -60,14 +60,14 @@ def test_a_job_that_keeps_to_the_equations_is_foretold_exactly():
     assert sum("*" in row[0] for row in told.rows) == sum(one.held_out for one in tried) == 7
 
 
-def test_shapes_whose_cores_are_all_busy_are_foretold_by_what_a_core_is_worth():
+def test_cpu_bound_shapes_are_predicted_from_core_speed():
     tried = configurations()
     taken = planted(tried, pace=CoreSpeed(worker=20_000.0, server=90_000.0))
     (goal,) = fit_bench.judge(tried, taken).goals
     assert goal.value < 0.05 and goal.met
 
 
-def test_roles_that_are_seen_to_use_more_than_their_quota_are_foretold_as_well():
+def test_roles_measured_above_their_quota_are_predicted_equally_well():
     tried = configurations()
     taken = [
         replace(one, worker_used=1.1 * one.worker_used, server_used=1.1 * one.server_used)
@@ -77,14 +77,14 @@ def test_roles_that_are_seen_to_use_more_than_their_quota_are_foretold_as_well()
     assert goal.value < 0.06, "0.1, if a core counted by what was used"
 
 
-def test_a_held_out_configuration_that_was_twice_as_slow_shows_in_the_error():
+def test_held_out_configuration_twice_as_slow_shows_in_the_error():
     tried = configurations()
     slow = next(one.shape for one in tried if one.held_out)
     (goal,) = fit_bench.judge(tried, planted(tried, twice_as_slow={slow})).goals
     assert abs(goal.value - 1 / 7) < 0.01 and not goal.met
 
 
-def test_a_configuration_that_was_not_measured_is_no_success():
+def test_unmeasured_configuration_misses_the_goal():
     tried = configurations()
     unseen = [one for one in planted(tried) if one.shape != next(t.shape for t in tried if t.held_out)]
     (goal,) = fit_bench.judge(tried, unseen).goals
@@ -93,18 +93,18 @@ def test_a_configuration_that_was_not_measured_is_no_success():
     assert not goal.met and goal.why == "no usable profile yet"
 
 
-def test_configurations_leave_some_of_two_cores_to_others():
+def test_configurations_leave_some_of_two_cores_free():
     assert max(one.shape.cpu for one in configurations()) <= 1.6
 
 
-def test_the_cluster_of_bench_plan_is_measured_well_enough_to_be_planned_for():
+def test_bench_plan_cluster_is_measured_well_enough_to_plan():
     view = plan.cluster(12, seed=3)
     models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs])
     assert all(isinstance(model, fit.FittedModel) for model in models)
     assert plan.decision_seconds(view) > 0
 
 
-def test_no_two_jobs_of_the_other_cluster_have_anything_in_common():
+def test_jobs_of_the_other_cluster_have_nothing_in_common():
     jobs = plan.cluster(12, seed=3, unlike=True).jobs
     assert len({job.bounds for job in jobs}) == len({job.need for job in jobs}) == 12
     assert len({len(job.profiles) for job in jobs}) > 6
@@ -121,6 +121,6 @@ def calls(jobs):
     return sum(entry.callcount for entry in counted.getstats())
 
 
-def test_a_decision_for_twice_the_jobs_takes_no_more_than_about_twice_the_calls():
+def test_decision_for_twice_the_jobs_takes_about_twice_the_calls():
     small, large = calls(40), calls(80)
     assert large < 2.3 * small and large / 80 < 1500

@@ -8,7 +8,7 @@ from springtide_lab.kubernetes.kubelet.pod_lifecycle import State
 from springtide_lab.kubernetes.objects import selectors
 
 
-def test_names_of_services_stand_for_their_pods():
+def test_service_names_resolve_to_their_pods():
     service = {
         "metadata": {"name": "ctr", "namespace": "n"},
         "spec": {"selector": {"job": "ctr"}, "publishNotReadyAddresses": True},
@@ -25,7 +25,7 @@ def test_names_of_services_stand_for_their_pods():
     assert "127.8.0.1" not in nodes.text("n", [service], [over])
 
 
-def test_variables_refer_to_each_other_and_to_the_pod():
+def test_variables_may_refer_to_each_other_and_to_the_pod():
     pod = {"metadata": {"name": "p"}, "spec": {"containers": []}, "status": {"podIP": "1.2.3.4"}}
     container = {
         "name": "m",
@@ -53,7 +53,7 @@ def test_variables_refer_to_each_other_and_to_the_pod():
         ([State(name="a", started_at=1.0, ended_at=2.0, code=1).again("CrashLoopBackOff", "")], "Running"),
     ],
 )
-def test_a_pods_phase_follows_from_its_containers(states, phase):
+def test_pod_phase_follows_from_its_containers(states, phase):
     assert pod_lifecycle.phase("Never", states) == phase
 
 
@@ -66,22 +66,22 @@ def test_a_pods_phase_follows_from_its_containers(states, phase):
         ("OnFailure", 3, "Running"),
     ],
 )
-def test_a_pod_whose_container_is_to_be_started_again_is_not_over(policy, code, phase):
+def test_pod_with_a_restarting_container_is_not_finished(policy, code, phase):
     ended = State(name="main", image="x", waiting="", started_at=1.0, ended_at=2.0, code=code)
     assert pod_lifecycle.phase(policy, [ended]) == phase
 
 
-def test_selectors_take_what_they_say():
+def test_selectors_match_their_labels():
     fits = selectors.by_labels("a=1,b!=2,c in (x, y),d,!e")
     assert fits({"a": "1", "c": "x", "d": ""}) and not fits({"a": "1", "c": "x", "d": "", "e": ""})
 
 
-def test_one_object_can_be_chosen_by_its_name_and_by_no_other_field():
+def test_objects_can_be_selected_by_name_and_no_other_field():
     assert selectors.chosen_name("metadata.name=ctr") == "ctr" and selectors.chosen_name("") == ""
     for other in ("spec.odd=1", "metadata.name!=ctr", "spec.nodeName=n,metadata.name=ctr"):
         with pytest.raises(Refused, match="field label not supported"):
             selectors.chosen_name(other)
 
 
-def test_the_tail_of_a_log_begins_at_a_line():
+def test_log_tail_begins_at_a_line():
     assert [nodes.start_of_tail(b"a\nbb\nc\n", count) for count in (0, 1, 2, 9)] == [7, 5, 2, 0]

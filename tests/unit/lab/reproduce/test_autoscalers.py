@@ -30,14 +30,14 @@ def wants(it, workers, value, free=FREE):
     return int(it.wants(np.array([workers]), np.array([float(value)]), free)[0])
 
 
-def test_hpa_is_proportional_has_a_tolerance_and_adds_at_most_four_or_as_many_again():
+def test_hpa_is_proportional_with_tolerance_and_bounded_growth():
     assert wants(hpa_of(), 10, 0.8) == wants(hpa_of(), 10, 0.86) == wants(hpa_of(), 10, 0.73) == 10
     assert wants(hpa_of(), 10, 1.0) == 13
     assert wants(hpa_of(target=0.2), 2, 1.0) == 6 and wants(hpa_of(target=0.2), 10, 1.0) == 20
     assert wants(hpa_of(target=0.1), 30, 1.0) == 32, "no more than there are"
 
 
-def test_hpa_goes_down_to_the_highest_recommendation_of_five_minutes():
+def test_hpa_scales_down_to_the_highest_recommendation_of_five_minutes():
     it = hpa_of()
     said = [wants(it, 10, use) for use in [0.6] * 10 + [0.4] * 16]
     assert set(said[:4]) == {8}, "nothing higher was said before"
@@ -47,14 +47,14 @@ def test_hpa_goes_down_to_the_highest_recommendation_of_five_minutes():
     assert last == 5
 
 
-def test_hpa_waits_on_the_way_up_where_it_is_told_to_and_hears_nothing_of_workers_that_are_being_changed():
+def test_hpa_delays_scale_up_and_ignores_workers_being_changed():
     it = hpa_of(up_s=300.0)
     said = [wants(it, 10, 0.8)] + [wants(it, 10, 1.0) for _ in range(30)]
     assert said[1] == 10 and said[-1] == 13 and said.count(10) >= 20
     assert wants(hpa_of(), 10, 1.0, np.zeros(1, dtype=bool)) == 10
 
 
-def test_keda_wants_as_many_workers_as_lag_is_multiples_of_its_threshold_up_to_one_a_partition():
+def test_keda_scales_by_lag_over_threshold_up_to_one_worker_per_partition():
     def keda_of(threshold):
         return autoscalers.Keda(autoscalers.KedaSettings(*one(threshold, 0.0, 0.0)), most=1000, every_s=30.0)
 
@@ -64,7 +64,7 @@ def test_keda_wants_as_many_workers_as_lag_is_multiples_of_its_threshold_up_to_o
     assert wants(keda_of(1.0), 700, 1e9) == autoscalers.PARTITIONS
 
 
-def test_autopilot_takes_the_highest_of_its_window_and_gives_back_half_of_what_is_too_much_in_an_hour():
+def test_autopilot_uses_its_windows_peak_and_halves_surplus_each_hour():
     it = autoscalers.Autopilot(autoscalers.AutopilotSettings(*one(0.5, 100, 600)), most=32)
     assert wants(it, 10, 8) == 16
     workers, said = 16, []
@@ -75,7 +75,7 @@ def test_autopilot_takes_the_highest_of_its_window_and_gives_back_half_of_what_i
     assert 4 <= said[23] <= 11 and said[35] < said[23]
 
 
-def test_madu_plans_the_upper_end_of_a_forecast_by_a_straight_line():
+def test_madu_plans_the_upper_end_of_a_linear_forecast():
     assert autoscalers.madu_slope([CapacitySample(1, 100.0), CapacitySample(2, 200.0)]) == pytest.approx(100.0)
     outlook = TrafficOutlook(step_s=600.0, mean=(100.0, 300.0, 900.0), high=(150.0, 400.0, 950.0))
     assert autoscalers.madu_workers(outlook, autoscalers.MaduSettings(0.0, 600.0), per_worker=100.0, most=32) == 3
@@ -83,7 +83,7 @@ def test_madu_plans_the_upper_end_of_a_forecast_by_a_straight_line():
     assert autoscalers.madu_workers(outlook, autoscalers.MaduSettings(0.0, 1800.0), per_worker=100.0, most=6) == 6
 
 
-def test_kale_plans_the_fewest_workers_that_keep_up_and_leaves_out_what_is_short():
+def test_kale_plans_the_fewest_workers_that_keep_up_and_drops_short_changes():
     capacity = np.arange(9) * 100.0
     outlook = TrafficOutlook(step_s=600.0, mean=(350.0, 350.0, 450.0, 550.0, 550.0, 550.0), high=(800.0,) * 6)
     settings = autoscalers.KaleSettings(1, 900.0, False, 0.0, 0.0, 1200.0)
@@ -100,7 +100,7 @@ def test_kale_plans_the_fewest_workers_that_keep_up_and_leaves_out_what_is_short
     assert len(set(calm.tolist())) < len(set(once.tolist())) < 7
 
 
-def test_kale_falls_back_on_utilization_when_samples_wait():
+def test_kale_falls_back_to_utilization_when_samples_wait():
     def said(lag_s, utilization):
         values = (np.array([4]), np.array([6]), *one(lag_s, utilization))
         return int(autoscalers.kale_workers(*values, fallback_s=np.array([1200.0]), most=32)[0])
@@ -108,26 +108,26 @@ def test_kale_falls_back_on_utilization_when_samples_wait():
     assert said(600, 1.0) == 4 and said(1500, 0.5) == 4 and said(1500, 1.0) == 8
 
 
-def test_the_papers_example():
+def test_stabilize_matches_the_papers_example():
     assert stabilize([4, 4, 5, 6, 6, 6], step_s=600, short_s=900) == (4, 4, 6, 6, 6, 6)
 
 
-def test_a_short_dip_is_bridged_and_a_short_peak_is_left_to_the_queue():
+def test_short_dip_is_bridged_and_a_short_peak_left_to_the_queue():
     assert stabilize([6, 6, 4, 6, 6], step_s=300, short_s=600) == (6, 6, 6, 6, 6)
     assert stabilize([4, 4, 7, 4, 4], step_s=300, short_s=600) == (4, 4, 4, 4, 4)
 
 
-def test_steps_as_long_as_what_counts_as_short_change_nothing():
+def test_steps_as_long_as_the_minimum_are_unchanged():
     plan = (4, 5, 4, 6, 4)
     assert stabilize(plan, step_s=600, short_s=600) == plan
 
 
-def test_a_change_smaller_than_asked_for_is_not_looked_at():
+def test_change_smaller_than_the_minimum_is_ignored():
     assert stabilize([4, 4, 5, 9, 9], step_s=300, short_s=600, change=2) == (4, 4, 5, 9, 9)
 
 
 @given(PLANS, st.integers(1, 5))
-def test_a_stabilized_plan_is_as_long_changes_no_more_often_and_invents_no_number(plan, short):
+def test_stabilized_plan_keeps_length_and_values_with_no_more_changes(plan, short):
     calm = stabilize(plan, step_s=1.0, short_s=float(short))
     assert len(calm) == len(plan)
     assert len(list(groupby(calm))) <= len(list(groupby(plan)))
@@ -135,7 +135,7 @@ def test_a_stabilized_plan_is_as_long_changes_no_more_often_and_invents_no_numbe
     assert calm[0] == plan[0] and calm[-1] == plan[-1]
 
 
-def test_the_papers_curve_needs_ten_workers_for_thirty_thousand_a_second_and_peaks_there():
+def test_papers_capacity_curve_peaks_at_ten_workers_for_30000_per_second():
     assert KALE_A10(10) == pytest.approx(30_005, abs=1)
     assert least(KALE_A10, 30_000, most=32) == WorkerNeed(10, True)
     assert KALE_A10.peak(32) == 10
@@ -143,7 +143,7 @@ def test_the_papers_curve_needs_ten_workers_for_thirty_thousand_a_second_and_pea
 
 
 @given(st.floats(0, 5e4), st.integers(1, 40))
-def test_no_fewer_workers_than_are_said_to_be_least_keep_up(traffic, most):
+def test_no_fewer_workers_than_the_computed_least_keep_up(traffic, most):
     need = least(KALE_A10, traffic, most=most)
     assert 1 <= need.workers <= most
     assert all(KALE_A10(fewer) <= traffic for fewer in range(1, need.workers))

@@ -39,7 +39,7 @@ def jobs(draw):
 
 
 @given(jobs(), st.integers(0, 512), METRICS)
-def test_nobody_gets_more_than_there_is_and_every_trainer_keeps_what_its_speed_needs(made, more, metric):
+def test_shared_cores_stay_within_capacity_and_trainers_keep_what_they_need(made, more, metric):
     feds, trainers = made
     cpu = sum(one.number * one.needs for one in trainers.values()) + more
     given, kept = cluster.share(feds, trainers, float(cpu), metric, CoreRules())
@@ -51,7 +51,7 @@ def test_nobody_gets_more_than_there_is_and_every_trainer_keeps_what_its_speed_n
 
 
 @given(jobs(), st.integers(0, 512), METRICS)
-def test_where_nobody_lends_it_is_shared_out_as_ever(made, more, metric):
+def test_without_lending_cores_are_allotted_as_before(made, more, metric):
     feds, trainers = made
     kept = {name: one._replace(lends=False) for name, one in trainers.items()}
     held = sum(one.number * one.needs for one in trainers.values())
@@ -59,7 +59,7 @@ def test_where_nobody_lends_it_is_shared_out_as_ever(made, more, metric):
     assert shared.data_workers == allocation.allot(feds, float(more), metric)
 
 
-def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
+def test_starved_trainer_lends_cores_and_gets_them_back():
     slow = FedJob(name="slow", gpus=1, speed=0.1, capable=1.0, cpu=6.0, steps_left=900.0)
     quick = FedJob(name="quick", gpus=1, speed=0.5, capable=1.0, cpu=2.0, steps_left=10.0)
     trainers = {"slow": TrainerCores(1, 4.0), "quick": TrainerCores(1, 2.0)}
@@ -70,7 +70,7 @@ def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
 
 
 @pytest.mark.parametrize(("share", "keeps"), [(0.0, 1.0), (0.2, 1.0), (0.5, 2.0), (0.51, 3.0), (1.0, 4.0), (3.0, 4.0)])
-def test_a_trainer_keeps_cores_in_proportion_and_one_at_least(share, keeps):
+def test_trainer_keeps_cores_in_proportion_and_at_least_one(share, keeps):
     assert cluster.keeps(TrainerCores(1, 4.0), share, 1.0) == keeps
     assert cluster.keeps(TrainerCores(1, 0.5), share, 1.0) == 0.5
     assert math.isclose(cluster.keeps(TrainerCores(1, 4.0, lends=False), share, 1.0), 4.0)

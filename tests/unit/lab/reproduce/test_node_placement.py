@@ -31,7 +31,7 @@ def clusters(draw):
 
 
 @given(clusters())
-def test_no_machine_is_over_its_cores_and_nobody_has_more_than_wanted(case):
+def test_no_machine_exceeds_its_cores_and_no_job_its_request(case):
     wants, machines, now = case
     found = node_placement.place(wants, machines, now)
     for machine in machines:
@@ -45,7 +45,7 @@ def test_no_machine_is_over_its_cores_and_nobody_has_more_than_wanted(case):
 
 
 @given(clusters())
-def test_nobody_is_elsewhere_while_there_is_room_beside_its_trainer(case):
+def test_job_is_placed_remotely_only_when_its_own_machines_are_full(case):
     wants, machines, now = case
     found = node_placement.place(wants, machines, now)
     for want in wants:
@@ -62,7 +62,7 @@ def local(seats, wants):
 
 
 @given(clusters())
-def test_placing_again_moves_nothing_to_a_worse_place(case):
+def test_placing_again_moves_nothing_to_a_worse_machine(case):
     wants, machines, now = case
     once = node_placement.place(wants, machines, now)
     again = node_placement.place(wants, machines, once)
@@ -80,21 +80,21 @@ def test_local_cores_come_first_then_the_quietest_machine():
     assert {seat.machine: seat.cpu for seat in found} == {"home": 4, "quiet": 8, "loud": 2}
 
 
-def test_a_data_worker_moves_to_its_trainer_if_there_is_room_and_away_from_noise():
+def test_data_worker_moves_to_its_trainer_and_away_from_noisy_machines():
     machines = [Machine(name="home", cpu=6), Machine(name="loud", cpu=32, distributed=2), Machine(name="quiet", cpu=8)]
     want = PlacementRequest(job="a", cpu=8, homes=("home",))
     found = node_placement.place([want], machines, [Seat(job="a", machine="loud", cpu=8)])
     assert {seat.machine: seat.cpu for seat in found} == {"home": 6, "quiet": 2}
 
 
-def test_who_goes_home_makes_room_for_another_to_go_home():
+def test_data_worker_moving_home_makes_room_for_another():
     machines = [Machine(name=name, cpu=cpu) for name, cpu in (("m0", 1.0), ("m1", 1.0), ("m2", 2.0))]
     wants = [PlacementRequest(job="a", cpu=1, homes=("m1",)), PlacementRequest(job="b", cpu=1, homes=("m0",))]
     found = node_placement.place(wants, machines, [Seat(job="b", machine="m1", cpu=1)])
     assert {seat.job: seat.machine for seat in found} == {"a": "m1", "b": "m0"}
 
 
-def test_what_is_elsewhere_and_loudest_is_given_up_first():
+def test_remote_cores_on_the_noisiest_machine_are_released_first():
     machines = [Machine(name="home", cpu=4), Machine(name="loud", cpu=8, distributed=1), Machine(name="quiet", cpu=8)]
     now = [Seat(job="a", machine=name, cpu=4) for name in ("home", "loud", "quiet")]
     found = node_placement.place([PlacementRequest(job="a", cpu=8, homes=("home",))], machines, now)

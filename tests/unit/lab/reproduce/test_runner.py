@@ -25,17 +25,17 @@ def pid_and_square(number):
     return os.getpid(), number * number
 
 
-def test_what_is_found_comes_in_the_order_of_the_things():
+def test_parallel_results_keep_input_order():
     found = runner.in_parallel(pid_and_square, range(7), processes=2)
     assert [square for _, square in found] == [0, 1, 4, 9, 16, 25, 36]
     assert os.getpid() not in {pid for pid, _ in found}
 
 
-def test_one_thing_is_done_here():
+def test_single_item_runs_in_this_process():
     assert runner.in_parallel(pid_and_square, [3]) == [(os.getpid(), 9)]
 
 
-def test_a_reproduction_that_is_killed_leaves_no_process_behind():
+def test_killed_reproduction_leaves_no_process():
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         children = [int(parent.stdout.readline()) for _ in range(2)]
         parent.send_signal(signal.SIGKILL)

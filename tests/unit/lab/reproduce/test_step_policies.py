@@ -18,21 +18,21 @@ def next_shape(policy, job, *, model="widedeep", now=1e6):
     return plan.shape if plan else None
 
 
-def test_es_adds_workers_by_steps_and_nothing_else():
+def test_es_policy_only_adds_workers_in_steps():
     begun = next_shape("es", views.waiting(requested=views.shape(workers=9, servers=3)))
     assert begun == views.shape(workers=1, servers=3)
     assert next_shape("es", views.running(begun)) == replace(begun, workers=5)
     assert next_shape("es", views.running(begun), model="xdeepfm") == replace(begun, workers=2)
 
 
-def test_es_goes_back_when_new_workers_bring_too_little_and_stays_there():
+def test_es_policy_reverts_workers_with_too_little_gain_and_stops():
     few, many = views.shape(workers=40, servers=1), views.shape(workers=44, servers=1)
     assert next_shape("es", views.running(many, tried=[few])) == few
     assert next_shape("es", views.running(few, tried=[many])) is None
 
 
 @pytest.mark.parametrize("name", ["es", "optimus"])
-def test_what_pods_take_to_start_is_part_of_the_three_minutes_between_steps(name):
+def test_pod_start_time_counts_towards_the_three_minutes_between_steps(name):
     recent = views.running(last_change_at=950.0, profiles=(views.profile(views.shape(), at=990.0),))
     assert next_shape(name, recent, now=1000.0) is None
     started = (LaunchTime(kind=RoleKind.WORKER, cpu=3.0, memory=0, seconds=120.0),)
@@ -43,7 +43,7 @@ def test_what_pods_take_to_start_is_part_of_the_three_minutes_between_steps(name
         assert (next_shape(name, job, now=1000.0) is not None) is looks
 
 
-def test_optimus_adds_workers_and_servers_at_once_probes_and_then_follows_its_model():
+def test_optimus_policy_adds_workers_and_servers_then_follows_its_model():
     first = next_shape("optimus", views.waiting(requested=views.shape()))
     assert (first.workers, first.servers) == (1, 1)
     second = next_shape("optimus", views.running(first))
@@ -53,13 +53,13 @@ def test_optimus_adds_workers_and_servers_at_once_probes_and_then_follows_its_mo
     assert (fourth.workers, fourth.servers) == (13, 5)
 
 
-def test_optimus_takes_no_step_that_the_quota_does_not_hold():
+def test_optimus_policy_stays_within_the_quota():
     tried = [views.shape(workers=1, servers=1), views.shape(workers=5, servers=3)]
     large = views.shape(workers=40, servers=4)  # 192 of 200 cores
     assert next_shape("optimus", views.running(large, tried=tried)) is None
 
 
-def test_the_speed_model_of_optimus_finds_its_own_coefficients():
+def test_optimus_speed_model_recovers_its_own_coefficients():
     truth = (0.3, 0.05, 0.002, 0.01)
     seen = [
         ShapeSpeed(shape=of, throughput=step_policies.speed(truth, of), steps=100)

@@ -16,17 +16,17 @@ def _nowhere(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_an_agent_without_a_cluster_says_which_file_it_wants(caplog):
+def test_agent_without_a_cluster_names_the_missing_file(caplog):
     assert agent_pod.main(["ads", "ctr"]) == agent_pod.AGAIN
     assert "no Kubernetes cluster is known here" in caplog.text and "KUBECONFIG" in caplog.text
 
 
 @pytest.mark.parametrize("given", [[], ["ctr"], ["ads", "ctr", "x"]])
-def test_an_agent_without_a_job_says_how_jobs_are_begun(given, caplog):
+def test_agent_without_a_job_says_how_to_submit_one(given, caplog):
     assert agent_pod.main(given) == agent_pod.AGAIN
     assert "expected NAMESPACE JOB" in caplog.text and "springtide submit" in caplog.text
 
 
-def test_a_hook_outside_of_a_pod_says_what_it_lacks(capsys):
+def test_drain_hook_outside_a_pod_names_the_missing_variable(capsys):
     assert role_pod.main(["drain"]) == 1
     assert "drain: member '' must be a role and its rank" in capsys.readouterr().err

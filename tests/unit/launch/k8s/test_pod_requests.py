@@ -77,7 +77,7 @@ async def beside(work, true):
         await asyncio.wait({task})
 
 
-def test_a_plan_waits_for_a_master_that_is_away_and_for_an_api_that_does_not_answer(files):
+def test_plan_request_waits_for_an_unreachable_master_and_api(files):
     async def work():
         cluster = Cluster(errors.ClusterUnreachable("503"), errors.ClusterUnreachable("503"))
         away = (errors.MasterUnreachable("it starts"), errors.ClusterUnreachable("?"), OSError("reset"))
@@ -91,7 +91,7 @@ def test_a_plan_waits_for_a_master_that_is_away_and_for_an_api_that_does_not_ans
     asyncio.run(work())
 
 
-def test_what_the_master_refuses_is_rejected_at_once(files):
+def test_plan_refused_by_the_master_is_rejected_at_once(files):
     async def work():
         cluster = Cluster()
         made = asks(cluster, files, errors.BadInput("too many"))
@@ -102,7 +102,7 @@ def test_what_the_master_refuses_is_rejected_at_once(files):
     asyncio.run(work())
 
 
-def test_a_changed_spec_waits_for_the_master_too(files):
+def test_changed_spec_waits_for_the_master(files):
     async def work():
         made = asks(Cluster(), files, errors.MasterUnreachable("it starts"))
         made._latest = making.job(spec={"workers": {"count": 5}}).job
@@ -147,7 +147,7 @@ def lived(files, spec, true):
     return asyncio.run(work())
 
 
-def test_what_was_edited_while_no_agent_was_there_is_asked_of_the_next_master_once(files):
+def test_spec_edited_without_an_agent_is_sent_to_the_next_master_once(files):
     before, edited = {"workers": {"count": 2}}, {"workers": {"count": 5}, "dataWorkers": "3"}
     assert lived(files, before, lambda made: made._heeded == made._latest) == []
     files.journal.touch()  # its master has begun, and its pod is lost
@@ -156,12 +156,12 @@ def test_what_was_edited_while_no_agent_was_there_is_asked_of_the_next_master_on
     assert lived(files, edited, lambda made: made._heeded == made._latest) == [], "the one after it has nothing to ask"
 
 
-def test_a_spec_that_was_edited_before_any_master_began_is_simply_the_spec(files):
+def test_spec_edited_before_the_first_master_is_simply_used(files):
     lived(files, {"workers": {"count": 2}}, lambda made: True)
     assert lived(files, {"workers": {"count": 5}}, lambda made: made._heeded == made._latest) == []
 
 
-def test_what_cannot_be_read_of_the_spec_before_is_said_and_costs_no_more(files, caplog):
+def test_unreadable_previous_spec_is_logged_and_ignored(files, caplog):
     files.journal.touch()
     files.heeded.write_text("{")
     assert pod_requests.read_heeded(files, making.job().job) == making.job().job and "are unknown" in caplog.text

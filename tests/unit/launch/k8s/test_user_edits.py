@@ -20,7 +20,7 @@ def plan(name, at="2026-01-01T00:00:00Z", status=None, **spec):
     return thing | ({"status": status} if status else {})
 
 
-def test_an_answered_plan_and_one_that_is_being_deleted_are_no_wishes():
+def test_answered_or_deleted_plan_is_not_an_open_request():
     assert pod_requests.open_wish(plan("a", workers=2)).plan.workers == 2
     assert pod_requests.open_wish(plan("a", workers=2, status={"phase": "Applied"})) is None
     deleted = plan("a", workers=2)
@@ -28,12 +28,12 @@ def test_an_answered_plan_and_one_that_is_being_deleted_are_no_wishes():
     assert pod_requests.open_wish(deleted) is None
 
 
-def test_a_plan_that_says_nothing_or_nonsense_is_kept_with_its_trouble():
+def test_empty_or_invalid_plan_is_kept_with_its_error():
     assert "expected workers" in pod_requests.open_wish(plan("a")).trouble
     assert "expected 1 or more" in pod_requests.open_wish(plan("a", workers=0)).trouble
 
 
-def test_the_newest_plan_counts():
+def test_newest_plan_wins():
     older, newer = (
         pod_requests.open_wish(plan(name, at, workers=2)) for name, at in (("b", "2026-01-01"), ("a", "2026-01-02"))
     )
@@ -41,7 +41,7 @@ def test_the_newest_plan_counts():
     assert pod_requests.newest([]) == (None, [])
 
 
-def test_the_master_is_asked_with_the_users_reason():
+def test_master_gets_the_users_reason():
     wish = pod_requests.open_wish(plan("up", workers=3, dataWorkers=0, reason="black friday"))
     assert pod_requests.scale_request(wish.plan, "up") == messages.ScaleRequest(
         workers=3, data_workers=0, why="black friday"
@@ -52,13 +52,13 @@ def job(workers=None, **fields):
     return ElasticJob(script="train.py", workers=workers or RoleWish(), **fields)
 
 
-def test_a_number_in_the_spec_is_asked_for_when_it_changes():
+def test_changed_worker_count_in_the_spec_is_requested():
     scale = pod_requests.changed(job(RoleWish(count=4)), job(RoleWish(count=6)), STATUS)
     assert (scale.workers, scale.servers) == (6, None)
     assert pod_requests.changed(job(RoleWish(count=4)), job(RoleWish(count=4), stopped=True), STATUS) is None
 
 
-def test_bounds_matter_only_when_what_is_wanted_crosses_them():
+def test_changed_bounds_scale_only_if_the_current_count_is_outside():
     assert pod_requests.changed(job(), job(RoleWish(min=1, max=8)), STATUS) is None
     assert pod_requests.changed(job(), job(RoleWish(max=3)), STATUS).workers == 3
     assert pod_requests.changed(job(), job(RoleWish(min=5)), STATUS).workers == 5
@@ -70,7 +70,7 @@ def test_data_workers_follow_the_spec():
     assert pod_requests.changed(job(data_workers="2"), job(), STATUS) is None
 
 
-def test_new_bounds_of_a_planned_job_go_to_its_planner_and_set_no_number():
+def test_bounds_of_a_planned_job_go_to_its_planner():
     two, four = RoleWish(min=1, max=2), RoleWish(min=2, max=3)
     limits = ShapeBounds(
         least=Shape(workers=2, servers=1, worker_cpu=0.5, server_cpu=0.2),
@@ -85,7 +85,7 @@ def test_new_bounds_of_a_planned_job_go_to_its_planner_and_set_no_number():
     assert freed.servers == (1, 7), "a bound that was taken away leaves what the cluster has"
 
 
-def test_a_number_that_is_given_to_a_planned_job_is_set_by_hand():
+def test_count_given_to_a_planned_job_pins_it():
     bounded, given = job(RoleWish(max=8)), job(RoleWish(count=6))
     assert pod_requests.changed(bounded, given, STATUS, planned=True).workers == 6
     limits = ShapeBounds(least=SHAPE, most=SHAPE)

@@ -8,7 +8,7 @@ from springtide.launch.spec import resolve
 from tests.unit.checkpoint import stores
 
 
-def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_path):
+def test_damaged_checkpoint_is_reported_and_the_previous_resumed(tmp_path):
     store, told = stores.store(), []
     for number in (1, 2):
         stores.train(store, range(10))
@@ -24,12 +24,12 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
     assert rules.resume_run == stores.RUN
 
 
-def test_nothing_to_go_on_from_is_an_error(tmp_path):
+def test_resume_without_a_usable_checkpoint_is_an_error(tmp_path):
     with pytest.raises(errors.MissingFile, match="no usable checkpoint there"):
         resolve.find_checkpoint(str(tmp_path), print)
 
 
-def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
+def test_path_as_url_becomes_a_file_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert resolve.checkpoint_rules(CheckpointWish(url="copies")).url == f"file://{tmp_path}/copies"
 
@@ -42,12 +42,12 @@ def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
         (CheckpointWish(mirror=True), "with one server: no other server could keep a copy"),
     ],
 )
-def test_wishes_that_contradict_each_other_are_refused(wish, said):
+def test_contradicting_checkpoint_options_are_refused(wish, said):
     with pytest.raises(errors.BadInput, match=said):
         resolve.checkpoint_rules(wish)
 
 
-def test_exports_that_are_wanted_more_often_than_checkpoints_make_checkpoints_as_often():
+def test_checkpoint_interval_is_at_most_the_export_interval():
     assert resolve.checkpoint_rules(CheckpointWish(), exports="10s").every_s == 10
     assert (
         resolve.checkpoint_rules(CheckpointWish(), exports="5m").every_s

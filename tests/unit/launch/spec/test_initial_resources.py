@@ -32,7 +32,7 @@ def start(cores=2, say=lambda _: None, trouble="", history="", own=True, nodes=1
     return initial_resources.start(job, room, history=history, say=say)
 
 
-def test_a_job_whose_size_is_open_begins_small_and_plans():
+def test_job_of_open_size_starts_small_and_plans():
     begun = start()
     assert (begun.workers, begun.servers, begun.worker_cpu, begun.threads) == (1, 1, 1.0, 1)
     assert begun.planning.on and begun.planning.stage is PlanningStage.SAMPLING
@@ -40,7 +40,7 @@ def test_a_job_whose_size_is_open_begins_small_and_plans():
     assert begun.planning.overlap and not start(quota=Quota(cpu=1.5)).planning.overlap
 
 
-def test_what_is_fixed_is_pinned_and_the_rest_is_planned():
+def test_fixed_values_are_pinned_and_the_rest_planned():
     begun = start(workers=RoleWish(count=2))
     limits = begun.planning.bounds
     assert begun.workers == limits.least.workers == limits.most.workers == 2
@@ -50,24 +50,24 @@ def test_what_is_fixed_is_pinned_and_the_rest_is_planned():
 @pytest.mark.parametrize(
     "spec", [{"workers": RoleWish(count=2), "servers": RoleWish(count=2)}, {"plan": False}, {"sync": "bsp"}]
 )
-def test_a_job_whose_numbers_are_fixed_that_says_so_or_is_bsp_does_not_plan(spec):
+def test_job_with_fixed_sizes_or_bsp_does_not_plan(spec):
     begun = start(**spec)
     assert not begun.planning.on and begun.worker_cpu is None
 
 
-def test_planning_can_be_asked_for_where_only_cores_are_open():
+def test_planning_can_be_requested_when_only_cores_are_open():
     assert start(workers=RoleWish(count=2), servers=RoleWish(count=1), plan=True).planning.on
     assert start(sync="bsp", plan=True).planning.on
 
 
-def test_where_cores_cannot_be_held_only_numbers_are_planned_and_that_is_said():
+def test_without_core_limits_only_counts_are_planned_with_a_message():
     said = []
     begun = start(say=said.append, trouble="no permission")
     assert "no permission" in said[0] and begun.worker_cpu is begun.server_cpu is None
     assert begun.planning.on and not begun.planning.resize
 
 
-def test_settings_go_where_they_belong():
+def test_planning_settings_reach_their_rules():
     begun = start(
         planning={
             "policy": "static",
@@ -100,28 +100,28 @@ def test_settings_go_where_they_belong():
     ],
 )
 @pytest.mark.parametrize("plan", [True, False])
-def test_settings_that_make_no_sense_are_refused_whether_anyone_plans_or_not(name, value, why, plan):
+def test_invalid_planning_settings_are_refused_even_without_planning(name, value, why, plan):
     with pytest.raises(errors.BadInput, match=why):
         start(planning={name: value}, plan=plan)
 
 
-def test_whose_gain_counts_for_how_much_can_be_set_beside_the_weight_of_the_job():
+def test_planning_priority_rule_and_job_priority_are_set_separately():
     rules = start(planning={"priority": "given"}, priority=2.5).planning
     assert (rules.config.priority, rules.identity.priority) == ("given", 2.5)
 
 
-def test_settings_of_planning_that_change_nothing_are_told_of():
+def test_planning_settings_without_effect_are_reported():
     said = []
     assert not start(plan=False, planning={"rho": "1"}, say=said.append).planning.on
     assert said == ["the size of this job is fixed, so these planning settings have no effect: rho"]
 
 
-def test_more_cores_than_there_are_are_refused():
+def test_more_cores_than_available_are_refused():
     with pytest.raises(errors.BadInput, match="2 cores"):
         start(quota=Quota(cpu=3.0))
 
 
-def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
+def test_job_starts_like_similar_jobs_ended(tmp_path):
     history = str(tmp_path / "history.db")
     begun = start(history=history)
     assert begun.planning.stage is PlanningStage.SAMPLING and not (tmp_path / "history.db").exists()
@@ -147,7 +147,7 @@ def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     assert again.planning.stage is PlanningStage.OPTIMIZING and "warm start" in again.planning.why
 
 
-def test_a_policy_that_never_answers_keeps_no_job_from_beginning(tmp_path, monkeypatch):
+def test_hanging_policy_does_not_block_the_start(tmp_path, monkeypatch):
     gate = threading.Event()
     monkeypatch.setitem(registry.POLICIES, "hangs", lambda view, config: gate.wait())
     monkeypatch.setattr(initial_resources, "ASK_S", 0.2)
@@ -157,13 +157,13 @@ def test_a_policy_that_never_answers_keeps_no_job_from_beginning(tmp_path, monke
     assert begun.workers == 1 and "no adviser answered (no answer)" in begun.planning.why
 
 
-def test_a_brain_whose_secret_is_nowhere_is_the_users_to_mend(tmp_path, monkeypatch):
+def test_missing_brain_secret_is_a_user_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.BadInput, match="the brain's secret"):
         start(brain="localhost:7999")
 
 
-def test_a_brain_that_is_away_is_done_without(tmp_path, monkeypatch):
+def test_job_starts_without_an_unreachable_brain(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".springtide/brain").mkdir(parents=True)
     (tmp_path / ".springtide/brain/secret").write_text("ab" * 32)
@@ -171,18 +171,18 @@ def test_a_brain_that_is_away_is_done_without(tmp_path, monkeypatch):
     assert begun.workers == 1 and begun.planning.adviser.brain == "127.0.0.1:9"
 
 
-def test_a_job_begins_with_what_it_is_told_to_begin_with():
+def test_start_sizes_in_the_spec_are_used():
     begun = start(cores=8, workers=RoleWish(start=3, min=2, max=5), servers=RoleWish(max=2))
     assert begun.workers == 3 and begun.planning.bounds.least.workers == 2 and begun.planning.bounds.most.servers == 2
 
 
-def test_a_cluster_is_planned_for_slower_and_nothing_beyond_its_nodes_is_taken_meanwhile():
+def test_cluster_planning_is_slower_and_stays_within_its_nodes():
     begun = start(own=False, nodes=4, cores=4, priority=2.5)
     assert not begun.planning.overlap and begun.planning.config.sample_s == 60.0
     assert begun.planning.bounds.quota.cpu == 16.0 and begun.planning.identity.priority == 2.5
 
 
-def test_a_job_that_nobody_plans_for_is_kept_within_its_quota_and_its_bounds():
+def test_unplanned_job_stays_within_its_quota_and_bounds():
     begun = start(cores=8, sync="bsp", workers=RoleWish(min=3), quota=Quota(cpu=2.0))
     assert begun.workers == 3 and begun.workers * begun.worker_cpu + begun.servers * begun.server_cpu <= 2.0
     with pytest.raises(errors.BadInput, match="raise the quota"):

@@ -26,14 +26,14 @@ def resolve(capacity=CLUSTER, code=None, **spec):
     return resolving.resolve(ElasticJob(**{"script": "train.py", **spec}), capacity, code=code)
 
 
-def test_a_script_is_all_that_is_needed():
+def test_spec_needs_only_a_script():
     plan = resolve(script="models/Train_CTR.py")
     assert plan.spec.name == "train_ctr" and plan.script == "models/Train_CTR.py"
     assert plan.spec.planning.on and plan.spec.planning.bounds.quota.cpu == 32.0
     assert plan.spec.checkpoints.every_s == 30.0 and plan.spec.feeding.cores == 32.0
 
 
-def test_what_was_said_is_what_the_job_is():
+def test_plan_has_the_values_of_the_spec():
     plan = resolve(
         name="ctr",
         arguments=("--epochs", "3"),
@@ -86,24 +86,24 @@ def test_what_was_said_is_what_the_job_is():
         ({"resume": "nowhere"}, "no usable checkpoint there|nowhere"),
     ],
 )
-def test_what_cannot_be_is_refused(spec, said):
+def test_impossible_spec_values_are_refused(spec, said):
     with pytest.raises(errors.UserError, match=said):
         resolve(**spec)
 
 
-def test_a_script_is_looked_for_where_the_code_is(tmp_path):
+def test_script_is_looked_up_in_the_code_folder(tmp_path):
     (tmp_path / "train.py").write_text("")
     assert resolve(code=tmp_path).script == "train.py"
     with pytest.raises(errors.MissingFile, match=f"Did you mean {tmp_path}/train.py"):
         resolve(code=tmp_path, script="trian.py")
 
 
-def test_a_job_is_named_after_its_script(tmp_path):
+def test_job_is_named_after_its_script(tmp_path):
     assert resolving.name_of(tmp_path / "Train_DLRM v2.py") == "train_dlrm-v2"
     assert resolving.name_of(tmp_path / "---.py") == "job"
 
 
-def test_a_spec_and_a_folder_are_no_scripts(tmp_path):
+def test_spec_file_or_folder_as_script_is_refused(tmp_path):
     (tmp_path / "job.yaml").touch()
     with pytest.raises(errors.BadInput, match=r"not a training script; run it with: springtide submit .*/job\.yaml"):
         resolving.find_script(tmp_path / "job.yaml")
@@ -111,7 +111,7 @@ def test_a_spec_and_a_folder_are_no_scripts(tmp_path):
         resolving.find_script(pathlib.Path(tmp_path))
 
 
-def test_a_job_that_is_resolved_again_is_the_same_to_a_brain():
+def test_job_resolved_twice_is_the_same_to_a_brain():
     job = ElasticJob(script="train.py")
     keys = [
         resolving.resolve(job, CLUSTER, code=None, key=key).spec.planning.adviser.key
@@ -120,7 +120,7 @@ def test_a_job_that_is_resolved_again_is_the_same_to_a_brain():
     assert keys[0] == keys[1] == "uid-1" and keys[2] != keys[3]
 
 
-def test_gpus_bound_a_job_on_this_machine_and_sharing_without_a_request_is_told(tmp_path):
+def test_gpus_bound_a_local_job_and_implicit_sharing_is_reported(tmp_path):
     machine = replace(CLUSTER, own=True, gpus=2)
     (tmp_path / "train.py").touch()
 

@@ -49,7 +49,7 @@ def mistakes(text):
     return str(told.value).splitlines()
 
 
-def test_a_whole_object_is_read_as_it_is_written():
+def test_whole_spec_object_is_read():
     found = spec_reader.parse(WHOLE, PATH)
     job = found.job
     assert (job.name, found.namespace, job.script) == ("ctr", "ml", "train.py")
@@ -65,13 +65,13 @@ def test_a_whole_object_is_read_as_it_is_written():
     assert ("workers", "min") in found.given and ("name",) in found.given and ("seed",) not in found.given
 
 
-def test_a_bare_spec_is_enough_and_json_is_yaml_too():
+def test_bare_spec_suffices_and_json_is_accepted():
     assert spec_reader.parse("name: ctr\nscript: train.py\n", PATH).job.name == "ctr"
     assert spec_reader.parse('{"script": "train.py", "seed": 3}', PATH).job.seed == 3
     assert spec_reader.parse("---\nscript: train.py\n---\n", PATH).job.script == "train.py"
 
 
-def test_code_is_where_the_file_is_or_where_it_says():
+def test_code_folder_is_that_of_the_spec_or_its_working_dir():
     assert spec_reader.parse("script: t.py", pathlib.Path("jobs/job.yaml")).folder == pathlib.Path("jobs")
     assert spec_reader.parse("script: t.py\nworkingDir: ../src", pathlib.Path("jobs/a.yaml")).folder == pathlib.Path(
         "jobs/../src"
@@ -115,11 +115,11 @@ def test_code_is_where_the_file_is_or_where_it_says():
         ("metadata: {name: ctr}\nscript: t.py", "job.yaml:1:1: got nothing as spec"),
     ],
 )
-def test_a_mistake_has_its_line_and_column_and_what_to_do(text, said):
+def test_spec_mistake_has_line_column_and_advice(text, said):
     assert mistakes(text)[0].startswith(said)
 
 
-def test_mistakes_are_told_together_in_the_order_of_the_file():
+def test_spec_mistakes_are_reported_together_in_file_order():
     told = mistakes("seed: x\nscript: t.py\nsync: bsb\nworkers:\n  cpu: lots\nseed: 4\nquotas: {}\n")
     assert [line.split(": ")[0] for line in told] == [
         "job.yaml:1:7",
@@ -132,13 +132,13 @@ def test_mistakes_are_told_together_in_the_order_of_the_file():
     assert len(many) == spec_reader.SHOWN + 1 and many[-1] == "and 10 more mistakes"
 
 
-def test_a_file_that_aliases_blow_up_is_refused_quickly():
+def test_yaml_alias_bomb_is_refused_quickly():
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     assert any("more than 100,000 values" in line for line in mistakes("script: t.py\n" + "\n".join(rows)))
 
 
-def test_files_that_cannot_be_read_are_told_for_what_they_are(tmp_path):
+def test_unreadable_spec_files_are_described(tmp_path):
     (tmp_path / "ctr.yaml").write_text("script: t.py")
     with pytest.raises(errors.MissingFile, match=r"no file .*; there is .*ctr\.yaml; docs"):
         spec_reader.read(tmp_path / "job.yaml")
@@ -153,21 +153,21 @@ def test_files_that_cannot_be_read_are_told_for_what_they_are(tmp_path):
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text("script: tpy\n\t[]{}&*<->|'\"!#%,", max_size=80))
-def test_whatever_is_in_a_file_there_is_a_job_or_one_error_for_users(text):
+def test_any_spec_text_gives_a_job_or_one_user_error(text):
     try:
         assert spec_reader.parse(text, PATH).job.script
     except errors.UserError as error:
         assert str(error).startswith("job.yaml:")
 
 
-def test_what_is_written_as_yaml_is_the_same_job_when_it_is_read():
+def test_spec_survives_yaml_round_trip():
     import yaml
 
     job = spec_reader.parse(WHOLE, PATH).job
     assert spec_reader.parse(yaml.safe_dump(schema.to_plain(job)), PATH).job == job
 
 
-def test_specs_of_the_examples_and_of_the_pages_are_right():
+def test_specs_of_examples_and_docs_are_valid():
     root = pathlib.Path(__file__).resolve().parents[4]
     job = spec_reader.read(root / "examples" / "job.yaml").job
     assert (root / "examples" / job.script).is_file()

@@ -19,7 +19,7 @@ def given(workers=None, servers=None, resume="", **following):
     return online_of(job, cores=8)
 
 
-def test_workers_follow_a_stream_unless_their_number_was_given():
+def test_workers_follow_a_stream_unless_their_count_is_fixed():
     assert given().on and given().rules.most == 8 and given().servers_follow
     assert not given(workers=RoleWish(count=3)).on
     bounded = given(workers=RoleWish(start=3, min=2, max=6))
@@ -29,7 +29,7 @@ def test_workers_follow_a_stream_unless_their_number_was_given():
     assert not given(servers=RoleWish(max=2)).servers_follow
 
 
-def test_times_are_read_as_people_write_them():
+def test_durations_are_parsed_with_units():
     read = [validation.parse_duration("slo_lag", text) for text in ("20m", "90s", "1.5h", "30", "250ms")]
     assert read == [1200, 90, 5400, 30, 0.25]
     assert given(slo_lag="5m").rules.slo_lag_s == 300
@@ -50,7 +50,7 @@ def test_times_are_read_as_people_write_them():
         ({"metrics_port": 70000}, "metrics_port 70000: must be 0 to 65535"),
     ],
 )
-def test_a_mistake_is_one_error_with_what_to_do(following, said):
+def test_stream_option_mistake_is_one_error_with_advice(following, said):
     with pytest.raises(errors.UserError, match=said):
         given(**following)
 
@@ -60,7 +60,7 @@ def test_settings_by_name_change_the_rules():
     assert (job.every_s, job.rules.start_s, job.forecaster, job.rules.lag_price) == (30, 5, "last-day", 3)
 
 
-def test_a_run_that_goes_on_from_another_knows_its_traffic(tmp_path):
+def test_resumed_run_uses_the_traffic_history_of_its_predecessor(tmp_path):
     (tmp_path / "traffic.jsonl").write_text("")
     assert given(resume=str(tmp_path)).history == str(tmp_path / "traffic.jsonl")
     assert given(resume=str(tmp_path / "other")).history == given(resume="s3://bucket/run").history == ""

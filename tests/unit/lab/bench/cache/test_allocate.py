@@ -19,14 +19,14 @@ def sent(way, stream, *, workers=4, warmup=2):
     return allocate.run_scheme(settings, stream.batches(64), warmup=warmup)
 
 
-def test_every_step_of_the_comparison_saves_something():
+def test_every_step_of_the_comparison_saves_transmissions():
     found = {way.name: sent(way, small(64 * 10)) for way in allocate.WAYS}
     totals = [found[way.name].total for way in allocate.WAYS]
     assert totals[0] > totals[2] > totals[4] > totals[5] > totals[6]
     assert found["vanilla"].p2p == found["ours, no P2P"].p2p == 0 < found["ours"].p2p
 
 
-def test_without_a_scheduler_every_row_that_a_worker_trains_is_pushed():
+def test_without_a_scheduler_every_trained_row_is_pushed():
     one = sent(allocate.VANILLA, small(64 * 3), workers=1, warmup=0)
     distinct = [
         len({(t, key) for t, column in enumerate(batch.T) for key in column}) for batch in small(64 * 3).batches(64)
@@ -35,11 +35,11 @@ def test_without_a_scheduler_every_row_that_a_worker_trains_is_pushed():
     assert one.push * 3 == sum(pushed_by_then)
 
 
-def test_the_best_of_a_tiny_batch_is_never_beaten_and_nearly_reached():
+def test_best_of_a_tiny_batch_is_never_beaten_and_nearly_reached():
     assert 0.9 < allocate.quality(small(200), workers=4, p2p="off", steps=20, warmup=5) <= 1
 
 
-def test_a_file_of_ids_stands_in_for_the_streams(tmp_path):
+def test_id_file_replaces_the_generated_streams(tmp_path):
     np.save(tmp_path / "ids.npy", small(3000).ids)
     [stream] = allocate.given(bench.Options(ids=tmp_path / "ids.npy"), samples=10_000)
     assert stream.name == "ids.npy" and stream.ids.shape == (3000, 4)
@@ -48,7 +48,7 @@ def test_a_file_of_ids_stands_in_for_the_streams(tmp_path):
         allocate.given(bench.Options(ids=tmp_path / "few.npy"), samples=10_000)
 
 
-def test_goals_take_the_worst_comparison_of_like_with_like():
+def test_goals_use_the_worst_comparison_of_equal_settings():
     of = {
         way.name: allocate.SentRows(pull=p, push=0, p2p=0, largest=1, largest_pull=1, largest_push=1)
         for way, p in zip(allocate.WAYS, (20, 18, 10, 8, 9.5, 7.9, 6), strict=True)

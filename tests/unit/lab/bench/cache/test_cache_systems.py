@@ -99,7 +99,7 @@ def work(name, address, group, rank):
 
 
 @pytest.mark.parametrize("name", cache.SYSTEMS)
-def test_every_way_reads_the_latest_version_of_every_row(name):
+def test_every_compared_system_reads_the_latest_version_of_every_row(name):
     with contextlib.ExitStack() as stack:
         role = stack.enter_context(ServerRole(index=0, slots=jobs.SLOTS, seed=0, workers=RANKS, secret=jobs.SECRET))
         role.place(jobs.placement(1))
@@ -110,7 +110,7 @@ def test_every_way_reads_the_latest_version_of_every_row(name):
         assert [one.result(timeout=240) for one in futures] == [STEPS * 16, STEPS * 16]
 
 
-def test_a_network_that_cannot_be_made_says_why(monkeypatch):
+def test_reason_why_a_network_cannot_be_created_is_given(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
     assert cache.refusal() == "network namespaces need root"
@@ -118,7 +118,7 @@ def test_a_network_that_cannot_be_made_says_why(monkeypatch):
     assert "ip and tc" in cache.refusal()
 
 
-def test_without_permission_the_benchmark_is_skipped_with_its_reason(monkeypatch):
+def test_benchmark_without_permission_is_skipped_with_its_reason(monkeypatch):
     monkeypatch.setattr(cache, "refusal", lambda: "no root here")
     result = cache.bench(cache.Options(quick=True))
     assert [goal.why for goal in result.goals] == ["no root here"] * 3 and not any(goal.met for goal in result.goals)

@@ -8,14 +8,14 @@ from springtide_lab.bench.cache import id_streams
 
 
 @pytest.mark.parametrize("name", id_streams.STREAMS)
-def test_a_stream_is_the_same_for_the_same_seed_and_stays_within_its_tables(name):
+def test_stream_repeats_for_its_seed_and_stays_within_its_tables(name):
     one, two, other = (id_streams.make(name, samples=600, seed=seed) for seed in (3, 3, 4))
     assert np.array_equal(one.ids, two.ids) and not np.array_equal(one.ids, other.ids)
     assert one.ids.dtype == np.int64 and one.ids.shape == (600, len(one.rows))
     assert (one.ids >= 0).all() and (one.ids < np.array(one.rows)).all()
 
 
-def test_batches_have_ids_of_every_table_and_the_same_seed_gives_the_same():
+def test_batches_have_ids_of_every_table_and_repeat_for_a_seed():
     first = id_streams.zipf_batches(3, batches=4, tables=2, rows=100, batch=8)
     assert first.shape == (4, 2, 8) and first.dtype == np.int64
     assert first.min() >= 0 and first.max() < 100
@@ -29,11 +29,11 @@ def repeats(name):
     return 1 - len(np.unique(ids, axis=0)) / len(ids)
 
 
-def test_ids_come_together_in_correlated_streams_and_not_in_independent_ones():
+def test_ids_co_occur_in_correlated_streams_only():
     assert repeats("w1") > repeats("correlated") > 1.5 * repeats("zipf-1.05")
 
 
-def test_the_click_log_has_the_size_that_the_figures_speak_of():
+def test_click_log_has_the_documented_size():
     stream = id_streams.make("zipf-1.05", samples=1024)
     assert stream.total_rows == pytest.approx(1.06e6, rel=0.01) and len(stream.rows) == 26
     keys = stream.ids + (np.arange(26) << 32)
@@ -55,7 +55,7 @@ def test_ids_of_a_file_are_read_and_made_dense(tmp_path):
     assert stream.rows == (2, 2) and stream.ids.tolist() == [[1, 1], [0, 1], [1, 0]]
 
 
-def test_whole_number_columns_of_parquet_are_tables(tmp_path):
+def test_integer_columns_of_parquet_are_tables(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -64,7 +64,7 @@ def test_whole_number_columns_of_parquet_are_tables(tmp_path):
     assert id_streams.read(tmp_path / "ids.parquet").ids.tolist() == [[0, 1], [0, 0]]
 
 
-def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path):
+def test_unreadable_id_file_is_a_one_sentence_error(tmp_path):
     with pytest.raises(errors.MissingFile, match="no such file"):
         id_streams.read(tmp_path / "none.npy")
     np.save(tmp_path / "floats.npy", np.zeros((3, 2)))

@@ -18,11 +18,11 @@ def test_vanilla_training_sends_more_than_laia_with_a_plan():
     assert driven().transmissions < driven(on_demand=False).transmissions < vanilla.transmissions
 
 
-def test_steps_of_the_warm_up_do_not_count():
+def test_warm_up_steps_are_not_counted():
     assert len(driven().seconds) == len(driven().took) == 5
 
 
-def test_the_chooser_hears_what_schedules_took_and_is_obeyed():
+def test_schedule_chooser_gets_measured_times_and_is_obeyed():
     heard = []
 
     def choose(history):
@@ -33,7 +33,7 @@ def test_the_chooser_hears_what_schedules_took_and_is_obeyed():
     assert heard == list(range(8)) and (kept.tables == 7).all()
 
 
-def test_an_adaptive_drive_gets_the_plan_s_time_and_a_share_of_the_allocation_s():
+def test_adaptive_run_gets_the_plan_time_and_a_share_of_allocation_time():
     static = driven()
     stream = id_streams.make("zipf-1.05", samples=8 * 64)
     batches = schedule.features(stream, batch=64)

@@ -12,7 +12,7 @@ def grid():
     return [shape for some in autotune.tried(autotune.FULL.bounds) for shape in some]
 
 
-def test_all_shapes_that_use_up_the_budget_are_tried_and_no_other():
+def test_only_shapes_that_use_the_whole_budget_are_tried():
     bounds, step = autotune.FULL.bounds, autotune.FULL.bounds.cpu_step
     tried = set(grid())
     assert {(one.workers, one.servers) for one in tried} == set(itertools.product((1, 2, 3), (1, 2)))
@@ -29,7 +29,7 @@ def test_all_shapes_that_use_up_the_budget_are_tried_and_no_other():
             ), shape
 
 
-def test_what_the_loop_may_have_is_what_is_tried():
+def test_tried_shapes_are_within_the_loops_bounds():
     bounds = autotune.FULL.bounds
     assert all(bounds.holds(shape) for shape in grid())
     assert max(shape.cpu for shape in grid()) <= 1.6 * (1 + 1e-9)
@@ -42,7 +42,7 @@ def judged(auto, best, *, settled=True):
     return autotune.judge(autotune.FULL, {one: 100.0 + at for at, one in enumerate(shapes)}, alone, shapes[-1], rounds)
 
 
-def test_the_ratio_is_that_of_neighbouring_rounds_with_its_interval():
+def test_ratio_of_neighbouring_rounds_has_an_interval():
     told = judged([90.0, 95.0, 100.0, 85.0], [100.0] * 4)
     (goal,) = told.goals
     assert goal.id == "vs_best" and goal.value == 0.925 and goal.met
@@ -50,7 +50,7 @@ def test_the_ratio_is_that_of_neighbouring_rounds_with_its_interval():
     assert "change: 2 workers: faster" in told.notes
 
 
-def test_a_loop_that_is_too_slow_or_has_not_settled_shows():
+def test_slow_or_unsettled_loop_misses_its_goal():
     (goal,) = judged([80.0] * 4, [100.0] * 4).goals
     assert not goal.met
     (goal,) = judged([95.0] * 4, [100.0] * 4, settled=False).goals

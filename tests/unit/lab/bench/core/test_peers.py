@@ -23,7 +23,7 @@ def echo(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_worker_answers_rounds_until_it_is_closed(echo):
+def test_peer_worker_answers_rounds_until_closed(echo):
     with peers.Worker("echo", options={"base": 5}) as worker:
         assert peers.PEER_VERSIONS["pytest"] == pytest.__version__
         assert worker.figure() == 5
@@ -32,18 +32,18 @@ def test_a_worker_answers_rounds_until_it_is_closed(echo):
 
 
 @pytest.mark.process
-def test_an_error_of_the_peer_is_told_and_the_process_ends(echo):
+def test_error_of_a_peer_is_reported_and_its_process_ends(echo):
     with pytest.raises(peers.PeerFailed, match="no such kernel"):
         peers.Worker("echo", options={"broken": True})
 
 
 @pytest.mark.process
-def test_a_peer_that_dies_leaves_its_last_words(echo):
+def test_dying_peer_reports_its_last_output(echo):
     with pytest.raises(peers.PeerFailed, match="code 3: out of luck"):
         peers.Worker("dies", options={})
 
 
-def test_an_environment_that_is_there_is_not_made_again(tmp_path, monkeypatch):
+def test_existing_peer_environment_is_reused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     folder = tmp_path / peers.FOLDER
     folder.mkdir()

@@ -29,7 +29,7 @@ def result(**more):
     )
 
 
-def test_the_last_line_is_one_json_object_with_the_goals(capsys):
+def test_last_line_is_one_json_object_with_the_goals(capsys):
     report.show(report.complete(result(), name="store", quick=True, box=BOX), json=True)
     printed = capsys.readouterr().out.splitlines()
     told = json.loads(printed[-1])
@@ -42,14 +42,14 @@ def test_the_last_line_is_one_json_object_with_the_goals(capsys):
     ]
 
 
-def test_tables_fit_eighty_columns_and_say_that_the_box_was_busy(capsys):
+def test_report_tables_fit_80_columns_and_flag_a_busy_machine(capsys):
     report.show(report.complete(result(), name="store", quick=False, box=BOX), json=False)
     printed = capsys.readouterr().out
     assert max(len(line) for line in printed.splitlines()) <= 80
     assert "NOT IDLE" in printed and "not measured" in printed and "missed" in printed
 
 
-def test_the_worst_of_several_ratios_depends_on_what_is_better():
+def test_worst_ratio_depends_on_the_better_direction():
     ratios = [harness.Ratio(value=v, low=v, high=v) for v in (0.7, 0.5, 0.9)]
     assert report.worst(ratios).value == 0.5
     assert report.worst(ratios, better="lower").value == 0.9
@@ -57,16 +57,16 @@ def test_the_worst_of_several_ratios_depends_on_what_is_better():
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), ("x", "x"), (0.0123456, "0.0123"), (1234567.0, "1,234,567")])
-def test_figures_have_three_digits_that_matter(value, text):
+def test_figures_have_three_significant_digits(value, text):
     assert report.figure(value) == text
 
 
-def test_an_unknown_benchmark_gets_a_hint():
+def test_unknown_benchmark_suggests_the_nearest():
     with pytest.raises(errors.UnknownName, match="Did you mean 'store-growth'"):
         bench.run("store-grwth")
 
 
-def test_a_cluster_s_own_delay_is_given_for_stop_and_restart_alone():
+def test_restart_delay_applies_only_to_stop_and_restart():
     assert bench.restart_delay(["stop-restart=60"]) == 60 and bench.restart_delay([]) == 0
     with pytest.raises(errors.UnknownName, match="Did you mean 'stop-restart'"):
         bench.restart_delay(["stop-restat=60"])

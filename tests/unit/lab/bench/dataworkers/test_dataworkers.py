@@ -25,7 +25,7 @@ def judged(told=TOLD, **changes):
     return {goal.id: goal for goal in result.goals}
 
 
-def test_the_ideal_is_the_lesser_of_a_core_alone_and_fake_data():
+def test_ideal_is_the_lesser_of_one_core_scaled_and_fake_data():
     assert judged()["vs_ideal"].value == 24 / 25
     assert judged(fake_data=[24.5] * 3)["vs_ideal"].value == round(24 / 24.5, 4)
 
@@ -36,12 +36,12 @@ def test_all_goals_are_ratios_of_neighbouring_rounds():
     assert goals["overhead_when_cheap"].value == 1.01 and goals["overhead_when_cheap"].met
 
 
-def test_a_tuner_that_wants_data_workers_for_a_cheap_job_has_no_overhead_to_show():
+def test_overhead_is_not_measured_if_the_tuner_wants_data_workers():
     goal = judged({**TOLD, "wanted": 2})["overhead_when_cheap"]
     assert goal.value is None and not goal.met and "wanted 2 data workers" in goal.why
 
 
-def test_a_transfer_is_held_to_the_raw_way_of_its_kind():
+def test_transfer_is_compared_with_the_raw_transport_of_its_kind():
     ways = {transfer.SHM: [900.0], transfer.RAW_SHM: [1000.0], transfer.TCP: [300.0], transfer.RAW_TCP: [400.0]}
     trained = {f"{transfer.TCP}, half a core": [13.0], f"{transfer.SINGLY_TCP}, half a core": [10.0]}
     measured, fed = (

@@ -45,7 +45,7 @@ class Paper:
         return before != (self.now, self.trainer)
 
 
-def test_the_walk_is_the_papers_where_the_job_is() -> None:
+def test_tuning_walk_matches_the_paper() -> None:
     crew = Paper()
     taken = dataworkers_walk.walk(crew, 1e-3, most=40)
     assert [cpu for workers, cpu, _ in crew.turned if workers == 1] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -54,7 +54,7 @@ def test_the_walk_is_the_papers_where_the_job_is() -> None:
     assert any("2 cores" in one.why and "back to 3" in one.why for one in taken)
 
 
-def test_a_batch_of_clicks_is_the_same_whoever_makes_it() -> None:
+def test_click_batch_is_the_same_from_any_maker() -> None:
     indices = np.arange(5000, 5000 + LogLines.BATCH)
     first, again = LogLines()(indices), LogLines()(indices)
     assert all(torch.equal(first[name], again[name]) for name in first)

@@ -13,11 +13,11 @@ class Process:
         self.ask = answer
 
 
-def test_gaps_lie_between_steps():
+def test_gaps_are_measured_between_steps():
     assert checkpoint.gaps([1.0, 1.5, 3.5]) == [(1.5, 0.5), (3.5, 2.0)]
 
 
-def test_the_longest_gap_counts_only_while_a_save_runs():
+def test_longest_gap_counts_only_during_a_save():
     beside = [10.0, 10.01, 10.05], [10.05, 10.06, 10.08], [10.08, 11.0]
     times = iter([[0.0, *(n / 100 for n in range(1, 101)), 9.0], *beside])
     worker = Process(lambda do, **_: {"times": next(times)})
@@ -31,7 +31,7 @@ def test_the_longest_gap_counts_only_while_a_save_runs():
     assert one.ratio == pytest.approx(4.0)
 
 
-def test_rounds_of_a_single_step_have_a_gap_each_too():
+def test_rounds_of_a_single_step_have_a_gap():
     worker = Process(lambda do, **_: {"times": [10.0, 12.0]})
     saved = {"figure": 0.02, "began": 20.0, "ended": 20.1, "bytes": 10**9, "cpu_s": 0.1}
     server = Process(lambda do, **_: saved)
@@ -40,7 +40,7 @@ def test_rounds_of_a_single_step_have_a_gap_each_too():
     assert one.p99_s == one.longest_s == 2.0, "none of the steps lies within the save: the longest of all counts"
 
 
-def test_the_share_is_cpu_of_the_saver_and_what_the_worker_was_blocked_more():
+def test_checkpoint_share_is_saver_cpu_plus_extra_worker_blocking():
     state = {"cpu": 0.0, "saves": False}
 
     def server(do, what="", **_):
@@ -65,5 +65,5 @@ def test_the_share_is_cpu_of_the_saver_and_what_the_worker_was_blocked_more():
     ("gigabytes", "sizes"),
     [(100, (1024, 4096, 8192)), (20.3, (1024, 4096)), (9, (1024,)), (4, (256,))],
 )
-def test_tables_are_measured_that_memory_has_room_for(gigabytes, sizes):
+def test_only_tables_that_fit_memory_are_measured(gigabytes, sizes):
     assert checkpoint.sizes_for(int(gigabytes * 2**30)) == sizes

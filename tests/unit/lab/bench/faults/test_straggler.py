@@ -12,7 +12,7 @@ from springtide_lab.bench.faults import straggler
 from springtide_lab.bench.faults.straggler import KINDS, LOG, SLOW, WORKERS, StragglerRun
 
 
-def test_a_pace_is_the_better_of_both_phases_and_the_slow_one_would_be_as_quick_as_its_peers():
+def test_full_pace_of_a_slowed_worker_is_that_of_its_peers():
     def at(pace, begin, end):
         return np.arange(begin, end, 1 / pace).tolist()
 
@@ -22,7 +22,7 @@ def test_a_pace_is_the_better_of_both_phases_and_the_slow_one_would_be_as_quick_
     assert straggler.full_paces(times, 10.0, 10.0) == pytest.approx((12.0,) * WORKERS, rel=0.01), "from the start on"
 
 
-def test_every_case_is_shown_beside_equal_parts_and_the_papers_figures_stand_apart():
+def test_every_straggler_case_is_shown_beside_equal_parts():
     outcomes = [
         straggler.StragglerOutcome(
             case=case,
@@ -41,7 +41,7 @@ def test_every_case_is_shown_beside_equal_parts_and_the_papers_figures_stand_apa
 
 
 @pytest.mark.parametrize(("kind", "model"), [("WideDeep", WideDeep), ("xDeepFM", XDeepFM)])
-def test_a_model_trains_on_a_log_that_begins_anew_after_its_last_sample(tmp_path, kind, model):
+def test_model_trains_on_a_log_that_repeats_after_its_last_sample(tmp_path, kind, model):
     work = KINDS[kind]
     trained, data = work.model(), work.data(tmp_path, 2 * LOG)
     assert type(trained) is model and len(data) == 2 * LOG

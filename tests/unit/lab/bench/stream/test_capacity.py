@@ -16,7 +16,7 @@ def measured(numbers, truth=TRUE, rounds=3):
     return [[CapacitySample(workers, truth(workers)) for workers in numbers]] * rounds
 
 
-def test_a_job_that_keeps_to_the_equations_is_foretold_exactly_by_ours_alone():
+def test_only_our_model_predicts_a_job_of_its_equations_exactly():
     told = capacity.judge({"async": measured(capacity.FULL["async"]), "bsp": measured(capacity.FULL["bsp"])})
     pace, step = told.goals
     assert (pace.id, step.id) == ("capacity_mape_async", "capacity_mape_bsp")
@@ -26,12 +26,12 @@ def test_a_job_that_keeps_to_the_equations_is_foretold_exactly_by_ours_alone():
     assert [len(one) for one in told.details["async"]] == [5, 5, 5] and told.rounds == 3
 
 
-def test_too_few_shapes_are_no_figure():
+def test_too_few_shapes_give_no_figure():
     (goal,) = capacity.judge({"async": measured(capacity.QUICK["async"], rounds=1)}).goals
     assert goal.value is None and not goal.met and goal.why == "too few shapes"
 
 
-def test_a_shape_that_was_held_up_in_every_round_shows_and_in_one_of_three_only_as_the_interval():
+def test_shape_delayed_in_one_round_only_widens_the_interval():
     fine = measured(capacity.FULL["async"])[0]
     held_up = [one._replace(throughput=one.throughput / 2) if one.workers == 4 else one for one in fine]
     assert not capacity.judge({"async": [held_up] * 3}).goals[0].met
@@ -41,7 +41,7 @@ def test_a_shape_that_was_held_up_in_every_round_shows_and_in_one_of_three_only_
     assert ("async, single windows", "their median", pytest.approx(0.5 / 15), 0.5) in once.rows
 
 
-def test_rounds_that_are_all_alike_have_no_interval():
+def test_identical_rounds_have_no_interval():
     (goal,) = capacity.judge({"bsp": measured(capacity.FULL["bsp"])}).goals
     assert goal.spread == (goal.value, goal.value)
 
@@ -49,13 +49,13 @@ def test_rounds_that_are_all_alike_have_no_interval():
 @pytest.mark.parametrize(
     ("budget_s", "takes_s", "rounds"), [(100, 30, 3), (100, 24, 4), (100, 50, 3), (1e9, 1, capacity.MOST_ROUNDS)]
 )
-def test_the_number_of_rounds_fits_the_time_and_is_at_least_three(budget_s, takes_s, rounds):
+def test_number_of_rounds_fits_the_time_and_is_at_least_three(budget_s, takes_s, rounds):
     now = itertools.count(0, takes_s)
     taken = capacity.within(itertools.count(), budget_s, least=3, label="", clock=lambda: next(now))
     assert taken == list(range(rounds))
 
 
-def test_rounds_go_forwards_and_backwards_in_one_job(monkeypatch, tmp_path):
+def test_rounds_alternate_direction_within_one_job(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(capacity, "QuotaJob", lambda *_, **__: contextlib.nullcontext(types.SimpleNamespace(trains=id)))
     monkeypatch.setattr(capacity, "_seen", lambda _, shape, __: asked.append(shape.workers) or shape.workers)
@@ -64,5 +64,5 @@ def test_rounds_go_forwards_and_backwards_in_one_job(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
-def test_shapes_that_are_measured_have_room_on_two_cores(sync):
+def test_measured_shapes_fit_two_cores(sync):
     assert max(capacity.FULL[sync]) * (capacity.WORKER_CPU + capacity.SERVER_CPU) <= 1.5

@@ -6,7 +6,7 @@ from springtide.domain.spec.online_job import OnlinePoint, OnlineState, OnlineTo
 from springtide_lab.bench.stream import online_day
 
 
-def test_a_day_has_its_trough_at_night_and_its_peak_in_the_evening():
+def test_day_has_its_trough_at_night_and_its_peak_in_the_evening():
     share = online_day.day_shares(seed=1)
     day = [share(hour / 24) for hour in range(24)]
     assert 0.9 < max(day) <= 1.0 and 19 <= day.index(max(day)) <= 22 and day.index(min(day)) < 7
@@ -15,7 +15,7 @@ def test_a_day_has_its_trough_at_night_and_its_peak_in_the_evening():
     assert before != day and abs(before.index(max(before)) - day.index(max(day))) <= 1
 
 
-def test_the_days_before_end_where_the_day_begins():
+def test_previous_days_end_where_the_day_begins():
     share = online_day.day_shares(seed=2)
     steps = online_day.past(share, peak=100.0, midnight=1000.0, lasts_s=288.0)
     assert len(steps) == online_day.BEFORE * 144
@@ -23,7 +23,7 @@ def test_the_days_before_end_where_the_day_begins():
     assert steps[-1].samples / steps[-1].seconds == pytest.approx(100 * share(-0.5 / 144))
 
 
-def test_the_figures_are_those_of_the_job_beside_as_many_workers_all_day():
+def test_online_day_figures_compare_with_constant_workers():
     state = OnlineState(
         lag_s=1.0,
         slo_lag_s=1200.0,

@@ -22,13 +22,13 @@ def told(strategy, waiting, sent=0):
     )
 
 
-def test_one_partition_gets_ten_times_as_much_while_the_burst_lasts():
+def test_burst_multiplies_one_partition_by_ten():
     assert SCENE.rate == 25
     assert [SCENE.due(1, at) for at in (0, 1, 3, 4)] == [0, 25, 75, 100]
     assert [SCENE.due(0, at) for at in (0, 1, 2, 3, 4)] == [0, 25, 275, 525, 550]
 
 
-def test_a_backlog_may_come_at_once_and_several_hot_partitions_are_of_one_worker():
+def test_backlog_may_arrive_at_once_with_all_hot_partitions_on_one_worker():
     flood = Scene(name="flood", partitions=8, workers=2, capacity=100.0, load=0.5, hot=2, at_once=True, burst_s=2.0)
     assert [flood.due(each, 2.0) for each in range(4)] == [25] * 4
     assert [flood.due(each, 2.01) for each in range(4)] == [250, 25, 250, 25]
@@ -39,25 +39,25 @@ def test_arithmetic_of_a_burst():
     assert SCENE.alone_s() == (225 - 50) * 2 / 50 and SCENE.together_s() == (225 - 100) * 2 / 100
 
 
-def test_lag_is_the_wait_of_the_oldest_record_that_is_not_trained():
+def test_lag_is_the_wait_of_the_oldest_untrained_record():
     appended = np.array([0.0, 1.0, 2.0])
     lag = scenes.lags(np.array([0.5, 1.5, 2.5, 3.0]), np.array([1, 1, 1, 3]), appended)
     assert lag.tolist() == [0.0, 0.5, 1.5, 0.0]
     assert scenes.lags(np.array([1.0]), np.array([0]), np.empty(0)).tolist() == [0.0]
 
 
-def test_what_has_come_and_is_not_trained_waits():
+def test_arrived_untrained_records_wait():
     assert scenes.waiting_times(np.array([0.5, 2.5]), np.array([1, 1]), np.array([0.0, 1.0, 2.0])).tolist() == [0, 2]
 
 
-def test_a_backlog_is_gone_when_what_waits_stays_little():
+def test_backlog_is_drained_once_the_queue_stays_small():
     times, amount = np.arange(6.0), np.array([9.0, 9.0, 1.0, 9.0, 1.0, 1.0])
     assert scenes.drained_at(times, amount, since=1.0, calm=2.0) == 4.0
     assert scenes.drained_at(times, amount, since=4.0, calm=2.0) == 4.0
     assert scenes.drained_at(times, amount, since=0.0, calm=0.5) is None
 
 
-def test_goals_take_the_worst_scene_and_one_that_never_drains_is_not_met():
+def test_goals_use_the_worst_scene_and_fail_if_one_never_drains():
     runs = [
         told("none", [1, 5, 5, 5, 5, 5, 5, 5, 5, 1]),
         told("basic", [1] * 10, sent=900),

@@ -16,7 +16,7 @@ def rounds(**figures):
     return harness.Rounds(figures={named[name]: values for name, values in figures.items()})
 
 
-def test_ours_is_held_to_the_faster_bare_loop_for_the_kind_of_record_that_does_worse():
+def test_kafka_goal_uses_the_faster_bare_loop_and_the_worse_record_kind():
     measured = {
         "click": rounds(ours=[90.0] * 3, bare0=[100.0] * 3, bare1=[120.0] * 3, log=[300.0] * 3, numpy=[600.0] * 3),
         "small": rounds(ours=[95.0] * 3, bare0=[100.0] * 3, bare1=[80.0] * 3, log=[300.0] * 3, numpy=[600.0] * 3),
@@ -26,14 +26,14 @@ def test_ours_is_held_to_the_faster_bare_loop_for_the_kind_of_record_that_does_w
     assert result.details["log_vs_numpy"] == {"click": 0.5, "small": 0.5}
 
 
-def test_without_a_broker_the_goal_is_not_measured_and_says_why():
+def test_kafka_goal_without_a_broker_is_unmeasured_with_a_reason():
     measured = {"click": rounds(log=[300.0] * 3, numpy=[600.0] * 3)}
     goal = stream.judge(measured, {"click": 10}, "no java").goals[0]
     assert goal.value is None and not goal.met and goal.why == "no java"
 
 
 @pytest.mark.parametrize("kind", stream_readers.KINDS)
-def test_all_records_of_a_log_come_as_batches_of_tensors(tmp_path, kind):
+def test_all_records_of_a_log_come_as_tensor_batches(tmp_path, kind):
     rows = stream_readers.draw(kind, 3000, seed=1)
     log = create(tmp_path / "log", LogSettings(partitions=2))
     stream_readers.fill(log, rows, 2)

@@ -6,7 +6,7 @@ from springtide_lab.bench.train import cost_growth
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
-def test_the_exponent_of_a_power_law_is_found(power):
+def test_exponent_of_a_power_law_is_found(power):
     sizes = [1, 2, 4, 8, 16]
     assert cost_growth.exponent(sizes, [0.003 * size**power for size in sizes]) == pytest.approx(power)
 

@@ -9,6 +9,6 @@ from springtide_lab.bench.train import gpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has a GPU")
-def test_without_a_gpu_the_benchmark_says_what_it_needs():
+def test_gpu_benchmark_without_a_gpu_says_what_it_needs():
     with pytest.raises(errors.BadInput, match="needs a CUDA GPU"):
         gpu.bench(Options(quick=True))

@@ -10,7 +10,7 @@ ROUNDS = harness.Rounds(
 )
 
 
-def test_costs_are_ratios_round_by_round_and_the_goal_is_that_every_order_gives_one_model():
+def test_reduction_costs_are_per_round_ratios_and_the_goal_is_one_model():
     models = {"rank-order": {"a", "b"}, "batch-order:1": {"c"}, "batch-order:8": {"d"}}
     result = reduction.judge(ROUNDS, models)
     assert result.details == pytest.approx({"batch_order_1": 0.075, "batch_order_8": 0.5})
@@ -18,7 +18,7 @@ def test_costs_are_ratios_round_by_round_and_the_goal_is_that_every_order_gives_
     assert result.goals[0].id == "same_to_the_bit" and result.goals[0].met
 
 
-def test_one_order_that_gives_two_models_misses_the_goal():
+def test_reduction_order_with_two_models_misses_the_goal():
     models = {"rank-order": {"a"}, "batch-order:1": {"c", "e"}, "batch-order:8": {"d"}}
     goal = reduction.judge(ROUNDS, models).goals[0]
     assert goal.value == 0.5 and not goal.met

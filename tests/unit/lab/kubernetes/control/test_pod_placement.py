@@ -21,14 +21,14 @@ def bound(decided):
     return [(each["metadata"]["name"], where) for each, where in decided.bind]
 
 
-def test_pods_go_to_the_emptiest_node_that_takes_them():
+def test_pods_go_to_the_emptiest_suitable_node():
     decided = scheduler.place(
         [pod("x", "1"), pod("y", "1"), pod("z", "500m")], [pod("old", "1", node_name="a")], [node("a"), node("b")]
     )
     assert bound(decided) == [("x", "b"), ("y", "a"), ("z", "b")]
 
 
-def test_selectors_and_taints_keep_pods_away_and_the_reasons_are_counted():
+def test_selectors_and_taints_exclude_nodes_with_counted_reasons():
     tainted = node("b", taints=[{"key": "spot", "value": "yes", "effect": "NoSchedule"}])
     picky = pod("x", "1", nodeSelector={"disk": "tape"})
     decided = scheduler.place([picky], [], [node("a"), tainted])

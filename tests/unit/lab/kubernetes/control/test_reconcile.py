@@ -20,36 +20,36 @@ def decide(*there, leaving=False):
     return reconcile.decide(there, nodes=NODES, leaving=leaving)
 
 
-def test_what_is_owned_goes_with_its_owner_and_not_before():
+def test_owned_object_is_deleted_with_its_owner():
     job, code = (ELASTIC_JOBS, thing("job")), (CONFIG_MAPS, thing("code", owner="job"))
     assert decide(job, code) == []
     assert decide(code) == [Delete(*code)]
 
 
-def test_an_owner_that_waits_goes_after_what_it_owns():
+def test_foreground_deletion_removes_owned_objects_first():
     owner, owned = (CONFIG_MAPS, thing("a", holds=("foregroundDeletion", "x/y"), going=True)), thing("b", owner="a")
     assert decide(owner, (CONFIG_MAPS, owned)) == [Delete(CONFIG_MAPS, owned)]
     assert decide(owner) == [Let(*owner, ("x/y",))]
 
 
-def test_pods_of_a_node_that_is_gone_go_by_force():
+def test_pods_of_a_lost_node_are_force_deleted():
     here, lost = (thing(node, spec={"nodeName": node}) for node in ("node-1", "node-2"))
     assert decide((PODS, here), (PODS, lost), (PODS, thing("new", spec={}))) == [Delete(PODS, lost, 0)]
 
 
-def test_a_claim_stays_as_long_as_a_pod_has_it():
+def test_claim_in_use_by_a_pod_is_kept():
     claim = (CLAIMS, thing("c", holds=("kubernetes.io/pvc-protection",), going=True))
     user = thing("p", spec={"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]})
     assert decide(claim, (PODS, user)) == []
     assert decide(claim) == [Let(*claim, ())]
 
 
-def test_a_namespace_that_is_to_go_is_emptied():
+def test_namespace_in_deletion_is_emptied():
     left, going = (CONFIG_MAPS, thing("a")), (CONFIG_MAPS, thing("b", going=True))
     assert decide(left, going, leaving=True) == [Delete(*left)]
 
 
-def test_a_budget_is_counted_once():
+def test_disruption_budget_is_counted_once():
     budget = thing("b", spec={"minAvailable": 0, "selector": {"matchLabels": {}}})
     (step,) = decide((DISRUPTION_BUDGETS, budget))
     assert isinstance(step, Count) and step.status["disruptionsAllowed"] == 0

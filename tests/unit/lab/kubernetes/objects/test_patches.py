@@ -10,7 +10,7 @@ from springtide_lab.kubernetes.api.status_errors import Refused
 from springtide_lab.kubernetes.objects import patches
 
 
-def test_a_strategic_patch_goes_into_lists_by_their_keys():
+def test_strategic_patch_merges_lists_by_key():
     pod = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b"}], "args": [1]}}
     patch = {"spec": {"containers": [{"name": "a", "image": "2"}, {"name": "c"}]}}
     merged = patches.merge(pod, patch, strategic=True)
@@ -30,7 +30,7 @@ OBJECT = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
 
 @settings(max_examples=25)
 @given(OBJECT, OBJECT)
-def test_a_merge_changes_nothing_in_place_and_twice_is_as_once(target, patch):
+def test_merge_patch_is_idempotent_and_changes_nothing_in_place(target, patch):
     before = copy.deepcopy(target)
     once = patches.merge(target, patch)
     assert target == before and patches.merge(once, patch) == once

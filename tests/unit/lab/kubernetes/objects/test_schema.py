@@ -27,7 +27,7 @@ SPEC = {
 }
 
 
-def test_unknown_fields_go_and_defaults_come_at_every_depth():
+def test_unknown_fields_are_pruned_and_defaults_filled_at_every_depth():
     given_ = {"size": 1, "odd": 1, "free": {"x": {"y": 1}}, "named": {"a": 1}, "parts": [{"name": "p", "odd": 2}]}
     kept = schema.fill(schema.prune(given_, SPEC), SPEC)
     assert kept == {
@@ -39,14 +39,14 @@ def test_unknown_fields_go_and_defaults_come_at_every_depth():
     }
 
 
-def test_each_fault_is_told_with_its_place():
+def test_schema_faults_name_their_path():
     wrong = {"size": 0, "colour": "green", "named": {"a": "x"}, "parts": [{"name": "p"}, {"name": "p"}], "memory": 1.5}
     places = [fault.partition(": ")[0] for fault in schema.faults(wrong, SPEC)]
     assert places == ["size", "colour", "named[a]", "parts[1]", "memory"]
     assert list(schema.faults({}, SPEC)) == ["size: Required value"]
 
 
-def test_a_schema_must_be_structural():
+def test_non_structural_schema_is_refused():
     assert not list(schema.misshapen(SPEC))
     for bad in (
         {},
@@ -65,6 +65,6 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_pruning_and_filling_once_is_as_good_as_twice(value):
+def test_pruning_and_filling_is_idempotent(value):
     once = schema.fill(schema.prune(value, SPEC), SPEC)
     assert schema.fill(schema.prune(once, SPEC), SPEC) == once
