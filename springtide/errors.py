@@ -91,7 +91,7 @@ class NotFound(UserError):
 
 
 class Forbidden(UserError):
-    """The cluster denies this operation to the account. The message says which permission to grant."""
+    """The cluster or the job denies this operation. The message says which permission or certificate it needs."""
 
 
 class ClusterRefused(UserError):

@@ -36,6 +36,36 @@ PACKAGES = (data_workers.PackageWritten, FilePart, data_workers.PackageAsk)
 SNAPSHOT_ENTRIES = 5000  # journal entries between snapshots: replaying this many takes two seconds at most
 
 
+RULERS = (RoleKind.AGENT, RoleKind.MASTER)
+"""Kinds that may order the job about. On Kubernetes the agent runs in the master's pod, with the master's certificate."""
+
+
+def senders_of(request: Request) -> tuple[RoleKind, ...]:
+    """Return the kinds of role that may send a request which names its sender or changes the job; empty for others."""
+    match request:
+        case messages.JoinServer():
+            return (RoleKind.SERVER,)
+        case messages.JoinWorker() | messages.ScriptError():
+            return (RoleKind.WORKER,)
+        case data_workers.JoinDataWorker():
+            return (RoleKind.DATA_WORKER,)
+        case messages.EvictionNotice():
+            return (request.role.kind, *RULERS)
+        case messages.JoinAgent() | messages.StopRequest() | messages.ScaleRequest() | messages.BoundsRequest():
+            return RULERS
+    return ()
+
+
+def check_certificate(peer: Peer, request: Request) -> None:
+    """Raise `Forbidden` if the peer's certificate is not for the role in whose name it sends this request."""
+    allowed = senders_of(request)
+    if peer.certified and allowed and peer.certified not in allowed:
+        raise errors.Forbidden(
+            f"{type(request).__name__} came from {peer.address}, whose certificate is for a {peer.certified}; "
+            f"only these roles may send it: {', '.join(allowed)}"
+        )
+
+
 class MasterService:
     """Request dispatcher of a master. The service picks the handler table by the sender's kind, and its tick runs every
     part of the master."""
@@ -86,6 +116,7 @@ class MasterService:
         While the journal's disk is full, roles wait for their replies and train the leases that they hold. The agent
         and commands do not wait, but get the last journaled status, with the reason why the job makes no decisions.
         """
+        check_certificate(peer, request)
         if not isinstance(request, FROM_ROLES) and (peer.role is None or peer.role.kind is RoleKind.AGENT):
             return await self._handle_outsider(peer, request)
         try:

@@ -33,6 +33,8 @@ class Peer:
     address: str
     role: Role | None = None
     incarnation: int = 0
+    certified: str = ""
+    """Kind of role that the peer's certificate names; empty without TLS."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -87,7 +89,7 @@ class RpcListener:
         try:
             connection.tune(writer.get_extra_info("socket"))
             async with self._pending.handshake():
-                await tls.admit(writer, self._certificates)
+                peer.certified = await tls.admit(writer, self._certificates)
                 admitted = True
                 await auth.challenge(reader, writer, self._secret, self._term)
             await self._answer_requests(peer, reader, writer)

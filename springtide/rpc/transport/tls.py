@@ -58,17 +58,18 @@ def connecting(folder: str) -> dict[str, Any]:
     return {"ssl": _load(folder).caller, "server_hostname": "", "ssl_handshake_timeout": auth.DEADLINE_S}
 
 
-async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
-    """Run the listener's side of TLS on a new stream. `Rejected` describes the fault of the caller.
+async def admit(writer: asyncio.StreamWriter, folder: str) -> str:
+    """Run the listener's side of TLS on a new stream, and return the role of the caller's certificate; empty without
+    TLS. `Rejected` describes the fault of the caller.
 
     After a failure the connection is aborted. Do not wait for such a stream to close: an aborted stream never reports
     that it is closed.
     """
     if not folder:
-        return
+        return ""
     try:
         await writer.start_tls(_load(folder).listener, ssl_handshake_timeout=auth.DEADLINE_S)
-        check_stream(writer, folder)
+        return check(writer.get_extra_info("peercert"), folder).role
     except BaseException as error:
         writer.transport.abort()
         raise as_refusal(error) from error

@@ -16,7 +16,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.master.core.record import JobRecord
 from springtide.master.data import leases
 from springtide.master.main import build_service
-from springtide.rpc.messages import messages
+from springtide.rpc.messages import data_workers, messages
 from springtide.rpc.messages.types import MemberReport
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -286,3 +286,41 @@ def test_unwritable_event_log_is_reported_and_the_job_continues(tmp_path):
         assert status.master.disk_trouble.startswith("no room left to write /dev/full")
 
     with_desk(test, tmp_path, path=pathlib.Path("/dev/full"))
+
+
+FORGED = [
+    ("worker", messages.JoinServer(0, 3)),
+    ("server", messages.JoinWorker(0, 2)),
+    ("data-worker", messages.JoinWorker(0, 2)),
+    ("worker", data_workers.JoinDataWorker(0, 2)),
+    ("worker", messages.JoinAgent(1)),
+    ("server", messages.ScaleRequest(3, None)),
+    ("worker", messages.StopRequest("")),
+    ("worker", messages.EvictionNotice(Role(RoleKind.SERVER, 0), 3, "")),
+    ("server", messages.ScriptError(0, "boom")),
+]
+
+
+@pytest.mark.parametrize(("certified", "request_"), FORGED)
+def test_a_request_in_the_name_of_another_role_is_refused(certified, request_, tmp_path):
+    async def test(master, clock):
+        await everyone(master)
+        before = master.status()
+        with pytest.raises(errors.Forbidden, match=f"whose certificate is for a {certified}; only these roles"):
+            await master.handle(Peer(address="10.0.0.9:1", certified=certified), request_)
+        assert master.status() == before
+
+    with_desk(test, tmp_path)
+
+
+def test_roles_with_certificates_of_their_own_kind_are_served(tmp_path):
+    async def test(master, clock):
+        agent = Peer(address="agent", certified="agent")
+        await master.handle(agent, messages.JoinAgent(1))
+        await master.handle(Peer(address="server", certified="server"), messages.JoinServer(0, 3))
+        for ruler in ("agent", "master"):
+            command = Peer(address="command", certified=ruler)
+            await master.handle(command, messages.ScaleRequest(2, None))
+        await master.handle(Peer(address="worker", certified="worker"), messages.StatusRequest())
+
+    with_desk(test, tmp_path)
