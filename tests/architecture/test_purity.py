@@ -1,5 +1,7 @@
 """A module that says it is pure is pure, and those that decide say so. The layers are import-linter's, in pyproject."""
 
+import ast
+import re
 import tomllib
 
 from tests.architecture import sources
@@ -118,6 +120,31 @@ def test_nothing_is_unpickled():
     # the user's own code, sealed by the job's secret, in the job's own folder; never from a socket
     allowed = ["springtide/dataworker/processes/job_package.py"]
     assert found == allowed, f"pickle elsewhere in the package: {found}"
+
+
+def calls_of(path, *names):
+    """Calls of these functions, as written: `eval`, `torch.load`."""
+    tree = ast.parse(path.read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) in names]
+
+
+def test_nothing_but_the_users_script_is_evaluated():
+    found = [sources.short(path) for path in sources.python("springtide") if calls_of(path, "eval", "exec")]
+    assert found == ["springtide/worker/runner.py"], f"eval or exec elsewhere in the package: {found}"
+    unsafe = [
+        sources.short(path)
+        for path in sources.python("springtide")
+        for call in calls_of(path, "torch.load")
+        if not any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in call.keywords)
+    ]
+    assert not unsafe, f"torch.load unpickles without weights_only=True: {unsafe}"
+
+
+def test_the_security_page_names_tests_that_exist():
+    named = re.findall(r"`((?:tests|cpp)/[^`]+)`", (sources.ROOT / "SECURITY.md").read_text())
+    assert len(named) > 20
+    missing = [path for path in named if not (sources.ROOT / path).is_file()]
+    assert not missing, f"SECURITY.md names tests that do not exist: {missing}"
 
 
 def test_memory_that_data_workers_and_servers_share_has_no_name_that_a_crash_could_leave():
