@@ -122,7 +122,8 @@ def test_usage_is_measured_without_a_limit(tmp_path):
     exit, _, usage = on_a_platform(
         tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.05, ProcessLimits())
     )
-    assert exit.clean and usage.cpu_s > 0.05 and usage.memory > 1 << 20
+    assert exit.clean and usage.cpu_s > 0.05
+    assert usage.peak > 1 << 20, "the process may have freed its memory before the last look"
 
 
 def test_process_over_its_memory_limit_is_killed_with_the_cause_known(tmp_path, limited):

@@ -30,6 +30,8 @@ CPUS = 2
 """Number of cores that Ray assumes for each node, so that any node can replace another."""
 PATIENCE_S = 180.0
 LOOK_S = 0.05
+STARTS = 3
+"""Times that a cluster is started. Ray gives a node 30 s, too little on a busy machine, and has no setting for it."""
 
 
 class RayWorld:
@@ -47,7 +49,11 @@ class RayWorld:
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
-        self._answer()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
 
     def do(self, method: str, *arguments: Any, **named: Any) -> Any:
         self._pipe.send((method, arguments, named))
@@ -86,9 +92,13 @@ class RayTestCluster:
         lean = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
         self._small = {"num_cpus": CPUS, "object_store_memory": 80 << 20}
         self._cluster = Cluster(initialize_head=True, head_node_args={**self._small, **lean, **head})
-        for _ in range(nodes):
-            self._cluster.add_node(wait=False, **self._small)
-        self._cluster.wait_for_nodes()
+        try:
+            for _ in range(nodes):
+                self._cluster.add_node(wait=False, **self._small)
+            self._cluster.wait_for_nodes()
+        except BaseException:
+            self._cluster.shutdown()
+            raise
         ray.init(address=self.address(), namespace="elsewhere", log_to_driver=False, logging_level="ERROR")
 
     def close(self) -> None:
@@ -142,13 +152,23 @@ def environment() -> dict[str, str]:
     }
 
 
+def start(make: Callable[[], RayTestCluster]) -> RayTestCluster:
+    for _ in range(STARTS - 1):
+        try:
+            return make()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return make()
+
+
 def main(make: Callable[..., RayTestCluster]) -> None:
     """Answer calls in the child process, one after another, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     world = None
     pipe: connection.Connection[Any, Any] = connection.Connection(int(sys.argv[1]))
     try:
-        world = make(int(sys.argv[2]), *sys.argv[3:])
+        world = start(lambda: make(int(sys.argv[2]), *sys.argv[3:]))
         pipe.send((True, None))
         while True:
             method, arguments, named = pipe.recv()
