@@ -37,7 +37,7 @@ SNAPSHOT_ENTRIES = 5000  # journal entries between snapshots: replaying this man
 
 
 RULERS = (RoleKind.AGENT, RoleKind.MASTER)
-"""Kinds that may order the job about. On Kubernetes the agent runs in the master's pod, with the master's certificate."""
+"""Kinds that may order the job about. On Kubernetes the agent in the master's pod uses the master's certificate."""
 
 
 def senders_of(request: Request) -> tuple[RoleKind, ...]:
