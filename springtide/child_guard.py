@@ -1,4 +1,4 @@
-"""Kills a child process when its parent process ends. An orphaned child would keep the parent's sockets open.
+"""Keeps child processes from holding their parent's connections: children end with it, and forks drop its sockets.
 
 The kernel ties the child to the thread that forked it, so an agent forks its child processes in the thread of its event
 loop.
@@ -7,8 +7,33 @@ loop.
 import ctypes
 import os
 import signal
+import weakref
+from typing import Protocol
 
 _PR_SET_PDEATHSIG = 1
+
+
+class Connected(Protocol):
+    """An object with sockets that only this process may use."""
+
+    def abandon(self) -> None:
+        """Release the sockets in a forked child. Other threads of the parent may have held locks at the fork."""
+
+
+_connected: "weakref.WeakSet[Connected]" = weakref.WeakSet()
+
+
+def abandon_in_forks(connected: Connected) -> None:
+    """Call `abandon` of the object in every forked child, so that its connections end with this process."""
+    _connected.add(connected)
+
+
+def _abandon_all() -> None:
+    for connected in list(_connected):
+        connected.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def die_with(parent: int) -> None:

@@ -1,7 +1,6 @@
 """Child processes that answer requests over pipes. The module has the parent's side and the child's side.
 
-The executors of a brain and the forecasters use this module. Output that a policy or model prints goes to standard
-error.
+The executors of a brain use this module. Output that a policy prints goes to standard error.
 """
 
 import asyncio

@@ -13,14 +13,13 @@ import os
 import socket
 import struct
 import threading
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 
-from springtide import _native, errors
+from springtide import _native, child_guard, errors
 from springtide.dataworker.transport import codec, shared_memory
 from springtide.rpc.transport import auth
 from springtide.rpc.transport.frames import BadFrame
@@ -47,17 +46,6 @@ AWAIT_FROM = 1 << 16
 AWAIT_TO = 1 << 26  # for a payload larger than this, the receiver allocates no memory before the payload arrives
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
-
-OPEN: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""All channels and listeners of this process."""
-
-
-def _after_fork() -> None:
-    for channel in list(OPEN):
-        channel.abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class SecureSocket:
@@ -176,7 +164,7 @@ class BatchChannel:
         """Header and size of the last batch from the socket."""
         self._awaited: _Awaited | None = None
         self._closed = False
-        OPEN.add(self)
+        child_guard.abandon_in_forks(self)
 
     def send(self, kind: int, fields: Any = None, message: codec.BatchMessage | None = None) -> None:
         """Send a message; blocks while the peer's socket is full. Raise OSError if the peer is gone.

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from springtide import errors
-from springtide.dataworker.transport.channel import OPEN, SHARED_BYTES, BatchChannel, SecureSocket
+from springtide import child_guard, errors
+from springtide.dataworker.transport.channel import SHARED_BYTES, BatchChannel, SecureSocket
 from springtide.rpc.messages.messages import VERSION, HandshakeAnswer, HandshakeChallenge, RequestRefused
 from springtide.rpc.messages.types import RpcMessage
 from springtide.rpc.transport import addresses, auth, frames
@@ -170,7 +170,7 @@ class FeedListener:
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name="batch-listener", daemon=True)
         self._thread.start()
-        OPEN.add(self)
+        child_guard.abandon_in_forks(self)
 
     def accept(self) -> BatchChannel:
         """Return a channel to the next authenticated caller. Raise EOFError after `close`."""

@@ -11,11 +11,10 @@ import pathlib
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from springtide import config, errors
+from springtide import child_guard, config, errors
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.types import Reply, Request
 from springtide.rpc.transport import addresses, connection
@@ -150,7 +149,7 @@ class MasterChannel:
         except BaseException:
             self._stop_loop()
             raise
-        _channels.add(self)
+        child_guard.abandon_in_forks(self)
 
     def ask(self, request: Request | Callable[[], Request]) -> Reply:
         """Send a request and wait for the reply. If `request` is a function, it is called in the channel's thread,
@@ -186,15 +185,14 @@ class MasterChannel:
         if os.getpid() != self._pid or not self._open:
             return
         self._open = False
-        _channels.discard(self)
         try:
             self._run_closed(self._goodbye())
         finally:
             self._stop_loop()
 
-    def forget_in_child(self) -> None:
+    def abandon(self) -> None:
         """Close the child's copy of the socket after a fork, so that the parent's death still closes the connection."""
-        if self._link.connection is not None:
+        if self._open and self._link.connection is not None:
             self._link.connection.sock.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -268,14 +266,3 @@ def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
 def own_host(settings: config.Settings, link: MasterChannel) -> str:
     """Return the host on which this process listens: the setting, else the interface that faces the master."""
     return settings.host or link.own_host
-
-
-_channels: "weakref.WeakSet[MasterChannel]" = weakref.WeakSet()
-
-
-def _forget_all_in_child() -> None:
-    for channel in list(_channels):
-        channel.forget_in_child()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)

@@ -13,14 +13,13 @@ import logging
 import os
 import socket
 import threading
-import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 
-from springtide import errors
+from springtide import child_guard, errors
 from springtide.data.stream import records
 from springtide.domain.data.leases import LeaseHolder
 from springtide.rpc.messages.coordination import Shufflers
@@ -39,7 +38,6 @@ AWAY_S = 1.0  # seconds; a tick that comes this late shows that this process was
 RETRY_S, RETRY_MOST_S = 0.05, 2.0
 GOODBYE_S = 2.0  # most seconds to send the last messages
 BUFFER = 2**20
-_open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
 PLANE = "shuffle-"
 """Prefix of the authentication proofs (`rpc.transport.auth`) of these connections. Proofs made for other kinds of
 connections are invalid on these connections.
@@ -98,7 +96,7 @@ class Peers:
         except OSError as error:
             self._stop()
             raise errors.PortTaken(f"cannot listen at {host}: {error.strerror or error}") from error
-        _open.add(self)
+        child_guard.abandon_in_forks(self)
 
     def follow(self, addresses: Mapping[str, str]) -> None:
         """Update the addresses of workers by name. A working connection stays open even if its peer is not listed."""
@@ -123,7 +121,6 @@ class Peers:
         if self._closed:
             return
         self._closed = True
-        _open.discard(self)
         asyncio.run_coroutine_threadsafe(self._goodbye(), self._loop).result()
         self._stop()
 
@@ -303,18 +300,15 @@ class Peers:
         self._thread.join()
         self._loop.close()
 
-    def _forget_in_child(self) -> None:
+    def abandon(self) -> None:
         """Replace inherited sockets in a forked child, so that connections end with the parent."""
+        if self._closed:  # its descriptors may belong to other files by now
+            return
         self._closed = True
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in self._descriptors:
             os.dup2(nothing, descriptor)
         os.close(nothing)
-
-
-def _forget_all_in_child() -> None:
-    for peer in list(_open):
-        peer._forget_in_child()
 
 
 class PeerHello(PeerMessage, frozen=True, tag=0):
@@ -404,6 +398,3 @@ def open_unit(
     to_master.news.shuffle_address = peers.address
     to_master.news.shufflers.follow(on_shufflers)
     return unit
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)
