@@ -14,7 +14,15 @@ from springtide.domain.data import data_workers as feeding
 from springtide.domain.data.data_workers import Poison, SplitMode
 from springtide.domain.model import tables
 from springtide.domain.model.checkpoints import UPLOAD_EVERY_S
-from springtide.domain.spec.job_spec import DEFAULT_SLOTS, RECOVERIES, SYNC_MODES, Recovery, SyncMode, check_name
+from springtide.domain.spec.job_spec import (
+    DEFAULT_SLOTS,
+    RECOVERIES,
+    SYNC_MODES,
+    Patience,
+    Recovery,
+    SyncMode,
+    check_name,
+)
 
 LEAST_GPU = 0.01
 """Smallest share of a GPU, because each process on a GPU takes some 500 MB of its memory before it trains."""
@@ -170,22 +178,12 @@ class FollowingWish:
 
 
 @holds_numbers
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatienceWish:
+@dataclass(frozen=True, kw_only=True)
+class PatienceWish(Patience):
     """Timeouts and number of tries."""
 
-    join_s: float = 300.0
-    """Seconds within which all first roles must join."""
-    silence_s: float = 30.0
-    """Declare a role lost after this many seconds without a heartbeat."""
-    heartbeat_s: float = 1.0
-    """Seconds between two heartbeats of a role."""
     grace_s: float = 30.0
     """Seconds that workers have to finish their batch when the job is stopped."""
-    disk_s: float = 600.0
-    """Seconds to wait while the disk of the run folder is full, before the job fails."""
-    tries: int = 3
-    """Number of tries to read data before the job fails."""
 
     def __post_init__(self) -> None:
         validation.check_range(self, "join_s", "silence_s", "heartbeat_s", above=0, unit="seconds")

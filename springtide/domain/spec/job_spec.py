@@ -137,31 +137,33 @@ class SpecSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecPatience:
-    """Timeouts, intervals and numbers of tries."""
+class Patience:
+    """Timeouts and number of tries."""
 
+    join_s: float = 300.0
+    """Seconds within which all first roles must join."""
+    silence_s: float = 30.0
+    """Declare a role lost after this many seconds without a heartbeat."""
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
-    silence_s: float = 30.0
-    """Seconds without a heartbeat after which a role is lost. A missing heartbeat reveals a hung process. The exit
-    of a process is known immediately, from the agent.
-    """
+    disk_s: float = 600.0
+    """Seconds to wait while the disk of the run folder is full, before the job fails."""
+    tries: int = 3
+    """Number of tries to read data before the job fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecPatience(Patience):
+    """Timeouts, intervals and numbers of tries, with those that users do not set."""
+
     server_silence_s: float | None = None
-    """As `silence_s`, but for servers, whose loss costs more. None means `silence_s`, but at least 30 s."""
-    join_s: float = 300.0
-    """Seconds within which a role must join, or the job fails."""
+    """Timeout for servers, whose loss costs more; None means `silence_s`, but at least 30 s."""
     relaunches: int = 5
     """Maximum number of relaunches of a failed worker or server within minutes. Evictions do not count."""
     backoff_s: float = 1.0
     """Seconds before the second relaunch of a role, doubled for each further relaunch."""
-    disk_s: float = 600.0
-    """Seconds to wait while the disk of the master's journal is not writable. After that time, the job fails."""
     drain_s: float = 30.0
     """Seconds that a worker removed by scaling has to finish its current batch."""
-    tries: int = 3
-    """Number of tries to read a part of the data set. After the last try, the ledger gives up the part, and the job
-    fails.
-    """
 
 
 @holds_numbers

@@ -26,15 +26,14 @@ from springtide.domain.plan import capacity as room
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, gpu_of
-from springtide.domain.spec.job_spec import GuardRules, JobSpec, StragglerRules
+from springtide.domain.spec.job_spec import GuardRules, JobSpec, Patience, StragglerRules
 from springtide.domain.spec.online_job import OnlineJob, OnlineRules
 from springtide.launch.spec import field_overrides, initial_resources
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.telemetry.logs import RunFiles
 
 SAME = ("name", "sync", "relaunches", "recovery")
-PATIENCE = ("join_s", "silence_s", "heartbeat_s", "tries", "disk_s")
-"""Fields of an `ElasticJob` and of its `patience` that have the same name in a `JobSpec`."""
+"""Fields of an `ElasticJob` that a `JobSpec` has under the same name."""
 SETTINGS = ("speedup", "every_s", "forecaster", "history")
 RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
 
@@ -154,7 +153,7 @@ def resolve(
     cores = max(1, math.floor(job.quota.cpu or capacity.cpu or 1))
     spec = JobSpec(
         **{name: getattr(job, name) for name in SAME},
-        **{name: getattr(job.patience, name) for name in PATIENCE},
+        **{field.name: getattr(job.patience, field.name) for field in fields(Patience)},
         servers=sizes.servers,
         workers=sizes.workers,
         worker_cpu=sizes.worker_cpu,
