@@ -1,6 +1,7 @@
 """Dispatches every request of the job's members to its handler, and runs the master's periodic work.
 
-The master sends no reply before the changes behind it are journaled. Next: `master.handlers`, by message type.
+The master sends a reply only after the changes behind the reply are journaled. Next: `master.handlers`, by message
+type.
 """
 
 import logging
@@ -26,14 +27,15 @@ from springtide.rpc.transport.listener import Peer
 
 log = logging.getLogger(__name__)
 
-# seconds in which a disconnected agent may reconnect; then the master treats the job's host as lost
+# seconds that a disconnected agent has to reconnect; after that, the master treats the job's host as lost
 AGENT_GRACE_S = 10.0
-# seconds; a longer gap between ticks means that the master was stopped or starved and received no heartbeats
+# seconds; after a longer gap between two ticks, the master assumes that it was stopped or starved and received no
+# heartbeats
 AWAY_S = 1.0
 FROM_ROLES = (messages.JoinServer, messages.JoinWorker, data_workers.JoinDataWorker, messages.ScriptError)
 """Requests that a role may send before it has joined."""
 PACKAGES = (data_workers.PackageWritten, FilePart, data_workers.PackageAsk)
-SNAPSHOT_ENTRIES = 5000  # journal entries between snapshots: replaying this many takes two seconds at most
+SNAPSHOT_ENTRIES = 5000  # journal entries between two snapshots; replaying this many takes at most two seconds
 
 
 RULERS = (RoleKind.AGENT, RoleKind.MASTER)
@@ -111,10 +113,12 @@ class MasterService:
         self.parts.checkpoints.take_over()
 
     async def handle(self, peer: Peer, request: Request) -> Reply:
-        """Answer one request, possibly after a wait. All changes behind the reply are journaled before it leaves.
+        """Answer one request, possibly after a wait. All changes behind the reply are journaled before the master
+        sends it.
 
         While the journal's disk is full, roles wait for their replies and train the leases that they hold. The agent
-        and commands do not wait, but get the last journaled status, with the reason why the job makes no decisions.
+        and commands do not wait. They get the last status that was journaled, with the reason why the job makes no
+        decisions.
         """
         check_certificate(peer, request)
         if not isinstance(request, FROM_ROLES) and (peer.role is None or peer.role.kind is RoleKind.AGENT):
@@ -126,7 +130,7 @@ class MasterService:
 
     async def _handle_outsider(self, peer: Peer, request: Request) -> Reply:
         context = self.context
-        # these requests change nothing in the journal
+        # these requests change nothing that is journaled
         if isinstance(request, messages.JoinAgent | messages.ShutdownRequest):
             return await self._answer(peer, request)
         if not context.stuck:
@@ -173,8 +177,8 @@ class MasterService:
         return await self._by_kind[peer.role.kind](peer.role, peer.incarnation, request)
 
     def lost(self, peer: Peer) -> None:
-        """Handle a closed connection. The master decides nothing at this moment: either the member reconnects, its
-        agent reports its exit, or it misses heartbeats.
+        """Handle a closed connection. The master decides nothing at this moment, because the member may reconnect.
+        If not, its agent reports its exit, or it misses heartbeats.
         """
         if peer in self._agents:
             self._agents.discard(peer)
@@ -190,7 +194,7 @@ class MasterService:
         if self._stuck:
             context.log_event("disk_full", why=f"the job continues; the problem was: {self._stuck}")
             self._stuck = ""
-            book.renew(context.clock())  # holders of leases could not report while the master was stopped
+            book.renew(context.clock())  # holders of leases could not report while no master ran
         now = context.clock()
         away_s, self._ticked_at = now - self._ticked_at - self._away_s, now
         if away_s > 0:

@@ -25,13 +25,14 @@ from springtide.rpc.messages.checkpoints import SaveReport, SaveRequest
 from springtide.rpc.messages.types import JobStatus, MemberReport, Reply, Request, SlotsMoved
 from springtide.rpc.transport.listener import Peer
 
-# while a server is down, hold heartbeat replies up to this long, so that members learn of its return without delay
+# while a server is lost, seconds to hold the replies to heartbeats, so that members learn without delay that the server
+# is back
 HOLD_HEARTBEAT_S = 0.2
 Handlers = Mapping[type[Any], Callable[..., Any]]
 
 
 async def call(handlers: Handlers, sender: str, request: Request, *who: object) -> Reply:
-    """Call the handler for the request's type. A handler without a result means Ok."""
+    """Call the handler for the request's type. If the handler returns nothing, the reply is Ok."""
     handler = handlers.get(type(request))
     if handler is None:
         raise errors.BadInput(f"{sender} may not send {type(request).__name__}")
@@ -203,7 +204,7 @@ class AgentRequests:
         return await call(self._handlers, "an agent", request)
 
     def note_own_usage(self, role: Role, incarnation: int, usage: RoleUsage | None) -> None:
-        """Record the resource use that a role measured itself, because its agent is on another host."""
+        """Record resource use that a role measured itself because its agent is on another host."""
         self._table.on_report(role, incarnation, usage, at=self._context.clock())
 
     def _poll(self, request: messages.AgentPoll) -> messages.AgentOrders:
@@ -222,7 +223,7 @@ class AgentRequests:
 
 
 class CommandRequests:
-    """Handlers of requests that need no membership: user commands, eviction notices, script errors."""
+    """Handlers of requests from processes that are not members: user commands, eviction notices, script errors."""
 
     def __init__(self, context: MasterContext, parts: MasterParts, status: Callable[[], JobStatus]) -> None:
         self._context, self._parts = context, parts
@@ -284,7 +285,7 @@ class Membership:
         )
 
     async def worker(self, peer: Peer, request: messages.JoinWorker) -> messages.WorkerWelcome:
-        """Admit a worker that called `st.join()`, once the servers are ready."""
+        """Admit a worker that called `st.join()`, as soon as the servers are ready."""
         role, record = Role(RoleKind.WORKER, request.rank), self._record
         self._join(peer, role, request)
         waits = record.state.spec.gang
@@ -293,7 +294,7 @@ class Membership:
         )
         placed, servers = record.slots.placement, record.state.of_kind(RoleKind.SERVER)
         assert placed is not None
-        # while the worker waited, it could not send heartbeats
+        # the worker could send no heartbeats while it waited
         self._context.apply(events.RoleAlive(role, request.incarnation))
         return messages.WorkerWelcome(
             spec=record.state.spec.for_members(),

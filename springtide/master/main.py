@@ -1,7 +1,7 @@
 """Runs the master process: `python -m springtide.master.main RUN_DIR HOST PORT`.
 
-In: a `JobSpec` in the run's `spec.json`; the environment has the secret and the term. Out: an address or an error in
-the run's master file (`rpc.transport.addresses`).
+In: a `JobSpec` in the run's `spec.json`, and the secret and the term in the environment. Out: an address or an error
+in the run's master file (`rpc.transport.addresses`).
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from springtide.telemetry.prometheus import MetricsServer
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 TIDY_S = 5.0
-ENDS_S = 10.0  # most seconds to wait for a store at the end of the run
+ENDS_S = 10.0  # most seconds to wait for a store when the run ends
 
 
 def main(arguments: list[str]) -> int:
@@ -51,9 +51,10 @@ def main(arguments: list[str]) -> int:
     settings = config.load()
     child_guard.die_with(settings.parent)
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # raise the limit on open files: each of a thousand members or more has a connection
+    # raise the limit on open files, because each of a thousand members or more has a connection
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-    gc.set_threshold(20_000, 20, 100)  # leases and nodes live long, so frequent full collections only cost time
+    # leases and nodes live long, so frequent full garbage collections would only cost time
+    gc.set_threshold(20_000, 20, 100)
     logs.log_to_stderr(debug=settings.debug)
     spec_text = logs.RunFiles(pathlib.Path(root)).spec.read_bytes()
     output.remember(spec_text.decode())
@@ -74,7 +75,8 @@ class Listening(NamedTuple):
 
 async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes, *, term: int = 1) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(ignored, lambda: None)  # the agent decides when to stop
+        # ignore these signals, because the agent decides when this process stops
+        asyncio.get_running_loop().add_signal_handler(ignored, lambda: None)
     files = logs.RunFiles(root)
     try:
         story = events.EventLog(files.events)
@@ -117,7 +119,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
 
 
 def give_up_places(saving: CheckpointStore) -> None:
-    """Release the run's claims. A store that hangs does not delay the end of the job, and its claim stays."""
+    """Release the run's claims. If a store hangs, the end of the job does not wait for it, and its claim stays."""
     ending = threading.Thread(target=saving.end_run, daemon=True)
     ending.start()
     ending.join(ENDS_S)
@@ -132,7 +134,7 @@ def found_at(at: Listening, address: str, term: int) -> addresses.MasterLocation
 
 
 async def expose(service: MasterService, run: str, port: int | None) -> MetricsServer:
-    """Serve metrics if a port is given. A port in use fails a new job, but not a running job."""
+    """Serve metrics if a port is given. If the port is in use, a new job fails, but a running job continues."""
     exposing = MetricsServer(lambda: metrics.text(service.status(), run=run))
     try:
         if port is not None:
@@ -147,7 +149,7 @@ async def expose(service: MasterService, run: str, port: int | None) -> MetricsS
 
 
 async def tidy(journal: Journal) -> None:
-    """Keep the write-ahead file short, without blocking the event loop on the disk."""
+    """Keep the write-ahead file short. The event loop does not wait for the disk meanwhile."""
     while True:
         await asyncio.sleep(TIDY_S)
         try:
@@ -157,7 +159,7 @@ async def tidy(journal: Journal) -> None:
 
 
 def advised_by(spec: JobSpec, files: logs.RunFiles) -> AdviserSetup | None:
-    """Return the job's adviser, in its own thread; None if the job does not plan."""
+    """Return the setup of the job's adviser, which runs in its own thread. Return None if the job does not plan."""
     rules = spec.planning
     if rules.bounds is None:
         return None
@@ -192,7 +194,7 @@ def open_service(
     began = time.monotonic()
     begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
     record = rebuild(begun_with, snapshot, kept)
-    # job time begins at 0 with the first master, and never goes back, even if the machine's clock does
+    # the time of the job is 0 at the start of the first master, and never decreases, even if the machine's clock does
     start = max(record.span.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
     claim = claims.of_this_process(journal.run, spec.name)
@@ -227,7 +229,7 @@ def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobReco
 
 
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
-    """Publish why the master could not start. On a full disk, only the log has the error."""
+    """Publish the reason why the master could not start. If the disk is full, only the log has the error."""
     log.error("%s", error)
     location = addresses.MasterLocation(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
     with contextlib.suppress(OSError):

@@ -73,7 +73,7 @@ def roles(status: JobStatus) -> list[Family]:
 
 
 def gpus(status: JobStatus) -> list[Family]:
-    """Return the GPU use of the roles that have one. Without a GPU there are none of these metrics."""
+    """Return the GPU use of the roles that have one. In a job without GPUs there are no such metrics."""
     figures = (
         ("memory", "springtide_gpu_memory_bytes", "GPU memory that a process reserves."),
         ("allocated", "springtide_gpu_memory_allocated_bytes", "GPU memory in tensors of a process."),
@@ -90,7 +90,7 @@ def gpus(status: JobStatus) -> list[Family]:
 
 
 def tables(status: JobStatus) -> list[Family]:
-    """Return table sizes by server. Expired rows (ttl) count until a server removes them."""
+    """Return table sizes by server. Rows that have expired (`ttl`) count until their server removes them."""
     figures: tuple[tuple[str, str, str, Literal["gauge", "counter"]], ...] = (
         ("rows", "springtide_table_rows", "Rows in all tables of a server.", "gauge"),
         ("table_bytes", "springtide_table_bytes", "Memory of all tables of a server.", "gauge"),

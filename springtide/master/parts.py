@@ -1,4 +1,4 @@
-"""Builds the parts of a master in dependency order, and the `JobStatus` from these parts."""
+"""Builds the parts of a master in the order of their dependencies, and a `JobStatus` from these parts."""
 
 import itertools
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class MasterParts:
         self.data_workers = DataWorkerManager(context, self.shared, self.autoscaler)
 
 
-MOST_SHOWN = 20  # batches with left-out samples that are shown: a status is sent ten times a second
+MOST_SHOWN = 20  # most batches with left-out samples to show, because a status is sent ten times a second
 
 
 def status_of(
@@ -144,7 +144,7 @@ def checkpoint_status(schedule: CheckpointSchedule, record: JobRecord) -> Checkp
 
 
 def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
-    """Return every role of the job, servers first. Data workers are shown only while present."""
+    """Return every role of the job, servers first. Data workers are shown only while they are present."""
     return tuple(
         MemberView(
             role=node.role,

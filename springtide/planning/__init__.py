@@ -1,2 +1,2 @@
-"""Pure. Planning: decides the resources of each job and gives reasons. The functions take immutable data, and use no
-clock and no I/O."""
+"""Pure. Planning decides the resources of each job, and gives reasons. All functions take immutable data, read no clock
+and do no I/O."""

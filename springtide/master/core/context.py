@@ -96,7 +96,8 @@ class MasterContext:
                     self._journal_failed(error)
 
     async def written(self) -> None:
-        """Wait until all entries are in the journal. A superseded master waits forever."""
+        """Wait until all entries are in the journal. In a master that another master has replaced, this waits
+        forever."""
         try:
             if self.journal is not None:
                 await self.journal.committed()
@@ -104,7 +105,7 @@ class MasterContext:
             await self._give_up(error)
 
     async def written_unless_stuck(self) -> bool:
-        """Wait like `written`, but return False without further waiting if the disk is full."""
+        """Wait like `written`, but stop waiting and return False if the disk is full."""
         try:
             return self.journal is None or await self.journal.flushed_or_full()
         except errors.SpringtideError as error:
@@ -120,14 +121,14 @@ class MasterContext:
         return self.stuck or str(self._story.trouble or "")
 
     def store(self, key: str, value: object) -> None:
-        """Keep a value in the record, so that a master that takes over has it."""
+        """Keep a value in the record, so that a master that takes over finds it."""
         self.journaled(self.record.shared.share, key, msgspec.msgpack.encode(value))
 
     def log_event(self, kind: str, **fields: Any) -> None:
         self._story.write(kind, **fields)
 
     def is_news(self, topic: str, text: str) -> bool:
-        """Return True if a text differs from the previous text on its topic in more than numbers."""
+        """Return True if a text differs from the previous text on the same topic in more than its numbers."""
         before, self._last_news[topic] = self._last_news.get(topic, ""), without_numbers(text)
         return self._last_news[topic] != before
 
@@ -138,10 +139,10 @@ class MasterContext:
     async def _give_up(self, error: errors.SpringtideError) -> None:
         self._journal_failed(error)
         if isinstance(error, Superseded):
-            await asyncio.Event().wait()  # send nothing more: the connection closes, and the new master answers
+            await asyncio.Event().wait()  # never reply: the connection closes, and the new master answers the request
 
     def _journal_failed(self, error: errors.SpringtideError) -> None:
-        """Exit if another master has taken over, otherwise fail the job."""
+        """Exit if another master has taken over. Otherwise fail the job."""
         if isinstance(error, Superseded):
             log.warning("%s: this master exits", error)
             self.over.set()
@@ -151,7 +152,8 @@ class MasterContext:
 
     @property
     def samples(self) -> int:
-        """Return the samples trained so far: from the ledger, or from workers' reports in a job without leases."""
+        """Return the number of samples trained so far: from the ledger, or from workers' reports in a job without
+        leases."""
         book = self.record.book
         return book.samples_trained if book.passes else self.tally.samples
 

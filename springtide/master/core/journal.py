@@ -1,9 +1,9 @@
-"""Stores the master's journal in one SQLite file: entries in order, and occasional snapshots.
+"""Stores the master's journal in one SQLite file: entries in order, and a snapshot from time to time.
 
-One transaction holds all entries of one turn of the event loop, and the master sends no reply before the reply's
-entries are written. A master that takes over therefore knows every reply that a killed master has sent. WAL mode with
-synchronous=NORMAL survives any end of the process; on network file systems, where WAL is unsafe, the journal uses
-SQLite's rollback journal.
+One transaction holds all entries of one turn of the event loop. The master sends a reply only after the entries
+behind it are written. A master that takes over therefore knows every reply that a killed master has sent. WAL mode
+with synchronous=NORMAL survives every way in which the process can end. On network file systems, where WAL is
+unsafe, the journal uses SQLite's rollback journal.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ create table if not exists snapshot (one integer primary key check (one = 1), up
 
 
 class Superseded(errors.JobFailed):
-    """A master with a higher term has taken over. True once this master must write nothing more."""
+    """A master with a higher term has taken over. Once it is True, this master must write nothing more."""
 
 
 class Journal:
@@ -59,7 +59,7 @@ class Journal:
         self._mode = disks.sqlite_journal_mode(path)
         with self._sqlite():
             with disk_errors(path):
-                private_files.make(path)  # SQLite's other files get the same mode
+                private_files.make(path)  # SQLite creates its other files with the same mode
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             try:
                 self._check_format()
@@ -78,7 +78,7 @@ class Journal:
     def tidy(self) -> None:
         """Move entries from the write-ahead file into the main file. Blocks on the disk, so call it in a thread.
 
-        The event loop can write at the same time. No reply waits for this write.
+        The event loop can write during this call. No reply waits for it.
         """
         if self._mode != "wal":
             return
@@ -86,8 +86,8 @@ class Journal:
             other.execute("pragma wal_checkpoint(passive)")
 
     def begun_with(self, spec: bytes) -> bytes:
-        """Return the spec of the job's first master, which determines how to read entries; store `spec` if there is
-        none.
+        """Return the spec of the job's first master, which says how to read the entries. If there is none, store
+        `spec`.
         """
         with self._sqlite(), self._turn():
             self._file.execute("insert or ignore into spec values (1, ?)", (spec,))
@@ -138,7 +138,7 @@ class Journal:
 
     def save(self, snapshot: bytes) -> None:
         """Store a snapshot and delete the entries before it. Must be called only when no entry waits to be written."""
-        self.since_snapshot = 0  # counts also after a failure, so that the next attempt comes equally late
+        self.since_snapshot = 0  # reset the count also after a failure, so that the next attempt comes just as late
         with self._sqlite(), self._turn():
             self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
             self._file.execute("delete from turns where number < ?", (self._next,))
@@ -197,7 +197,7 @@ class Journal:
             committed.set_result(None)
         else:
             committed.set_exception(error)
-            # reading the error avoids asyncio's warning if nothing waits for the error; the next `append` raises it
+            # read the error, so that asyncio does not warn about it; the next `append` raises it
             committed.exception()
         if not tried.done():
             tried.set_result(True)
@@ -212,7 +212,7 @@ class Journal:
             raise errors.OtherVersion(str(self.path), head[0], FORMAT, then)
 
     def _take_over(self, now: float) -> tuple[float, str, int]:
-        """Store our term. Return when the run began, its identity, and the number of the next turn."""
+        """Store this master's term. Return when the run began, its identity, and the number of the next turn."""
         with self._turn(check=False):
             row = self._file.execute("select term, began, run from head").fetchone()
             if row and row[0] >= self.term:
@@ -235,7 +235,7 @@ class Journal:
             yield
             self._file.execute("commit")
         except BaseException:
-            if self._file.in_transaction:  # on a full disk, SQLite has already ended the transaction
+            if self._file.in_transaction:  # on a full disk, SQLite may already have ended the transaction
                 self._file.execute("rollback")
             raise
 

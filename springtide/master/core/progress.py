@@ -1,4 +1,5 @@
-"""Sums the reports of members, the resource use of roles, and the delay of the event loop, for the `JobStatus`."""
+"""Collects what a `JobStatus` needs: the sums of members' reports, the resource use of roles, and the delay of the
+event loop."""
 
 import asyncio
 from collections import deque
@@ -9,7 +10,8 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.model.cache_rules import CacheUse, together
 from springtide.rpc.messages.types import MemberReport
 
-# seconds of the rate's window: long enough to be steady with reports every second, short enough to show a change
+# length in seconds of the window for the rate: long enough for a steady rate with reports every second, and short
+# enough to show a change
 WINDOW_S = 5.0
 
 
@@ -29,7 +31,7 @@ class ProgressTally:
         self._history: deque[tuple[float, int]] = deque()
 
     def take(self, role: Role, report: MemberReport, *, at: float, incarnation: int = 0) -> None:
-        """Record a member's newest report. Samples of earlier incarnations stay counted."""
+        """Record a member's newest report. The samples of earlier incarnations stay included."""
         before = self.reports.get(role, MemberReport())
         if incarnation > self._lives.get(role, 0):
             self._lives[role] = incarnation
@@ -69,7 +71,8 @@ class ProgressTally:
         return {name: mean for name, reports in found.items() if (mean := self._mean(reports)) is not None}
 
     def _mean(self, reports: Mapping[Role, tuple[float, float]]) -> float | None:
-        """Return the mean over present members, or, once all have left, over the members that reported last."""
+        """Return the mean over the members that are present. If all have left, return the mean over the members that
+        reported last."""
         newest = max((self._heard_at[role] for role in reports), default=0.0)
         there = [pair for role, pair in reports.items() if role not in self._left]
         last = [pair for role, pair in reports.items() if self._heard_at[role] >= newest - WINDOW_S]
@@ -91,7 +94,7 @@ class ProgressTally:
         return together(use for _, use in ranked)
 
     def cache_decision(self) -> tuple[str, str] | None:
-        """Return what was decided about the cache, and the reason; None if `status` has already returned this
+        """Return the decision about the cache, and the reason. Return None if `status` has already returned this
         decision.
         """
         use = self.cache
@@ -110,7 +113,7 @@ class ProgressTally:
         return max(0, last - first) / elapsed if elapsed > 0 else 0.0
 
 
-STALE_S = 10.0  # seconds after which a role's measurement of itself is ignored
+STALE_S = 10.0  # seconds after which a measurement that a role made of itself is ignored
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ LAG_WINDOW_S = 10.0
 
 
 class LoopLag:
-    """Measures loop delay: sleeps briefly again and again, and records how late each sleep ends."""
+    """Measures how late the event loop runs: sleeps briefly again and again, and records how late each sleep ends."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -28,7 +28,7 @@ from springtide.embedding.placement import placement
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
 
-MAX_SHARED_BYTES = 2**20  # most bytes of one shared value, enough for an address, but not for a tensor
+MAX_SHARED_BYTES = 2**20  # most bytes of one shared value; enough for an address, and too few for a tensor
 MAX_SHARED_KEYS = 10_000
 DONE = LeaseHolder(-1, -1)
 Loaded = TypeVar("Loaded")
@@ -86,18 +86,18 @@ class SlotOwners:
 
 @dataclass(slots=True, kw_only=True)
 class ScriptPlaces:
-    """Place of each worker in its script, with the states of its registered objects there."""
+    """Each worker's position (place) in its script, with the states of the objects that it has registered."""
 
     objects: dict[int, dict[str, bytes]] = field(default_factory=dict)
     places: dict[int, EpochPlace] = field(default_factory=dict)
-    """Place in the script at which each rank's states were taken."""
+    """Place in the script at which each rank's states were saved."""
     changes: int = 0
 
     def remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None = None) -> None:
-        """Store the states of a worker's registered objects, and its place in the script.
+        """Store the states of a worker's registered objects, and the worker's place in its script.
 
-        An earlier place than the known one changes nothing. Either the heartbeat arrived late, or a relaunched worker
-        has not reached its old place yet.
+        A place that is earlier than the stored place changes nothing. Either the heartbeat arrived late, or a
+        relaunched worker has not yet reached the place where it was before.
         """
         if place is not None:
             if place.is_before(self.places.get(rank, place)):
@@ -107,15 +107,15 @@ class ScriptPlaces:
         self.changes += 1
 
     def place_for(self, rank: int) -> EpochPlace | None:
-        """Return the place where a worker's script begins: its own last place, or the place of the most advanced
-        rank.
+        """Return the place where a worker's script begins: the worker's own last place, or else the place of the
+        most advanced rank.
         """
         known = self.places.get(rank)
         return max(self.places.values(), default=None) if known is None else known
 
     def objects_for(self, rank: int) -> dict[str, bytes]:
-        """Return the object states for a starting worker, by name: its own states first, then the states of the lowest
-        rank at the same place."""
+        """Return the object states for a starting worker, by name. Its own states come first, then the states of the
+        lowest rank at the same place."""
         place = self.place_for(rank)
         states: dict[str, bytes] = {}
         for other in sorted(
@@ -128,7 +128,7 @@ class ScriptPlaces:
         self.objects, self.places = dict(objects), dict(places)
 
     def forget(self, ranks: set[int]) -> None:
-        """Forget the places of additional workers, so that they begin where the other workers are."""
+        """Forget the places of these workers, so that they begin where the other workers are."""
         self.objects = {rank: states for rank, states in self.objects.items() if rank not in ranks}
         self.places = {rank: place for rank, place in self.places.items() if rank not in ranks}
 
@@ -139,15 +139,15 @@ class SharedState:
 
     values: dict[str, bytes] = field(default_factory=dict)
     claims: dict[str, LeaseHolder] = field(default_factory=dict)
-    """Worker that does each task that must be done once, or `DONE`."""
+    """Worker that does each of the tasks that are done only once, or `DONE`."""
     changes: int = 0
 
     def load(self, key: str, kind: type[Loaded], default: Loaded) -> Loaded:
-        """Return a value that a part of a master, or a worker, shared under this key; or the default."""
+        """Return the value that a worker or a part of a master shared under this key, or the default."""
         stored = self.values.get(key)
         try:
             return msgspec.msgpack.decode(stored, type=kind) if stored else default
-        except msgspec.MsgspecError:  # written by another version, or by a user's script
+        except msgspec.MsgspecError:  # another version or a user's script wrote this value
             return default
 
     def share(self, key: str, value: bytes) -> None:
@@ -160,7 +160,8 @@ class SharedState:
         self.values[key] = value
 
     def claim(self, key: str, holder: LeaseHolder) -> bool | None:
-        """Return True if this worker must do the task, False if it is done, None while another worker does it."""
+        """Return True if this worker must do the task, False if the task is done, and None while another worker does
+        it."""
         doer = self.claims.get(key)
         if doer is None:
             self.claims[key] = holder
@@ -174,7 +175,7 @@ class SharedState:
             self.changes += 1
 
     def release(self, holder: LeaseHolder) -> None:
-        """Release the tasks that a lost worker had claimed, so that another worker does them."""
+        """Release the tasks that a lost worker had claimed, so that another worker can do them."""
         self.claims = {key: doer for key, doer in self.claims.items() if doer != holder}
 
 
@@ -186,7 +187,7 @@ class TrainingSpan:
     trained_at: float = 0.0
     ended_at: float | None = None
     last_at: float = 0.0
-    """Time of the newest entry, from which a new master's clock continues."""
+    """Time of the newest entry in the journal; the clock of a new master continues from it."""
     begun: bool = False
     """True if a shard was leased since the job began or its bsp group last rolled back."""
     samples_before: int = 0
@@ -205,7 +206,7 @@ class RecordSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord:
-    """The record of one job. `changes` grows with every change that a journal must keep."""
+    """The record of one job. `changes` increases with every change that a journal must keep."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.state = JobState(spec)
@@ -225,7 +226,7 @@ class JobRecord:
 
     def apply(self, event: events.JobEvent, at: float) -> list[actions.JobAction]:
         """Run an event through the state machine, and apply the resulting actions to the ledger."""
-        if isinstance(event, events.RoleAlive):  # the most frequent event, which is not journaled
+        if isinstance(event, events.RoleAlive):  # heartbeats are the most frequent event, and are not journaled
             self.span.last_at = max(self.span.last_at, at)
             return self.state.handle(event, at=at)
         before, workers = self._worker_ranks(), self.state.workers
@@ -255,7 +256,8 @@ class JobRecord:
                     self.span.ended_at = at
         if isinstance(event, events.GroupFormed):
             self.book.regroup([holder.rank for holder in event.members])
-        if not isinstance(event, events.EvictionNoticed):  # the replacement of an evicted worker continues at its place
+        # the replacement of an evicted worker continues at the place of that worker
+        if not isinstance(event, events.EvictionNoticed):
             self.scripts.forget(self._worker_ranks() - before)
         if self.state.workers != workers:
             self.book.expect(self.state.workers)
@@ -297,7 +299,7 @@ class JobRecord:
     def restore(self, note: JobProgress, scripts: ScriptStates | None = None) -> int:
         """Roll the ledger back to a restored checkpoint. Return the number of samples to train again.
 
-        `scripts`: if all scripts restart, the states of registered objects in that checkpoint; None if scripts
+        `scripts` has the states of registered objects in the checkpoint, if all scripts restart; None if the scripts
         continue.
         """
         if scripts is not None:
@@ -314,14 +316,14 @@ class JobRecord:
         return news
 
     def all_left_out(self) -> str:
-        """Return an error text if every sample was left out; empty if some were trained."""
+        """Return an error text if every sample was left out. Return an empty text if some samples were trained."""
         count = sum(len(batch.indices) for batch in self.left_out.values())
         if not count or count < self.book.totals().samples_done:
             return ""
         return f"none of the {count:,} samples could be read; {next(iter(self.left_out.values()))}"
 
     def replay(self, body: bytes) -> None:
-        """Repeat a journaled call. A call that the record rejected at first is rejected again."""
+        """Repeat a journaled call. If the record rejected the call the first time, it rejects the call again."""
         name, arguments, named = _calls.decode(body)
         kind, _, method = name.partition(".")
         parts = (self, self.book, self.slots, self.scripts, self.shared)

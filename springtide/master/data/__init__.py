@@ -1,1 +1,2 @@
-"""Leases, partitions and data workers. A sample's path leads here between worker/link and data/ledger."""
+"""Leases, partitions and data workers. On the path of a sample, this package lies between worker/link and
+data/ledger."""

@@ -1,7 +1,7 @@
-"""Manages data workers on the master: joins, the roster for trainers, statistics of their feed, and scaling.
+"""Manages data workers on the master: how they join, the list of data workers for trainers, statistics, and scaling.
 
-`planning.dataworkers` decides. Out: events for `job.scaling.data_workers`, and the roster for members with an older
-roster. Statistics are not journaled: a master that takes over observes again.
+`planning.dataworkers` decides. Out: events for `job.scaling.data_workers`, and the list of data workers for members
+that have an older list. Statistics are not journaled: a master that takes over observes again.
 """
 
 import os
@@ -50,11 +50,11 @@ from springtide.telemetry.host import gpus
 from springtide.telemetry.logs import RunFiles
 
 USE_EVERY_S = 1.0  # seconds between two readings of a role's CPU time
-KEPT = 4096  # most reports kept of a trainer, or readings of a role: about an hour at one a second
+KEPT = 4096  # most reports to keep for a trainer, and most readings for a role: about an hour at one a second
 
 
 class StageLayout(NamedTuple):
-    """Number of stages of the job's data program, as far as known, and their GPUs."""
+    """Number of stages of the job's data program, as far as the master knows it, and the GPUs of the stages."""
 
     number: int = 1
     gpu: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class FeedStats:
         stages: StageLayout = ONE_STAGE,
         given: float | None = None,
     ) -> FeedSeen | None:
-        """Return the observation of the interval from `since` to `at`; None without enough data. `cores` are
+        """Return the observation of the interval from `since` to `at`; None if there is not enough data. `cores` are
         the cores of the whole job. `hold` is True if CPU limits of trainers can be changed. `given` are the data
         workers' cores, if a brain has set them.
         """
@@ -145,8 +145,8 @@ class FeedStats:
 
 
 def _free(cores: float, held: float, loose: float) -> float:
-    """Return the cores that no limit reserves; negative if limits exceed the job's cores. Roles without a limit use at
-    most these cores."""
+    """Return the cores that no limit reserves. The number is negative if the limits exceed the job's cores. Roles
+    without a limit use at most this many cores."""
     return min(cores - held, max(0.0, cores - held - loose))
 
 
@@ -155,8 +155,8 @@ def of_data_workers(state: JobState) -> float:
 
 
 def all_feed(state: JobState) -> bool:
-    """Return True if no data worker is starting or leaving. While one starts or leaves, the measured speed is that of
-    another number of cores.
+    """Return True if no data worker is starting or leaving. While one starts or leaves, the measured speed belongs
+    to another number of cores.
     """
     return all(node.state is NodeState.JOINED and node.address for node in _there(state))
 
@@ -189,17 +189,18 @@ def _mean(numbers: list[float]) -> float:
 
 
 TUNING_KEY = "data workers: tuning"
-"""Key under which the record keeps the state of tuning, so that a master that takes over continues it."""
+"""Key of the tuner's state in the record, so that a master that takes over continues the tuning."""
 PACKAGE_S = 270.0
-"""Time that trainers get to record batches and to write and send the package, in seconds."""
-UNIT, MANY_CORES = 1.0, 8  # cores in one scaling step; half of that on machines with fewer than MANY_CORES cores
+"""Seconds that trainers have to record batches, and to write and send the package."""
+# cores in one scaling step, and the number of cores below which a machine uses half of such a step
+UNIT, MANY_CORES = 1.0, 8
 
 
 class DataWorkerManager:
     """Tunes the data workers of one job."""
 
     def __init__(self, context: MasterContext, agreeing: SharedValues, autoscale: Autoscaler) -> None:
-        """`autoscale`: the other part of the master that changes the job."""
+        """`autoscale` is the other part of the master that changes the job."""
         clock = context.clock
         self._state, self._rules = context.record.state, context.record.state.spec.feeding
         self._context, self._agreeing, self._clock, self._autoscale = context, agreeing, clock, autoscale
@@ -261,7 +262,8 @@ class DataWorkerManager:
 
     @property
     def together(self) -> FeedState | None:
-        """Return the sums of the feed statistics that the present workers reported last; None without reports."""
+        """Return the sum of the feed statistics that the present workers reported last; None if there are no
+        reports."""
         workers = [node.role for node in self._state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         reports = [self._context.tally.reports.get(role) for role in workers]
         feeds = [report.feed for report in reports if report is not None and report.feed is not None]
@@ -302,7 +304,7 @@ class DataWorkerManager:
         self._context.apply(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
 
     def _notice(self, now: float) -> None:
-        """Note when the job's shape last changed, because earlier reports do not describe the present shape."""
+        """Note when the shape of the job last changed, because earlier reports do not describe the present shape."""
         sizes = self._state.planned.sizes[RoleKind.WORKER]
         shape = (self._state.feeding.epoch, self._state.feeding.cpu, self._state.workers, sizes.cpu)
         if shape != self._shape:
@@ -338,10 +340,11 @@ class DataWorkerManager:
         self._act(target, hold=hold)
 
     def _share(self, seen: FeedSeen, target: FeedTarget) -> FeedShare | None:
-        """Return the feed share for a planner of several jobs; None if the job should have no data workers.
+        """Return the report for a planner that divides cores among jobs; None if the job should have no data
+        workers.
 
-        Planners learn from a change of cores together with the change of speed. The share is therefore updated only
-        when all data workers feed.
+        Planners learn from a change of cores and the change of speed that follows. The report is therefore updated
+        only when all data workers serve.
         """
         if not target.data_workers:
             return None

@@ -24,11 +24,11 @@ from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.coordination import CutRequest, CutsNoted, Regroup
 
-# longest time to hold the request of a bsp group that waits for records; short, because the partition ends in the
-# request become outdated
+# longest time in seconds to hold the request of a bsp group that waits for records; short, because the partition ends
+# in the request become outdated
 HOLD_GROUP_S = 0.1
 LINGER_S = 1.0  # seconds to wait before a bsp group trains a batch that is not full
-HOLD_S = 1.0  # longest time to hold a lease request, so that idle workers do not poll in a tight loop
+HOLD_S = 1.0  # longest time in seconds to hold a lease request, so that idle workers do not ask again and again
 
 
 class LeaseService:
@@ -43,7 +43,7 @@ class LeaseService:
     async def lease(
         self, holder: LeaseHolder, request: messages.LeaseRequest
     ) -> messages.LeaseReply | Regroup | messages.WaitReply | messages.DataEnd:
-        """Return leases, or the reason why there are none. The request waits a while for leases."""
+        """Return leases, or the reason why there are none. If there are none, hold the request for a while."""
         self.on_progress(holder, request.progress, request.failures, request.era)
         context, book, card = self._context, self._context.record.book, request.card
         if card.in_step and not context.record.state.bsp.in_step:
@@ -67,7 +67,8 @@ class LeaseService:
         def answered() -> bool:
             return lease() or (self._plan(holder, request) and lease())
 
-        self._checkpoints.poll()  # begin a due checkpoint, because the end of the pass may wait for nothing else
+        # begin a checkpoint if one is due, because the end of the pass may wait for nothing else
+        self._checkpoints.poll()
         await context.changed.until(answered, at_most_s=HOLD_GROUP_S if card.in_step and card.stream else HOLD_S)
         if answer is NoLease.WAIT:
             return messages.WaitReply()
@@ -80,7 +81,8 @@ class LeaseService:
         return self._healing.leased(answer)
 
     def _plan(self, holder: LeaseHolder, request: messages.LeaseRequest) -> bool:
-        """Choose the next range of a stream for a bsp group, from the partition ends in the first rank's request."""
+        """Choose the next range of a stream for a bsp group. The partition ends come from the request of the first
+        rank."""
         book, now = self._context.record.book, self._clock()
         convoy = book.bsp_stream(request.card)
         if convoy is None or not request.seen:
@@ -105,8 +107,8 @@ class LeaseService:
     ) -> LedgerReply:
         context, book = self._context, self._context.record.book
         failed = False
-        # record failures before progress: a progress report for such a lease ends the lease before the unreadable
-        # sample
+        # record failures before progress, because a progress report about such a lease ends the lease before the
+        # unreadable sample
         for failure in failures if era == book.era else ():
             if context.journaled(book.fail, holder, failure):
                 failed = True
@@ -121,12 +123,13 @@ class LeaseService:
         return verdict
 
 
-LOOK_S = 0.5  # interval between checks
-ASKS_S = 10.0  # a worker that holds no partition and has not asked for this many seconds does not read the stream
+LOOK_S = 0.5  # seconds between checks
+# a worker does not read the stream if it holds no partition and has not asked for one for this many seconds
+ASKS_S = 10.0
 PATIENCE_S = 1.5  # seconds that new partitions wait for workers that have just started
 SLOW_S = 300.0
-"""Seconds after which a worker that was slow may get partitions again. Without work, no measurement can show that the
-worker has recovered.
+"""Seconds after which a slow worker may get partitions again. A worker without work cannot be measured, so nothing
+would show that it has recovered.
 """
 
 
@@ -134,7 +137,7 @@ class PartitionAssigner:
     """Assigns the partitions of one job. Only its decisions are journaled."""
 
     def __init__(self, context: MasterContext, asked_at: Mapping[int, float], online: OnlineAutoscaler) -> None:
-        """`asked_at` is when each rank last asked for partitions. `online` knows which workers are slow."""
+        """`asked_at` has the time when each rank last asked for partitions. `online` knows which workers are slow."""
         self._context, self._asked_at, self._online = context, asked_at, online
         self._looked_at = float("-inf")
         self._new_since: dict[int, float] = {}
@@ -169,7 +172,7 @@ class PartitionAssigner:
             self._context.changed.wake_all()
 
     def _readers(self, flow: StreamLedger, now: float) -> list[int]:
-        """Return the ranks that can take partitions: present workers that are not draining, and that hold or request
+        """Return the ranks that can take partitions: workers that are present, do not drain, and hold or request
         partitions.
         """
         state = self._context.record.state
@@ -182,7 +185,7 @@ class PartitionAssigner:
         ]
 
 
-BALANCE_S = 1.0  # seconds between decisions: one heartbeat, because reports do not change more often
+BALANCE_S = 1.0  # seconds between decisions: one heartbeat interval, because reports do not change more often
 
 
 class LeaseMoves(NamedTuple):
@@ -193,7 +196,8 @@ class LeaseMoves(NamedTuple):
 
 
 class LeaseBalancer:
-    """Pace of each worker of one job. Nothing is journaled: a new master measures the paces again within seconds."""
+    """Keeps the pace of each worker of a job, and shortens leases of slow workers. Nothing is journaled: a new master
+    measures the paces again within seconds."""
 
     def __init__(self, rules: StragglerRules | None = None) -> None:
         self._rules = rules or StragglerRules()
@@ -228,7 +232,8 @@ class LeaseBalancer:
                 end=lease.end if lease.wish is None else lease.wish,
                 batch=card.batch_size,
             )
-            for card, key, lease in leases  # leases in the order in which they were granted and are trained
+            # leases in the order in which they were granted, which is also the order of training
+            for card, key, lease in leases
         ]
         return LeaseMoves(resizes, stragglers.level_leases(holdings, self._paces.known(), tuple(alive)))
 

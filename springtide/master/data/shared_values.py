@@ -1,7 +1,8 @@
-"""Passes values between members: shared values, tasks to do once, shuffle peers, packages; bounds staleness.
+"""Passes values between members: shared values, tasks that are done once, addresses of shuffle peers, and packages.
+Also limits staleness.
 
-State that must survive is in the record and journaled. If trainer and master share a disk, the package is not sent over
-the network.
+State that must outlive the master is in the record, and is journaled. If trainer and master share a disk, the
+package is not sent over the network.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ Agreement = ShareRequest | ValueRequest | ClaimRequest | ClaimDone
 
 
 class SharedValues:
-    """Shared values and once-only tasks of one job."""
+    """Shared values of one job, and the tasks that it does only once."""
 
     def __init__(self, context: MasterContext) -> None:
         self._record, self._changed, self._journaled = context.record, context.changed, context.journaled
@@ -72,11 +73,12 @@ class SharedValues:
 
 
 class StalenessGate:
-    """Workers that have read values and have not pushed yet ("inside"), each with the number of pushes applied since
-    its read.
+    """Workers that have read values and have not pushed yet (they are "inside"), each with the number of pushes
+    applied since its read.
 
-    Each worker inside pushes once before it reads again. For each worker, the pushes applied since its read plus the
-    number of other workers inside must stay within the bound. `admit` ensures this bound, and `leave` cannot break it.
+    A worker that is inside pushes once before it reads again. For each worker, add the pushes applied since its read
+    to the number of other workers inside. This sum must stay within the bound. `admit` ensures this bound, and
+    `leave` cannot break it.
     """
 
     def __init__(self, changed: ChangeSignal) -> None:
@@ -85,16 +87,16 @@ class StalenessGate:
         self._queue: list[LeaseHolder] = []
 
     async def enter(self, holder: LeaseHolder, bound: int) -> None:
-        self.leave(holder)  # the holder asks again, because the reply was lost
+        self.leave(holder)  # the holder asks again because the reply was lost
         try:
             await self._changed.until(lambda: self.admit(holder, bound))
         except asyncio.CancelledError:
             self.leave(holder)
             raise
-        self._changed.wake_all()  # the next waiting worker may be admitted too
+        self._changed.wake_all()  # the next worker in the queue may be admitted now
 
     def admit(self, holder: LeaseHolder, bound: int) -> bool:
-        """Admit the holder if it is first in the queue and the bound allows it. Return True if the worker may read
+        """Admit the holder if it is first in the queue and the bound permits it. Return True if the worker may read
         now.
         """
         if holder not in self._queue:
@@ -125,9 +127,9 @@ class ShufflerList:
         self._listed = coordination.listed(())
 
     def on_address(self, holder: LeaseHolder, address: str, known: int) -> Shufflers | None:
-        """Record a worker's address. Return the current list if the worker knows another list.
+        """Record a worker's address. If the worker has an older list of workers, return the current list.
 
-        Workers without an address do not take part and get no list.
+        Workers without an address do not take part, and get no list.
         """
         if not address:
             return None

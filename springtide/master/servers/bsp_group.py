@@ -1,6 +1,7 @@
-"""Forms bsp groups: workers wait here for each other, and each gets a reply when the group is formed.
+"""Forms bsp groups. Workers wait here for each other, and each worker gets a reply when the group is formed.
 
-Only the formation is journaled (`job.core.events.GroupFormed`): a worker whose master is replaced asks again.
+Only the formation is journaled (`job.core.events.GroupFormed`). If the master is replaced, waiting workers ask
+again.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ class BspRendezvous:
             return last
         if request.bound and request.generation == state.bsp.generation and state.bsp.members:
             self._context.apply(events.GroupLost(bsp_group.rows_lost(state.nodes, state.bsp.members)))
-        # the worker has left its last group, whose members must not wait for its address
+        # the worker has left its last group, so the members of that group must not wait for its address
         if state.bsp.members.get(holder.rank) == holder.incarnation:
             self._failed = state.bsp.generation
             self._changed.wake_all()
@@ -56,7 +57,7 @@ class BspRendezvous:
         return self._last[holder]
 
     async def meet(self, holder: LeaseHolder, request: coordination.MeetRequest) -> coordination.MeetReply:
-        """Exchange addresses between the members of a group. Raises GroupChanged if a member will not come."""
+        """Exchange addresses between the members of a group. Raises GroupChanged if a member will not arrive."""
         state, generation = self._record.state, request.generation
 
         def over() -> bool:
@@ -78,7 +79,7 @@ class BspRendezvous:
         self._arrived.pop(holder, None)
 
     def gather(self) -> None:
-        """Form the group once all required workers have arrived. Halt its shards if the group must change."""
+        """Form the group as soon as all required workers have arrived. Halt its shards if the group must change."""
         state, active = self._record.state, _active(self._record.state)
         if state.phase.over or not state.bsp.in_step:
             return
@@ -111,10 +112,10 @@ class BspRendezvous:
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
     def _answer(self, formed: GroupFormation, generation: int) -> None:
-        """Reply to all waiting workers. Workers outside the group are told that the group continues without them."""
+        """Reply to all waiting workers. Workers outside the group learn that the group continues without them."""
         state, at = self._record.state, self._context.clock()
         breaks = dataclasses.replace(state.safety.breaks)
-        # a copy that already counts this group, because replies contain these counts
+        # use a copy that already counts this group, because the replies contain these counts
         bsp_group.note_formed(breaks, state, formed.members, at=at)
         restored = not formed.known and state.safety.known and bool(self._record.book.passes)
         save = self._checkpoints.due_at_step(last=True) if formed.over else 0

@@ -26,15 +26,16 @@ from springtide.rpc.messages.types import MemberReport
 
 log = logging.getLogger(__name__)
 
-# most measurements of table growth; at this number, every second one is dropped, so that the rest still covers the
-# whole job
+# most measurements of table growth. At this number every second one is dropped, so that the rest still covers the whole
+# job.
 POINTS = 120
-# shortest interval, in seconds, between two compared reports: over less, a hiccup looks like a slow machine
+# shortest interval, in seconds, between two reports that are compared; over a shorter interval, a short delay looks
+# like a slow machine
 LATEST_S = 0.4
-# seconds of measured quota use: the shorter window detects a machine that grants almost no CPU, the longer window a
-# machine that grants half
+# lengths in seconds of two windows of quota use. The short window detects a machine that grants almost no CPU, and the
+# long window a machine that grants half of it.
 QUOTAS_S = (0.15, 0.4)
-REST_S = 10.0  # seconds to pause after a change of servers, so that its effect is visible before the next decision
+REST_S = 10.0  # seconds to wait after a change of servers, so that its effect is visible before the next decision
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class UsageSample:
     at: float
     usage: RoleUsage
     due: float
-    """Number of cores that the server should have."""
+    """Number of cores that the server should get."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class ServerHistory:
     measured: deque[UsageSample] = field(default_factory=deque)
     """Measurements by the agent, over the most recent window."""
     at_work_since: float = math.inf
-    """When the server first served keys. The server's first seconds are not recorded."""
+    """Time when the server first served keys. The server's first seconds are not recorded."""
     blamed: int = 0
     """Number of consecutive checks that found the server at fault."""
 
@@ -97,7 +98,7 @@ class ServerGuards:
             self._act(event, now)
 
     def glance(self, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        """Check only for servers that do not get their CPU share. Called after each message of the agent."""
+        """Only check for servers that do not get their share of CPU. This runs after each message of the agent."""
         nodes = self._servers()
         for node in nodes:
             self._measure(self._of(node), node, usage.get(node.role), now)
@@ -168,11 +169,11 @@ class ServerGuards:
                 self._seen = self._seen[1::2]
 
     def _measure(self, watched: ServerHistory, node: RoleNode, used: RoleUsage | None, now: float) -> None:
-        """Record recent measurements of a server, as long as its CPU limit stays the same."""
+        """Record recent measurements of a server. Start again when its CPU limit changes."""
         seen = watched.measured
         if used is None or node.cpu is None or used.incarnation != node.incarnation:
             return
-        if seen and seen[-1].usage == used:  # the report only repeats the last measurement
+        if seen and seen[-1].usage == used:  # the report repeats the last measurement, so ignore it
             return
         if seen and seen[-1].due != node.cpu:
             seen.clear()
@@ -235,8 +236,8 @@ class ServerGuards:
         return None
 
     def _far_behind(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerVerdict | None:
-        """Return the verdict on a server that was far slower than its peers in both of the last two reports. One slow
-        report may only mean that the server waited for a core.
+        """Return the verdict on a server that was far slower than its peers in each of the last two reports. One
+        slow report may only mean that the server waited for a core.
         """
         found = []
         for ago in (0, 1):
@@ -274,8 +275,8 @@ class ServerGuards:
     def _reported_pace(
         self, node: RoleNode, usage: Mapping[Role, RoleUsage], ago: int
     ) -> hot_servers.ServerPace | None:
-        """Return the pace between the last two reports, or between the two before (`ago`); None if there are no
-        measurements.
+        """Return the pace between the last two reports, or between the two reports before (`ago`). Return None if
+        there are no measurements.
         """
         watched = self._watched[node.role.rank]
         if len(watched.sums) < ago + 2:
@@ -303,7 +304,8 @@ def _ns_a_key(first: ServerSums, last: ServerSums) -> float:
 
 
 def samples_in_all(book: JobLedger) -> int:
-    """Return the samples of all passes so far: trained, leased and not yet leased. An open stream has no end."""
+    """Return the number of samples of all passes so far: trained, leased, and not yet leased. An open stream has no
+    end."""
     if any(not partition.final for flow in book.flows() for partition in flow.partitions.values()):
         return FAR
     leased = sum(lease.end - lease.offset for _, _, lease in book.leases())

@@ -1,8 +1,9 @@
-"""Plans which server should own which slots, follows the moves that servers make, and runs roll calls after a loss.
+"""Plans which server should own which slots, follows the moves of slots between servers, and runs a roll call after
+a server is lost.
 
-Servers know for certain which slots they own, and the record follows their reports. Goals and roll calls are not
-journaled: a new master computes the goal again from the present placement, and starts a new roll call with a higher
-number.
+Only the servers know for certain which slots they own, so the record follows their reports. Goals and roll calls are
+not journaled: a new master computes the goal again from the present placement, and starts a new roll call with a
+higher number.
 """
 
 import asyncio
@@ -30,12 +31,12 @@ from springtide.server import slot_loads
 log = logging.getLogger(__name__)
 
 BYTES_A_GB = 2.0**30
-SMOOTHING = 0.5  # weight of the newest request count of a slot in its exponential smoothing
-NICE = 5  # niceness of the planning thread, which may use a core for a second or two
+SMOOTHING = 0.5  # weight of a slot's newest request count in the exponential smoothing of these counts
+NICE = 5  # niceness of the planning thread, because planning may use a core for a second or two
 
 
 def _step_back() -> None:
-    """Lower this thread's priority below all training on this machine."""
+    """Give this thread a lower priority than all training on this machine."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
@@ -59,7 +60,8 @@ class SlotLoads:
 
 
 class GoalNews:
-    """Event that releases held heartbeats of servers: a new goal, a returned server, or the end of the job."""
+    """Event that ends the wait of held heartbeats of servers. It is set by a new goal, a returned server, or the end of
+    the job."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record, self._changed = record, ChangeSignal()
@@ -82,7 +84,7 @@ class GoalNews:
         self._known[rank] = self._goals
 
     def rouse(self) -> None:
-        """Wake waiting heartbeats while a server is down, when all are back, and when the job ends."""
+        """Wake waiting heartbeats when a server is lost, when all servers are back, and when the job ends."""
         state = self._record.state
         if self._healing and not state.healing:
             self._goals += 1
@@ -142,7 +144,7 @@ class SlotMigration:
 
     @property
     def _blocked(self) -> bool:
-        """Return True if ranks of a bsp group may be in the middle of a step, when no slot may move."""
+        """Return True if ranks of a bsp group may be in the middle of a step. No slot may move then."""
         bsp = self._record.state.bsp
         return bsp.in_step and bool(bsp.members) and not self._group_rests
 
@@ -167,22 +169,23 @@ class SlotMigration:
             if holding.closed and not counts:
                 self._closed[role.rank] = self._record.state.node(role).incarnation
         claimed = tuple(count.slot for count in counts if self._record.slots.owners[count.slot] != role.rank)
-        if claimed and not self.calling.open:  # record the move from here, because its source could not report it
+        if claimed and not self.calling.open:  # record the move now, because the source server could not report it
             self._take(claimed, role.rank)
 
     async def reckon(self, role: Role, incarnation: int) -> None:
-        """Find out which slots a relaunched server owns, before the master informs the server. Some slots may have
-        moved, and some may have no owner.
+        """Find out which slots a relaunched server owns, before the master tells the server. Some of its slots may
+        have moved to other servers, and some may have no owner.
 
         If a server was lost during a transfer, the reports of all living servers show who has the slot. This
-        incarnation restores the slots that no living server has from the checkpoint.
+        incarnation then restores from the checkpoint the slots that no living server has.
         """
         state, node = self._record.state, self._record.state.node(role)
         if not node.incarnation or node.address or node.coming:
             return
 
         def known() -> bool:
-            self._context.apply(events.RoleAlive(role, incarnation))  # the server waits here and can send no heartbeat
+            # the server waits in this call, so it can send no heartbeats
+            self._context.apply(events.RoleAlive(role, incarnation))
             return state.phase.over or state.fenced(role, incarnation) or self.calling.known()
 
         await self._changed.until(known)
@@ -199,7 +202,7 @@ class SlotMigration:
             self._context.apply(events.DecisionMade(f"restore {lost} slots with {heir}", why))
 
     def moved(self, role: Role, report: SlotsMoved) -> None:
-        """Record slots that a server handed over. Slots whose owner in the record is another server are ignored."""
+        """Record slots that a server handed over. A slot is ignored if the record says that another server owns it."""
         known = self._record.slots.owners
         slots = tuple(slot for slot in report.slots if 0 <= slot < len(known) and known[slot] == role.rank)
         self._take(slots, report.server, report)
@@ -222,7 +225,7 @@ class SlotMigration:
     def goal_for(self, role: Role) -> SlotGoal | None:
         placed = self._record.slots.placement
         called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
-        moves = self.calling.moves or bool(self._goal)  # without moves, no server has a goal to cancel
+        moves = self.calling.moves or bool(self._goal)  # if no slots move, no server has a goal to cancel
         if placed is None or (placed.epoch == 1 and not moves and not called and not leave):
             return None
         parcels: dict[int, list[int]] = {}
@@ -261,7 +264,7 @@ class SlotMigration:
         self._drop_what_leaves(stay)
         if have == set(stay):
             self._planned_for = None
-        # servers that must leave still own slots, which arrived after the last goal was made
+        # servers that must leave still own slots, because these slots arrived after the last goal was made
         stranded = bool(have - set(stay)) and not self._goal
         busy = self._planning is not None and not self._planning.done()
         needed = have != set(stay) and stay != self._planned_for
@@ -269,7 +272,7 @@ class SlotMigration:
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
 
     def _drop_what_leaves(self, stay: tuple[int, ...]) -> None:
-        """Cancel moves to servers that must leave, and inform all servers immediately."""
+        """Cancel moves of slots to servers that must leave, and inform all servers immediately."""
         nodes = self._record.state.of_kind(RoleKind.SERVER)
         leaving = frozenset(node.role.rank for node in nodes if node.state is NodeState.DRAINING)
         goal = {slot: target for slot, target in self._goal.items() if target in stay}
@@ -295,7 +298,7 @@ class SlotMigration:
             moves = await asyncio.get_running_loop().run_in_executor(thread, placement.moves, owners, servers, load)
         finally:
             thread.shutdown(wait=False)
-        # if a server was lost meanwhile, plan again at the next tick without a lost server, even for the same servers
+        # if a server was lost meanwhile, the next tick plans again without it
         if nodes.staying_servers(self._record.state.nodes) == stay:
             self._planned_for, self._again = stay, False
             self._begin(moves, servers, owners, load)
@@ -321,8 +324,10 @@ class SlotMigration:
         self._context.apply(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
 
     def _take(self, slots: tuple[int, ...], server: int, report: SlotsMoved | None = None) -> int:
-        """Record the new owner of slots. Each change of owner is logged once, when it is first reported: by the source
-        (with `report`), by the target's heartbeat, or by a roll call.
+        """Record the new owner of slots. Each change of owner is logged once, when it is first reported. The report
+        comes from the source (with `report`), from the target's heartbeat, or from a roll call. Each change of owner
+        is logged once, when it is first reported: by the source (with `report`), by the target's heartbeat, or by a
+        roll call.
         """
         sources = collections.Counter(owner for slot in slots if (owner := self._record.slots.owners[slot]) != server)
         changed = self._context.journaled(self._record.slots.move, slots, server)
@@ -348,7 +353,7 @@ class SlotMigration:
         return changed
 
     def _release_drained(self) -> None:
-        """Release drained servers without slots, once all workers use a placement without them.
+        """Release drained servers that have no slots, as soon as all workers use a placement without these servers.
 
         A server must also have declared that it accepts no more slots. Before that, slots of an earlier goal may still
         be on their way to this server, and would be lost.
@@ -361,8 +366,8 @@ class SlotMigration:
                 self._context.apply(events.ServerEmptied(node.role))
 
 
-# longest time to hold a reply; a server that no longer hands slots over then learns quickly that all servers have
-# stopped
+# longest time in seconds to hold a reply, so that a server that hands no slots over learns quickly that all servers
+# have stopped
 HOLD_S = 1.0
 
 
@@ -400,8 +405,8 @@ class ServerRollCall:
             self._changed.wake_all()
 
     async def gone_on(self, holding: SlotHoldings | None) -> None:
-        """Hold the heartbeat of a server that has answered, until the roll call has a new number or ends, or until a
-        timeout."""
+        """Hold the heartbeat of a server that has answered, until there is a new roll call, this one ends, or a timeout
+        expires."""
         number = self.number
         if holding is None or not self.open or holding.call < number:
             return

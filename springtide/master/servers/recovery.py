@@ -1,4 +1,5 @@
-"""Restores a lost server once `job.state` has decided to relaunch it: its slots, and the rollback of the ledger.
+"""Restores a lost server after `job.state` has decided to relaunch it: restores its slots, and rolls the ledger
+back.
 
 Next: `server.recovery` on the server, `data.ledger.passes` for the ledger.
 """
@@ -45,14 +46,14 @@ class ServerRecovery:
         return RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
 
     async def ready(self, role: Role, incarnation: int, report: messages.ServerReady) -> None:
-        """Record that a server is ready. If the server restored a checkpoint, roll the ledger back in the same
-        moment.
+        """Record that a server is ready. If the server restored a checkpoint, also roll the ledger back, in the same
+        call.
         """
         state = self._record.state
         if report.error:
             return self._context.apply(events.MasterFailed(f"{role} could not be restored: {report.error}"))
         resumed = state.spec.checkpoints.resume_number
-        # the ledger is at the checkpoint from which the job resumed, so every server must restore that checkpoint
+        # the ledger is at the checkpoint from which the job resumed, so every server must restore the same checkpoint
         if report.restored and not incarnation and report.restored != resumed:
             only = f"{role} could restore only checkpoint {report.restored}, but the job continues from {resumed}"
             why = "; ".join((only, *report.unusable))
@@ -88,8 +89,9 @@ class ServerRecovery:
         self._context.apply(events.RoleReady(role, report.address, incarnation))
 
     async def _manifest_of(self, report: messages.ServerReady) -> Manifest:
-        """Return the manifest that a server restored. If this checkpoint was deleted meanwhile, another server had to
-        restore an older one. Return the manifest of the older checkpoint, whose note is valid for both servers.
+        """Return the manifest that a server restored. If it was deleted meanwhile, another server must have restored
+        an older checkpoint. In this case, return the manifest of the older checkpoint, whose note is valid for both
+        servers.
         """
         try:
             return await read_manifest(report.source, report.restored, self._lineage)
@@ -100,8 +102,8 @@ class ServerRecovery:
             return await read_manifest(self._folder, saved, self._lineage)
 
     def servers(self) -> ServerAddresses | None:
-        """Return the server addresses, if a server was ever relaunched; else None, because all workers know the first
-        addresses."""
+        """Return the server addresses if a server was ever relaunched. Otherwise return None, because all workers know
+        the first addresses."""
         lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
         return (
             ServerAddresses(self._record.slots.addresses, lives)

@@ -1,7 +1,7 @@
-"""Pure. Computes the bid of each measured job: its candidate shapes with their predicted throughput.
+"""Pure. Computes the bid of each measured job: candidate shapes with the throughput that the job's model predicts.
 
-A model with unclear coefficients is trusted only near the measured shapes. No prediction may exceed the speed that the
-cores allow. Next: `planning.allocate.choose`.
+If the coefficients of a model are unclear, the model is trusted only near the measured shapes. No prediction may
+exceed the speed that the cores allow. Next: `planning.allocate.choose`.
 """
 
 import functools
@@ -31,13 +31,14 @@ from springtide.planning.perf_model.shape_columns import Index, RaggedRows, Shap
 Floats = NDArray[np.float64]
 CPUS = ("worker_cpu", "server_cpu")
 OPTIONS = 48
-"""Maximum number of options of one job. Longer fronts are thinned."""
+"""Most options of one job. If a Pareto front has more options, some are dropped."""
 ROOM_TO_GROW = 1.25
-"""Memory for rows in a new plan, as a multiple of the forecast: forecasts have errors, and plans last long."""
+"""A new plan has this many times the memory that the forecast says rows need, because forecasts have errors and plans
+last long."""
 STEPS_NEAR = 8
-"""Number of worker counts to try in each direction, up to `trust_region.NEAR` times the current count."""
+"""How many worker counts to try in each direction, up to `trust_region.NEAR` times the current count."""
 TOO_MUCH = 1.5
-"""Largest ratio of a role's memory to its need at which the memory stays unchanged."""
+"""The memory of a role stays unchanged if it is at most this many times what the role needs."""
 
 
 class Bidder(NamedTuple):
@@ -65,14 +66,14 @@ class Bidder(NamedTuple):
 
 
 class HeldShapes(NamedTuple):
-    """Current resources of the job that owns each candidate shape, as columns with one row per candidate."""
+    """Current resources of the jobs that own the candidate shapes, as columns with one row per candidate."""
 
     worker_cpu: Floats
     server_cpu: Floats
     worker_memory: Floats
     server_memory: Floats
     worker_known: Floats
-    """1 where the workers' memory need is known, 0 elsewhere; `server_known` likewise for servers."""
+    """1 if the workers' memory need is known, otherwise 0; `server_known` is the same for servers."""
     server_known: Floats
 
 
@@ -115,7 +116,7 @@ def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: Plan
 def _not_refuted(
     bidder: Bidder, shapes: ShapeColumns, speed: Floats, config: PlanningConfig
 ) -> tuple[ShapeColumns, Floats]:
-    """Drop the shape that the job has tried and left because it was slower; the model may still recommend it."""
+    """Drop the shape that the job has left because it was slower. A model may still recommend that shape."""
     shape = stages.refuted(bidder.ready.job, config)
     if shape is None or stages.alike(shape, bidder.ready.measured.shape):
         return shapes, speed
@@ -128,7 +129,7 @@ def _bid(bidder: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView)
     if not len(speed):
         return "no shape within its bounds is worth having"
     job, now = bidder.ready.job, bidder.ready.measured.shape
-    # a gain must hold against the measured speed too, because the model may be too low for the present shape
+    # a gain must also hold against the measured speed, because the model may predict too little for the present shape
     predicted = min(float(bidder.fitted.predict(now)), measurements.ceiling_of(bidder.pace, now))
     here = max(predicted, bidder.ready.measured.throughput)
     left = job.progress.remaining
@@ -169,7 +170,7 @@ def _worth_having(
 def _nearby(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
-    """List shapes near the measured shapes, for models that cannot separate all coefficients yet."""
+    """List shapes near the measured shapes, for jobs whose models cannot yet separate all coefficients."""
     limits = [allowed(bidder.ready.job.bounds, config) for bidder in bidders]
     around = []
     for bidder, need, limit in zip(bidders, needs, limits, strict=True):
@@ -198,7 +199,7 @@ def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
 
 
 def _speed(bidders: Sequence[Bidder], shapes: ShapeColumns, owner: Index) -> Floats:
-    """Return samples per second of each shape by its job's model, limited by its cores."""
+    """Return the samples per second of each shape by its job's model, but at most what its cores allow."""
     known = np.array(
         [
             (*_coefficients(bidder.fitted.coefficients), *_facts(bidder.fitted.facts), *bidder.pace)
@@ -219,7 +220,7 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
     order = rows.ordered(cost)
     rises = speed[order] > rows.best_before(speed[order])
     kept, owner, price = order[rises], rows.owner[rises], cost[order[rises]]
-    # of shapes with equal costs, the last is the fastest
+    # if several shapes have the same cost, keep only the last one, which is the fastest
     last = np.append((owner[1:] != owner[:-1]) | (price[1:] > price[:-1]), True)
     kept, left = kept[last[: len(kept)]], shape_columns.of_owners(owner[last[: len(kept)]], len(rows.lengths))
     many = np.flatnonzero(left.lengths > OPTIONS)
@@ -233,9 +234,10 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
 
 
 def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:
-    """Set the memory of each role to its need, or to its current memory where the need is unknown. A role with
-    unchanged cores keeps its memory, and needs no restart, if its memory is between the need and `TOO_MUCH` times the
-    need.
+    """Set the memory of each role to its need, or to its current memory if the need is unknown. A role whose cores
+    do not change keeps its memory, and need not restart, if its memory is between the need and `TOO_MUCH` times the
+    need. A role with unchanged cores keeps its memory, and needs no restart, if its memory is between the need and
+    `TOO_MUCH` times the need.
     """
     worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
     server = np.where(held.server_known > 0, shapes.server_memory, held.server_memory)
@@ -251,8 +253,8 @@ def _keep_fitting(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floa
 def _other_workers(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
-    """List the current shape with other worker counts, which is the cheapest change, and the current shape with only
-    the needed memory.
+    """List two kinds of shape: the current shape with other worker counts, which is the cheapest change, and the
+    current shape with only the memory that it needs.
     """
     numbers: list[int] = []
     lengths, quotas, bases, lasts = [], [], [], []
@@ -297,9 +299,9 @@ def _needed(now: Shape, need: MemoryNeed, bounds: ShapeBounds, config: PlanningC
 
 
 NEAR = 2.0
-"""Factor around the measured values within which an unclear model is trusted."""
+"""An unclear model is trusted up to this factor above and below the measured values."""
 COUNTS, SIZES = 8, 3
-"""Number of counts and of sizes per role to try."""
+"""How many counts and how many sizes to try for each role."""
 
 
 class TrustRegion(NamedTuple):
@@ -387,7 +389,7 @@ def _numbers(values: Sequence[float], least: float, most: float) -> Sequence[flo
 
 
 def _sizes(values: Sequence[float], least: float, most: float, now: float, step: float | None) -> Sequence[float]:
-    """Return a few sizes in the range. With a step, also return sizes between the bounds, in whole steps."""
+    """Return a few sizes in the range. If there is a step, also return sizes between the bounds, in whole steps."""
     low, high = _between(values, least, most)
     count = SIZES if step is None else COUNTS - 1
     sizes = [low * (high / low) ** (at / (count - 1)) for at in range(count)]

@@ -1,7 +1,7 @@
 """Pure. Chooses one shape per job within the capacity of the cluster (DLRover-RM, Eqns 8-14).
 
-The decision maximizes the sum over all jobs of gain times weight (`PRIORITIES`). The gain is the mean throughput over
-the samples in which the change must pay off, minus the current throughput.
+The decision maximizes the sum, over all jobs, of gain times weight (`PRIORITIES`). The gain is the mean throughput
+over the samples in which the change must pay off, minus the current throughput.
 """
 
 import math
@@ -23,19 +23,19 @@ from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.shape_columns import ShapeColumns, columns
 
 UNENDING_S = 7 * 86_400.0
-"""Assumed remaining time of a job without an end: 7 days."""
+"""Remaining time to assume for a job without an end: 7 days."""
 LEAST_LOG_WEIGHT = -27.0
-"""Lower limit on a candidate's log weight relative to the job's largest weight."""
+"""Smallest log weight of a candidate, relative to the job's largest weight."""
 
 
 Floats = NDArray[np.float64]
 LEAST_RATE = 1e-9
-"""Minimum samples per second, so that a stalled job has a long but finite remaining time."""
+"""Smallest number of samples per second to assume, so that a stalled job has a long but finite remaining time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bid:
-    """Current shape and candidate shapes of one job, with their throughput, and what its priority depends on."""
+    """Current shape and candidate shapes of one job, with their throughput, and the inputs of the job's priority."""
 
     job: str
     now: Shape
@@ -49,29 +49,30 @@ class Bid:
     """Priority of the job for its user."""
     launches: tuple[LaunchTime, ...] = ()
     settled: bool = False
-    """True if the job has had its size, so that a change must gain clearly more than predictions err."""
+    """True if the job has got its size already, so that a change must gain clearly more than the error of
+    predictions."""
 
 
 SETTLED_GAIN = 2.0
-"""Gain that a settled job must expect, as a multiple of `least_gain`: of many candidates, the best prediction is an
-overestimate. With 20% noise, a steady job then stays after 0 to 4 changes, and is not slower."""
+"""A job that has its size must expect this many times `least_gain`, because the best of many predictions is usually too
+high. With 20% noise, a steady job then stops changing after 0 to 4 changes, and is not slower."""
 
 
 Priority = Callable[[Bid, Floats, float, float], Floats]
-"""Function of a job, the throughput of its candidates, rho and epsilon. The function returns the log weight of each
-candidate."""
+"""Function that weighs the candidates of a job. Its arguments are the job, the throughput of its candidates, rho and
+epsilon. The function returns the log weight of each candidate."""
 
 
 def remaining(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Weigh by the remaining time of the job with each candidate (Eqn 14). rho > 0 favours jobs that end soon, rho < 0
-    jobs that end late."""
+    """Weigh each candidate by the time that the job would still need with it (Eqn 14). rho > 0 favours jobs that end
+    soon, and rho < 0 jobs that end late."""
     left_s = job.samples_left / np.maximum(throughput, LEAST_RATE)
     return -rho * np.log(np.maximum(left_s + epsilon, LEAST_RATE))
 
 
 def remaining_now(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Weigh by the remaining time of the job at its current speed (Eqn 14). All candidates of a job have the same
-    weight, so diminishing gains distribute the capacity over several jobs."""
+    """Weigh by the time that the job still needs at its current speed (Eqn 14). All candidates of a job then have the
+    same weight, so diminishing gains distribute the capacity over several jobs."""
     now = job.throughput_now if job.throughput_now > 0 else float(np.min(throughput, initial=LEAST_RATE))
     return np.broadcast_to(remaining(job, np.array([now]), rho, epsilon), throughput.shape)
 
@@ -85,7 +86,8 @@ def given(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
 
 
 def waiting(job: Bid, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Weigh by waiting time: jobs that were submitted earlier weigh more. A larger rho makes the effect stronger."""
+    """Weigh by waiting time: jobs that were submitted earlier have more weight. A larger rho makes the effect
+    stronger."""
     return np.full(throughput.shape, rho * math.log(max(job.waited_s, 0.0) + 1.0))
 
 
@@ -109,7 +111,7 @@ Mask = NDArray[np.bool_]
 
 
 class Considered(NamedTuple):
-    """Options of all jobs as a table: one row per job. Rows are padded with options that no job can choose."""
+    """Options of all jobs as a table with one row per job. Rows are padded with options that no job can choose."""
 
     there: Mask
     shapes: ShapeColumns
@@ -118,7 +120,7 @@ class Considered(NamedTuple):
     effective: Floats
     """Mean throughput over the samples in which a change must pay off (`switch_cost.mean_throughput`)."""
     stays: Ints
-    """Index of the option that is the current shape, for each row; -1 if the current shape costs too much for its
+    """For each row, the index of the option that is the current shape; -1 if the current shape costs too much for its
     throughput."""
     cost_now: Floats
 
@@ -164,7 +166,7 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
 
 
 def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Floats:
-    """Return a table with one row per job: its `first` option, then its other options, padded with 1."""
+    """Return a table with one row per job: first its `first` option, then its other options, padded with 1."""
     whole = np.ones((len(first), int(rows.lengths.max()) + 1))
     whole[:, 0] = first
     whole[rows.owner, rows.place + 1] = rest
@@ -173,8 +175,8 @@ def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Float
 
 def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> Ints:
     """Return, for each row, the largest candidate whose last step up still gains enough: at least `least_marginal`
-    times the mean throughput per cost. Steps follow the upper convex hull of throughput over cost. Each row starts at
-    zero and moves to the point with the steepest slope, as long as that step gains enough.
+    times the mean throughput per cost. Steps follow the upper convex hull of throughput over cost. Each row starts
+    at zero and moves to the point with the steepest slope, as long as that step gains enough.
     """
     at = _steepest(cost, throughput, np.zeros((len(cost), 1)), np.zeros((len(cost), 1)), throughput > -np.inf)
     moving = np.arange(len(cost))
@@ -191,7 +193,8 @@ def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> Int
 
 
 def _steepest(cost: Floats, throughput: Floats, x: Floats, y: Floats, among: Mask) -> Ints:
-    """Return the point of each row with the steepest line from (x, y); of equal slopes, the farthest point."""
+    """Return the point of each row to which the line from (x, y) is steepest. Of equally steep points, return the
+    farthest."""
     with np.errstate(all="ignore"):
         slope = np.where(among, (throughput - y) / (cost - x), -np.inf)
     steepest = slope == slope.max(axis=1, keepdims=True)
@@ -201,8 +204,8 @@ def _steepest(cost: Floats, throughput: Floats, x: Floats, y: Floats, among: Mas
 
 
 def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: Mask, config: PlanningConfig) -> Mask:
-    """Return True where another option saves enough cost, and the throughput that it loses is worth less than the saved
-    cost."""
+    """Return True for an option if another option saves enough cost, and loses throughput that is worth less than the
+    saved cost."""
     cheaper = keep & (saving >= config.least_saving * cost[:, :1])
     cheaper[:, 0] = False
     lost = effective[:, :1] - effective
@@ -211,7 +214,8 @@ def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: Mask, confi
 
 
 def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig) -> Decision:
-    """Return plans for the jobs that should change. `capacity` includes the current resources of the bidding jobs."""
+    """Return plans for the jobs that should change. `capacity` includes the resources that the bidding jobs have
+    now."""
     if not bids:
         return nothing("no job is ready for a change")
     table = considered(bids, config)
@@ -242,7 +246,8 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
 
 
 def efficiency(gain: float, cost: float) -> float:
-    """Return RE (Eqn 11): gain per additional unit of cost. For a saving it is the loss per unit saved (negative)."""
+    """Return RE (Eqn 11): gain per additional unit of cost. For a saving, the result is negative: the loss per unit of
+    cost saved."""
     return gain / cost if abs(cost) > knapsack.LEAST_COST else (float("inf") if gain > 0 else 0.0)
 
 

@@ -1,6 +1,8 @@
-"""Pure. Solves the allocation knapsack: one option per job, all within capacity, with the largest total gain.
+"""Pure. Solves the knapsack problem of the allocation: one option per job, all within the capacity, with the largest
+total gain.
 
-`greedy` is the weighted greedy of Eqns 12 and 13. `solve` is exact; its result is used if it comes in time.
+`greedy` is the weighted greedy algorithm of Eqns 12 and 13. `solve` is exact, and its result is used if it arrives
+in time.
 """
 
 import heapq
@@ -22,9 +24,9 @@ class KnapsackOptions:
     choose."""
 
     value: Floats
-    """Gain of each option on the job's own scale; the cheapest option gains 0."""
+    """Gain of each option on the job's own scale; the gain of the cheapest option is 0."""
     scale: Floats
-    """Log of the factor on each job's values."""
+    """Log of the factor that multiplies each job's values."""
     cost: Floats
     takes: Floats
     """Cores, bytes and GPUs of each option: an array of (3, jobs, options)."""
@@ -39,15 +41,15 @@ class KnapsackOptions:
         return float(self.worth[np.arange(len(taken)), taken].sum())
 
     def used(self, taken: Ints) -> Floats:
-        """Return the cores, bytes and GPUs of these options together."""
+        """Return the cores, bytes and GPUs that these options need together."""
         return np.asarray(self.takes[:, np.arange(len(taken)), taken].sum(axis=1))
 
 
 def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
-    """Return the greedy solution; None if even the cheapest options exceed the capacity.
+    """Return the greedy solution. Return None if even the cheapest options exceed the capacity.
 
     Each job starts at its cheapest option. The job with the best gain per cost moves to its best option that still
-    fits, then competes again from this option.
+    fits. From there, it competes again.
     """
     taken = np.zeros(len(options.scale), dtype=np.int64)
     if not limits.fits(*options.used(taken)):
@@ -73,7 +75,7 @@ def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
 
 
 def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
-    """Run the greedy algorithm for all jobs in parallel, up to the first step that does not fit. Until then, the steps
+    """Run the greedy algorithm for all jobs in parallel, until the first step that does not fit. Until then, the steps
     of different jobs are independent."""
     jobs, rows = len(options.scale), np.arange(len(options.scale))
     at, steps = np.zeros(jobs, dtype=np.int64), []
@@ -89,7 +91,7 @@ def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
         steps.append((moving, best, options.scale[moving] + np.log(slope), here))
         at[moving] = best
     who, to, order, came = (np.concatenate(part) for part in zip(*steps, strict=True)) if steps else ([],) * 4
-    # gains per cost fall along a job's own steps, so the sort keeps their order
+    # along a job's own steps, gains per cost decrease, so the sort keeps the order of its steps
     first = np.argsort(-np.asarray(order), kind="stable")
     who, to, came = (np.asarray(part, dtype=np.int64)[first] for part in (who, to, came))
     used = options.used(np.zeros(jobs, dtype=np.int64))[:, None]
@@ -115,12 +117,12 @@ def _best_step(options: KnapsackOptions, job: int, now: int, free: Floats) -> tu
 
 
 RELATIVE_GAP = 1e-4
-"""Relative distance from the optimum at which the exact solver stops."""
+"""The exact solver stops within this relative distance from the optimum."""
 OPTIMAL = 0
 
 
 def solve(options: KnapsackOptions, limits: ResourceBudget, *, seconds: float) -> Ints | None:
-    """Return the optimal options; None if no proof was found within these seconds, or nothing fits."""
+    """Return the optimal options. Return None if the solver found no proof within these seconds, or if nothing fits."""
     from scipy import optimize, sparse
 
     jobs, columns = np.nonzero(np.isfinite(options.cost))
@@ -155,13 +157,14 @@ def allot(
     """Return the best allocation found, and the solver that found it: `greedy` or `exact`. Return None if even the
     cheapest options exceed the capacity.
 
-    The exact solver gets `exact_seconds` for up to `exact_options` options in total; 0 means greedy only.
+    The exact solver gets `exact_seconds` if all jobs together have at most `exact_options` options. With 0 seconds,
+    only the greedy algorithm runs.
     """
     taken = greedy(options, limits)
     if taken is None:
         return None
     most = np.argmax(np.where(np.isfinite(options.cost), options.value, -np.inf), axis=1)
-    if limits.fits(*options.used(most)):  # everything fits, so every job gets its best option
+    if limits.fits(*options.used(most)):  # if the best options of all jobs fit together, every job gets its best option
         return most, "greedy"
     if exact_seconds > 0 and int(np.isfinite(options.cost).sum()) <= exact_options:
         best = solve(options, limits, seconds=exact_seconds)

@@ -12,8 +12,8 @@ SMALLEST_CPU = 0.1
 
 
 def quota(bounds: ShapeBounds, config: PlanningConfig) -> ResourceBudget:
-    """Return the resource limit of one job: its quota, and at most C_total, unless its smallest shape needs more than
-    C_total."""
+    """Return the resource limit of one job: the smaller of its quota and C_total. If even the job's smallest shape
+    needs more than C_total, return what this shape needs."""
     return replace(bounds.quota, cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)))
 
 
@@ -41,10 +41,11 @@ def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: Mem
 
 
 def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | None:
-    """Return the shape, or a smaller shape within bounds that fits the room; None if even the smallest does not fit.
+    """Return the shape, or a smaller shape within the bounds, that fits into `room`. Return None if even the
+    smallest shape does not fit.
 
-    The number of workers is reduced first, because workers do not depend on each other. After that, the cores of each
-    role are reduced, then the number of servers.
+    The number of workers is reduced first, because workers do not depend on each other. After that, the cores of
+    each role are reduced, and then the number of servers.
     """
     if room.holds(shape):
         return shape
@@ -81,6 +82,6 @@ def _between(value: int, least: int, most: int) -> int:
 
 
 def _cores(value: float, least: float, most: float, node: float) -> float:
-    """Round up to tenths of a core, because an undersized role slows down the others."""
+    """Round up to tenths of a core, because a role with too few cores slows down the others."""
     rounded = math.ceil(round(value / SMALLEST_CPU, 6)) * SMALLEST_CPU
     return min(max(round(rounded, 9), least), max(min(most, node), least))

@@ -1,7 +1,8 @@
-"""Pure. Finds the Pareto front of a job: the shapes that no other shape beats in both cost and throughput.
+"""Pure. Finds the Pareto front of a job: the shapes for which no other shape is both cheaper and faster.
 
-Memory makes no step faster, so each role gets what it needs. Spaces of up to `MOST` shapes are enumerated, so their
-fronts are exact; larger spaces are searched in coarser steps. Next: `planning.allocate.choose`.
+More memory makes no step faster, so each role gets only the memory that it needs. If there are at most `MOST`
+shapes, all are enumerated, so the front is exact. Otherwise the search uses coarser steps. Next:
+`planning.allocate.choose`.
 """
 
 import functools
@@ -20,15 +21,15 @@ from springtide.planning.perf_model.measurements import UNLIMITED, CoreSpeed
 from springtide.planning.perf_model.shape_columns import ShapeColumns, gpus_for
 
 MOST = 300_000
-"""Maximum number of shapes within bounds that are enumerated."""
+"""Most shapes within the bounds to enumerate."""
 MEMORY_STEP = 1 << 28
-"""Bytes by which memory sizes are rounded up."""
+"""Memory sizes are rounded up to multiples of this many bytes."""
 SAME = 1e-12
-"""Relative difference below which two costs, two speeds, or two sums of cores are equal."""
+"""Two costs, two speeds, or two sums of cores count as equal if their relative difference is below this value."""
 LEVELS = 1024
-"""Cost levels between the cheapest and the dearest pair of options."""
+"""Number of cost levels between the cheapest and the most expensive pair of options."""
 SLOWEST = 1e300
-"""Upper limit on seconds per sample, so that sums of limits stay finite."""
+"""Largest number of seconds per sample, so that sums of limits stay finite."""
 
 
 class Side(NamedTuple):
@@ -40,7 +41,7 @@ class Side(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """Options for both roles. Each option fits together with at least one option of the other role."""
+    """Options for both roles. Each option of one role fits together with at least one option of the other role."""
 
     workers: Side
     servers: Side
@@ -51,7 +52,7 @@ class Sides(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def sides(bounds: ShapeBounds) -> Sides:
-    """Return the options of each role whose cores fit the quota beside the smallest option of the other role."""
+    """Return the options of each role that fit into the quota together with the smallest option of the other role."""
     least, quota, gpu = bounds.least, quota_cpu(bounds), bounds.least.worker_gpu
     on_gpus = tuple(count for count in bounds.workers if resources.gpus_for(count, gpu) <= bounds.quota.gpu)
     return Sides(
@@ -73,7 +74,7 @@ def rounded(need: MemoryNeed, bounds: ShapeBounds) -> MemoryNeed:
 
 
 def fewest_servers(need: MemoryNeed, bounds: ShapeBounds) -> float:
-    """Return the fewest servers at which each server's memory is within its bound."""
+    """Return the smallest number of servers for which each server's memory is within its bound."""
     if bounds.most.server_memory == 0:
         return 1
     room = bounds.most.server_memory - need.server
@@ -102,7 +103,8 @@ class FrontQuery:
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """Return the factors of the five terms of seconds per sample, which shape fields divide."""
+        """Return the factors of the five terms of the seconds per sample; each term is a factor divided by fields of
+        the shape."""
         c, facts = self.coefficients, self.facts
         # In bsp mode, `hops` includes this factor.
         traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth
@@ -112,19 +114,19 @@ class FrontQuery:
 
 
 class RoleOptions(NamedTuple):
-    """Options of one role, with the part of the time and of the cost of a shape that depends on this role alone."""
+    """Options of one role. Each has the part of a shape's time and cost that depends on this role alone."""
 
     number: Array
     each: Array
     """Cores of each process."""
     cpu: Array
     memory: Array
-    """Bytes without the rows, which take the same memory in every shape."""
+    """Bytes of each process, not counting rows, which take the same memory in every shape."""
     cost: Array
     seconds: Array
     """Seconds per sample."""
     least: Array
-    """Minimum seconds per sample that the cores allow."""
+    """Fewest seconds per sample that the cores allow."""
 
     def at(self, which: Index) -> "RoleOptions":
         return RoleOptions(*(column.take(which) for column in self))
@@ -143,7 +145,7 @@ class Front:
         return len(self.cost)
 
     def thin(self, most: int) -> "Front":
-        """Return at most `most` shapes, spread evenly over the throughput, with both ends."""
+        """Return at most `most` shapes, spread evenly over the throughput, including both ends."""
         if len(self) <= most:
             return self
         wanted = numpy.linspace(self.throughput[0], self.throughput[-1], most)
@@ -198,7 +200,7 @@ def _servers(ask: FrontQuery, need: MemoryNeed) -> RoleOptions:
     side, least = sides(ask.bounds).servers, ask.bounds.least.server_memory
     _, upd, sync, _, _ = ask.factors
     sent = 0.0 if ask.facts.group else sync
-    # memory that the bounds demand beyond the rows
+    # memory beyond the rows, which the bounds require
     beyond = numpy.maximum(least - need.server - need.rows / side.number, 0.0) if least > need.server else 0.0
     seconds = upd / side.cpu + sent / side.number
     return _priced(side, side.number * (need.server + beyond), seconds, ask.pace.server, ask.prices)
@@ -211,10 +213,11 @@ def _priced(side: Side, memory: Array, seconds: Array, pace: float, prices: Pric
 
 
 def _hopeful(workers: RoleOptions, servers: RoleOptions, ask: FrontQuery, need: MemoryNeed) -> tuple[Index, Index]:
-    """Return the worker option and the server option of each pair that is within the limits and can be on the front.
+    """Return the pairs of a worker option and a server option that are within the limits and can be on the front.
 
-    The time of a pair is the sum of a worker part, a server part and a joint part (lookups), and its cost is the sum of
-    two parts. A pair cannot be on the front if a pair of a lower cost level is as fast. So only few pairs need sorting.
+    The time of a pair is the sum of a worker part, a server part and a joint part (lookups). The cost of a pair is
+    the sum of two parts. A pair cannot be on the front if a pair of a lower cost level is equally fast. Therefore
+    only few pairs need to be sorted.
     """
     bounds = ask.bounds
     seconds = numpy.multiply.outer(ask.factors[3] / workers.number, 1 / servers.number)
@@ -235,7 +238,7 @@ def _hopeful(workers: RoleOptions, servers: RoleOptions, ask: FrontQuery, need: 
     scale = LEVELS / max(spans[0].max() + spans[1].max(), SAME)
     level = numpy.add.outer(*((span * scale).astype(numpy.intp) for span in spans))
     fastest = numpy.full(LEVELS + 3, numpy.inf)
-    # both parts were rounded down, so only a pair two levels lower is certainly cheaper
+    # both parts were rounded down, so only a pair that is two levels lower is certainly cheaper
     numpy.minimum.at(fastest[2:], level.ravel(), seconds.ravel())
     cheaper = numpy.minimum.accumulate(fastest).take(level)
     left, right = numpy.divmod(numpy.flatnonzero(seconds < cheaper), len(servers.number))
@@ -252,12 +255,13 @@ def _coarser(bounds: ShapeBounds) -> ShapeBounds:
 
 
 def non_dominated(cost: Array, throughput: Array) -> Index:
-    """Return the shapes that are faster than all cheaper shapes. `cost` is sorted; rounding errors are no advantage."""
+    """Return the shapes that are faster than all cheaper shapes. `cost` is sorted. A difference within the rounding
+    error does not count as faster."""
     if len(cost) == 0:
         return numpy.zeros(0, dtype=int)
     before = numpy.append(-1.0, numpy.maximum.accumulate(throughput)[:-1])
     kept: Index = numpy.flatnonzero(throughput * (1 - SAME) > before)
-    # of shapes with equal costs, the last is the fastest
+    # if several shapes have the same cost, keep only the last one, which is the fastest
     last = numpy.append(cost[kept[1:]] > cost[kept[:-1]] * (1 + SAME), True)
     chosen: Index = kept[last]
     return chosen

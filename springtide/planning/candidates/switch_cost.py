@@ -1,7 +1,7 @@
-"""Pure. Estimates the cost of changing a job's shape from the launch times of roles (Eqn 8).
+"""Pure. Estimates how much a change of a job's shape costs, from the launch times of roles (Eqn 8).
 
-Jobs keep training while roles start and slots move, so the main cost of a change is that its gain comes later. Each
-worker that gets a new size also loses its work during the start of its successor.
+Jobs keep training while roles start and slots move, so the main cost of a change is the delay of its gain. A worker
+that gets a new size also trains nothing while its successor starts.
 """
 
 import math
@@ -18,7 +18,7 @@ from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 Floats = NDArray[np.float64]
 USUAL_S = 20.0
-"""Default seconds to start a role: DLRover's value for a pod."""
+"""Seconds to start a role, if nothing was measured: DLRover's value for a pod."""
 NEWEST = 64
 LEAST_RATE = 1e-9
 
@@ -35,7 +35,8 @@ class StartLine(NamedTuple):
 
 
 class StartTimes(NamedTuple):
-    """Start times of workers and servers: numbers for one job, columns with one row per job for many."""
+    """Start times of workers and servers. For one job these are numbers; for many jobs, columns with one row per
+    job."""
 
     worker: StartLine
     server: StartLine
@@ -70,7 +71,8 @@ def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> StartLine:
 
 
 def seconds(now: Shape | ShapeColumns, to: ShapeColumns, known: StartTimes) -> Floats:
-    """Return the seconds until each candidate shape is running. Removing servers takes the time to move slots."""
+    """Return the seconds until each candidate shape would be running. Removing servers takes as long as moving their
+    slots."""
     more_workers = (to.workers > now.workers) | resized_workers(now, to)
     moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
     for_workers = np.where(more_workers, known.worker.seconds(to.worker_cpu), 0.0)
@@ -79,7 +81,7 @@ def seconds(now: Shape | ShapeColumns, to: ShapeColumns, known: StartTimes) -> F
 
 
 def resized_workers(now: Shape | ShapeColumns, to: ShapeColumns) -> NDArray[np.bool_]:
-    """Return True where remaining workers get a new size and must restart."""
+    """Return True for each shape in which workers that stay get a new size and must restart."""
     return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
 
 
@@ -96,13 +98,13 @@ def mean_throughput(
     """Return the mean samples per second over the next `samples`, if the job changes now.
 
     A job keeps its current speed until a faster shape is ready. A change that completes after the job's last sample
-    brings nothing. Of two shapes with the same delay, the faster shape is always better. With `stay`, resized workers
-    train until their successors are ready, so replacement loses nothing.
+    gains nothing. Of two shapes with the same delay, the faster shape is always better. With `stay`, resized workers
+    train until their successors are ready, so replacing them costs nothing.
     """
     wait = np.where(throughput > throughput_now, seconds(now, to, known), 0.0)
     before = wait * throughput_now
     again: Floats | float = 0.0
-    if not stay:  # samples lost while workers are replaced one after the other
+    if not stay:  # subtract the samples that are lost while workers are replaced one after another
         again = np.where(resized_workers(now, to), known.worker.seconds(to.worker_cpu) * throughput_now, 0.0)
     took = wait + (samples - before + again) / np.maximum(throughput, LEAST_RATE)
     return np.where(before < samples, samples / np.maximum(took, LEAST_RATE), 0.0)

@@ -1,2 +1,2 @@
-"""Pure. Decisions about data workers: whether a job needs data workers, how many, of what size, and which job gets the
-next cores."""
+"""Pure. Decides about data workers: whether a job needs them, how many, of what size, and which job gets the next
+cores."""

@@ -1,7 +1,7 @@
 """Pure. Allocates the cluster's cores for data workers among jobs (the second level of GoldMiner).
 
-Until a measurement corrects it, the assumed gain of the next core is the gain per core of the last change. A metric
-decides which job comes first.
+A job's next core is assumed to gain as much as the cores of its last change, until a measurement corrects this. A
+metric decides which job comes first.
 """
 
 import heapq
@@ -18,22 +18,22 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedJob:
-    """Input state of one job, as the cluster's allocator sees it."""
+    """Input state of one job, as the allocator of the cluster sees it."""
 
     name: str
     gpus: int
-    """GPUs that the job trains on, or its trainers if it has no GPUs."""
+    """Number of GPUs on which the job trains, or of its trainers if it has no GPUs."""
     speed: float
     """Current steps per second: t."""
     capable: float
-    """Steps per second if trainers never waited for data: the ideal t."""
+    """Steps per second that the trainers would reach if they never waited for data: the ideal t."""
     cpu: float
     """Current cores of the data workers: c."""
     gain: float | None = None
-    """Steps per second gained per core in the last change; None if unknown."""
+    """Gain of the last change in steps per second per core; None if unknown."""
     steps_left: float = math.inf
     least: float = 1.0
-    """Minimum cores of the job. Every job gets its minimum before any job gets more, because a stalled job gives no
+    """Fewest cores of the job. Every job gets its minimum before any job gets more, because a stalled job gives no
     measurements."""
 
     @property
@@ -41,14 +41,16 @@ class FedJob:
         return self.speed < self.capable * (1 - ROUNDING)
 
     def at(self, cpu: float) -> float:
-        """Return steps per second at `cpu` cores: proportional below the current cores, by `slope` above."""
+        """Return the steps per second with `cpu` cores. Below the current cores they are proportional to `cpu`, and
+        above they grow by `slope`."""
         if cpu <= self.cpu:
             return self.speed * cpu / self.cpu if self.cpu > 0 else self.speed
         return min(self.speed + self.slope * (cpu - self.cpu), max(self.capable, self.speed))
 
     @property
     def slope(self) -> float:
-        """Return the expected gain of the next core: the last measured gain, or the mean before any change."""
+        """Return the expected gain of the next core: the gain per core of the last change, or the mean per core before
+        any change."""
         if self.gain is not None:
             return self.gain
         return self.speed / self.cpu if self.cpu > 0 else 0.0
@@ -56,7 +58,7 @@ class FedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStep:
-    """Input of a metric: a job that could get the next cores, and the cores granted to it so far in this round."""
+    """Input of a metric: a job that could get the next cores, with the cores that it has got so far in this round."""
 
     job: FedJob
     cpu: float
@@ -78,10 +80,10 @@ class CoreRules:
     """Settings of the allocation of cores."""
 
     grain: float = 1.0
-    """Unit of allocation in cores. If the unit were a whole data worker, a job that needs one core could get none,
-    while other jobs gain little from a whole data worker. A remainder becomes a smaller data worker."""
+    """Unit of allocation, in cores. If the unit were a whole data worker, a job that needs one core could get none,
+    while other jobs gain little from their last data worker. A remainder becomes a smaller data worker."""
     keep: float = 0.05
-    """Bonus on the score for cores that a job already has, so that small differences do not move cores between jobs."""
+    """Bonus in the score for cores that a job already has, so that small differences do not move cores between jobs."""
     seed: int = 0
 
 
@@ -92,7 +94,7 @@ class CoreAllotment:
     cores: Mapping[str, float]
     why: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    """Errors that the metric function raised."""
+    """Errors that metric functions raised."""
 
     @property
     def total(self) -> float:
@@ -102,8 +104,8 @@ class CoreAllotment:
 def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> FedJob:
     """Return the job after a change, with the measured gain per core.
 
-    If the queue is full after the change, the cores could have produced more than the trainers took. Then the change
-    says nothing about the value of a core, and the earlier value is kept. The first measurement is compared with zero
+    If the queue is full after the change, the cores could have produced more than the trainers took. The change then
+    does not show the value of a core, and the earlier value is kept. The first measurement is compared with zero
     cores and zero speed.
     """
     change = cpu - before.cpu
@@ -119,7 +121,8 @@ def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps
 
 
 def allot(jobs: Sequence[FedJob], cpu: float, metric: Metric, rules: CoreRules | None = None) -> CoreAllotment:
-    """Allocate the cores: first the minimum of each job, in order, then one unit at a time by the metric."""
+    """Allocate the cores. Each job first gets its minimum, in order. Then the metric decides who gets each further
+    unit."""
     rules = rules or CoreRules()
     given = _least(jobs, cpu, rules)
     free = cpu - sum(given.values())
@@ -175,7 +178,7 @@ def _offer(
 
 
 def _score(metric: Metric, step: CoreStep, notes: dict[str, None]) -> float:
-    """Return the score of a metric. A metric may be third-party code, so a failing metric puts the job last."""
+    """Return the score of a metric. A metric may be third-party code. If it fails for a job, the job comes last."""
     name = getattr(metric, "__name__", type(metric).__name__)
     try:
         score = float(metric(step))
@@ -207,13 +210,13 @@ def maxtp(step: CoreStep) -> float:
 
 
 def srtf(step: CoreStep) -> float:
-    """Score by remaining time and cores (shortest remaining time first): n (c + Δc) / (t + Δt)."""
+    """Score by remaining time and cores: n (c + Δc) / (t + Δt) (shortest remaining time first)."""
     speed = step.speed + step.faster
     return step.job.steps_left * (step.cpu + step.more) / speed if speed > 0 else math.inf
 
 
 def fair(step: CoreStep) -> float:
-    """Score by the share of the possible throughput: (t + Δt) / t_ideal."""
+    """Score by the share of the possible throughput that the job reaches: (t + Δt) / t_ideal."""
     return (step.speed + step.faster) / step.job.capable
 
 
@@ -225,7 +228,7 @@ def load(name: str) -> Metric:
 
 
 GRAIN = 0.5
-"""Unit of allocation in cores, because data workers on a small machine have only half a core."""
+"""Unit of allocation in cores; half a core, because data workers on a small machine have only half a core."""
 
 
 def shared(
@@ -237,7 +240,8 @@ def shared(
 
 
 def fed(job: JobView, before: FedJob | None) -> FedJob | None:
-    """Return the job for the allocator; None if the job tunes no data workers or reports invalid numbers."""
+    """Return the job in the form for the allocator. Return None if the job does not tune data workers or reports
+    invalid numbers."""
     fed = job.fed
     if fed is None or not _sound(fed.trainers, fed.speed, fed.capable, fed.cpu, fed.least):
         return None
@@ -249,6 +253,6 @@ def fed(job: JobView, before: FedJob | None) -> FedJob | None:
 
 
 def _sound(trainers: int, speed: float, capable: float, cpu: float, least: float) -> bool:
-    """Return True if the report is valid. A master of another version may send any values."""
+    """Return True if the report is valid. A master of another version may send any value."""
     numbers = (speed, capable, cpu, least)
     return trainers >= 1 and math.isfinite(sum(numbers)) and min(numbers) >= 0

@@ -1,4 +1,4 @@
-"""Pure. Computes the input measurements of a job over an interval from the totals in its trainers' heartbeats.
+"""Pure. Computes how a job was fed with data over an interval, from the totals in its trainers' heartbeats.
 
 Reports shortly after a change are ignored (`settled_at`). Next: `tuner.decide`.
 """
@@ -9,10 +9,10 @@ from typing import NamedTuple
 from springtide.domain.data.data_workers import FeedSeen, FeedState, StageSeen
 
 WARM_UP = 1 / 3
-"""Share of an interval that is ignored after a change, because data workers still import packages and fill queues."""
+"""After a change, this share of an interval is ignored, because data workers still import packages and fill queues."""
 LEAST_BUSY = 0.02
-"""Minimum busy share of a loop. A trainer reports a wait when the wait ends, so an interval can contain more waiting
-than its length.
+"""Smallest busy share to assume for a loop. A trainer reports a wait when the wait ends, so an interval can contain
+more waiting than its length.
 """
 
 
@@ -33,10 +33,10 @@ class StageCores(NamedTuple):
 
 
 class Cores(NamedTuple):
-    """Cores that roles have and use, as the mean per process. 0 means no limit, or unknown."""
+    """Cores that roles have and cores that they use, as means per process. 0 means no limit, or unknown."""
 
     stages: tuple[StageCores, ...] = (StageCores(),)
-    """Stages of data workers, first to last; at least one."""
+    """Stages of data workers, first to last. There is at least one."""
     trainer_cpu: float = 0.0
     trainer_cpu_used: float = 0.0
     free_cpu: float = 0.0
@@ -70,8 +70,8 @@ def see(
 ) -> FeedSeen | None:
     """Return the measurements from `since` to `at`, over all trainers with reports.
 
-    Trainers report on the last stage of data workers. Data workers report on the stage before theirs: `earlier` has the
-    reports of every stage except the first, in order.
+    Trainers report on the last stage of data workers. Data workers report on the stage before their own. `earlier`
+    has these reports in order, for every stage except the first.
     """
     over = _all_over(by_trainer, since)
     if not over:
@@ -123,8 +123,8 @@ def _all_over(reports: Mapping[str, Sequence[TrainerReport]], since: float) -> l
 
 
 def _over(words: Sequence[TrainerReport]) -> _Over | None:
-    """Return the differences between the first and last report; None if there are too few reports or the trainer
-    restarted."""
+    """Return the differences between the first and the last report. Return None if there are too few reports or the
+    trainer restarted."""
     if len(words) < 2:
         return None
     first, last = words[0], words[-1]

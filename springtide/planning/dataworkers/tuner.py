@@ -1,4 +1,5 @@
-"""Pure. Tunes the data workers of one job, one decision per interval: whether, what size, how many, and trainer cores.
+"""Pure. Tunes the data workers of one job: whether to use them, their size, their number, and the cores of trainers.
+Makes one decision per interval.
 
 baseline -> tuning: size, then number, of the stage that is the limit -> trainer: fewer cores -> steady
     |           |                                                                                 |
@@ -70,7 +71,7 @@ def _target(tuning: Tuning, why: str) -> FeedTarget:
 
 
 def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """If data workers may pay off, start one per trainer with one unit of cores."""
+    """If data workers may pay off, start one data worker per trainer, with one unit of cores each."""
     if seen.last.workers > 0:
         return tuning, _target(tuning, f"a baseline without data workers: {seen.last.workers} still have to leave")
     found = tuning_rules.unfed(seen)
@@ -91,8 +92,8 @@ def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
-    """Return one data worker of one unit of cores per trainer and stage, as long as cores are left. A stage for which
-    no cores are left gets 0 workers."""
+    """Return one data worker per trainer and stage, with one unit of cores each, as long as cores are left. A stage for
+    which no cores are left gets 0 workers."""
     rules, free = tuning.rules, seen.free_cpu
     stages = seen.stages
     most = rules.most
@@ -128,8 +129,8 @@ _STRANGE = "the program has changed much: waiting to see if this lasts"
 
 
 def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Handle a tuned job whose behaviour has changed for some intervals. If the stage's data workers still pay off,
-    they stay.
+    """Handle a tuned job that has behaved differently for some intervals. If its data workers still pay off, they
+    stay.
     """
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     if tuning.strange_for < STRANGE_FOR:
@@ -151,7 +152,8 @@ def _anew(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Keep the number of data workers per trainer, and forget the learned limits."""
+    """The number of trainers has changed: keep the number of data workers per trainer, and forget the learned
+    limits."""
     stages = []
     for at, notes in enumerate(tuning.stages):
         wanted = -(-notes.workers * seen.trainers // max(tuning.trainers, 1))
@@ -165,7 +167,7 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Restart tuning when the number of stages becomes known, after the program was split."""
+    """The number of stages has become known, after the program was split: restart tuning."""
     held = sum(stage.workers * stage.cpu for stage in seen.stages)
     begun = _first_stages(tuning, replace(seen, free_cpu=seen.free_cpu + held))
     count = len(begun)
@@ -177,7 +179,7 @@ def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
-    """Reduce data workers if other jobs took cores; None if the cores suffice or the target already fits."""
+    """Reduce data workers if other jobs took cores. Return None if the cores suffice or the target already fits."""
     if seen.free_cpu >= 0:
         return None
     stages = list(tuning.stages)
@@ -205,7 +207,8 @@ def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
 
 
 def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Wait until the last decision is applied. After `LATE` intervals, continue with the data workers that exist."""
+    """Wait until the last decision is applied. After `LATE` intervals, continue with the data workers that have
+    started."""
     tuning = replace(tuning, late_for=tuning.late_for + 1)
     there = seen.stages
     if tuning.late_for < LATE or len(there) != len(tuning.stages):
@@ -228,7 +231,7 @@ def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Evaluate the interval and take the next step, when all wanted data workers are running."""
+    """When all wanted data workers are running, evaluate the interval and take the next step."""
     tuning = replace(tuning, tuned_for=tuning.tuned_for + 1)
     if tuning.trainer.growing or tuning.trainer.lent_from:
         return _after_trial(tuning, seen)
@@ -267,7 +270,7 @@ def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...],
     if not notes.sized:
         notes, reason = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
         if notes.sized and notes.cpu != stage.cpu:
-            # larger sizes scale worse than linearly, so the rate of the last linear size determines the number
+            # larger sizes scale worse than linearly, so compute the number from the rate of the last linear size
             wanted = tuning_rules.needed(stage.capable_per_s, notes.rate, 0.0)
             count = max(notes.workers, min(wanted, 2 * notes.workers, allowed.workers(notes.cpu)))
             notes = replace(notes, workers=count)
@@ -280,7 +283,7 @@ def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...],
 
 
 def _all_keep_up(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...]) -> tuple[Tuning, str]:
-    """Settle sizes and remove surplus data workers, one stage at a time, when every stage keeps up."""
+    """If every stage keeps up, fix the sizes and remove surplus data workers, one stage at a time."""
     why = ""
     for at, (notes, stage) in enumerate(zip(tuning.stages, stages, strict=True)):
         allowed = tuning_rules.stage_limits(seen, tuning.rules, at)
@@ -302,7 +305,7 @@ def _with(stages: tuple[StageNotes, ...], at: int, notes: StageNotes) -> tuple[S
 
 
 def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
-    """Check whether tuned data workers pay off. The cores of trainers are tuned after that."""
+    """Check whether tuned data workers pay off. After that, tune the cores of trainers."""
     baseline = tuning.baseline
     assert baseline is not None
     if not tuning_rules.pays(baseline, seen):
@@ -318,7 +321,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
 
 
 def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
-    """Try fewer cores for trainers with ideal queues. Otherwise keep the cores of trainers."""
+    """If the queues are ideal, try fewer cores for trainers. Otherwise trainers keep their cores."""
     notes = tuning.trainer
     if tuning_rules.limit(seen.stages) is not None and not notes.held:
         notes, reason = replace(notes, done=True), "trainers wait, so they keep their cores"
@@ -332,8 +335,8 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
 
 
 def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | None:
-    """If no cores are free, lend unused cores of trainers to a stage for which its consumers wait; return None if there
-    is nothing to lend. `lasts` is True if the wait has lasted long enough to change a tuned job.
+    """If consumers wait for a stage and no cores are free, lend unused cores of trainers to the stage. Return None
+    if there is nothing to lend. `lasts` is True if the wait has lasted long enough to change a tuned job.
     """
     notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
@@ -362,7 +365,7 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
 
 
 def _after_trial(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Judge a change of the trainers' cores: more cores, or cores lent to data workers."""
+    """Judge a trial: more cores for trainers, or trainers' cores lent to data workers."""
     before, stages = tuning.trainer, tuning.stages
     notes, why = tuning_rules.judge(before, seen)
     if before.growing and not notes.in_vain:
@@ -374,7 +377,7 @@ def _after_trial(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _off(tuning: Tuning, why: str) -> Decided:
-    """Return to the original mode: trainers read their own data with their original cores."""
+    """Return to training without data workers: trainers read their own data, with their original cores."""
     first = replace(TrainerNotes(), cpu=tuning.trainer.first)
     tuning = replace(tuning, phase=TuningPhase.OFF, stages=(), trainer=first, strange_for=0, late_for=0, doubted_for=0)
     return tuning, _target(tuning, why)

@@ -1,7 +1,8 @@
-"""Pure. State and rules of the tuner: size and number of data workers of a stage, cores of a trainer, and benefit.
+"""Pure. State and rules of the tuner: size and number of a stage's data workers, cores of a trainer, and the benefit
+of data workers.
 
-Each rule takes notes and measurements, and returns new notes with a reason. The result of each growth is checked. A
-removal that causes waiting is undone in the next interval and not repeated.
+Each rule takes notes and measurements, and returns new notes with a reason. The result of each growth is checked. If
+a removal makes consumers wait, the next interval undoes the removal, and it is not repeated.
 """
 
 import math
@@ -16,15 +17,15 @@ from springtide.domain.data.data_workers import FeedRules, FeedSeen, StageSeen, 
 class TuningPhase(StrEnum):
     """Phase of the tuning of a job."""
 
-    BASELINE = "baseline"  # measure without data workers, for comparison
-    TUNING = "tuning"  # tune sizes, then numbers of data workers, stage by stage
-    TRAINER = "trainer"  # data workers are tuned; tune the cores of trainers
-    STEADY = "steady"  # changes only on problems
+    BASELINE = "baseline"  # measure the job without data workers, for comparison
+    TUNING = "tuning"  # tune first the sizes and then the numbers of data workers, stage by stage
+    TRAINER = "trainer"  # data workers are tuned, so tune the cores of trainers
+    STEADY = "steady"  # change something only if a problem appears
     OFF = "off"  # data workers do not pay off
 
 
 class StageRate(NamedTuple):
-    """Batches per second of all data workers of a stage, for a given number and size."""
+    """Batches per second that all data workers of a stage make together, for a given number and size."""
 
     workers: int
     cpu: float
@@ -37,26 +38,27 @@ class StageRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageNotes:
-    """Target of one stage, and the measurements that led to it."""
+    """Target for one stage, and the measurements that led to it."""
 
     workers: int
     cpu: float
     sized: bool = False
-    """True if the cores of each data worker are settled."""
+    """True if the cores of each data worker are fixed."""
     linear: tuple[StageRate, ...] = ()
-    """Sizes that scaled linearly, smallest first."""
+    """Sizes at which the rate grew linearly with the cores, smallest first."""
     rate: float = 0.0
-    """Batches per second of one data worker at its size without waiting; 0 if not measured."""
+    """Batches per second that one data worker of this size makes if it never waits; 0 if not measured."""
     settled: bool = False
-    """True if the number is settled: the stage keeps up, more data workers bring nothing, or no cores are left."""
+    """True if the number of data workers is fixed, because the stage keeps up, more data workers gain nothing, or no
+    cores are left."""
     before: StageRate | None = None
-    """State before the last growth, until the growth is judged."""
+    """State before the last increase, until the increase is judged."""
     cut_from: int = 0
     """Number of data workers before the last removal, until the removal is judged."""
     floor: int = 1
-    """Minimum number of data workers; a smaller number was too few."""
+    """Smallest number of data workers that suffices, because a smaller number was too few."""
     ceiling: int | None = None
-    """Maximum number of data workers; a larger number brought nothing."""
+    """Largest number of data workers that is useful, because a larger number gained nothing."""
     short_for: int = 0
     spare_for: int = 0
 
@@ -67,37 +69,38 @@ class StageNotes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerNotes:
-    """Target and measurements of the cores of one trainer."""
+    """Target for the cores of one trainer, and the measurements that led to it."""
 
     first: float | None = None
-    """Original cores, before any change."""
+    """Cores of the trainer before any change."""
     cpu: float | None = None
     """CPU limit in cores; None means unchanged."""
     held: float = 0.0
-    """Last number of cores that kept the speed, while another number is tried."""
+    """Last number of cores at which the trainer kept its speed, while another number is tried."""
     speed: float = 0.0
-    """Reference speed of a trainer in steps per second."""
+    """Speed of the trainer in steps per second, with which trials are compared."""
     growing: bool = False
     in_vain: bool = False
-    """True if more cores were tried and brought nothing."""
+    """True if more cores were tried and gained nothing."""
     lent_from: tuple[StageNotes, ...] = ()
-    """Stages before they got cores of the trainers, until the loan is judged."""
+    """Stages before they got cores of trainers, until the loan is judged."""
     lent_in_vain: bool = False
-    """True if lending was tried and brought nothing."""
+    """True if lending was tried and gained nothing."""
     done: bool = False
 
 
 class TrainerBehaviour(NamedTuple):
-    """Speed and own work of one trainer, on which a conclusion is based."""
+    """Speed of one trainer and its own share of work, on which a conclusion was based."""
 
     per_s: float
-    """Steps per second without data workers. If the job has data workers, steps per second without waiting for data."""
+    """Steps per second without data workers. If the job has data workers, the steps per second that the trainer would
+    reach if it never waited for data."""
     own_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Complete tuning state of a job. `unit` is the number of cores in one size step."""
+    """Complete state of tuning for one job. `unit` is the number of cores in one size step."""
 
     rules: FeedRules
     unit: float = 1.0
@@ -115,52 +118,55 @@ class Tuning:
 
 
 LEAST_SHARE = 0.1
-"""Minimum share of a trainer's time that data workers could take over. Below this share, a job gains a ninth at
-most.
+"""Data workers are started only if they can take over at least this share of a trainer's time. With a smaller share,
+a job gains a ninth at most.
 """
 WORTH = 1.05
-"""Minimum speedup by data workers. If the gain is below 5%, other jobs use the cores better."""
+"""Data workers stay only if they make the job this many times as fast. If the gain is below 5%, other jobs use the
+cores better."""
 WAITS_LITTLE = 0.05
-"""Largest share of a consumer's time spent waiting at which its queue is ideal."""
+"""The queue of a consumer is ideal if the consumer waits for at most this share of its time."""
 WAITS = 0.1
-"""Share of time spent waiting at which a tuned job is short of data: twice WAITS_LITTLE, so that noise does not trigger
-a change."""
+"""A tuned job lacks data if its consumers wait for this share of their time. This is twice WAITS_LITTLE, so that noise
+triggers no change."""
 FULL = 0.75
-"""Fill level of a queue at which more data workers cannot help. The remaining batches are in flight."""
+"""If a queue is filled to at least this share, more data workers cannot help. The remaining batches are in flight."""
 LINEAR = 0.85
-"""Share of the earlier rate per core at which scaling counts as linear, with room for noise."""
+"""Scaling counts as linear if the rate per core is at least this share of the earlier rate, which leaves room for
+noise."""
 RETURNS = 0.5
-"""Share of the expected gain in batches per second that added data workers must bring. If they bring less, the
-bottleneck is elsewhere.
+"""Added data workers must bring at least this share of the expected gain in batches per second. If they bring less,
+the bottleneck is elsewhere.
 """
 MARGIN = 0.05
-"""Surplus of production over the need, as a share, because batches differ. A consumer that waits for at most this share
-of its time is fed well enough."""
+"""Production should exceed the need by this share, because batches differ. A consumer that waits for at most this share
+of its time has enough data."""
 SPARE = 0.25
-"""Surplus of production over the need, as a share, at which data workers are removed. SPARE is larger than MARGIN to
-avoid oscillation."""
+"""Data workers are removed if production exceeds the need by this share. SPARE is larger than MARGIN to avoid
+oscillation."""
 FASTEST = 2.0
-"""Largest factor by which the number of data workers changes in one step. The result of each step is checked before the
+"""One step changes the number of data workers at most by this factor. The result of each step is checked before the
 next."""
 SLOWER = 0.05
-"""Loss of speed at which a trainer has too few cores: twice the noise of an interval."""
+"""A trainer has too few cores if it loses this share of its speed: twice the noise of an interval."""
 FASTER = 0.05
-"""Gain of speed at which a trainer keeps an added core."""
+"""A trainer keeps an added core if it gains this share of its speed."""
 HOT = 0.85
-"""Share of cores in use above which a trainer can be short of cores rather than network."""
+"""A trainer that uses more than this share of its cores may lack cores; otherwise it lacks network."""
 PATIENCE = 2
-"""Consecutive intervals that must agree before a tuned job is changed."""
+"""A tuned job is changed only after this many consecutive intervals that agree."""
 TUNE_FOR = 20
-"""Maximum number of intervals for tuning; 20 intervals are 10 minutes. The longest tuning observed took 17."""
+"""Most intervals for tuning; 20 intervals are 10 minutes. The longest tuning observed took 17 intervals."""
 LATE = 4
-"""Intervals to wait for data workers before tuning continues with those that started."""
+"""How many intervals to wait for data workers, before tuning continues with those that have started."""
 CHANGED = 2.0
-"""Factor between earlier and current speed (or time share) at which the program counts as changed. Busy machines cause
-factors of up to 1.5."""
+"""The program counts as changed if its speed, or its share of time for data, changes by this factor. Busy machines
+cause factors of up to 1.5."""
 STRANGE_FOR = 4
-"""Consecutive intervals with changed behaviour that trigger a reaction. A checkpoint is shorter."""
+"""Tuning reacts after this many consecutive intervals with changed behaviour. A checkpoint takes less time than
+this."""
 FRAGMENT = 0.25
-"""Smallest first data worker, as a share of a unit, if a whole unit is not free."""
+"""Smallest size of the first data worker, as a share of a unit, if a whole unit is not free."""
 
 
 class StageLimits(NamedTuple):
@@ -168,9 +174,9 @@ class StageLimits(NamedTuple):
 
     cores: float
     size: float
-    """Maximum cores of one data worker."""
+    """Most cores that one data worker may have."""
     most: int | None
-    """Maximum number of data workers, by the user's setting or the number of GPUs."""
+    """Most data workers, by the user's setting or the number of GPUs."""
 
     def workers(self, cpu: float) -> int:
         fit = int((self.cores + 1e-9) / cpu) if cpu > 0 else 0
@@ -195,15 +201,16 @@ def keeps_up(stage: StageSeen) -> bool:
 
 
 def is_short(stage: StageSeen) -> bool:
-    """Return True if the stage is clearly too slow, enough to change a tuned job."""
+    """Return True if the stage is so slow that even a tuned job must be changed."""
     return stage.wait_share > WAITS and stage.fill < FULL
 
 
 def limit(seen: tuple[StageSeen, ...]) -> int | None:
-    """Return the stage that limits the job: its consumers wait, and it does not wait itself. None if all keep up.
+    """Return the stage that limits the job: its consumers wait for it, and it does not wait for the stage before.
+    None if all keep up.
 
-    The search goes backwards from the trainers, because a stage that waits for its predecessor shows nothing about
-    itself.
+    The search goes backwards from the trainers, because a stage that waits for the stage before it shows nothing
+    about itself.
     """
     if keeps_up(seen[-1]):
         return None
@@ -214,7 +221,7 @@ def limit(seen: tuple[StageSeen, ...]) -> int | None:
 
 
 _HAIR = 1e-9  # tolerance for sums of fractional cores
-_IDLE = 0.05  # share of cores in use below which the CPU usage says nothing about a data worker's speed
+_IDLE = 0.05  # if a data worker uses less than this share of its cores, its CPU usage says nothing about its speed
 
 
 def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
@@ -243,7 +250,7 @@ def needed(capable_per_s: float, per_worker: float, margin: float) -> int:
 
 
 def _judge(notes: StageNotes, before: StageRate, seen: StageSeen) -> tuple[StageNotes, str] | None:
-    """Check the result of the last growth; None if the change brought enough."""
+    """Check whether the last increase brought enough. Return None if it did."""
     hoped = seen.workers / before.workers - 1.0
     got = seen.made_per_s / before.made_per_s - 1.0 if before.made_per_s > 0 else math.inf
     if hoped <= 0 or got >= RETURNS * hoped:
@@ -284,14 +291,15 @@ def _release_spare(notes: StageNotes, seen: StageSeen) -> tuple[StageNotes, str]
 
 
 def _per_worker(notes: StageNotes, seen: StageSeen) -> float:
-    """Return the batches per second of one data worker without waiting, measured or extrapolated from its CPU usage."""
+    """Return the batches per second that one data worker makes if it never waits: measured, or extrapolated from its
+    CPU usage."""
     busy = min(1.0, seen.cpu_used / seen.cpu) if seen.cpu > 0 else 0.0
     per_worker = seen.made_per_s / seen.workers
     return max(notes.rate, per_worker / busy if busy > _IDLE else 0.0, per_worker)
 
 
 def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float) -> tuple[StageNotes, str]:
-    """Take one step in size. After the last step, the notes are `sized` and hold the size."""
+    """Take one step in the search for the size. After the last step, the notes are `sized` and hold the size."""
     if seen.gpu:
         return replace(notes, sized=True), "each has a GPU, so its cores stay"
     now = StageRate(seen.workers, seen.cpu, seen.made_per_s)
@@ -317,7 +325,7 @@ def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float
 
 
 def _of_linear(linear: tuple[StageRate, ...], now: StageRate) -> float:
-    """Return the rate per core relative to the mean of the linear sizes. The mean reduces noise."""
+    """Return the rate per core, relative to the mean over the linear sizes. The mean reduces noise."""
     usual = fmean(trial.per_core for trial in linear)
     return now.per_core / usual if usual > 0 else 1.0
 
@@ -347,7 +355,8 @@ def shrink(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNot
 
 
 def _fewer(seen: FeedSeen, unit: float) -> float | None:
-    """Return the next cores to try: one step down, or one step above the usage; None at the minimum."""
+    """Return the next number of cores to try: one step less, or one step above the usage. Return None at the
+    minimum."""
     fewer = min(seen.trainer_cpu - unit, _above_used(seen, unit))
     return fewer if fewer >= unit - _HAIR else None
 
@@ -357,13 +366,13 @@ def _above_used(seen: FeedSeen, unit: float) -> float:
 
 
 def may_grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> bool:
-    """Return True if a trainer may be short of cores, for a job that did not become faster with more data workers."""
+    """Return True if a trainer may lack cores, in a job that did not become faster with more data workers."""
     hot = seen.trainer_cpu > 0 and seen.trainer_cpu_used >= HOT * seen.trainer_cpu
     return hot and not notes.in_vain and seen.free_cpu >= unit * seen.trainers - _HAIR
 
 
 def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes, str]:
-    """Add one step of cores. `judge` checks the result in the next interval."""
+    """Add one step of cores to the trainer. `judge` checks the result in the next interval."""
     more = seen.trainer_cpu + unit
     grown = replace(
         notes, first=notes.first or seen.trainer_cpu, cpu=more, held=seen.trainer_cpu, speed=speed(seen), growing=True
@@ -391,8 +400,8 @@ def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
 def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
     """Return the cores that each waiting trainer can lend without becoming slower.
 
-    `feeding` is the current cores of data workers. With the lent cores, their output is assumed to grow in proportion,
-    and the trainer's CPU usage with it. The trainer keeps this usage plus one step of cores.
+    `feeding` is the number of cores that data workers have now. Lent cores are assumed to raise the data workers'
+    output in proportion, and the trainer's CPU usage with it. The trainer keeps this usage plus one step of cores.
     """
     keep = unit
     while keep < seen.trainer_cpu - _HAIR and feeding > 0:
@@ -415,8 +424,8 @@ def unfed(seen: FeedSeen) -> TrainerBehaviour:
 
 
 def fed(seen: FeedSeen) -> TrainerBehaviour:
-    """Return the behaviour of a job with data workers. Only its possible speed counts, because tuning changes the
-    rest."""
+    """Return the behaviour of a job with data workers. Only the speed that it could reach counts, because tuning
+    changes everything else."""
     return TrainerBehaviour(seen.capable_per_s / max(seen.trainers, 1), 0.0)
 
 
@@ -429,7 +438,7 @@ def pays(found: TrainerBehaviour, seen: FeedSeen) -> bool:
 
 
 def is_another(was: TrainerBehaviour, now: TrainerBehaviour) -> bool:
-    """Return True if the program behaves differently than at the last conclusion."""
+    """Return True if the program behaves differently from how it behaved at the last conclusion."""
     if was.per_s > 0 and not 1.0 / CHANGED <= now.per_s / was.per_s <= CHANGED:
         return True
     return now.own_share >= CHANGED * was.own_share + LEAST_SHARE / 2 and may_pay(now)

@@ -1,15 +1,15 @@
 """Pure. Decides whether a bsp group should cache rows in its workers, by comparing saved time with all costs.
 
-In: measured step times, and the savings that a schedule of the group's own batches would bring. Out: a `CacheVerdict`.
+In: measured step times, and the savings that a schedule predicts for the group's own batches. Out: a `CacheVerdict`.
 A worker that dies with a cache sends the whole group back to its last checkpoint; the decision includes this cost.
 """
 
 from dataclasses import dataclass
 
-# share of the step time that a cache must save: less is within noise, and a cache adds a source of failure
+# share of the step time that a cache must save; a smaller saving is within noise, and a cache adds a source of failure
 LEAST_GAIN = 0.05
-USUAL_S = 30 * 86400.0  # prior: a worker dies once in 30 days
-DOUBT = 0.01  # weight of the prior, in deaths; small, so that observations soon dominate
+USUAL_S = 30 * 86400.0  # prior assumption: a worker dies once in 30 days
+DOUBT = 0.01  # weight of the prior assumption, in deaths; small, so that observations soon dominate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class CrashRisk:
     checkpoint_s: float | None
     saved_once: bool
     return_s: float
-    """Seconds by which a rollback of the group takes longer than the restart of one rank without a cache. Measured in
-    this job, or estimated by the job's start time (`job.recovery`)."""
+    """Seconds by which a rollback of the group takes longer than the restart of one rank without a cache. The value is
+    measured in this job, or estimated from the time that the job took to start (`job.recovery`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,18 @@ class CacheMeasurement:
 
     step_s: float
     waited_s: float
-    """Seconds of a step blocked on pulls and pushes."""
+    """Seconds per step that a worker waits for pulls and pushes."""
     trips_s: float
-    """Part of the blocked seconds that even requests without data would take."""
+    """Part of these seconds that even requests without data would take."""
     saved: float
-    """Share of a step's bytes that the schedule saves; negative if rows with optimizer state need more bytes."""
+    """Share of a step's bytes that the schedule saves. It is negative if rows with their optimizer state need more
+    bytes."""
     slower_s: float
-    """Seconds that a trial of reading and scheduling whole batches added to each step."""
+    """Seconds that reading and scheduling whole batches added to each step in a trial."""
     unseen_s: float
-    """Seconds by which steps with a cache were longer than predicted; 0 if the group had no cache."""
+    """Seconds by which steps with a cache took longer than predicted; 0 if the group had no cache."""
     beside_s: float
-    """Seconds to read and schedule a batch in a separate thread, in parallel to the step. No step can be shorter."""
+    """Seconds to read and schedule a batch, in a separate thread beside the step. No step can take less time."""
     risk: CrashRisk
 
 
@@ -61,13 +62,14 @@ def death_rate(risk: CrashRisk) -> float:
 
 
 def price(risk: CrashRisk) -> float:
-    """Return the extra cost of worker deaths with a cache, as a share of time. A death then costs half a checkpoint
-    interval of work plus the rollback."""
+    """Return the extra cost that deaths of workers have because of the cache, as a share of time. A death then costs
+    half a checkpoint interval of work plus the rollback."""
     return death_rate(risk) * _again_s(risk)
 
 
 def spared_s(measured: CacheMeasurement) -> float:
-    """Return the seconds of waiting that a cache saves: the wait for bytes, times the share of bytes saved."""
+    """Return the seconds of waiting that a cache saves: the time to wait for bytes, times the share of bytes that the
+    cache saves."""
     return measured.saved * max(0.0, measured.waited_s - measured.trips_s)
 
 
@@ -77,7 +79,7 @@ def cost_s(measured: CacheMeasurement) -> float:
 
 
 def reckoned_s(measured: CacheMeasurement) -> float:
-    """Return the predicted seconds per step with a cache. Reading and scheduling run in parallel."""
+    """Return the predicted seconds per step with a cache. Reading and scheduling run beside the step."""
     return max(measured.step_s - spared_s(measured) + cost_s(measured), measured.beside_s)
 
 
@@ -110,7 +112,7 @@ def decide(measured: CacheMeasurement) -> CacheVerdict:
 
 
 def keep(before_s: float, after_s: float, risk: CrashRisk, sums: str) -> CacheVerdict:
-    """Decide whether a group keeps its cache: the time saved per step must exceed the cost of deaths."""
+    """Decide whether a group keeps its cache: the time saved per step must exceed the cost of workers' deaths."""
     times = f"a step took {1000 * before_s:.1f} ms without a cache and {1000 * after_s:.1f} ms with it"
     if 1 - after_s / before_s > price(risk):
         return CacheVerdict(True, f"{times}; {sums}")

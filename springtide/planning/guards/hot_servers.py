@@ -1,7 +1,8 @@
-"""Pure. Finds servers that slow the job down: hot (move slots away) or slow (replace the server).
+"""Pure. Finds servers that slow the job down. From a hot server, slots should move away; a slow server should be
+replaced.
 
-A hot server has more load than its peers and no spare CPU. A slow server has no more load than its peers, but either
-each key takes far longer, or its machine throttles it nearly all the time.
+A hot server has more load than its peers and no spare CPU. A slow server has no more load than its peers, but takes
+far longer per key, or is throttled by its machine nearly all the time.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from statistics import median
 from springtide.domain.spec.job_spec import GuardRules
 
 LEAST_KEYS = 1000.0
-"""Minimum keys per second at which a server's timing says something about its machine."""
+"""A server's timing says something about its machine only if the server gets at least this many keys per second."""
 PERIOD_S = 0.1
 """Quota period of the kernel in seconds."""
 
@@ -39,7 +40,7 @@ class ServerPace:
 
     @property
     def at_work(self) -> float:
-        """Return the share of time in which tables were working, summed over threads."""
+        """Return the share of time in which tables were busy, summed over threads."""
         return self.keys_s * self.ns_a_key / 1e9
 
 
@@ -64,23 +65,24 @@ def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuQuotaUse:
-    """CPU that the kernel granted to one server over the recent window."""
+    """CPU time that the kernel granted to one server over the recent window."""
 
     rank: int
     cpu: float
     due: float
-    """CPU cores that the server should have."""
+    """Number of cores that the server should get."""
     throttled: float
-    """Share of time in throttled periods, in which the server used its whole granted quota."""
+    """Share of time in throttled periods, in which the server used up its quota."""
     seconds: float = 1.0
     """Length of the window in seconds."""
 
 
 def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict | None:
-    """Return the server whose machine grants far less CPU than the server's limit, while other servers get theirs. One
-    window is enough evidence for this. The kernel throttles a period only if its quota was used up. So if the total
-    usage is below the CPU due in the throttled periods, the real quota is too small. A pause or a burst of work cannot
-    have this effect. The first period may have begun before the window, so it is ignored.
+    """Return the server whose machine grants far less CPU than the server's limit, while other servers get their
+    full CPU. One window is enough evidence for this. One window is enough evidence for this. The kernel throttles a
+    period only if its quota was used up. So if the total usage is below the CPU due in the throttled periods, the
+    real quota is too small. A pause or a burst of work cannot have this effect. The first period may have begun
+    before the window, so it is ignored.
     """
     found = [
         quota

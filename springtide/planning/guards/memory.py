@@ -1,6 +1,6 @@
-"""Pure. Forecasts the memory of servers from the growth of their rows, and decides how many servers hold the job.
+"""Pure. Forecasts the memory of servers from the growth of their rows, and decides how many servers the job needs.
 
-The growth law is the one that predicted the newest third of the points best.
+Of several growth laws, it uses the law that best predicted the newest third of the points.
 """
 
 import itertools
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FEWEST = 6
-"""Number of points below which growth is assumed steady. For concave growth this is a safe overestimate."""
+"""With fewer points than this, growth is assumed to be steady. For concave growth this is a safe overestimate."""
 HELD_OUT = 1 / 3
 LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
 REACH = 4.0
-"""Extrapolation limit, as a multiple of the samples so far. Without this rule, forecasts from a job's first seconds
-would be far too high, because nearly every id is new.
+"""Growth is predicted for at most this many times the samples so far. Without this rule, forecasts from a job's
+first seconds would be far too high, because nearly every id is new.
 """
 
 
@@ -27,20 +27,20 @@ class RowCount(NamedTuple):
 
 
 Law = Callable[[Sequence[RowCount], float], float]
-"""Function of points and a later number of samples, which returns the expected rows at that number."""
+"""Growth law: a function of points and a later number of samples, which returns the expected number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Growth law and the points that it extrapolates."""
+    """A growth law, and the points that it extrapolates."""
 
     law: str
     points: tuple[RowCount, ...]
     margin: float
-    """Largest error on the held-out points, within limits, as a share of the predicted growth."""
+    """Largest relative error of the predicted growth on the held-out points, within limits."""
 
     def rows(self, samples: float) -> float:
-        """Return the expected rows after `samples`, never fewer than now."""
+        """Return the expected number of rows after `samples` samples, but never fewer than now."""
         newest = self.points[-1]
         return newest.rows if samples <= newest.samples else max(newest.rows, LAWS[self.law](self.points, samples))
 
@@ -50,7 +50,7 @@ class Growth:
 
 
 def horizon(points: Sequence[RowCount], end: float) -> float:
-    """Return the samples up to which growth is predicted: the end of the job, or the limit REACH."""
+    """Return the number of samples up to which growth is predicted: the end of the job, or the limit REACH."""
     return max(points[-1].samples, min(end, REACH * points[-1].samples))
 
 
@@ -77,7 +77,7 @@ def steady(points: Sequence[RowCount], samples: float) -> float:
 
 
 def heaps(points: Sequence[RowCount], samples: float) -> float:
-    """Extrapolate by a power of the samples, with the exponent of the newer half of the points."""
+    """Extrapolate with a power of the samples. The exponent comes from the newer half of the points."""
     newest = points[-1]
     middle = points[len(points) // 2]
     if middle.samples <= 0 or middle.rows <= 0 or newest.samples <= middle.samples:
@@ -87,8 +87,8 @@ def heaps(points: Sequence[RowCount], samples: float) -> float:
 
 
 def running_out(points: Sequence[RowCount], samples: float) -> float:
-    """Extrapolate a rate of new rows that falls by a constant factor per span of samples. The two halves of the points
-    give the factor.
+    """Extrapolate with a rate of new rows that falls by a constant factor for each further number of samples. The
+    two halves of the points give the factor.
     """
     newest, span = points[-1], (points[-1].samples - points[0].samples) / 2
     middle = _rows_at(points, points[0].samples + span)
@@ -121,12 +121,13 @@ def _rate(points: Sequence[RowCount], fallback: Sequence[RowCount]) -> float:
 
 
 SPARE = 0.10
-"""Share of the limit that stays free, for memory that the kernel counts besides the process."""
+"""Share of the memory limit to keep free, for memory that the kernel counts in addition to the process."""
 SLACK = 1.35
-"""Bytes that tables hold per byte of rows: arenas grow by a factor of 1.25, and copies of slots need further memory."""
+"""Bytes that tables occupy per byte of rows, because arenas grow by a factor of 1.25 and copies of slots need memory
+too."""
 SOON = 0.5
-"""Part of the remaining samples; if a shortage is predicted within it, the guard acts now. The guard leaves a later
-shortage to its next forecasts.
+"""If a shortage is predicted within this share of the remaining samples, the guard acts now. Later shortages can
+wait for the guard's next forecasts.
 """
 MOST_SERVERS = 64
 
@@ -139,27 +140,28 @@ class ServerMemory:
     live: float
     """Bytes of rows: weights, state, index cells."""
     held: float
-    """Bytes that tables hold, including free space."""
+    """Bytes that tables occupy, including free space."""
     used: float
-    """Bytes that count against the limit."""
+    """Bytes that count against the memory limit."""
     limit: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast:
-    """Memory of one server at the forecast horizon, at most the end of the job, if nothing changes."""
+    """Memory that one server will have at the end of the forecast, if nothing changes. The forecast ends with the job
+    at the latest."""
 
     server: int
     law: str
     static: float
-    """Bytes besides tables."""
+    """Bytes that are not in tables."""
     live_at_end: float
     peak: float
     limit: float
     until: float
-    """Samples of the job at the forecast horizon."""
+    """Samples of the job at the end of the forecast."""
     crosses_at: float | None
-    """Samples of the job at which usable memory runs out; None if memory suffices until the horizon."""
+    """Samples of the job at which the usable memory runs out; None if the memory suffices for the whole forecast."""
 
     def __str__(self) -> str:
         rows = f"rows grow to {_mb(self.live_at_end)} ({self.law})"
@@ -170,7 +172,7 @@ class MemoryForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCountDecision:
-    """Wanted number of servers, with the reason. The current number means no change."""
+    """Number of servers that the job should have, with the reason. The current number means no change."""
 
     servers: int
     why: str
@@ -181,7 +183,7 @@ def room(used: float, limit: float | None) -> float:
 
 
 def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> MemoryForecast:
-    """Forecast one server. The rows of a server are assumed to grow like those of the whole job."""
+    """Forecast one server. The rows of a server are assumed to grow as the rows of the whole job do."""
     present = rows.points[-1]
 
     def live(samples: float) -> float:
@@ -212,12 +214,12 @@ def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> Memor
 
 
 def decide(forecasts: Sequence[MemoryForecast], *, samples: float, samples_at_end: float) -> ServerCountDecision:
-    """Return the number of servers that can hold the job to its end. Rows spread evenly."""
+    """Return the number of servers that can hold the job to its end. Rows are assumed to spread evenly."""
     now = len(forecasts)
     worst = max(forecasts, key=lambda forecast: forecast.peak / forecast.limit)
     if worst.crosses_at is None:
         return ServerCountDecision(servers=now, why=f"memory is enough: {worst}")
-    if samples >= samples_at_end:  # nothing is left to train; the next check comes if another pass begins
+    if samples >= samples_at_end:  # nothing is left to train; check again if another pass begins
         return ServerCountDecision(servers=now, why=f"no sample is left that could add rows: {worst}")
     if worst.crosses_at - samples > SOON * (samples_at_end - samples):
         return ServerCountDecision(servers=now, why=f"memory is enough for now: {worst}")

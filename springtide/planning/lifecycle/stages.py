@@ -1,7 +1,7 @@
 """Pure. Decides the next step of one job: start, measure, resize, or repair.
 
 waiting -> warm start or small start -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting. If steps
-are timed by term, one sample is enough and the job gets its size in one change.
+are timed by term, one sample is enough, and the job gets its size in a single change.
 """
 
 import math
@@ -20,10 +20,10 @@ from springtide.planning.perf_model import measurements
 from springtide.planning.perf_model.measurements import ShapeSpeed
 
 SPARE = 1.3
-"""Memory of a worker as a multiple of the measured usage."""
+"""The memory of a worker is this many times its measured usage."""
 
 NEARLY_ALL = 0.9
-"""Share of its cores in use at which a worker is not made smaller."""
+"""A worker that uses more than this share of its cores is not made smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def workers_and_cores(need: MeasuredNeed, total: float) -> tuple[int, float]:
 
 
 def servers_first(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
-    """Return the current shape with the server cores that the whole job will need, in servers of the usual size."""
+    """Return the current shape with as many server cores as the whole job will need, in servers of the usual size."""
     total = clamp.quota(bounds, config).cpu
     _, cores = workers_and_cores(need, total)
     cpu_of_each = min(config.server_cpu, bounds.most.server_cpu, max(cores, bounds.least.server_cpu))
@@ -59,7 +59,8 @@ def servers_first(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: P
 
 
 def workers_then(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
-    """Return the workers that servers can serve (Eqn 4) within the quota (Eqn 3), each with the cores it uses."""
+    """Return as many workers as the servers can serve (Eqn 4) within the quota (Eqn 3), each with the cores that it
+    uses."""
     total = clamp.quota(bounds, config).cpu
     held = now.servers * now.server_cpu
     _, cores = workers_and_cores(need, total)
@@ -81,19 +82,19 @@ def worker_cores(now: Shape, need: MeasuredNeed) -> float:
 
 
 SOON = 3.0
-"""Multiple of the sampling time after which a job without a new size is considered sized."""
+"""A job that has got no new size after this many times the sampling time counts as having its size."""
 ROOMIER = 1.5
-"""New memory of a server whose rows will not fit, as a multiple of its current memory and of its predicted need."""
+"""Factors for the new memory of a server whose rows will not fit: of its current memory, and of its predicted need."""
 SAMPLED = 3
-"""Minimum number of windows before sampling may end early by its number of steps, because a single window can be far
-off."""
+"""Sampling needs at least this many windows before its number of steps may end it early, because a single window can be
+far off."""
 URGENT, START, SIZE = 0, 1, 2
-"""Order in which requests are served."""
+"""Order in which the planner serves requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Plan to apply if there is room. If there is too little room, a smaller version of the plan is tried."""
+    """Plan to apply if there are enough resources. If there are not, a smaller version of the plan is tried."""
 
     plan: ShapePlan
     rank: int
@@ -162,8 +163,8 @@ def _sized(
     config: PlanningConfig,
     by_use: Callable[[JobView, Shape, PlanningConfig], PlanRequest | None],
 ) -> Step:
-    """If steps were timed by term, choose the size by the model in one change; if not, by usage, servers before
-    workers."""
+    """Choose the job's size. If steps were timed by term, the model chooses it in one change. Otherwise it follows from
+    the usage, servers before workers."""
     if here.timed or job.facts.group:  # DLRover's equations assume async workers
         return ReadyJob(job=job, measured=here, first=here.timed)
     return by_use(job, shape, config) or ReadyJob(job=job, measured=here)
@@ -176,7 +177,8 @@ def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> PlanReque
 
 
 def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> PlanRequest | None:
-    """Request more memory after or before an OOM: a worker gets twice as much, and servers become more or larger.
+    """Request more memory before or after an out-of-memory kill. A worker gets twice its memory; servers become more
+    numerous or larger.
 
     A job that does not have its final size yet will soon get it with the needed memory, so predicted shortages can
     wait. A kill stays in the guards' findings for a while; roles that have already restarted with more memory get no
@@ -211,7 +213,7 @@ def _roomy(job: JobView, kind: RoleKind) -> bool:
 def _more_for_rows(job: JobView, shape: Shape, found: GuardFinding, config: PlanningConfig) -> list[Shape]:
     """Return shapes with more or larger servers, in order of preference.
 
-    After a kill, or if the guard gives a number, try more servers first; otherwise try larger servers first. If the
+    After a kill, or if the guard gives a number, try more servers first. Otherwise try larger servers first. If the
     quota lacks cores, the new servers share the existing server cores, so no worker is removed.
     """
     factor = 2.0 if found.trouble is FindingKind.OOM else ROOMIER
@@ -299,13 +301,13 @@ def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: P
 
 
 FEWEST = 3
-"""Minimum number of windows in each shape; fewer give no spread."""
+"""Fewest windows in each shape; fewer windows show no spread."""
 MOST = 16
-"""Maximum number of windows of each shape, newest first."""
+"""Most windows of each shape to use, newest first."""
 CERTAIN = 3.0
-"""Standard errors by which the two speeds must differ."""
+"""The two speeds must differ by this many standard errors."""
 LEAST_SPREAD = 0.02
-"""Minimum relative spread that is assumed between windows. A smaller spread is assumed to be chance."""
+"""Smallest relative spread between windows to assume. A smaller spread is assumed to be chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +316,7 @@ class ShapeComparison:
 
     before: Shape
     faster: float
-    """Log ratio of the earlier speed to the current speed, each a mean over windows."""
+    """Log of the ratio of the earlier speed to the current speed, both as means over windows."""
     certain: bool
     speed: float
 
@@ -353,8 +355,8 @@ def compared(job: JobView) -> ShapeComparison | None:
 
 
 def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
-    """Return the comparison if the job should return to its previous shape, which was significantly faster, by enough,
-    at no higher cost per sample."""
+    """Return the comparison if the job should return to its previous shape. That shape must have been faster,
+    significantly and by enough, at no higher cost per sample."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster <= math.log1p(config.least_gain):
         return None
@@ -383,7 +385,7 @@ def alike(one: Shape, other: Shape) -> bool:
 
 
 def _speeds(windows: Sequence[Profile]) -> list[float]:
-    """Return the log throughput of each window, without windows in which the job trained nothing."""
+    """Return the log throughput of each window. Leave out windows in which the job trained nothing."""
     speeds = (measurements.throughput(window.shape, window.timing) for window in windows)
     return [math.log(speed) for speed in speeds if speed is not None and speed > 0]
 

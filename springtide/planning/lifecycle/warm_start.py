@@ -1,4 +1,4 @@
-"""Pure. Chooses the first shape of a new job: that of similar jobs (Algorithm 1), or a small shape to measure.
+"""Pure. Chooses the first shape of a new job: the shape of similar jobs (Algorithm 1), or a small shape to measure.
 
 The k most similar past jobs are smoothed, least similar first: A = mu * A_i + (1 - mu) * A. A backtest on the history
 chooses the feature weights, k and mu.
@@ -20,25 +20,26 @@ from springtide.planning.candidates import clamp
 
 Floats = NDArray[np.float64]
 NEWEST = 160
-"""Maximum number of past jobs that are used, newest first."""
+"""Most past jobs to use, newest first."""
 BACKTESTED = 64
-"""Number of newest past jobs that the backtest predicts from earlier jobs."""
+"""How many of the newest past jobs the backtest predicts from the jobs before them."""
 FEWEST = 8
-"""Minimum number of past jobs to learn from; with fewer jobs, the defaults of k and mu apply."""
+"""Fewest past jobs to learn from. With fewer jobs, k and mu have their default values."""
 USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
 SIMILARS = (1, 2, 3, 5, 8)
 SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
 ALIKE = 0.5
-"""Expected closeness above which a past job is used."""
+"""A past job is used only if its expected closeness exceeds this value."""
 UNKNOWN = 2.0
-"""Server memory at the start, as a multiple of similar jobs' final memory, if their needs are unknown."""
+"""If similar jobs' memory needs are unknown, servers start with this many times the similar jobs' final memory."""
 COMPARED = 4
-"""Leading numbers of a configuration (`_row`) that define closeness: roles and cores. Other features predict memory."""
+"""How many of a configuration's numbers (`_row`), from the first on, define closeness: roles and cores. The other
+numbers only predict memory."""
 USER = "user"
 
 
 LEAST_WEIGHT = 0.05
-"""Minimum share of all weights, divided among the features, so that every feature can break ties."""
+"""At least this share of all weights is divided among the features, so that every feature can break ties."""
 
 
 def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
@@ -54,7 +55,7 @@ def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 class FeatureColumn(NamedTuple):
-    """One feature of several jobs: a word (or empty) and a number (or NaN) for each job."""
+    """One feature of several jobs. Each job has a word (or empty) and a number (or NaN)."""
 
     words: NDArray[np.str_]
     numbers: Floats
@@ -80,11 +81,11 @@ def feature_columns(jobs: Sequence[Mapping[str, Feature]]) -> dict[str, FeatureC
 def between(
     ones: Mapping[str, FeatureColumn], others: Mapping[str, FeatureColumn], count: tuple[int, int]
 ) -> dict[str, Floats]:
-    """Return the similarity of each job of `ones` to each job of `others`, per feature; `count`: number of jobs with a
-    number.
+    """Return, for each feature, the similarity of each job in `ones` to each job in `others`. `count` has the number
+    of jobs on each side.
 
-    Words are equal or not. Numbers have the ratio of the smaller to the larger. A missing feature, or a word against a
-    number, has similarity 0.
+    The similarity of two words is 1 if they are equal. The similarity of two numbers is the ratio of the smaller to
+    the larger. A missing feature, or a word against a number, has similarity 0.
     """
     return {
         name: _alike(ones[name], others[name]) if name in ones and name in others else np.zeros(count)
@@ -109,7 +110,8 @@ class DistanceModel:
     """Expected distance between two jobs that are alike in all features."""
 
     def apart(self, parts: Mapping[str, Floats]) -> Floats:
-        """Return the expected distance of each pair. An unknown feature gets the smallest weight."""
+        """Return the expected distance of each pair. For a feature that was not learned, the smallest weight is
+        used."""
         usual = min(self.weights.values())
         apart = sum(self.weights.get(name, usual) * (1.0 - part) for name, part in parts.items())
         return np.asarray(self.chance + apart)
@@ -145,14 +147,14 @@ class Lesson:
     similar: int
     smoothing: float
     telling: DistanceModel | None
-    """Model of the distance between configurations by features; None if the history is too short."""
+    """Model that predicts the distance between configurations from features; None if the history is too short."""
     among: dict[str, Floats]
     """Similarities among the newest past jobs, by feature."""
     accuracy: float
     """Mean closeness of the backtest's predictions to the final configurations; NaN if the history is too short."""
 
     def closeness(self, parts: dict[str, Floats]) -> Floats:
-        """Return the closeness of each past job's configuration to the new job's: predicted, or by plain similarity."""
+        """Return how close each past job's configuration is to the new job's: as predicted, or by plain similarity."""
         if self.telling is None:
             return np.asarray(np.mean([part[0] for part in parts.values()], axis=0))
         return np.asarray(np.clip(1.0 - self.telling.apart(parts)[0], 0.0, 1.0))
@@ -185,7 +187,7 @@ class SameHistory:
 
 @functools.lru_cache(maxsize=4)
 def known(history: SameHistory, similar: int | None, smoothing: float | None) -> KnownHistory:
-    """Learn from a history once for all jobs that start before it changes."""
+    """Learn from a history once, for all jobs that start before the history changes."""
     past, notes = sound(history.jobs)
     features = feature_columns([usable({USER: job.user, **job.features}) for job in past])
     lesson = learn(past, features, similar, smoothing)
@@ -201,11 +203,12 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
     mine = feature_columns([usable({USER: job.identity.user, **job.identity.features})])
     if not mine:
         return cold(job, config, "it has no feature to compare", notes)
-    # features missing from the new job are unknown before it runs
+    # features that the new job lacks are not known before it runs
     shared = {name: feature for name, feature in features.items() if name in mine}
     parts = between(mine, shared, (1, len(past)))
     alike = lesson.closeness(parts)
-    order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # of equally similar jobs, the newest comes first
+    # among equally similar jobs, the newest comes first
+    order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]
     near = [int(at) for at in order if alike[at] > ALIKE]
     if not near:
         return cold(job, config, f"no past job is similar (at best {alike.max():.0%})", notes)
@@ -225,7 +228,7 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
 
 
 def smooth(rows: Floats, smoothing: float) -> Floats:
-    """Smooth rows by Eqn 10. Rows are sorted most similar first and enter in reverse order."""
+    """Smooth rows by Eqn 10. The most similar row comes first, and the rows enter the formula in reverse order."""
     result = rows[-1]
     for row in rows[-2::-1]:
         result = smoothing * row + (1 - smoothing) * result
@@ -233,9 +236,10 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
 
 
 def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> WarmStart:
-    """Return DLRover's initial shape for sampling: one worker and one server, both so large that cores do not limit the
-    measurement. The paper gives both the worker and the server a whole node. But larger pods wait longer for a node,
-    for which reason the paper limits servers to 16 cores. Both roles therefore start with `server_cpu` cores here.
+    """Return DLRover's initial shape for sampling: one worker and one server, both with so many cores that cores do
+    not limit the measurement. The paper gives both the worker and the server a whole node. But larger pods wait
+    longer for a node, so the paper limits servers to 16 cores. Both roles therefore start with `server_cpu` cores
+    here.
     """
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(
@@ -252,7 +256,7 @@ def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, .
 
 
 def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
-    """Return the usable past jobs, oldest first, and notes on the skipped jobs."""
+    """Return the usable past jobs, oldest first, and notes about the jobs that are not usable."""
     good, bad, unfinished = [], 0, 0
     for job in history:
         if job.shape is None or not math.isfinite(job.shape.cpu + job.shape.memory + job.ended_at):
@@ -272,7 +276,7 @@ def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
 def learn(
     past: Sequence[PastJob], features: Mapping[str, FeatureColumn], similar: int | None, smoothing: float | None
 ) -> Lesson:
-    """Choose the feature weights, k and mu that predict the newest jobs best from earlier jobs."""
+    """Choose the feature weights, k and mu with which earlier jobs predict the newest jobs best."""
     recent = past[-BACKTESTED:]
     newest = {name: feature.part(slice(-BACKTESTED, None)) for name, feature in features.items()}
     newest = {name: job for name, job in newest.items() if job.known}
@@ -290,7 +294,7 @@ def learn(
     telling = learn_distance(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
     alike = np.where(older, -telling.apart(parts), -np.inf)
     ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
-    # test only the second half, because the first half has too few predecessors
+    # test only the second half, because the first half has too few earlier jobs
     tested = np.arange(len(recent) // 2, len(recent))
     best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
     for count in (similar,) if similar else SIMILARS:
@@ -311,10 +315,10 @@ def closeness(ones: Floats, others: Floats) -> Floats:
 
 
 def _row(shape: Shape | None) -> Floats:
-    """Return a configuration as numbers to average: role counts and totals per kind.
+    """Return a configuration as numbers that can be averaged: role counts, and totals per kind of role.
 
-    Sizes per role are not averaged. Few large roles can equal many small roles, but the product of the mean count and
-    the mean size would exceed both.
+    Sizes per role are not averaged. Few large roles can have the same total as many small roles, but the product of
+    the mean count and the mean size would exceed it.
     """
     assert shape is not None
     return np.array(
@@ -344,15 +348,15 @@ def _shape(row: Floats) -> Shape:
 
 
 FEWEST_NEEDS = 8
-"""Minimum number of past jobs with known needs to learn from; with fewer jobs, the largest need counts."""
+"""Fewest past jobs with known needs to learn from. With fewer jobs, the largest known need counts."""
 ABOUT = 0.25
-"""Past jobs are one kind if their needs should differ by at most this many doublings beyond chance."""
+"""Past jobs are of one kind if their needs differ by at most this many doublings more than by chance."""
 STRANGERS = 48
-"""Number of nearest past jobs that count for a job of unknown kind. If fewer jobs counted, all of them might by chance
-have needed less memory than the new job.
+"""How many of the nearest past jobs count for a job of unknown kind. If fewer jobs counted, all of them might by
+chance have needed less memory than the new job.
 """
 ROW_MARGIN = 1.25
-"""Margin on the prediction, because two runs of one job differ in their data."""
+"""Margin that is added to the prediction, because two runs of one job differ in their data."""
 
 
 def predict_need(
@@ -360,7 +364,8 @@ def predict_need(
 ) -> MemoryNeed | None:
     """Predict the memory need of a new job; None if no needs are known.
 
-    `to_new` has [1, past] similarities per feature. `told`: the model that predicts needs from features.
+    `to_new` has the similarities of each past job to the new job, by feature, in the shape [1, past]. `told`: the
+    model that predicts needs from features.
     """
     known, rows = _needs(past)
     if not known.any():
@@ -386,7 +391,8 @@ def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
 
 
 def learn_needs(past: Sequence[PastJob], among: Mapping[str, Floats]) -> DistanceModel | None:
-    """Learn how needs differ, in doublings, by features. `among` has [past, past] similarities."""
+    """Learn how the needs of jobs differ, in doublings, depending on features. `among` has the similarities among past
+    jobs, in the shape [past, past]."""
     known, rows = _needs(past)
     if not among or int(known.sum()) < FEWEST_NEEDS:
         return None

@@ -1,1 +1,2 @@
-"""Pure. Planning for online jobs, whose data never ends: traffic forecast, worker capacity, and number of workers."""
+"""Pure. Planning for jobs whose data never ends: forecasts of traffic, the capacity of workers, and the number of
+workers."""

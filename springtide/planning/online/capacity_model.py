@@ -1,4 +1,4 @@
-"""Pure. Models capacity (samples per second by number of workers), and learns it from a running job.
+"""Pure. Models capacity (samples per second, by number of workers), and learns the model from a running job.
 
 Curves have the form samples / (coefficients x features of w), with non-negative coefficients. The kinds are "sync"
 (Kale's Eqn 6), "async" (Eqn 9), "crowded" (Eqn 9 plus contention between workers), and models for comparison.
@@ -31,25 +31,27 @@ FEATURES: Mapping[Kind, tuple[Feature, ...]] = {
     "optimus": (np.ones_like, np.reciprocal, np.positive),
     "optimus-async": (np.reciprocal, np.ones_like),
 }
-"""Feature of each coefficient, in seconds per batch of all workers (sync, ernest, optimus) or per sample (others)."""
+"""Features of the coefficients, in seconds per batch of all workers (sync, ernest, optimus) or in seconds per sample
+(others)."""
 LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
     "sync": ("sync", (1, 0, 3, 2)),
     "async": ("crowded", (0, 2, 1, 3)),
 }
 """Curve that a live job fits for each sync mode, and the order in which the fit adds coefficients. The first
-coefficient is the work of a single worker. The second coefficient is the constant part. The last coefficients belong to
-parts that grow with workers or fall faster. Eqn 9 predicts that more workers always train more, which is wrong for real
-jobs with many workers.
+coefficient is the work of a single worker. The second coefficient is the constant part. The last coefficients belong
+to parts that grow with the number of workers or fall faster than it. Eqn 9 predicts that more workers always train
+more, which is wrong for real jobs with many workers.
 """
 DOUBT = 0.2
-"""Penalty on deviations from proportional scaling, divided by the number of different measured worker counts.
-Measurements have errors of about 5%, and a coefficient may normally explain half of the time. Without a penalty, 400/s
-with 4 workers and 440/s with 5 would predict only 550/s with 10. With a constant penalty of a tenth, predictions for
-the extremes in sync mode were 8% off for six counts, even without noise. The penalty applies to a coefficient's largest
-share of the time, from one worker on. For 1 / w², this share is twice as large for one worker as for two.
+"""Penalty on deviations from proportional scaling. It is divided by the number of different worker counts that were
+measured. Measurements have errors of about 5%, and a coefficient may normally explain half of the time. Without a
+penalty, 400/s with 4 workers and 440/s with 5 would predict only 550/s with 10. With a constant penalty of a tenth,
+predictions for the extremes in sync mode were 8% off for six counts, even without noise. The penalty applies to a
+coefficient's largest share of the time, for any number of workers from one on. For 1 / w², this share is twice as
+large for one worker as for two.
 """
 PRECISION = 1e-3
-"""Relative error below which differences between curves do not count."""
+"""Two curves count as equally good if their relative errors differ by less than this."""
 
 
 class CapacitySample(NamedTuple):
@@ -66,7 +68,7 @@ class CapacityCurve:
     kind: Kind
     coefficients: tuple[float, ...]
     batch: float = 1.0
-    """Samples per step of all workers together; 1 in async."""
+    """Number of samples in a step of all workers together; 1 in async mode."""
 
     def __call__(self, workers: float) -> float:
         at = np.asarray(float(workers))
@@ -86,12 +88,13 @@ def fit(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> Ca
 def learn(
     kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0, weights: Sequence[float] | None = None
 ) -> CapacityCurve:
-    """Fit a curve for a running job, with at most one coefficient per worker count seen.
+    """Fit a curve for a running job, with at most one coefficient for each worker count that was seen.
 
-    After one count, throughput is assumed proportional. Deviations must be clear (`DOUBT`). Curves with one, two and
-    more coefficients are averaged by their likelihood (`_likely`). A single curve with four coefficients through five
-    measurements would mostly follow noise. The median represents each count. `weights` (up to 1) is the confidence in
-    each count, with one measurement per count.
+    If only one count was seen, throughput is assumed to be proportional to the count. A deviation from proportional
+    scaling must be clear (`DOUBT`). Curves with one, two and more coefficients are averaged by their likelihood
+    (`_likely`). A single curve with four coefficients through five measurements would mostly follow noise. For each
+    count, the median of its measurements is used. With `weights` (up to 1), there is one measurement for each count,
+    and the weight is the confidence in it.
     """
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
@@ -117,7 +120,7 @@ def _likely(
 ) -> NDArray[np.float64]:
     """Return the Akaike weight of each curve. Each curve has one coefficient more than the previous curve.
 
-    A further coefficient must reduce the error below exp(-1 / measurements) times the previous error.
+    An additional coefficient must reduce the error to less than exp(-1 / measurements) times the previous error.
     """
     rates = np.asarray([rate.throughput for rate in seen])
     off = np.asarray(
@@ -173,7 +176,8 @@ def relative(
     Columns are normalized first, because 1 / w² and w differ by a factor of a million. `doubts` are penalty factors on
     all coefficients except the first.
     """
-    share = columns * rates[:, None]  # share of the measured time that each term explains per unit of its coefficient
+    # the share of the measured time that each term explains, per unit of its coefficient
+    share = columns * rates[:, None]
     wanted = np.ones(len(rates))
     if weights is not None:
         trust = np.sqrt(np.asarray(weights, dtype=float))
@@ -186,11 +190,14 @@ def relative(
     return tuple(map(float, found / size))
 
 
-FULL = 0.8  # fill of batches above which a worker shows its speed; with emptier batches, it shows only a lower limit
-LEAST_BUSY_S = 1.0  # minimum busy seconds of a worker for a valid speed
+# a worker shows its speed if its batches are filled to at least this share; with emptier batches it shows only a lower
+# limit
+FULL = 0.8
+LEAST_BUSY_S = 1.0  # a worker's speed is valid only if the worker was busy for at least this many seconds
 PRIOR_STEPS = 3.0
-"""Weight of the prior assumption that a step costs in proportion to its samples. The weight's unit is the evidence of
-one step, if step sizes vary as much as their mean. Measurements outweigh the prior once sizes have varied enough.
+"""Weight of the prior assumption that a step costs in proportion to its samples. It is measured in steps, where one
+step is the evidence of one step if step sizes vary as much as their mean. Once sizes have varied enough,
+measurements outweigh the prior.
 """
 
 
@@ -225,7 +232,8 @@ def utilization(works: Mapping[int, WorkerWork]) -> float:
 
 
 def together(works: Mapping[int, WorkerWork]) -> float | None:
-    """Return the samples per second of all workers without waiting. Idle workers count as the mean."""
+    """Return the samples per second that all workers would train if they never waited. For an idle worker, the mean of
+    the others is used."""
     paces = [pace for work in works.values() if (pace := work.pace) is not None]
     return sum(paces) / len(paces) * len(works) if paces else None
 
@@ -240,10 +248,10 @@ def summed(works: Mapping[int, WorkerWork]) -> StepSums:
 
 
 def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
-    """Return the speedup of full batches over batches of `size` samples, from the step costs in `steps`.
+    """Return how much faster full batches are than batches of `size` samples, from the step costs in `steps`.
 
-    The speedup is 1 if the cost of a step is proportional to its samples, and batch / size if the cost is independent
-    of the size.
+    The result is 1 if a step costs in proportion to its samples, and batch / size if the cost does not depend on the
+    size.
     """
     if not steps.number or not steps.seconds or not 0 < size < batch:
         return 1.0
@@ -256,19 +264,20 @@ def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
     return (at_all + by_sample * size) / size / ((at_all + by_sample * batch) / batch)
 
 
-SATURATED = 0.9  # utilization above which workers show their full speed
-FRESH = 0.3  # weight of a new measurement against the earlier value
-MOST_RESTED = 1.25  # limit on the rate of workers that waited, as a multiple of the rate without waiting
-RESTED = 0.05  # weight of measurements with waiting, relative to measurements without waiting
-FADES_S = 6 * 3600.0  # half-life of a measurement's weight
-KEPT_STEPS = 0.9  # share of the step cost statistics kept per window
+SATURATED = 0.9  # workers show their full speed if their utilization is above this value
+FRESH = 0.3  # weight of a new measurement relative to the earlier value
+MOST_RESTED = 1.25  # the rate of workers that waited may exceed the rate without waiting by at most this factor
+RESTED = 0.05  # weight of a measurement with waiting, relative to a measurement without waiting
+FADES_S = 6 * 3600.0  # half-life in seconds of the weight of a measurement
+KEPT_STEPS = 0.9  # share of the step cost statistics that remains after each window
 LEAST = 1e-4  # smallest weight
-# window of a measurement: stream seconds, and at least clock seconds (a few heartbeats)
+# length of a measurement window: seconds of stream time, and the minimum in clock seconds (a few heartbeats)
 WINDOW_S, LEAST_WINDOW_S = 20.0, 4.0
 
 
 def window_s(speedup: float) -> float:
-    """Return the clock seconds of one measurement. On a faster stream, a measurement covers more stream time."""
+    """Return the length of one measurement in clock seconds. On a faster stream, a measurement covers more stream
+    time."""
     return max(LEAST_WINDOW_S, WINDOW_S / speedup)
 
 
@@ -287,11 +296,11 @@ class LearnedCapacity:
     """Everything learned about the capacity of a job."""
 
     seen: dict[int, WorkerRate] = field(default_factory=dict)
-    """Rates without waiting, by number of workers; `rested` has the rates with waiting."""
+    """Rates of workers that never waited, by number of workers; `rested` has the rates of workers that waited."""
     rested: dict[int, WorkerRate] = field(default_factory=dict)
     steps: StepSums = field(default_factory=StepSums)
-    """Step statistics of workers without waiting, newest weighted most. Before any measurement, the mean of all
-    workers.
+    """Step statistics of workers that never waited; the newest have the largest weight. Before any such measurement,
+    this is the mean of all workers.
     """
 
     @property
@@ -299,7 +308,7 @@ class LearnedCapacity:
         return bool(self.seen or self.rested)
 
     def then(self, works: Mapping[int, WorkerWork], *, batch: float, at: float) -> "LearnedCapacity":
-        """Return the state after another window, in which all these workers were present throughout."""
+        """Return the state after another window during which all these workers were present."""
         rate = together(works)
         steps = summed(works) if works else StepSums()
         if rate is None:
@@ -345,7 +354,7 @@ class LearnedCapacity:
                 held = rested.rate if sure is None else min(rested.rate, MOST_RESTED * rate)
                 held = (
                     max(held, rate) if sure is not None else held
-                )  # a worker that waits at times is not slower than a worker that never waits
+                )  # a worker that sometimes waits is not slower than a worker that never waits
                 rate = (rate * weight + held * beside) / max(weight + beside, 1e-300)
                 weight += beside
             if rate > 0:

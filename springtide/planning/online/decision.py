@@ -1,7 +1,7 @@
 """Pure. Decides how many workers an online job should have now, and why.
 
-`plan` finds the cheapest plan up to the horizon. Each change has a cost, because the job pauses, so the cheapest plan
-has few changes and makes them early. Only the first step of the plan is applied.
+`plan` finds the cheapest plan up to the planning horizon. Each change has a cost, because the job pauses. The
+cheapest plan therefore has few changes and makes them early. Only the first step of the plan is applied.
 """
 
 from collections.abc import Sequence
@@ -16,32 +16,33 @@ from springtide.domain.spec.online_job import OnlineRules, OnlineView, Scaling, 
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-# number of steps for which new stretches (periods with a constant number of workers) are tracked separately; 16
+# number of steps for which new stretches (periods with a constant number of workers) are tracked one by one; 16
 # quantiles give the same plans
 YOUNG = 8
-# assumed share of the capacity that is free to drain the backlog, for the cost of the backlog after the current step
+# share of the capacity that is assumed to be free to work off the backlog, when the cost of the backlog after the
+# current step is computed
 DRAINS = 0.3
-# share of the SLO lag: if the lag at the end of a step is above it, part of the next step violates the SLO
+# share of the SLO lag; if the lag at the end of a step exceeds it, part of the next step violates the SLO
 NEARLY = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorizonPrices:
-    """Prices in workers, so that a cost is in worker-steps."""
+    """Prices in workers, so that costs are in worker-steps."""
 
     slo_s: float
     lag: float
-    """Price of a lag of `slo_s`; other lags in proportion."""
+    """Price of a lag of `slo_s`; the price of any other lag is proportional."""
     late: float
-    """Additional price of a lag above `slo_s`."""
+    """Additional price of a lag that exceeds `slo_s`."""
     change: float
     """Cost of one change, in worker-steps."""
     again: float = np.inf
-    """Limit on the extra cost of a plan over the best plan for a scenario, in worker-steps. The cost is limited,
-    because the job switches to the best plan of a scenario once it recognizes the scenario.
+    """In any scenario, a plan's cost counts as at most this many worker-steps above the cost of the best plan for
+    the scenario. The reason: once the job recognizes the scenario, it switches to the best plan for it.
     """
     known: int = 0
-    """Steps after which the real scenario is known."""
+    """Number of steps after which the real scenario is known."""
 
 
 class ChangeEffect(NamedTuple):
@@ -49,34 +50,35 @@ class ChangeEffect(NamedTuple):
 
     pause_s: float
     start_s: float
-    """Seconds until new workers train, if the job does not pause."""
+    """Seconds until new workers train, if the job does not pause for the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """Expected traffic of a job in equal time steps, and its state before the first step."""
+    """Traffic that a job expects, in equal time steps, and the job's state before the first step."""
 
     step_s: float
     traffic: Array
-    """[scenarios, steps]: samples per second that may arrive."""
+    """Samples per second that may arrive, as an array [scenarios, steps]."""
     shares: Array
-    """[scenarios]: probability of each scenario; the sum is 1."""
+    """Probability of each scenario; the sum is 1."""
     workers: int
     backlog: float
-    """Samples that wait."""
+    """Number of samples that wait."""
     capacity: Array
-    """[most + 1]: samples per second by number of workers."""
+    """Samples per second by number of workers, for 0 to `most` workers."""
 
 
 class WorkerPlan(NamedTuple):
-    """Planned workers of each step, with the expected cost."""
+    """Planned number of workers for each step, with the expected cost."""
 
     workers: Counts
     cost: float
 
 
 def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEffect) -> WorkerPlan:
-    """Return the cheapest chain of stretches from the current workers and backlog."""
+    """Return the cheapest sequence of stretches, starting with the current number of workers and the current
+    backlog."""
     counts, rates = np.arange(fewest, len(ahead.capacity)), ahead.capacity[fewest:]
     usable = _usable(doing, ahead.step_s)
     young, numbers, begin = len(usable), len(counts), ahead.workers - fewest
@@ -86,22 +88,23 @@ def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEff
     by_lag = prices.lag / (2 * prices.slo_s)
     later = by_lag / (DRAINS * ahead.step_s)
 
-    # Row 0 holds the cheapest settled stretch of each number of workers. The other rows contain changes that begin in
-    # the last steps.
+    # Row 0 has the cheapest settled stretch for each number of workers. The other rows have stretches that began in the
+    # last few steps.
     waits = np.zeros((len(ahead.traffic), young + 1, numbers))
     cost = np.full(waits.shape, np.inf)
     begun = np.full((young + 1, numbers), -1)
     waits[:, 0, begin] = ahead.backlog
     cost[:, 0, begin] = 0.0
     takes = np.tile(rates * ahead.step_s, (young + 1, 1))
-    came_from: list[tuple[int, int]] = []  # for each step: start and place of the stretch before each new stretch
+    # for each step, the start and the place of the stretch before each new stretch
+    came_from: list[tuple[int, int]] = []
     lag = waits * seconds[:, 0]
     for step in range(arrive.shape[1]):
         seen = (share * (cost + lag**2 * later)).sum(axis=0)
         row, place = divmod(int(seen.argmin()), numbers)
         came_from.append((int(begun[row, place]), place))
         so_far, waiting = cost[:, row, place], waits[:, row, place]
-        newest = step % young + 1  # row of the oldest of the recent stretches, which now counts as settled
+        newest = step % young + 1  # the row of the oldest recent stretch, which counts as settled from now on
         settled = seen[newest] < seen[0]
         begun[0] = np.where(settled, begun[newest], begun[0])
         for weight in (cost, waits):
@@ -125,7 +128,7 @@ def plan(ahead: Horizon, *, fewest: int, prices: HorizonPrices, doing: ChangeEff
 
 
 def _bound(cost: Array, waits: Array, lag: Array, later: float, again: float) -> None:
-    """Limit the cost in every scenario except the first to the cost of the best chain plus a change."""
+    """In every scenario except the first, limit the cost to the cost of the best sequence plus one change."""
     whole = (cost + lag**2 * later)[1:]
     if not whole.size:
         return
@@ -137,7 +140,7 @@ def _bound(cost: Array, waits: Array, lag: Array, later: float, again: float) ->
 
 
 def _usable(doing: ChangeEffect, step_s: float) -> Array:
-    """Return the training seconds in each of the first steps after a change, until the new workers train fully."""
+    """Return the number of seconds of training in each step after a change, until the new workers train fully."""
     young = max(YOUNG, int(np.ceil(doing.pause_s / step_s)) + 1)
     lost = doing.pause_s or min(doing.start_s, step_s)
     return np.clip((np.arange(young) + 1) * step_s - lost, 0, step_s)
@@ -154,20 +157,20 @@ def _chain(start: int, place: int, came_from: list[tuple[int, int]], counts: Cou
         start, place = came_from[start]
 
 
-BELIEVED = (0.85, 0.15)  # weights of the mean and the high end of an outlook in the expected cost
-SATURATED = 0.95  # utilization above which workers have no reserve
-WRONG = 1.2  # ratio of arrivals to the outlook above which, with samples waiting, the outlook is wrong
-WAITS = 0.5  # share of the SLO lag above which the outlook is checked
-KNOWN_S = 3600.0  # seconds until the real scenario is known, because the traffic level is judged by the last 40 minutes
-# limit on the cost of having planned for too little traffic, in hours of the mean number of needed workers
+BELIEVED = (0.85, 0.15)  # weights of the mean and of the high end of a forecast in the expected cost
+SATURATED = 0.95  # workers have no reserve if their utilization is above this value
+WRONG = 1.2  # a forecast counts as wrong if samples wait and arrivals exceed the forecast by this factor
+WAITS = 0.5  # the forecast is checked if the lag exceeds this share of the SLO lag
+KNOWN_S = 3600.0  # seconds until the real scenario is known; the level of the traffic follows from the last 40 minutes
+# limit on the cost of a plan for too little traffic, in hours of the mean number of needed workers
 SURPRISE_H = 10.0
-# that limit applies if the high end of the outlook is this far above the mean, relative to the mean; larger distances
-# are recognized sooner
+# this limit applies if the high end of the forecast exceeds the mean by this share; larger differences are recognized
+# sooner
 PLAIN = 0.4
-# exponent of the lag price on days with broad peaks; with an exponent of 1, taxi traffic would get too much lag
+# exponent of the price of lag on days with broad peaks; with an exponent of 1, taxi traffic would get too much lag
 STEEPER = 1.5
-WORTH = (0.7, 2.5)  # limits on the factor of the lag price
-FULL = 0.999  # if traffic exceeds this share of the largest capacity, no number of workers keeps up
+WORTH = (0.7, 2.5)  # smallest and largest factor on the price of lag
+FULL = 0.999  # if traffic exceeds this share of the largest capacity, no number of workers can keep up
 
 
 def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
@@ -201,30 +204,31 @@ def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
 
 
 def _surprised(view: OnlineView, rules: OnlineRules) -> bool:
-    """Return True if samples wait because traffic far exceeds the outlook (Kale's thresholds)."""
+    """Return True if samples wait because traffic is far above the forecast (Kale's thresholds)."""
     waits = view.lag_s > WAITS * rules.slo_lag_s and view.utilization > SATURATED
     return waits and view.arrivals > WRONG * view.outlook.mean[0]
 
 
 def _as_it_is(view: OnlineView) -> TrafficOutlook:
-    """Return an outlook in which current traffic continues, or the old outlook where it is higher."""
+    """Return a forecast in which the current traffic continues, or the old forecast at times when it is higher."""
     mean = tuple(max(view.arrivals, expected) for expected in view.outlook.mean)
     high = tuple(max(expected, other) for expected, other in zip(mean, view.outlook.high, strict=True))
     return replace(view.outlook, mean=mean, high=high, why="the current traffic is assumed to continue")
 
 
 def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np.int64]:
-    """Return the minimum number of workers that train faster than samples arrive (Eqn 10), for each traffic. If there
-    is no such number, return the number with the highest capacity.
+    """Return, for each traffic, the smallest number of workers that trains samples faster than they arrive (Eqn 10).
+    If there is no such number, return the number with the highest capacity.
     """
     most = int(capacity.argmax())
     return np.minimum(np.searchsorted(np.maximum.accumulate(capacity[: most + 1]), traffic, side="right"), most)
 
 
 def lag_worth(mean: float, peak: float, above: float) -> float:
-    """Return the factor on the lag price, which is 1 for a day whose mean need is half its peak. The more workers
-    scaling saves compared with the peak, the more lag is accepted, so the factor is smaller. `above` is the distance of
-    the high end from the mean. A large spread means that the peak is uncertain, and reduces the factor.
+    """Return the factor on the price of lag. The factor is 1 for a day on which the mean need is half the peak need.
+    The more workers scaling can save compared with the peak, the smaller the factor, so that more lag is accepted.
+    `above` is the distance between the high end of the forecast and its mean. If it is large, the peak is uncertain,
+    which reduces the factor.
     """
     return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
 

@@ -1,4 +1,4 @@
-"""Pure. Looks up forecasters by name (the default, simple baselines, plug-ins), and compares them on the past.
+"""Pure. Looks up forecasters by name (the default, simple baselines, plug-ins), and tests them on past traffic.
 
 In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. A package registers its
 forecasters under the entry point group `springtide.forecasters`.
@@ -37,7 +37,8 @@ def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: in
 
 
 def sound(name: str, forecast: object, history: PastTraffic, steps: int) -> RateForecast:
-    """Validate a forecast: the requested number of finite values. Clip it to values >= 0 and low <= mean <= high."""
+    """Validate a forecast: it must have the requested number of finite values. Clip it to values >= 0 and low <= mean
+    <= high."""
     if not isinstance(forecast, RateForecast):
         raise errors.BadInput(f"forecaster {name!r} returned a {type(forecast).__name__}; expected a Forecast")
     if abs(forecast.step_s - history.step_s) > 1e-9:
@@ -64,9 +65,9 @@ class BacktestScore(NamedTuple):
     wape: float
     """Sum of absolute errors as a share of the traffic."""
     covered: float
-    """Share of values between low and high; the target is 0.8."""
+    """Share of values that lie between low and high; the target is 0.8."""
     below: float
-    """Share of values below high; the target is 0.9."""
+    """Share of values that lie below high; the target is 0.9."""
     bias: float
     """Sum of errors as a share of the traffic; positive if the forecast was too high."""
     tried: int
@@ -80,8 +81,8 @@ def backtest(
     every_s: float = DAY_S,
     last: int | None = None,
 ) -> BacktestScore:
-    """Score forecasts of the past: one every `every_s` seconds, for the following day, from the preceding `known_days`.
-    `last` limits the test to the last forecasts."""
+    """Score forecasts of the past. Each forecasts a day from the `known_days` before it, and there is one every
+    `every_s` seconds. `last` limits the test to the last forecasts."""
     step, ahead = (round(seconds / history.step_s) for seconds in (every_s, DAY_S))
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
     if not starts or step < 1 or ahead < 1:

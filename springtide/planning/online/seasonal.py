@@ -1,6 +1,7 @@
 """Pure. Forecasts traffic from daily and weekly patterns, and corrects the forecast by the latest traffic.
 
-Several simple members forecast; their weights depend on their errors on the job's own past days (`weigh`).
+Several simple forecasters, the members, forecast. The weight of a member depends on its errors on the job's own past
+days (`weigh`).
 """
 
 from collections.abc import Callable
@@ -13,13 +14,13 @@ from springtide.domain.spec.online_job import TrafficOutlook
 from springtide.planning.online.traffic import HOUR_S, Array, PastTraffic, RateForecast
 
 Member = Callable[[Array, int, int], Array]
-"""Function of the past without gaps, the steps per day, and the number of steps to forecast."""
+"""A member: a function of the past without gaps, the steps per day, and the number of steps to forecast."""
 DAYS = 7
 WEEKS = 4  # number of past weeks from which a usual week is computed
-LEVEL = (0.5, 2.0)  # limits on a day's level relative to the usual day
-RECENT = (1 / 3, 3.0)  # limits on the level of the last hours
-RECENT_H = 2  # hours that determine the current level
-FADES_H = 4  # hours after which about a third of the level correction is left
+LEVEL = (0.5, 2.0)  # smallest and largest level of a day, relative to the usual day
+RECENT = (1 / 3, 3.0)  # smallest and largest level of the last hours
+RECENT_H = 2  # how many of the last hours determine the current level
+FADES_H = 4  # hours after which about a third of the correction is left
 
 
 def last_day(past: Array, day: int, steps: int) -> Array:
@@ -42,7 +43,7 @@ def usual_week(past: Array, day: int, steps: int) -> Array:
 
 
 def at_todays_level(member: Member) -> Member:
-    """Scale a member by the ratio of the last day to the member's forecast of it."""
+    """Scale a member by the ratio of the last day's traffic to the member's forecast of that day."""
 
     def forecast(past: Array, day: int, steps: int) -> Array:
         forecast = member(past[:-day], day, day)
@@ -53,7 +54,8 @@ def at_todays_level(member: Member) -> Member:
 
 
 def from_the_last_hours(member: Member) -> Member:
-    """Scale a member by the ratio of the last hours' traffic to its forecast of these hours. The correction fades."""
+    """Scale a member by the ratio of the last hours' traffic to its forecast of these hours. The correction decreases
+    over time."""
 
     def forecast(past: Array, day: int, steps: int) -> Array:
         back = max(1, RECENT_H * day // 24)
@@ -75,19 +77,19 @@ MEMBERS: dict[str, tuple[Member, int]] = {
     "like the last weeks, at today's level": (at_todays_level(usual_week), 8),
     "like the last weeks, from the last hours": (from_the_last_hours(at_todays_level(usual_week)), 9),
 }
-"""Members by name, each with the days of history it needs."""
+"""Members by name, each with the number of days of history that it needs."""
 
 
-TRIED_DAYS = 7  # past days for testing members
-INTERVAL = (10.0, 90.0)  # percentiles of past errors that bound the interval
+TRIED_DAYS = 7  # number of past days on which members are tested
+INTERVAL = (10.0, 90.0)  # percentiles of past errors that are the ends of the interval
 FEW_DAYS = (2.94, 2.94, 1.70, 1.43, 1.31, 1.24, 1.20)
-"""Factor on the interval's width for 1, 2 ... 7 days of errors. Errors within a day are correlated, so the number of
-days counts, not the number of errors. The factor is Student's t relative to the normal distribution, times the root of
-1 + 1 / days for the uncertain mean."""
-TRUST = 4  # exponent of 1 / error in a member's weight; 2 to 8 work about equally well on real traffic
-UNTRIED = 1.15  # assumed error of an untested member, as a multiple of the best error
-EXACT = 1e-4  # smallest error
-ONLY_GUESS = 0.5  # relative width of the interval if nothing is known
+"""Factor on the interval's width, by the number of days (1 to 7) with known errors. 7 days of errors. Errors within a
+day are correlated, so the number of days counts, not the number of errors. The factor is Student's t relative to the
+normal distribution, times the root of 1 + 1 / days for the uncertain mean."""
+TRUST = 4  # exponent of 1 / error in a member's weight; values from 2 to 8 work about equally well on real traffic
+UNTRIED = 1.15  # error to assume for an untested member, as a multiple of the smallest error
+EXACT = 1e-4  # smallest error to assume for a member
+ONLY_GUESS = 0.5  # relative width of the interval if nothing is known about the errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class MemberWeights:
     wape: float
     """Sum of absolute errors of the combined forecast, as a share of the traffic."""
     ratios: Array
-    """Ratios of actual to forecast values on past days."""
+    """Ratios of the actual values to the forecast values on past days."""
     tried: int
 
     def forecast(self, past: Array, day: int, steps: int) -> Array:
@@ -112,7 +114,8 @@ class MemberWeights:
 def weigh(history: PastTraffic) -> MemberWeights | None:
     """Test every member on the last days and return the weights; None if the traffic history is too short.
 
-    A member that has enough history to forecast, but not enough for a test, gets nearly the weight of the best member.
+    A member that has enough history to forecast, but not enough for a test, gets almost the weight of the best
+    member.
     """
     past, day = history.filled().values, history.day
     forecasts: dict[str, Array] = {}
@@ -146,7 +149,7 @@ def weigh(history: PastTraffic) -> MemberWeights | None:
 
 
 def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None = None) -> RateForecast:
-    """Forecast the next steps. `weights` reuses earlier weights."""
+    """Forecast the next steps. If `weights` is given, these weights are used again."""
     weights = weights or weigh(history)
     past = history.filled().values
     if weights is None:
@@ -158,9 +161,9 @@ def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None 
 
 
 def calibrated(name: str, member: Member, needs: int, history: PastTraffic, steps: int) -> RateForecast:
-    """Forecast with a single member, with an interval from its errors on the last days.
+    """Forecast with one member, with an interval that follows from its errors on the last days.
 
-    Without enough history for the member and its test, return the default forecast.
+    If there is not enough history for the member and its test, return the default forecast.
     """
     past, day = history.filled().values, history.day
     days = min(TRIED_DAYS, len(past) // day - needs)
@@ -180,9 +183,9 @@ def _tested(history: PastTraffic, mean: Array, ratios: Array, days: int, member:
 
 
 def interval(ratios: Array, days: int) -> tuple[float, float]:
-    """Return the factors that put a tenth of the values below and a tenth above the interval.
+    """Return the two factors that put a tenth of the values below the interval and a tenth above it.
 
-    `ratios` are actual / forecast over `days` days.
+    `ratios` has the ratios of actual to forecast values over `days` days.
     """
     if not len(ratios):
         return 1 - ONLY_GUESS, 1 + ONLY_GUESS
@@ -198,7 +201,7 @@ def _past_forecasts(member: Member, past: Array, day: int, days: int) -> Array:
 
 
 def _last(history: PastTraffic, day: int, days: int) -> Array:
-    """Return the values of the last days. Gaps stay NaN, so that missing values do not count as errors."""
+    """Return the values of the last days. Gaps remain NaN, so that missing values do not count as errors."""
     return history.values[len(history.values) - days * day :].reshape(days, day)
 
 
@@ -216,7 +219,7 @@ def _days(days: int) -> str:
 
 
 def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
-    """Forecast without a test: repeat yesterday, or the last hour, with a wide interval."""
+    """Forecast without any test: repeat yesterday or the last hour, with a wide interval."""
     hour = max(1, int(HOUR_S // step_s))
     if len(past) >= day:
         mean, member = last_day(past, day, steps), "like the last day"
@@ -235,23 +238,23 @@ def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
 
 
 LOOKED_AT_S = 2400.0
-"""Wanted age of a forecast in seconds. The traffic since the forecast was made shows its error in level. Values from
-half an hour to 2 hours work equally well."""
+"""Age in seconds that a forecast should have. The traffic that has arrived since the forecast was made shows the error
+of its level. Values from half an hour to 2 hours work equally well."""
 FADES_S = 4 * 3600.0
-"""Time constant of the level correction. On real traces, 3 to 12 hours work equally well."""
+"""Time constant in seconds of the correction of the level. On real traces, 3 to 12 hours work equally well."""
 LEVEL_LIMITS = (0.2, 5.0)
-"""Limits on the level correction."""
+"""Smallest and largest correction of the level."""
 SURE = 0.35
-"""Share of the interval's width that applies to the next minutes, once the level is known."""
+"""Share of the interval's width that applies to the next minutes, when the level is known."""
 UNSURE_S = 4 * 3600.0
-"""Seconds until the whole interval applies."""
+"""Seconds until the full width of the interval applies."""
 OLDEST = 0.3
-"""Weight of the oldest step in the level; the newest has weight 1."""
+"""Weight of the oldest step in the level; the newest step has weight 1."""
 
 
 def outlook(forecast: RateForecast, came: Array) -> TrafficOutlook:
-    """Return the remaining steps of a forecast, scaled to the current level. `came` is the actual traffic of its first
-    steps, which are complete."""
+    """Return the rest of a forecast, scaled to the current level. `came` is the actual traffic in the first steps of
+    the forecast, which are over."""
     over = len(came)
     left = len(forecast.mean) - over
     if left < 1:

@@ -1,7 +1,7 @@
 """Pure. Measures how well a job keeps up with its stream, by the four metrics of Kale's section 4.1.
 
-The lag at a moment is measured on the samples trained at that moment: the time from append to training. Inputs are in
-seconds; the metrics have the paper's units.
+The lag at a moment is the lag of the samples that are trained at that moment: their time from append to training.
+Inputs are in seconds; the metrics have the paper's units.
 """
 
 from bisect import bisect_right
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from springtide import errors
 
 SLO_S = 1200.0
-"""SLO: lag above 20 minutes violates it, as in the paper."""
+"""Lag above this value violates the SLO: 20 minutes, as in the paper."""
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloSums:
-    """Sums over a time span, from which the SLO metrics follow. Two of these sums can be added."""
+    """Sums over a span of time, from which the SLO metrics are computed. Two of these sums can be added."""
 
     seconds: float = 0.0
     violated_s: float = 0.0
@@ -65,7 +65,7 @@ class SloSums:
 
 
 MOST = 256
-"""Maximum number of points per partition. If there are more, every second point is dropped, so that the rest still
+"""Most points to keep for each partition. If there are more, every second point is dropped, so that the rest still
 covers a long time."""
 
 
@@ -86,7 +86,7 @@ class PartitionEnds:
             self.ends = [*self.ends[:1], *self.ends[1:-1:2], *self.ends[-1:]]
 
     def forget(self, trained: int) -> None:
-        """Drop the points before a trained offset. One earlier point is kept for interpolation."""
+        """Drop the points before a trained offset. One earlier point stays, for interpolation."""
         first = bisect_right(self.ends, trained)
         if first > 1:
             del self.times[: first - 1], self.ends[: first - 1]
@@ -103,9 +103,9 @@ class PartitionEnds:
 def lag_s(now: float, *, came: float | None, stamped: float) -> float:
     """Return the seconds that a record has waited.
 
-    `came` is its arrival on the local clock, if known. `stamped`: the record's own timestamp, converted to the same
-    clock. A timestamp is more precise but may be wrong. A timestamp in the future, or older than the record can be, is
-    ignored.
+    `came` is the time of its arrival by the local clock, if known. `stamped` is the record's own timestamp,
+    converted to the same clock. The timestamp is more precise, but may be wrong. It is ignored if it lies in the
+    future, or if it is older than the record can be.
     """
     by_stamp = now - stamped
     if came is None:

@@ -33,7 +33,7 @@ class PastTraffic:
 
     @classmethod
     def of(cls, at_s: Array, rates: Array, step_s: float) -> "PastTraffic":
-        """Build from rates at rising times: the mean of each step, NaN for a step without rates."""
+        """Build past traffic from rates at ascending times: the mean of each step, and NaN for a step without rates."""
         place = ((at_s - at_s[0]) // step_s).astype(np.int64)
         count = np.bincount(place)
         sums = np.bincount(place, weights=rates)
@@ -52,7 +52,7 @@ class PastTraffic:
         return replace(self, values=self.values[first:step])
 
     def filled(self) -> "PastTraffic":
-        """Fill the gaps: short gaps by interpolation, longer gaps by the same time on other days.
+        """Fill the gaps: short gaps by interpolation, and longer gaps with values of the same time on other days.
 
         Steps before the first known value are cut off.
         """
@@ -80,7 +80,7 @@ def _short(known: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
 
 
 def _same_time(values: Array, day: int) -> Array:
-    """Return the median at the same time of day for each step; NaN if no day has a value."""
+    """Return, for each step, the median over all days at the same time of day; NaN if no day has a value."""
     days = -(-len(values) // day)
     whole = np.full(days * day, np.nan)
     whole[len(whole) - len(values) :] = values
@@ -101,10 +101,10 @@ class RateForecast:
     high: Array
     """90th percentile."""
     member: str
-    """Model of the forecast, or the member with the largest weight."""
+    """Model that made the forecast, or the member with the largest weight."""
     why: str
     tried: int = 0
-    """Past days on which the model was tested to get `low` and `high`; 0 means a guess."""
+    """Number of past days on which the model was tested to find `low` and `high`; 0 means that they are guesses."""
 
     def because(self, why: str) -> "RateForecast":
         return replace(self, why=f"{why}; {self.why}" if self.why else why)
@@ -112,23 +112,23 @@ class RateForecast:
 
 STEP_S = 600.0
 KEPT_S = 36 * DAY_S
-"""Seconds of history to keep: five weeks and a day. A usual week is computed from four whole weeks."""
-SEEN_SHARE = 0.5  # minimum observed share of a step for a valid mean
+"""Seconds of history to keep: five weeks and one day. A usual week is computed from four whole weeks."""
+SEEN_SHARE = 0.5  # the mean of a step is valid only if at least this share of the step was observed
 
 
 class TrafficBucket(NamedTuple):
-    """Traffic of one time step, as far as it was observed."""
+    """Traffic in one time step, as far as it was observed."""
 
     number: int
     """Number of the step since the time origin."""
     samples: float
     seconds: float
-    """Seconds of the step in which arrivals were counted."""
+    """Seconds of this step in which arrivals were counted."""
 
 
 @dataclass(slots=True)
 class TrafficHistory:
-    """Past traffic of one job."""
+    """History of the traffic of one job."""
 
     step_s: float = STEP_S
     steps: dict[int, TrafficBucket] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class TrafficHistory:
         if not until > since:
             return []
         first, last = math.floor(since / self.step_s), math.floor(until / self.step_s)
-        if last - first > KEPT_S / self.step_s:  # after a gap of weeks the old history is useless
+        if last - first > KEPT_S / self.step_s:  # drop the history, because after a gap of weeks it is useless
             self.steps.clear()
             since, first = last * self.step_s, last
             samples = 0.0
@@ -163,7 +163,7 @@ class TrafficHistory:
         return [self.steps[number] for number in range(first, last)]
 
     def _shares(self, since: float, until: float, first: int, last: int) -> list[tuple[int, float, float]]:
-        """Return each step's number, its seconds in the span, and its share of the arrivals."""
+        """Return, for each step in the span, its number, its seconds within the span, and its share of the arrivals."""
         seconds = [
             (number, min(until, (number + 1) * self.step_s) - max(since, number * self.step_s))
             for number in range(first, last + 1)
@@ -180,7 +180,7 @@ class TrafficHistory:
         return before.samples / before.seconds if before is not None and before.seconds else 0.0
 
     def history(self, at: float) -> PastTraffic | None:
-        """Return the complete steps before this moment; None without one."""
+        """Return the complete steps before this moment; None if there is none."""
         until = math.floor(at / self.step_s)
         known = {
             step.number: step.samples / step.seconds

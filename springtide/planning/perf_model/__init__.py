@@ -1,2 +1,2 @@
-"""Pure. Step time as a function of resources, fitted to measurements. Decision walk: after
-master/autoscale/profiler."""
+"""Pure. Models the step time of a job as a function of its resources, fitted to measurements. On the path of a
+decision, this package comes after master/autoscale/profiler."""

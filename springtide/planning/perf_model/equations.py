@@ -15,7 +15,8 @@ Index = numpy.typing.NDArray[Any]
 """Indices into an array, or a mask."""
 TERMS = ("grad", "upd", "sync", "emb", "beta")
 HOP_S = 1e-4
-"""Approximate seconds of one message between workers, besides its bytes. The value only scales a fitted coefficient."""
+"""Approximate seconds that one message between workers takes, not counting its bytes. The value only scales a fitted
+coefficient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +24,13 @@ class Coefficients:
     """Fitted coefficients of a job, all non-negative."""
 
     grad: float
-    """Core-seconds per sample of forward and backward."""
+    """Core-seconds for forward and backward of one sample."""
     upd: float
-    """Core-seconds of servers to apply one worker's gradients; in bsp, to apply the gradients of all workers."""
+    """Core-seconds in which servers apply one worker's gradients; in bsp mode, the gradients of all workers."""
     sync: float
-    """Times that the dense parameters cross the network; in bsp, number of all-reduces."""
+    """How often the dense parameters cross the network in a step; in bsp mode, the number of all-reduces."""
     emb: float
-    """Seconds that one server takes to look up one float."""
+    """Seconds in which one server looks up one float."""
     beta: float
     """Constant seconds of a step: the sum of the four constants."""
 
@@ -45,7 +46,7 @@ class Coefficients:
 
 
 class Models(NamedTuple):
-    """Models of many jobs: coefficients and facts as columns, one row per shape."""
+    """Models of many jobs: coefficients and facts as columns, with one row per shape."""
 
     grad: Array
     upd: Array
@@ -69,7 +70,7 @@ class Shapes(NamedTuple):
 
 
 class StepTerms(NamedTuple):
-    """Seconds of a step by cause: numbers for one shape, arrays for many."""
+    """Seconds of a step by cause. For one shape these are numbers, for many shapes arrays."""
 
     gradient: Array | float
     update: Array | float
@@ -82,14 +83,15 @@ Facts = ModelFacts | Models
 
 
 def step_columns(facts: Facts, shape: Shape | Shapes, batch: Any = None) -> tuple[Any, ...]:
-    """Return the factor of each coefficient in T, the seconds of a step. `facts` may hold arrays.
+    """Return the factor of each coefficient in T, the duration of a step in seconds. `facts` may hold arrays.
 
     T = grad * m / worker_cpu  +  upd * w / (p * server_cpu)  +  sync * (M / p) / (B / w)  +  emb * m * D / p  +  beta
     throughput = w * m / T
 
-    Here w is workers, p servers, m samples per step of one worker (`batch`), M dense bytes, B bandwidth, and D floats
-    that one sample looks up. In bsp, one step of all workers together has G samples, for any number of workers. Such a
-    step takes as long as its slowest worker, which measured steps include, plus an all-reduce of the dense parameters:
+    Here w is the number of workers, p the number of servers, m the samples per step of one worker (`batch`), M the
+    dense bytes, B the bandwidth, and D the floats that one sample looks up. In bsp, one step of all workers together
+    has G samples, for any number of workers. Such a step takes as long as its slowest worker, which measured steps
+    include, plus an all-reduce of the dense parameters:
 
     T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
     throughput = G / T
@@ -111,7 +113,7 @@ def step_columns(facts: Facts, shape: Shape | Shapes, batch: Any = None) -> tupl
 
 
 def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> StepTerms:
-    """Return the terms of Eqns 2 to 5 without their constants, then the sum of the constants."""
+    """Return the terms of Eqns 2 to 5 without their constants, and then the sum of the constants."""
     grad, upd, sync, emb, _ = step_columns(facts, shape)
     return StepTerms(
         coefficients.grad * grad,
@@ -123,7 +125,7 @@ def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) 
 
 
 def hops(workers: Array, traffic_s: Array | float) -> Array:
-    """Return the seconds of an all-reduce in a ring, for data that crosses the network once in `traffic_s`."""
+    """Return the seconds of a ring all-reduce. `traffic_s` is the time in which the data crosses the network once."""
     return 2 * (workers - 1) * (traffic_s / workers + HOP_S)
 
 

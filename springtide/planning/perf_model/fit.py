@@ -1,8 +1,8 @@
 """Pure. Fits the performance models of many jobs to their profiles in one computation.
 
-The fit minimizes log(predicted / measured) seconds, with Huber weights against outliers. For a shape whose speed its
-cores limited, the equations may predict a higher speed. Steps timed by term pull the coefficients weakly towards each
-term's slope, because totals alone cannot separate, for example, `emb` from `beta`.
+The fit minimizes log(predicted / measured) seconds, with Huber weights against outliers. If cores limit the speed of
+a shape, the equations may predict a higher speed for it. If steps are timed by term, the slope of each term weakly
+attracts the term's coefficient. Totals alone cannot separate, for example, `emb` from `beta`.
 """
 
 import math
@@ -20,18 +20,19 @@ from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profiles import ProfileTable, tabulate
 
 FEWEST = 3
-"""Minimum number of configurations for a fit to totals alone."""
+"""Fewest configurations for a fit to totals alone."""
 FEWEST_TIMED = 1
-"""Minimum number of configurations if each step was timed by term, because each term scales in its own way."""
+"""Fewest configurations for a fit if each step was timed by term. Fewer suffice, because each term scales in its own
+way."""
 NO_NUMBERS = "the measurements span too many orders of magnitude for a finite model"
 TERMS_PULL = 0.1
-"""Weight of the term slopes. Totals are accurate to about 3%, overlapping terms to about 30%."""
+"""Weight of the terms' slopes. Totals are accurate to about 3%, overlapping terms to about 30%."""
 CLEAR = 0.1
-"""A coefficient is unclear if the uncertainty of its part of the step time exceeds this share of the step time."""
+"""A coefficient is unclear if the uncertainty of its part of the step time is more than this share of the step time."""
 VARIES = 1e-6
 BUSY = 0.85
-"""If a shape runs at more than this share of the speed that its cores allow, cores are its bottleneck. The margin is
-the difference that two windows of one shape may have.
+"""Cores are the bottleneck of a shape if it reaches more than this share of the speed that its cores allow. The
+margin covers the difference that two windows of one shape may have.
 """
 
 
@@ -43,11 +44,12 @@ class FittedModel:
     facts: ModelFacts
     table: ProfileTable
     rmsle: float
-    """Root mean square of log(predicted / measured) over configurations, with equations and core limits combined."""
+    """Root mean square of log(predicted / measured) over the configurations; predictions combine the equations and the
+    limits by cores."""
     mape: float
     """Mean absolute error of throughput, as a share of the measured value."""
     deviations: tuple[float, ...]
-    """Standard deviation of each coefficient's part of the step time, as a share; infinity if undetermined."""
+    """Standard deviation of each coefficient's part of the step time, as a share of that time; infinite if unknown."""
 
     @property
     def uncertainty(self) -> dict[str, float]:
@@ -72,14 +74,15 @@ class FittedModel:
 
 
 def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: CoreSpeed | None = None) -> FittedModel | str:
-    """Fit the model of one job, or return the reason why there is none. `pace` is the speed of its cores."""
+    """Fit the model of one job, or return the reason why there is none. `pace` is the speed of the job's cores."""
     return fit_many([(profiles, facts)], [pace or CoreSpeed()])[0]
 
 
 def fit_many(
     jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[CoreSpeed] | None = None
 ) -> list[FittedModel | str]:
-    """Fit many jobs together, which is far faster than one by one. A job without a model gets the reason."""
+    """Fit the models of many jobs together, which is far faster than one by one. For a job without a model, return the
+    reason."""
     asked = list(jobs)
     tables = [_checked(table) for table in tabulate([profiles for profiles, _ in asked])]
     usable = [
@@ -101,12 +104,12 @@ def _checked(table: ProfileTable | str) -> ProfileTable | str:
 
 
 def _design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
-    """Return the design matrices of all jobs, padded with rows of 0: (jobs, rows, 5)."""
+    """Return the design matrices of all jobs, padded with rows of 0, as an array (jobs, rows, 5)."""
     settings = _padded([table.settings for table in tables])
     present = settings[:, :, :1] > 0
     w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(present, settings, 1.0), -1, 0)
     known = [(fact.dense_bytes, fact.bandwidth, fact.dim, fact.batch, fact.group) for fact in facts]
-    unknown = numpy.zeros(0)  # the coefficients are to be found
+    unknown = numpy.zeros(0)  # placeholder for the coefficients, which are not known yet
     models = equations.Models(*(unknown,) * 5, *numpy.array(known, dtype=numpy.float64).T[:, :, None])
     columns = equations.step_columns(models, Shapes(w, p, worker_cpu, server_cpu), m)
     return numpy.asarray(numpy.stack(columns, axis=-1) * present)
@@ -120,7 +123,7 @@ def _padded(rows: Sequence[Array]) -> Array:
 
 
 def _least_seconds(tables: Sequence[ProfileTable], paces: Sequence[CoreSpeed]) -> Array:
-    """Return the minimum seconds per step that the cores allow, (jobs, rows); 0 where unknown."""
+    """Return the fewest seconds per step that the cores allow, as an array (jobs, rows); 0 if unknown."""
     settings = _padded([table.settings for table in tables])
     w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(settings > 0, settings, 1.0), -1, 0)
     worker, server = 1 / numpy.array(paces).T[:, :, None]
@@ -173,9 +176,10 @@ def _fit_tables(
 
 
 def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[Array, Array]:
-    """Return the non-negative slope of each term, by relative least squares, and whether its input varied.
+    """Return the non-negative slope of each term, found by relative least squares, and whether the term's input
+    varied.
 
-    A term whose input never varied is assumed to scale by its equation, without a constant.
+    If the input of a term never varied, the term is assumed to follow its equation without a constant.
     """
     x, t = rows[:, :, :4], times[:, :, 1:]
     weights = present / seconds**2
@@ -205,35 +209,36 @@ def _deviations(information: Array, shares: Array, deviation: Array) -> Array:
 
 
 TURNS = 8
-"""Most Gauss-Newton iterations; three are enough in practice."""
+"""Most Gauss-Newton iterations; three suffice in practice."""
 HALVINGS = 4
-"""Maximum number of halvings of a step that overshoots."""
+"""How often a step that overshoots is halved at most."""
 SETTLED = 1e-4
-"""Relative improvement below which the iteration stops."""
+"""The iteration stops when the relative improvement is below this value."""
 HUBER = 1.345
-"""Number of standard deviations beyond which the influence of a row is bounded. This standard value keeps 95% of the
-efficiency of least squares."""
+"""The influence of a row is bounded if its residual exceeds this many standard deviations. This standard value keeps
+95% of the efficiency of least squares."""
 LEAST_DEVIATION = 0.02
-"""Minimum standard deviation of log seconds: even identical steps differ by this much."""
+"""Smallest standard deviation of log seconds to assume, because even identical steps differ by this much."""
 RIDGE = 1e-11
-"""Added to the diagonal (about 1), so that indistinguishable columns remain solvable."""
+"""Value to add to the diagonal (about 1), so that a problem with indistinguishable columns can be solved."""
 NOWHERE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastSquares:
-    """Problems of all jobs as arrays (jobs, rows, coefficients); shorter jobs are padded."""
+    """Problems of all jobs as arrays (jobs, rows, coefficients); jobs with fewer rows are padded."""
 
     rows: Array
     """X: (jobs, rows, 5)."""
     seconds: Array
-    """Measured seconds, 1 where padded. (jobs, rows)."""
+    """Measured seconds, as an array (jobs, rows); 1 in padding."""
     present: Array
-    """1, or 0 where padded."""
+    """1 for a row, and 0 for padding."""
     bound: Array
-    """1 where cores limited the row. The equations must allow its speed, and may allow more. (jobs, rows)."""
+    """1 if cores limited the row, as an array (jobs, rows). For such a row, the equations may allow a higher speed than
+    the measured one."""
     pull: Array
-    """Strength of the pull of each coefficient to `towards`, in shares of the step time. (jobs, 5)."""
+    """How strongly each coefficient is attracted to `towards`, in shares of the step time, as an array (jobs, 5)."""
     towards: Array
 
 
@@ -243,9 +248,9 @@ class LeastSquaresSolution:
 
     coefficients: Array
     residuals: Array
-    """log(fitted / measured); 0 where padded."""
+    """log(fitted / measured) of each row; 0 in padding."""
     weights: Array
-    """Weight of each row from 0 to 1; 0 if cores limit a row and the equations already include this limit."""
+    """Weight of each row from 0 to 1. It is 0 if cores limit the row and the equations already allow for this."""
 
 
 def solve(problem: LeastSquares) -> LeastSquaresSolution:
@@ -277,8 +282,8 @@ def solve(problem: LeastSquares) -> LeastSquaresSolution:
 
 
 def _felt(problem: LeastSquares, residuals: Array) -> Array:
-    """Return the residuals without missing rows. For a row limited by cores, a measured speed below the equations is no
-    error.
+    """Return the residuals, 0 for missing rows. If cores limited a row, it is no error that the measured speed is
+    below the equations.
     """
     felt: Array = numpy.where((problem.bound > 0) & (residuals < 0), 0.0, residuals)
     return felt
@@ -297,7 +302,7 @@ def _one_turn(problem: LeastSquares, weights: Array, now: Array) -> Array:
     gram[:, diagonal, diagonal] += pull**2 + RIDGE
     drawn = problem.pull * problem.towards
     right = (numpy.swapaxes(system, 1, 2) @ wanted[:, :, None])[:, :, 0] + pull * drawn
-    gram[:, diagonal, diagonal] += gram[:, diagonal, diagonal] < 2 * RIDGE  # an empty column
+    gram[:, diagonal, diagonal] += gram[:, diagonal, diagonal] < 2 * RIDGE  # give an empty column a diagonal of 1
     found: Array = numpy.linalg.solve(gram, right[:, :, None])[:, :, 0]
     below = numpy.flatnonzero((found < 0).any(axis=1))
     if len(below):
@@ -328,7 +333,7 @@ def _error(problem: LeastSquares, found: Array, residuals: Array, weights: Array
 
 
 def _huber(residuals: Array, present: Array) -> Array:
-    """Return Huber weights. The scale is a median, which outliers do not affect."""
+    """Return Huber weights. Their scale is a median, which outliers do not affect."""
     sizes = numpy.abs(residuals)
     deviation = numpy.maximum(1.4826 * median(sizes, present), LEAST_DEVIATION)
     weights: Array = numpy.minimum(1.0, HUBER * deviation[:, None] / numpy.maximum(sizes, NOWHERE))

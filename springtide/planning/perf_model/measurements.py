@@ -14,9 +14,9 @@ from springtide.domain.plan.view import JobView, RoleUse
 from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 TIMED = 0.5
-"""Share of the step time that the terms must explain to be valid."""
+"""The terms of a step are valid only if they explain at least this share of the step time."""
 NEWEST = 48
-"""Maximum number of windows, of any shape, for the core-seconds per sample."""
+"""Most windows, of any shape, from which the core-seconds per sample are computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def shapes(job: JobView) -> set[Shape]:
     last: Shape | None = None
     for profile in job.profiles:
         shape = profile.shape
-        # only where the shape changes: a job keeps a shape for many windows
+        # compare only when the shape changes, because a job keeps a shape for many windows
         if shape is not last and shape != last and _sound(profile):
             found.add(shape)
             last = shape
@@ -78,9 +78,9 @@ def _sound(profile: Profile) -> bool:
 def spent(job: JobView, kind: RoleKind) -> float | None:
     """Return the core-seconds per sample of workers or servers; None if the count is unknown.
 
-    A sample costs about the same in every shape, and a single window is inaccurate. The result is therefore the trimmed
-    mean over all recent windows. Usage beyond the limit is ignored, because it comes from the kernel granting a quota
-    in portions (see `of_cores`).
+    A sample costs about the same in every shape, and a single window is inaccurate. The result is therefore the
+    trimmed mean over all recent windows. Usage beyond the limit is ignored, because it appears only since the kernel
+    grants a quota in portions (see `of_cores`).
     """
     eras: list[tuple[Shape, list[float], list[float]]] = []
     for profile in job.profiles[-NEWEST:]:
@@ -100,7 +100,8 @@ def spent(job: JobView, kind: RoleKind) -> float | None:
 
 
 def middle(values: list[float]) -> float:
-    """Return the trimmed mean: drop a quarter at each end, and at least one value per end of three or more."""
+    """Return the trimmed mean: drop a quarter of the values at each end. With three values or more, drop at least one
+    at each end."""
     ends = max(len(values) // 4, 1) if len(values) > 2 else 0
     some = sorted(values)[ends : len(values) - ends]
     return sum(some) / len(some)
@@ -108,13 +109,13 @@ def middle(values: list[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreUse:
-    """Cores of all roles of one kind."""
+    """Cores of all roles of one kind, such as all workers."""
 
     used: float
     given: float
     count: int
     hottest: RoleUse
-    """Role with the highest share of its cores in use."""
+    """Role that uses the highest share of its cores."""
 
     @property
     def share(self) -> float:
@@ -122,10 +123,10 @@ class CoreUse:
 
 
 def use(job: JobView, kind: RoleKind) -> CoreUse | None:
-    """Return the core usage of workers or servers; None if no valid data exists.
+    """Return the cores that workers or servers use; None if there is no valid data.
 
-    Each role was measured only for some seconds. If windows give the cost per sample, the total is that cost times the
-    current throughput. The ratios between roles stay as measured.
+    Each role was measured only for a few seconds. If windows give the cost per sample, the total is that cost times
+    the current throughput. The ratios between the roles stay as measured.
     """
     used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None
     for use in job.uses:
@@ -158,7 +159,8 @@ UNLIMITED = CoreSpeed()
 
 
 def pace_of(job: JobView, throughput: float) -> CoreSpeed:
-    """Return the speed of cores from all windows; without counts, from current usage and throughput."""
+    """Return the speed of cores from all windows. Without core counts, return it from the current usage and
+    throughput."""
     return CoreSpeed(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
 
 
@@ -173,15 +175,16 @@ def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
 def of_cores(throughput: float, used: float, given: float) -> float:
     """Return the samples per second of one granted core; infinity if unknown.
 
-    The kernel grants a quota in portions, so a limited role appears to use a few percent more than its limit. The
-    effect exists for any quota. Plans grant cores, so the value refers to granted cores.
+    The kernel grants a quota in portions, so a limited role appears to use a few percent more than its limit. This
+    happens with any quota. Plans grant cores, so the result is per granted core.
     """
     cores = min(used, given) if given > 0 else used
     return throughput / cores if throughput > 0 and cores > 0 else math.inf
 
 
 def ceiling(pace: CoreSpeed | Floats, shapes: ShapeColumns) -> Floats:
-    """Return the samples per second that the cores allow, at one speed or at one speed per shape (two rows)."""
+    """Return the samples per second that the cores allow. `pace` has one speed for all shapes, or one speed per shape
+    (two rows)."""
     worker, server = pace
     return np.minimum(shapes.workers * shapes.worker_cpu * worker, shapes.servers * shapes.server_cpu * server)
 

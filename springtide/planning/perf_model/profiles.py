@@ -1,6 +1,6 @@
 """Pure. Builds profiles of a job from worker reports, and groups them by configuration for the fit.
 
-Dropped are first steps, the time just after a change of shape, windows without all workers, and odd windows.
+The module drops first steps, the time just after a change of shape, windows without all workers, and odd windows.
 """
 
 import bisect
@@ -21,16 +21,17 @@ from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.equations import Array, Index
 
 FEWEST_STEPS = 5
-"""Minimum number of steps in a window."""
+"""Fewest steps in a window."""
 DEVIATIONS = 5.0
-"""Number of deviations from the median of its shape beyond which a window is dropped as an outlier."""
+"""A window is dropped as an outlier if it is this many deviations away from the median of its shape."""
 LEAST_SPREAD = 0.03
-"""Minimum spread of log seconds that is assumed between windows, so that small differences do not make a window an
+"""Smallest spread of log seconds to assume between windows, so that small differences do not make a window an
 outlier."""
 COUNTED = 0.5
-"""Minimum share of a window between its first and last core count. With fewer counts, the window has no core usage."""
+"""The first and the last core count of a window must span at least this share of the window. Otherwise, the window has
+no core usage."""
 FEWEST_WINDOWS = 4
-"""Minimum number of windows of one shape that are needed to identify an outlier."""
+"""Fewest windows of one shape among which an outlier can be identified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +85,14 @@ def observe(
 
 
 def _is_usable(before: WorkerReading, after: WorkerReading, since: float, rules: PlanRules) -> bool:
-    """Return True if the span begins after the job's last change of shape and the worker's first steps, and the worker
-    did not restart within it."""
+    """Return True if the span begins after the job's last change of shape and after the worker's first steps, and if
+    the worker did not restart within it."""
     settled = before.at >= since + rules.settle_s and before.timing.steps >= rules.warm_up_steps
     return settled and after.timing.steps >= before.timing.steps
 
 
 def _cores(spent: Sequence[CoreSeconds], begin: float, end: float) -> tuple[float | None, float | None]:
-    """Return the cores of workers and servers in a window; None if counts cover too little of the span."""
+    """Return the cores that workers and servers used in a window; None if the counts cover too little of the window."""
     first = bisect.bisect_left(spent, begin, key=lambda reading: reading.at)
     last = bisect.bisect_right(spent, end, key=lambda reading: reading.at) - 1
     seconds = spent[last].at - spent[first].at if last > first else 0.0
@@ -116,7 +117,7 @@ def _without_odd(profiles: list[Profile]) -> list[Profile]:
 
 
 RECENT = 16
-"""Maximum number of windows per configuration, newest first, because jobs change as their tables grow."""
+"""Most windows per configuration to use, newest first, because jobs change as their tables grow."""
 READ = (
     "shape.workers",
     "shape.servers",
@@ -130,10 +131,10 @@ READ = (
     "timing.lookup_s",
     "timing.steps",
 )
-"""Fields of a profile: its configuration, and its step times."""
+"""The numbers of a profile: its configuration, and then its step times."""
 SETTING = 5
-"""Number of leading fields that define the configuration: workers, servers, cores of each, batch. The next fields are
-the seconds per step of one worker and of its four terms."""
+"""How many of these numbers define the configuration: workers, servers, cores of each, batch. The next fields are the
+seconds per step of one worker and of its four terms."""
 FAULTS = ("no steps", "times that are not numbers", "no time at all", "times below 0")
 
 
@@ -155,7 +156,7 @@ class ProfileTable:
 
 
 def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[ProfileTable | str]:
-    """Group the usable profiles of each job by configuration, or say why there are none."""
+    """Group the usable profiles of each job by configuration. For a job without usable profiles, return the reason."""
     given = [list(profiles) for profiles in jobs]
     rows = shape_columns.of_lengths([len(profiles) for profiles in given])
     read = _read(given)
@@ -191,14 +192,15 @@ def _read(jobs: Sequence[Sequence[Profile]]) -> Array:
 
 
 def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
-    """Return the configuration of each window, and the first window of each configuration, in order of appearance."""
+    """Return the configuration of each window, and the first window of each configuration, in the order of first
+    appearance."""
     whole = numpy.column_stack([owner, settings])
     begins = numpy.append(True, (whole[1:] != whole[:-1]).any(axis=1))[: len(whole)]
     (runs,) = numpy.nonzero(begins)  # a job stays in one configuration for a while, so few rows need sorting
     keys = whole[runs]
     order = numpy.lexsort(keys.T[::-1])
     new = numpy.append(True, (keys[order[1:]] != keys[order[:-1]]).any(axis=1))[: len(order)]
-    first = order[new]  # the sort is stable, so this is the earliest of each
+    first = order[new]  # the sort is stable, so this is the earliest window of each configuration
     came = numpy.argsort(first)
     rank = numpy.empty(len(first), dtype=numpy.int64)
     rank[came] = numpy.arange(len(first))
@@ -208,10 +210,10 @@ def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
 
 
 def _middle(group: Index, times: Array, groups: int) -> Array:
-    """Return the mean of the middle windows of each configuration, by step time, among the newest.
+    """Return, for each configuration, the mean of the middle windows by step time, among the newest windows.
 
-    A quarter at each end is dropped; of three windows or more, at least one at each end. Terms are noisier than their
-    sum, so the mean of several windows is better than the terms of the median window.
+    A quarter of the windows is dropped at each end; of three windows or more, at least one at each end. Terms are
+    noisier than their sum, so the mean of several windows is better than the terms of one median window.
     """
     order = numpy.argsort(group, kind="stable")
     counts = numpy.bincount(group, minlength=groups)

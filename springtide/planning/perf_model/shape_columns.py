@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 def gpus_for(workers: Floats, each: Floats | float) -> Floats:
-    """As `resources.gpus_for`, for arrays."""
+    """Do the same as `resources.gpus_for`, for arrays."""
     share = np.asarray(each, dtype=np.float64)
     on_one = np.floor(np.divide(1.0, share, out=np.ones_like(share), where=share > 0) * (1 + 1e-9))
     return np.asarray(np.where(share > 0, np.ceil(workers / on_one), 0.0))
@@ -78,7 +78,7 @@ Index = NDArray[Any]
 
 
 class RaggedRows(NamedTuple):
-    """Rows of different lengths in one flat array: the row of each element, and the length of each row."""
+    """Rows of different lengths in one flat array, with the row of each element and the length of each row."""
 
     owner: Index
     lengths: Index
@@ -94,7 +94,7 @@ class RaggedRows(NamedTuple):
         return place
 
     def only(self, which: Index) -> "RaggedRows":
-        """Return some of the elements, selected by mask or by ascending index."""
+        """Return the selected elements. `which` is a mask or has ascending indices."""
         return of_owners(self.owner[which], len(self.lengths))
 
     def ordered(self, values: Floats) -> Index:
@@ -107,7 +107,7 @@ class RaggedRows(NamedTuple):
         return np.concatenate(each) if each else np.zeros(0, dtype=np.int64)
 
     def best_before(self, values: Floats) -> Floats:
-        """Return, for each element, the largest earlier value in its row; -inf for the first."""
+        """Return, for each element, the largest of the earlier values in its row; -inf for the first element."""
         width = int(self.lengths.max(initial=0))
         whole = np.full((len(self.lengths), width + 1), -np.inf)
         place = self.place

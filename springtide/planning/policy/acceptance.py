@@ -15,11 +15,11 @@ from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 
 SPARE = 1.1
-"""Minimum memory of a role as a multiple of its usage."""
+"""Fewest bytes of memory that a plan may give a role, as a multiple of its usage."""
 
 
 def refused(advice: Advice, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
-    """Return why a master must not follow the advice of an adviser; empty if it may."""
+    """Return the reason why a master must not follow an adviser's advice; empty if it may follow it."""
     if advice.epoch != epoch:
         return f"the advice is for an earlier state of the job (epoch {advice.epoch}, now {epoch})"
     if advice.data_cores is not None and not 0 <= advice.data_cores < math.inf:
@@ -42,7 +42,7 @@ def refused(advice: Advice, job: JobView, config: PlanningConfig, *, epoch: int,
 
 
 def _more_memory(shape: Shape, now: Shape) -> bool:
-    """Return True if rows or workers get more memory, which must not wait."""
+    """Return True if rows or workers get more memory, because this must not wait."""
     return (
         shape.servers * shape.server_memory > now.servers * now.server_memory
         or shape.worker_memory > now.worker_memory
@@ -67,7 +67,7 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
         return nothing(f"the cluster's clock has the invalid value {view.now}")
     try:
         decision: Any = policy(view, config)
-    except (Exception, SystemExit) as error:  # a policy may be third-party code; jobs must continue
+    except (Exception, SystemExit) as error:  # a policy may be third-party code, and jobs must continue
         return nothing(f"policy {name} failed: {type(error).__name__}: {error}")
     if not isinstance(decision, Decision):
         return nothing(f"policy {name} failed: it answered with {type(decision).__name__}; expected a Decision")
@@ -75,13 +75,13 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
         if fault := _malformed(decision):
             return nothing(f"policy {name} failed: it answered with an invalid decision: {fault}")
         return without_impossible(decision, view, config)
-    except Exception as error:  # plans may contain any type
+    except Exception as error:  # the plans of a third-party policy may contain any type
         return nothing(f"policy {name} failed: it answered with invalid plans: {type(error).__name__}: {error}")
 
 
 def without_impossible(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decision:
-    """Return the decision without impossible plans. Plans that shrink jobs come first, then plans that grow jobs while
-    there is room."""
+    """Return the decision without impossible plans. Apply plans that shrink jobs first, and then plans that grow jobs
+    as long as resources last."""
     jobs = {job.name: job for job in view.jobs}
     refused: list[str] = []
     sound: list[ShapePlan] = []
@@ -116,7 +116,7 @@ def without_impossible(decision: Decision, view: ClusterView, config: PlanningCo
 
 
 def _malformed(decision: Any) -> str:
-    """Return a description of a wrongly typed field; empty if none. Dataclasses do not check types."""
+    """Describe a field of the wrong type; return an empty text if there is none. Dataclasses do not check types."""
     if not isinstance(decision.plans, tuple):
         return f"its plans are a {type(decision.plans).__name__}; expected a tuple"
     if not isinstance(decision.why, str):

@@ -18,7 +18,7 @@ from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.measurements import CoreSpeed
 
 MOST = 12
-"""Maximum number of options shown per job, besides the current and the chosen shape."""
+"""Most options to show per job, in addition to the current and the chosen shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +43,12 @@ class JobOutlook:
     measured: float | None
     """Current samples per second; None without valid measurements."""
     options: tuple[ShapeOption, ...]
-    """Options, cheapest first. Besides the current and the chosen shape, all are Pareto-optimal."""
+    """Options, cheapest first. Except for the current and the chosen shape, all options are Pareto-optimal."""
     why: str
     """Number of shapes considered."""
     plan: ShapePlan | None
     shares: tuple[float, ...] | None
-    """Shares of the step time by coefficient in the current shape; None without a model or a shape."""
+    """Share of each coefficient in the step time of the current shape; None without a model or a shape."""
 
 
 def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[JobOutlook, ...]:
@@ -133,7 +133,7 @@ def _named(job: JobView, plan: ShapePlan | None) -> list[Shape]:
 
 
 def _alike(one: Shape, other: Shape) -> bool:
-    """Return True if two shapes are equal for the model, which ignores memory."""
+    """Return True if the model cannot distinguish two shapes, because it ignores memory."""
     return (
         (one.workers, one.servers) == (other.workers, other.servers)
         and math.isclose(one.worker_cpu, other.worker_cpu, rel_tol=1e-6)

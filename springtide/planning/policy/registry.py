@@ -53,7 +53,7 @@ def offered(group: str) -> tuple[str, ...]:
 
 
 def find(name: str, built_in: Mapping[str, Plugin], group: str, kind: str) -> Plugin:
-    """Return the function of this name: built in, given as `module:function`, or of an installed package."""
+    """Return the function with this name. It is built in, given as `module:function`, or in an installed package."""
     if name in built_in:
         return built_in[name]
     if ":" in name:
@@ -61,7 +61,7 @@ def find(name: str, built_in: Mapping[str, Plugin], group: str, kind: str) -> Pl
     for point in metadata.entry_points(group=group, name=name):
         try:
             loaded = point.load()
-        except (Exception, SystemExit) as error:  # a plug-in's import may raise anything
+        except (Exception, SystemExit) as error:  # importing a plug-in may raise anything
             package = point.dist.name if point.dist else point.value
             raise errors.BadInput(
                 f"{kind} {name!r} of package {package} cannot be loaded from {point.value!r}: {_error_text(error)}; "

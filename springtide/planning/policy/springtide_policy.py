@@ -1,6 +1,6 @@
 """Pure. Springtide's own policy: decides the next step of each job, and divides the cluster among the jobs.
 
-Memory requests come first, then new jobs in order of submission, then measured sizes. While jobs wait for a start,
+Memory requests come first, then new jobs in order of submission, then measured sizes. While new jobs wait to start,
 their minimum is reserved: other jobs may shrink but not grow.
 """
 
@@ -28,10 +28,10 @@ class FreeRoom:
     def __init__(self, view: ClusterView) -> None:
         held = [job.shape for job in view.jobs if job.shape is not None]
         used = sum(map(resources_of, held), NOTHING)
-        self._free = np.array(view.capacity.amounts) - used.amounts  # below 0 where jobs hold more than there is
+        self._free = np.array(view.capacity.amounts) - used.amounts  # below 0 if jobs hold more than the cluster has
 
     def beside(self, *now: Shape | None) -> ResourceBudget:
-        """Return what is free for jobs that have these shapes."""
+        """Return the resources that are free for jobs that now have these shapes."""
         has = sum(map(resources_of, now), NOTHING)
         cpu, memory, gpu = np.maximum(self._free + has.amounts, 0.0).tolist()
         return ResourceBudget(cpu=cpu, memory=memory, gpu=gpu)
@@ -65,7 +65,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
             notes.append(f"{job.name}: {plan}")
             if job.shape is None:
                 waiting.append(job)
-    with np.errstate(all="ignore"):  # measurements may hold any value; the results are checked
+    with np.errstate(all="ignore"):  # measurements may hold any value, so the results are checked afterwards
         chosen, remarks = _shared_out(ready, view, room, waiting, config)
     plans += chosen
     notes += remarks
@@ -91,7 +91,7 @@ def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningCon
 def _shared_out(
     ready: Sequence[ReadyJob], view: ClusterView, room: FreeRoom, waiting: Sequence[JobView], config: PlanningConfig
 ) -> tuple[list[ShapePlan], list[str]]:
-    """Let jobs with a model bid for the remaining capacity."""
+    """Divide the remaining capacity among the jobs that have a model, by their bids."""
     notes: list[str] = []
     bids: list[Bid] = []
     found = [measurements.pace_of(bidder.job, bidder.measured.throughput) for bidder in ready]

@@ -9,7 +9,7 @@ from springtide.planning.lifecycle import warm_start
 
 
 def static(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Start each job with its user's shape (or a small shape without a request) and never change it."""
+    """Start each job with the shape that its user requested (or with a small shape), and never change it."""
     steps = [
         (job, _start(job, config) if job.shape is None else "keeps the size that its user requested")
         for job in view.jobs

@@ -1,7 +1,8 @@
 """Supervises one job: keeps the master running, starts the roles that the master wants, and reports exits.
 
-Roles are not children of the master, so the agent can replace the master without touching the roles. Neither a new
-master nor a new agent needs the history of earlier orders: `platforms.agent.reconcile` compares running with wanted.
+Roles are not children of the master, so the agent can replace the master without touching the roles. A new master or
+agent needs no history of earlier orders, because `platforms.agent.reconcile` compares the running roles with the
+wanted roles.
 """
 
 import asyncio
@@ -37,16 +38,16 @@ from springtide.telemetry.host import usage
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1  # poll interval in seconds
-MEASURE_S = 0.2  # interval in seconds of usage readings, by which the master detects throttled servers
+LOOK_S = 0.1  # seconds between two polls of the master
+MEASURE_S = 0.2  # seconds between two readings of the roles' usage, from which the master detects throttled servers
 
 
 class Killed(Exception):
-    """Raised when the user kills the job instead of waiting for its drain."""
+    """Raised when the user kills the job instead of waiting until it has drained."""
 
 
 class DrainRequest:
-    """A request to drain the job: its reason, its time, and whether the master knows it."""
+    """A request to drain the job: its reason, its time, and whether the master knows of it."""
 
     def __init__(self, awake: AwakeClock) -> None:
         self._awake = awake
@@ -61,9 +62,9 @@ class DrainRequest:
 
     def follow(self, status: JobStatus) -> None:
         if status.phase is JobPhase.DRAINING and self._asked_at is None:
-            self._asked_at = self._awake.now()  # the drain was requested by another command
+            self._asked_at = self._awake.now()  # another command requested the drain
         if status.checkpoints.saving_last and self._asked_at is not None:
-            # restart the time limit: the workers have ended, and the last checkpoint takes time
+            # restart the time limit, because the workers have ended and the last checkpoint takes time
             self._asked_at = self._awake.now()
 
     def overdue(self, grace_s: float) -> bool:
@@ -88,8 +89,8 @@ class UsageMeter:
 
 
 class Agent:
-    """Runs one job on a platform, and its masters on the separate platform `masters` if given. `say` gets messages for
-    the user.
+    """Runs one job on a platform. Its masters run on the separate platform `masters`, if given. `say` gets messages
+    for the user.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Agent:
     async def run(self, on_status: Callable[[JobStatus], None]) -> JobStatus:
         """Run the job to its end and return the last status.
 
-        When cancelled or `Fenced`, leave roles running if they can survive this agent.
+        If it is cancelled or `Fenced`, leave roles running that can survive this agent.
         """
         if self.plan.adopt:
             await self._keeper.until_room()
@@ -156,7 +157,8 @@ class Agent:
         if self.plan.tls and not (self.plan.adopt and self._files.tls.exists()):
             write_certificates(self.plan.spec.name, self._files)
         write_card(self.plan, self._files)
-        with events.disk_errors(self._files.spec):  # readable by this user only: its URLs may hold passwords
+        # only this user may read the file, because its URLs may contain passwords
+        with events.disk_errors(self._files.spec):
             private_files.replace(self._files.spec, msgspec.json.encode(self.plan.spec))
         status = self._last
         try:
@@ -169,7 +171,7 @@ class Agent:
         except errors.SpringtideError as error:
             status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=str(error), blame=blame_of(error))
             raise
-        except BaseException as error:  # an error of this agent; another agent may take the job over
+        except BaseException as error:  # this agent has failed; another agent may take over the job
             if not self.plan.adopt:
                 why = f"the job's agent failed: {type(error).__name__}: {error}".rstrip(": ")
                 status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
@@ -230,7 +232,7 @@ class Agent:
         while True:
             await self._tell_exits(master)
             if self._stop.why and not self._stop.told:
-                # the master refuses requests now; the next poll repeats this request
+                # the master refuses requests at the moment, and the next poll repeats this request
                 with contextlib.suppress(errors.TemporaryError):
                     await self._ask(master, messages.StopRequest(self._stop.why))
                     self._stop.told = True
@@ -251,14 +253,14 @@ class Agent:
             self._news.clear()
 
     async def _tell_exits(self, master: connection.RpcConnection) -> None:
-        """Report exits; keep each exit until a master has journaled it."""
+        """Report exits to the master. Keep each exit until a master has journaled it."""
         with contextlib.suppress(errors.TemporaryError):
             while self._exits:
                 await self._ask(master, messages.RoleExitReport(self._exits[0]))
                 self._exits.popleft()
 
     async def _ask(self, master: connection.RpcConnection, request: Request) -> Reply:
-        """Ask the master; give up after the master's silence limit or when the user kills the job."""
+        """Send the master a request. Give up when the master is silent for too long, or when the user kills the job."""
         silence_s = self.plan.spec.silence_s
         try:
             return await self._unless_killed(self._awake.within(silence_s, master.ask(request)))
@@ -341,7 +343,7 @@ class Agent:
         try:
             self._story = self._story or events.EventLog(self._files.events)
             self._story.write(kind, **fields)
-        except OSError as error:  # losing an event must not fail the job
+        except OSError as error:  # ignore the error, because a lost event must not fail the job
             log.warning("event %s is not logged: %s", kind, error)
 
     def _close_event_log(self) -> None:
@@ -354,7 +356,7 @@ class Agent:
     # ---- ending ----
 
     async def _wind_down(self, master: connection.RpcConnection, status: JobStatus) -> None:
-        """End the job's roles, workers first: a worker that saves its model still needs servers."""
+        """End the job's roles, workers first, because a worker that saves its model still needs servers."""
         grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
         # ignore errors, because the outcome of the job is already known
         with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):

@@ -17,7 +17,7 @@ from springtide.rpc.transport.tls import AUTHORITY, CERTIFICATE, KEY, Identity
 ROLES: tuple[str, ...] = tuple(kind.value for kind in RoleKind)
 LIFE = datetime.timedelta(days=3650)
 EARLY = datetime.timedelta(hours=1)
-"""Period before their creation in which certificates are already valid, because clocks of hosts differ."""
+"""Certificates are valid from this long before their creation, because the clocks of hosts differ."""
 
 
 def make(
@@ -28,7 +28,8 @@ def make(
     roles: Sequence[str] = ROLES,
     hosts: Sequence[str] = (),
 ) -> dict[str, bytes]:
-    """Make an authority and one certificate per role. `at`: the time now; `hosts`: extra names for other clients."""
+    """Make an authority and one certificate per role. `at` is the current time, and `hosts` has additional names for
+    other clients."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -71,7 +72,7 @@ def _certificate(
     until: datetime.datetime,
     hosts: Sequence[str] | None = None,
 ) -> bytes:
-    """Sign a certificate of this public key; `hosts` is None for the authority's own certificate."""
+    """Sign a certificate for this public key. `hosts` is None for the authority's own certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding

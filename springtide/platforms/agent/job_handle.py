@@ -1,4 +1,4 @@
-"""Interface to a submitted job on any platform, behind commands such as `status`, `logs` and `scale`.
+"""Interface of a submitted job on any platform, which commands such as `status`, `logs` and `scale` use.
 
 Each implementation (`platforms.local`, `ray_cluster`, `k8s.client`) has `open_job(name, where) -> JobHandle`, which
 raises `errors.MissingFile` for an unknown job, and `names(where) -> list[str]`, newest first.
@@ -17,7 +17,7 @@ from springtide.rpc.messages.types import JobStatus, Reply, Request
 from springtide.rpc.transport import addresses, connection
 from springtide.telemetry.logs import RunCard, RunFiles
 
-ANSWER_S = 15.0  # seconds to wait for a reply; replacing a master takes less
+ANSWER_S = 15.0  # seconds to wait for a reply; replacing a master takes less time
 AGAIN_S = 0.1
 
 
@@ -29,7 +29,7 @@ class LogLine(NamedTuple):
 
 
 class JobHandle(Protocol):
-    """One job. All calls may be repeated; only `logs` with `follow` waits for long."""
+    """One job. Every call may be repeated. Only `logs` with `follow` waits for a long time."""
 
     @property
     def name(self) -> str:
@@ -51,13 +51,14 @@ class JobHandle(Protocol):
         """Return True if the job is not over. Such a job has an agent, or will get a new agent."""
 
     def status(self) -> JobStatus:
-        """Return the current or last status; `MasterUnreachable` if the master of a running job does not reply."""
+        """Return the current or last status. Raise `MasterUnreachable` if the master of a running job does not
+        reply."""
 
     def ask(self, request: Request) -> Reply:
-        """Send a request such as `Scale` or `Stop` to the master; `BadInput` if the job does not run."""
+        """Send a request such as `Scale` or `Stop` to the master. Raise `BadInput` if the job does not run."""
 
     def story(self) -> list[dict[str, Any]]:
-        """Return the events so far in order, each with `at` and `event`."""
+        """Return the events so far, in order; each has `at` and `event`."""
 
     def roles(self) -> Sequence[str]:
         """Return the roles that have logs."""
@@ -65,8 +66,8 @@ class JobHandle(Protocol):
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
         """Yield the last lines of these roles, one role after another.
 
-        With `follow`, continue with new lines until the job is over. If `roles` is empty, this includes roles that join
-        later.
+        With `follow`, continue with new lines until the job is over. If `roles` is empty, the lines of roles that
+        join later are included.
         """
 
 
@@ -82,7 +83,7 @@ async def ask_master(
     running: Callable[[], bool] = lambda: True,
     within_s: float = ANSWER_S,
 ) -> Reply:
-    """Retry until the master answers, `within_s` has passed or the job ends."""
+    """Send a request to the master. Retry until the master answers, `within_s` seconds have passed, or the job ends."""
     deadline = time.monotonic() + within_s
     while True:
         try:

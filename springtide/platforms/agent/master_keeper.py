@@ -1,7 +1,7 @@
-"""Keeps one master running: starts a master, and replaces a dead or hung master by a master with a higher term.
+"""Keeps one master running: starts a master, and replaces a dead or hung master with a master of a higher term.
 
-`AwakeClock` does not count the time in which this process was stopped or suspended, so that the agent does not declare
-a master dead for messages that the agent itself could not receive.
+`AwakeClock` does not count time in which this process was stopped or suspended. Otherwise the agent could declare a
+master dead because the agent itself could not receive messages.
 """
 
 import asyncio
@@ -26,21 +26,25 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 READ_S = 0.2  # seconds between two readings of the clock during a wait
-# longest interval between two readings that counts in full; above READ_S, because a busy machine delays readings
+# longest interval between two readings that counts completely; longer than READ_S, because a busy machine delays
+# readings
 MOST_S = 0.5
 START_S = 60.0  # longest wait in seconds for a master to start on a busy machine; if the process exits, the wait ends
-SHORT_LIFE_S = 1.0  # seconds; a master that exits this soon after it began to listen did no work
+SHORT_LIFE_S = 1.0  # seconds; a master that exits this soon after it began to listen has done no work
 SHORT_LIVES = 5  # after this many short-lived masters in a row, the job fails
-DYING_S = 0.5  # seconds to wait for the exit after a connection closes, because the exit tells the reason
-PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # seconds before the next start, by the number of short-lived masters in a row
+# seconds to wait for the exit of the process after its connection closes, because the exit status shows the reason
+DYING_S = 0.5
+# seconds to wait before the next start, by the number of short-lived masters in a row
+PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)
 ROOM_LOOK_S = 0.5  # seconds between two checks of a full disk
 MASTER = Role(RoleKind.MASTER)
 NextTerm = Callable[[], Awaitable[int]]
-"""Returns the next term, higher than all earlier terms of this job. Raises `Fenced` if another agent keeps the job."""
+"""Function that returns the next term, which is higher than all earlier terms of this job. It raises `Fenced` if
+another agent supervises the job."""
 
 
 async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], error: Callable[[], Exception]) -> Result:
-    """Return the result of `work`. If the event comes first, cancel `work` and raise `error`."""
+    """Return the result of `work`. If the event is set first, cancel `work` and raise `error`."""
     working = asyncio.create_task(work)
     waiting = asyncio.create_task(happens.wait())
     try:
@@ -149,7 +153,7 @@ class MasterSupervisor:
                 await self._after_short_lives()
             try:
                 return await self.start()
-            except errors.DiskFull as error:  # the disk filled up between the probe and the journal
+            except errors.DiskFull as error:  # the disk became full between the check and the start of the journal
                 if self._awake.now() >= deadline:
                     raise
                 log.warning("%s", error)
@@ -191,7 +195,7 @@ class MasterSupervisor:
         await self._gone.wait()
 
     async def _numbered(self) -> int:
-        """Retry until the platform gives a term; the roles keep running meanwhile."""
+        """Retry until the platform gives a term. The roles keep running meanwhile."""
         for attempt in itertools.count(1):
             try:
                 return await self._next_term()

@@ -1,4 +1,4 @@
-"""Interface of a platform: start, limit and stop roles, report their exits and their usage."""
+"""Interface of a platform: it starts, limits and stops roles, and reports their exits and their usage."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ class RoleLaunch:
     arguments: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Default values of other variables; variables that the user has set take precedence."""
+    """Default values of other variables. A variable that the user has set takes precedence."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """Variables from the job's spec, which override existing variables."""
+    """Variables from the job's spec. They override existing variables."""
     limits: ProcessLimits = field(default_factory=ProcessLimits)
 
 
 class Platform(Protocol):
-    """A place to run roles. Roles on the agent's host end with the agent; roles on other hosts survive the end of the
+    """A place to run roles. Roles on the agent's host end with the agent. Roles on other hosts survive the end of the
     agent."""
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
@@ -35,15 +35,15 @@ class Platform(Protocol):
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
         """Take over the running roles of an earlier agent of this job, and return them.
 
-        `on_exit` also receives the known exits since that agent. Platforms whose roles end with their agent return
-        nothing.
+        `on_exit` is also called for known exits that happened since the earlier agent ended. A platform whose roles
+        end with their agent returns nothing.
         """
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """Ask a process to end, or kill the process; harmless if the process has ended."""
+        """Ask a process to end, or kill it. Do nothing if the process has ended."""
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Change the limits of a running process; return False if the new limits apply only after its next start."""
+        """Change the limits of a running process. Return False if the new limits apply only after its next start."""
 
     def running(self) -> list[Life]:
         """Return the role incarnations that have started and not ended."""
@@ -55,4 +55,4 @@ class Platform(Protocol):
         """End all remaining processes after the job, including children of roles."""
 
     def leave(self) -> None:
-        """Leave a running job to the next agent, but end roles that cannot survive this agent."""
+        """Leave a running job to the next agent, but end the roles that cannot survive this agent."""

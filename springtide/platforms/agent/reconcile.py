@@ -1,7 +1,7 @@
-"""Pure. Computes the steps that bring the running roles to the wanted roles. The time is an argument.
+"""Pure. Computes the steps that turn the running roles into the wanted roles. The time is an argument.
 
-Each incarnation ("life") of a role starts at most once, even after a change of master. A new agent counts every running
-life as started. A life that has joined the job but does not run is lost.
+Each incarnation ("life") of a role starts at most once, even after a change of master. A new agent counts every
+running life as started. A life that joined the job but does not run is lost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from springtide.domain.core.roles import Life, Role, RoleKind, WantedRole
 
-POLITE_S = 5.0  # seconds from the request to end until the kill
+POLITE_S = 5.0  # seconds between the request to end and the kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ResizeRole:
 
 @dataclass(frozen=True, slots=True)
 class LostRole:
-    """A life that has joined but does not run here, because it ended while no agent watched."""
+    """A life that has joined but does not run, because it ended while no agent was watching."""
 
     life: Life
 
@@ -47,11 +47,11 @@ Step = StartRole | StopRole | ResizeRole | LostRole
 
 @dataclass(slots=True)
 class Reconciler:
-    """State between polls: when each life was requested, the lives that have started, and pending requests to end."""
+    """State between two polls: when each life was requested, which lives have started, and pending requests to end."""
 
     wanted_since: dict[Life, float] = field(default_factory=dict)
     newest: dict[Role, int] = field(default_factory=dict)
-    """Highest started incarnation of each role, including those of earlier agents."""
+    """Highest incarnation of each role that was started, by this agent or an earlier one."""
     asked_at: dict[Life, float] = field(default_factory=dict)
     limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Reconciler:
 
     def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
         """Resize roles whose wanted limits changed. The limits in force are not compared, because a machine may grant
-        less than was wanted."""
+        less than the wanted limits."""
         self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
         for life, wanted_role in lives.items():
             wanted = (wanted_role.cpu, wanted_role.memory)
@@ -80,7 +80,7 @@ class Reconciler:
             started = self.newest.get(life.role, -1)
             if (
                 life.incarnation > started and wanted_role.joined
-            ):  # never start a second process for a life that has joined
+            ):  # never start a second process for a life that has already joined
                 self.newest[life.role] = life.incarnation
                 yield LostRole(life)
             elif life.incarnation > started and at >= since + wanted_role.after_s:
@@ -106,5 +106,5 @@ class Reconciler:
 
 
 def superseded(life: Life, by: Life) -> bool:
-    """Return True if this server must end before its next life starts: both share memory with local workers."""
+    """Return True if this server must end before its next life starts, because both share memory with local workers."""
     return life.role.kind is RoleKind.SERVER and life.role == by.role and life.incarnation < by.incarnation

@@ -10,9 +10,10 @@ from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 
 MASTER_PORT = 7700
-"""Port of a master that roles find by its host name. Without a master file, roles cannot learn another port."""
+"""Port of a master that roles find by the name of its host. Without a master file, roles cannot learn another port."""
 PATIENCE_S = 1800.0
-"""Seconds that roles continue without an agent: a cluster may need minutes to detect that the agent's host is lost."""
+"""Seconds for which roles continue without an agent, because a cluster may need minutes to detect that the agent's host
+is lost."""
 MODULES = {
     RoleKind.MASTER: "springtide.master.main",
     RoleKind.SERVER: "springtide.server.__main__",
@@ -30,29 +31,30 @@ class RunPlan:
     arguments: tuple[str, ...] = ()
     threads_per_worker: int = 1
     host: str = "127.0.0.1"
-    """Address that the master listens on; 0.0.0.0 or :: for all addresses of its host."""
+    """Address on which the master listens; 0.0.0.0 or :: means all addresses of its host."""
     port: int = 0
     advertise: str = ""
-    """Name or address by which other roles reach the master; empty for `host`, or the host's own address."""
+    """Name or address at which other roles reach the master. Empty means `host`, or the host's own address."""
     secret_file: str = ""
-    """Existing file with the job's secret. If empty, the agent draws a secret and removes its file at the end."""
+    """Existing file with the job's secret. If empty, the agent creates a secret, and removes the secret's file at the
+    end."""
     adopt: bool = False
-    """True if an earlier agent may have left running roles to adopt."""
+    """True if an earlier agent may have left running roles, which this agent then adopts."""
     report_usage: bool = False
-    """True if roles report their own usage, because they run on other hosts."""
+    """True if roles measure and report their own usage, because they run on other hosts."""
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Additional settings for processes with user code; see `domain.spec.schema`."""
+    """Settings for processes that run user code; see `domain.spec.schema`."""
     grace_s: float = 30.0
-    """Seconds for workers to finish the current batch, and to exit after the end of the job."""
+    """Seconds that workers have to finish the current batch, and to exit after the end of the job."""
     debug: bool = False
     tls: bool = False
-    """True if all roles use TLS, with certificates of this run in its folder."""
+    """True if all roles use TLS, with certificates that the run has in its folder."""
 
 
 def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str, ...]:
-    """Return the command line after the module. Every user of a machine can read the plan, so the plan holds no
-    secrets.
+    """Return the arguments that follow the module on the command line. Every user of a machine can read the plan, so
+    the plan holds no secrets.
     """
     if kind is RoleKind.MASTER:
         return (root, plan.host, str(plan.port))
@@ -62,9 +64,10 @@ def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str,
 def settings_of(
     life: Life, script: Mapping[str, str], arguments: Sequence[str], **others: str | float | None
 ) -> dict[str, str]:
-    """Return fields of `config.Settings` that are not empty.
+    """Return those fields of `config.Settings` that are not empty.
 
-    `script`: fields for processes with user code; `arguments`: arguments of the script; `others`: fields of every role.
+    `script` has fields for processes that run user code, `arguments` has the arguments of the script, and `others`
+    has fields for every role.
     """
     kind = life.role.kind
     settings = {"member": str(life.role), "incarnation": life.incarnation, **others}
@@ -85,6 +88,7 @@ def gpu_of(spec: JobSpec, role: Role) -> float | None:
 
 
 def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:
-    threads = plan.threads_per_worker  # with more threads than cores, the threads would slow each other down
+    # as many threads as this, because more threads than cores would slow each other down
+    threads = plan.threads_per_worker
     threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))
     return {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}

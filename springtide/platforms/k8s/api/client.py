@@ -1,7 +1,7 @@
 """Client of the Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
 
-Failures are errors of `springtide.errors`. The client repeats a request that may have been carried out only if a second
-execution is harmless. `platforms.k8s.api.kubeconfig` finds the server and the credentials.
+Failures are errors of `springtide.errors`. If a request may have been carried out, the client repeats it only if a
+second execution is harmless. `platforms.k8s.api.kubeconfig` finds the server and the credentials.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from springtide.platforms.k8s.api import kubeconfig as access
 from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind, key_of
 
 BUSY = (429, 500, 502, 503, 504)
-"""HTTP statuses of an overloaded or failing server. After a 429, the request was not processed; after another of these
-statuses, it may have been."""
+"""HTTP statuses of an overloaded or failing server. After a 429, the server has not processed the request. After any
+other of these statuses, it may have."""
 GONE = 410
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 log = logging.getLogger(__name__)
-WITHIN_S = 30.0  # seconds to retry; a restarting API server is back sooner
-ONE_TRY_S = 10.0  # seconds to wait for one reply, so that a hanging connection costs no more
+WITHIN_S = 30.0  # seconds in which to retry; a restarting API server is back sooner
+ONE_TRY_S = 10.0  # seconds to wait for one reply, so that a hanging connection costs at most this much
 GOODBYE_S = 0.05
 PAGE = 500
 Result = TypeVar("Result")
 How = Literal["merge", "strategic"]
 PATCHES = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
-LASTS_S = 60  # seconds of one watch request: a silently broken connection is noticed after this time
+LASTS_S = 60  # duration of one watch request in seconds; after this time, a silently broken connection is noticed
 SLACK_S = 10.0
 What = Literal["added", "changed", "gone", "synced"]
 
@@ -52,7 +52,7 @@ class Refusal:
 
 
 def read_refusal(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
-    """Parse an error reply: usually a `Status` object, but proxies send anything."""
+    """Parse an error reply. Usually it is a `Status` object, but a proxy may send anything."""
     answer: Any = None
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         answer = msgspec.json.decode(body)
@@ -61,7 +61,7 @@ def read_refusal(status: int, body: bytes, retry_after: str | None = None) -> Re
     after = retry_after if retry_after is not None else (answer.get("details") or {}).get("retryAfterSeconds")
     try:
         after_s = None if after is None else float(after)
-    except ValueError:  # the header holds a date
+    except ValueError:  # the header contains a date
         after_s = None
     return Refusal(
         status=status,
@@ -73,9 +73,9 @@ def read_refusal(status: int, body: bytes, retry_after: str | None = None) -> Re
 
 
 def retry_pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | None:
-    """Seconds until the next attempt; None means that the request is given up.
+    """Return the seconds until the next attempt; None means to give up the request.
 
-    The client retries a request that is not `repeatable` only if the request was never begun.
+    A request that is not `repeatable` is retried only if the server cannot have begun it.
     """
     if refusal.status and refusal.status not in BUSY:
         return None
@@ -105,7 +105,7 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
             return errors.Forbidden(
                 f"cannot {what}: {server} does not know this user ({text}); log in to the cluster again"
             )
-        # a quota or a policy refused the request; no permission is missing
+        # a quota or a policy refused the request, so no permission is missing
         case 403 if "is forbidden: " in text and 'resource "' not in text:
             return errors.ClusterRefused(f"cannot {what}: {text}")
         case 403:
@@ -121,7 +121,7 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """A change of an object; `synced` means that all existing objects have been reported."""
+    """A change of an object. `synced` means that all existing objects have been reported."""
 
     what: What
     thing: Object
@@ -160,7 +160,7 @@ class Client:
         return cls.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", ""))
 
     async def close(self) -> None:
-        """Close all connections; wait briefly for TLS shutdown, which aiohttp does not."""
+        """Close all connections, and wait briefly for the end of TLS, because aiohttp does not wait."""
         await self._session.close()
         if self.access.server.startswith("https"):
             await asyncio.sleep(GOODBYE_S)
@@ -194,13 +194,13 @@ class Client:
             query["continue"] = following
 
     async def create(self, kind: ObjectKind, body: Object, *, namespace: str = "") -> Object:
-        """Create an object; `AlreadyThere` if its name is taken."""
+        """Create an object. Raise `AlreadyThere` if its name is taken."""
         space = self._space(kind, namespace or body["metadata"].get("namespace", ""))
         name = body["metadata"].get("name", "")
         return await self._ask("POST", kind.path(space), f"create {kind} {name}", body=body, repeatable=False)
 
     async def update(self, kind: ObjectKind, body: Object, *, subresource: str = "") -> Object:
-        """Replace the object that was read; `Conflict` if the object changed meanwhile."""
+        """Replace an object. Raise `Conflict` if the object has changed since it was read."""
         space, name = self._space(kind, body["metadata"].get("namespace", "")), body["metadata"]["name"]
         return await self._ask("PUT", kind.path(space, name, subresource), f"update {kind} {name}", body=body)
 
@@ -214,7 +214,7 @@ class Client:
         subresource: str = "",
         how: How = "merge",
     ) -> Object:
-        """Patch an object; with `metadata.resourceVersion` set, `Conflict` if it changed meanwhile."""
+        """Patch an object. If `metadata.resourceVersion` is set and the object has changed since, raise `Conflict`."""
         path = kind.path(self._space(kind, namespace), name, subresource)
         part = f" ({subresource})" if subresource else ""
         return await self._ask("PATCH", path, f"patch {kind} {name}{part}", body=body, content=PATCHES[how])
@@ -229,7 +229,7 @@ class Client:
         propagation: str = "",
         uid: str = "",
     ) -> None:
-        """Delete an object if it still has this `uid`; `NotFound` if the object is gone."""
+        """Delete an object if it still has this `uid`. Raise `NotFound` if the object does not exist."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -272,10 +272,11 @@ class Client:
     async def watch(
         self, kind: ObjectKind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
     ) -> AsyncIterator[ObjectChange]:
-        """Yield all existing objects, then `synced`, then every change, for ever. Raise errors that only a person can
-        fix.
+        """Yield all existing objects, then `synced`, and then every change, without end. Raise errors that only a
+        person can fix.
 
-        A broken connection is resumed. After a 410 the objects are listed again, and differences become changes.
+        After a broken connection, the watch resumes. After a 410, the objects are listed again, and differences are
+        reported as changes.
         """
         known, synced, since, failures = KnownObjects(), False, "", 0
         path = kind.path("" if everywhere else self._space(kind, namespace))
@@ -294,8 +295,8 @@ class Client:
                     if not synced:
                         yield ObjectChange("synced", {})
                         synced = True
-                # the first received line resets the backoff: a server that ends every watch immediately is asked less
-                # and less often
+                # the first line that arrives resets the backoff, so that a server that ends every watch immediately
+                # gets fewer and fewer requests
                 failures += 1
                 lines = self.stream(path, f"watch {kind}", query | {"resourceVersion": since}, silence_s=silence_s)
                 async for line in lines:

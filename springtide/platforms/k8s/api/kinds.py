@@ -1,4 +1,4 @@
-"""Pure. Kinds of Kubernetes objects, their API paths, and the API's notations of quantities, times and conditions."""
+"""Pure. Kinds of Kubernetes objects, their API paths, and how the API writes quantities, times and conditions."""
 
 import datetime
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def memory_quantity(size: int) -> str:
 
 
 def timestamp(at: float, *, micro: bool = False) -> str:
-    """Format seconds since 1970 as the API does; `micro` for MicroTime fields."""
+    """Format seconds since 1970 as the API does. `micro` is for MicroTime fields."""
     return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(f"%Y-%m-%dT%H:%M:%S{'.%f' if micro else ''}Z")
 
 

@@ -18,8 +18,8 @@ import msgspec
 from springtide import config, errors, file_input
 
 ACCOUNTS = ("/run/springtide/account", "/var/run/secrets/kubernetes.io/serviceaccount")
-"""Folders of a pod's service account: token, ca.crt, namespace."""
-REREAD_S = 60.0  # seconds until a token file is read again; tokens in pods are replaced long before they expire
+"""Folders of a pod's service account, with the files token, ca.crt and namespace."""
+REREAD_S = 60.0  # seconds until a token file is read again; Kubernetes replaces tokens in pods long before they expire
 HOME = "~/.kube/config"
 
 
@@ -29,7 +29,7 @@ class Access:
 
     server: str
     where: str
-    """Source of the access, for messages."""
+    """Where the access was found, for messages."""
     namespace: str = "default"
     verify: ssl.SSLContext | bool = True
     server_name: str | None = None

@@ -1,7 +1,7 @@
-"""Handle of a job on Kubernetes: `platforms.agent.job_handle.JobHandle`, through the API only.
+"""Handle of a job on Kubernetes: a `platforms.agent.job_handle.JobHandle` that uses only the Kubernetes API.
 
-The job's status comes from the ElasticJob, its events from the master pod's log. A ScalePlan of the user scales the
-job, and an edit of its spec stops it. The handle needs no connection to the job itself.
+The job's status comes from the ElasticJob, and its events come from the log of the master pod. `scale` creates a
+ScalePlan, and `stop` edits the ElasticJob's spec. The handle needs no connection to the job itself.
 """
 
 import asyncio
@@ -181,7 +181,7 @@ def newest_lives(pods: Sequence[Object]) -> dict[str, Object]:
 def read_logs(
     where: Mapping[str, str], job: str, wanted: Sequence[str], *, lines: int, follow: bool
 ) -> Iterator[LogLine]:
-    """Yield log lines. Following includes later pods and next lives, until the job is over."""
+    """Yield log lines. Following a log includes pods and incarnations that start later, until the job is over."""
     found = pod_logs(where, PodLogReader(job=job, wanted=wanted, lines=lines), follow=follow)
 
     async def next_line() -> LogLine | None:
@@ -204,7 +204,7 @@ async def pod_logs(where: Mapping[str, str], reader: "PodLogReader", *, follow: 
         try:
             while (line := await came.get()) is not None:
                 yield line
-            reading.result()  # raises the reason if the reader failed
+            reading.result()  # raise the error with which the reader failed, if it failed
         finally:
             reading.cancel()
             await asyncio.wait([reading])
@@ -238,7 +238,7 @@ class PodLogReader:
                 if job.over:
                     await asyncio.wait(following.values(), timeout=LOOK_S)
                     return
-                lines = None  # all lines of pods that start later
+                lines = None  # for pods that start later, read all lines
                 await asyncio.sleep(LOOK_S)
         finally:
             for task in following.values():
@@ -251,7 +251,7 @@ class PodLogReader:
 
 
 async def tail(client: Client, role: str, pod: Object, give: Callable[[LogLine], object], *, lines: int | None) -> None:
-    """Follow one pod's log to its end; wait for a pod that has not started."""
+    """Follow one pod's log to its end. Wait for a pod that has not started."""
     while True:
         try:
             name, own = pod["metadata"]["name"], called.container_of(pod)

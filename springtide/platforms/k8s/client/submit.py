@@ -24,9 +24,10 @@ from springtide.platforms.k8s.job import job_status
 from springtide.platforms.k8s.objects import job_objects, names
 
 MOST_BYTES = 900_000
-"""Largest archive in bytes. A ConfigMap may hold 1 MiB, not counting the base64 encoding; names need the rest."""
+"""Largest archive of the code, in bytes. A ConfigMap may hold 1 MiB, not counting the base64 encoding; names need the
+rest."""
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
-"""Folders that are never uploaded, besides those whose name begins with a dot."""
+"""Folders that are never uploaded. Folders whose name begins with a dot are not uploaded either."""
 
 Say = Callable[[str], None]
 
@@ -43,7 +44,7 @@ def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
 def pack(folder: pathlib.Path) -> bytes:
     paths = files_of(folder)
     total = sum(path.stat().st_size for path in paths)
-    if total > 100 * MOST_BYTES:  # no compression would help, so fail before reading
+    if total > 100 * MOST_BYTES:  # fail before reading, because no compression could make this small enough
         raise too_much(folder, paths, total)
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
@@ -126,7 +127,7 @@ async def check_free(client: Client, name: str) -> None:
 
 
 async def ship(client: Client, job: str, archive: bytes) -> str:
-    """Upload the code under a generated name, because two users may submit jobs of the same name at the same time."""
+    """Upload the code under a generated name, because two users may submit jobs with the same name at the same time."""
     body: Object = CONFIG_MAPS.body("", client.namespace)
     body["metadata"] = {"generateName": names.code(job), "labels": names.labels_of(job)}
     body["binaryData"] = {names.CODE_ARCHIVE: base64.b64encode(archive).decode()}

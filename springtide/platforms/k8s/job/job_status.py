@@ -32,7 +32,7 @@ PHASES = {
 }
 REPORT = "report"
 MEMBERS = 200
-"""Number of members to list, lowest ranks first: the object must stay small."""
+"""Most members to list, lowest ranks first, because the object must stay small."""
 WORDS = 1000
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ TRIES = 10
 
 
 def fields(status: JobStatus, *, generation: int) -> Object:
-    """Return the status fields. The client sends NaN and infinities, which JSON lacks, as null."""
+    """Return the status fields. The client sends NaN and infinite values as null, because JSON has neither."""
     roles, master = status.roles, status.master
     decision = f"{master.decision}: {master.decision_why}" if master.decision else ""
     members = status.members[:MEMBERS]
@@ -62,7 +62,8 @@ def fields(status: JobStatus, *, generation: int) -> Object:
 
 
 def conditions(status: JobStatus) -> list[JobCondition]:
-    """Return the conditions Ready (trains), Progressing (starts, changes, drains), Degraded (lacks roles), Finished."""
+    """Return the conditions Ready (the job trains), Progressing (it starts, changes or drains), Degraded (roles are
+    missing) and Finished."""
     phase, over, roles = status.phase, status.phase.over, status.roles
     all_there = all(count.alive >= count.wanted > 0 for count in (roles.workers, roles.servers))
     running = phase is JobPhase.RUNNING
@@ -82,7 +83,7 @@ def failed(name: str, why: str, blame: Blame = Blame.USER) -> JobStatus:
 
 
 def read(status: Object, name: str, age_s: float) -> JobStatus:
-    """Return the master's last report. If the operator wrote the status later, phase and message come from the
+    """Return the master's last report. If the operator wrote the status after that, phase and message come from the
     operator."""
     report = report_of(status)
     phase = phase_of(status)
@@ -149,7 +150,8 @@ class StatusWriter:
             before = thing.get("status") or {}
             now = kinds.timestamp(time.time())
             body = fields(status, generation=self.generation)
-            # a message omits fields that have their default value, so such fields must be removed from the status
+            # a message omits fields that have their default value, so the patch must remove these fields from the
+            # status
             body[REPORT] = merge_patch(before.get(REPORT) or {}, body[REPORT])
             body["conditions"] = with_conditions(
                 before.get("conditions") or [], conditions(status), at=now, generation=self.generation

@@ -1,7 +1,8 @@
 """Lease of a job, which one agent holds at a time, and the terms of its masters.
 
-A term is the transition count of the Lease, which compare-and-set raises. An agent that cannot renew the Lease in time,
-or finds another holder, has lost the Lease. Roles and the journal reject a surviving old master by its term.
+A term is the number of transitions of the Lease, which is increased by compare-and-set. An agent has lost the Lease
+if it cannot renew the Lease in time, or finds another holder. If an old master survives, roles and the journal
+reject it by its term.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ RENEW_S = 4.0
 LOOK_S = 1.0  # seconds between two checks of a Lease that another agent holds
 
 Alive = Callable[[str], Awaitable[bool]]
-"""Returns True if the holder of that name still exists."""
+"""Function that returns True if the holder with this name still exists."""
 
 
 def now() -> str:
@@ -39,8 +40,8 @@ class JobLease:
         self._renewed_at = 0.0
 
     async def take(self, alive: Alive) -> None:
-        """Wait until this agent can take the Lease: it has no other holder, it has expired, or the holder's pod is
-        gone.
+        """Wait until this agent can take the Lease: the Lease has no other holder, it has expired, or the holder's
+        pod is gone.
         """
         watched = ObservedLease()
         while True:
@@ -53,7 +54,7 @@ class JobLease:
             await asyncio.sleep(LOOK_S)
 
     async def next_term(self) -> int:
-        """Raise and return the term; `Fenced` if another agent holds the lease."""
+        """Increase the term and return it. Raise `Fenced` if another agent holds the Lease."""
         while True:
             lease = await self._own()
             term = int(lease["spec"].get("leaseTransitions") or 0) + 1

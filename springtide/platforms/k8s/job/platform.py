@@ -1,7 +1,9 @@
-"""Runs roles as pods: writes the job's ScalePlan, from which the operator makes pods, and reads the pods' statuses.
+"""Runs roles as pods: writes the job's ScalePlan, from which the operator creates pods, and reads the status of the
+pods.
 
-If a pod does not start within `pending_s`, the platform reports an exit with the cluster's reason. Roles survive their
-agent: the next agent reads the same plan and pods. The writer never overwrites the plan of a later master.
+If a pod does not start within `pending_s` seconds, the platform reports an exit with the cluster's reason. Roles
+survive their agent: the next agent reads the same plan and pods. A writer never overwrites the plan of a later
+master.
 """
 
 import asyncio
@@ -29,10 +31,11 @@ log = logging.getLogger(__name__)
 
 TERM = f"{kinds.GROUP}/term"
 """Annotation of the plan with the term of its last writer."""
-ROUND_S = 0.02  # changes within this many seconds share one write: an agent starts all first roles in one poll
+# changes within this many seconds are written together, because an agent starts all first roles in one poll
+ROUND_S = 0.02
 
 TICK_S = 0.5
-UNSEEN_S = 30.0  # a pod that was removed from the plan and not seen for this many seconds counts as never created
+UNSEEN_S = 30.0  # a pod counts as never created if it was removed from the plan and not seen for this many seconds
 REFUSED = ("Infeasible", "Unsupported")
 PUT_OFF = "Deferred"
 OnExit = Callable[[RoleExit], None]
@@ -48,7 +51,7 @@ the pod's reason is not OOMKilled.
 
 
 class PlanWriter:
-    """Writer of one job's plan. `term` is set once the agent's first master has a term."""
+    """Writer of one job's plan. `term` is set when the agent's first master has a term."""
 
     def __init__(self, client: Client, job: str) -> None:
         self._client, self.job = client, job
@@ -75,7 +78,7 @@ class PlanWriter:
         self._written.clear()
 
     async def keep(self) -> None:
-        """Write every change; `Fenced` if a later agent has written."""
+        """Write every change. Raise `Fenced` if a later agent has written the plan."""
         failures = 0
         while True:
             await self._dirty.wait()
@@ -118,7 +121,7 @@ class PlanWriter:
 
 @dataclass(slots=True)
 class PodEntry:
-    """A life that has started and not ended."""
+    """Pod of a life that has started and not ended."""
 
     wish: PodWish
     name: str
@@ -128,13 +131,14 @@ class PodEntry:
     asked: bool = False
     noticed: bool = False
     put_off: float | None = None
-    """Time since which the node defers the pod's new size; None if the node does not defer the size."""
+    """Time since which the node has deferred the pod's new size; None if it does not."""
     unlisted: int = 0
     """Generation of the first plan without this pod."""
 
 
 class KubernetesPlatform:
-    """The roles of one job. Call `open` before use. `notice` receives pods that will be evicted, with the reason."""
+    """The roles of one job. Call `open` before use. `notice` is called with each pod that will be evicted, and the
+    reason."""
 
     def __init__(
         self,
@@ -223,7 +227,7 @@ class KubernetesPlatform:
         self.writer.change()
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Resize a running pod if the cluster can; otherwise report to `notice` that the pod must be replaced."""
+        """Resize a running pod if the cluster can. Otherwise tell `notice` that the pod must be replaced."""
         entry = self._entries.get(life)
         if entry is None or entry.asked:
             return False
@@ -363,8 +367,8 @@ class KubernetesPlatform:
 
 
 def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> RoleExit:
-    """Return how the process ended. `asked`: the platform deleted the pod; any other deletion is an eviction.
-    `present`: the pod still exists; a pod that vanished was evicted, or its node was lost.
+    """Return how the process ended. `asked`: the platform deleted the pod. Any other deletion is an eviction.
+    `present`: the pod still exists. A pod that vanished was evicted, or its node was lost.
     """
     code, word = pod_status.terminated(pod).get("exitCode"), pod.get("status", {}).get("reason") or ""
     taken = TAKEN.fullmatch(word) is not None or pod_status.disruption(pod) != ("", "")

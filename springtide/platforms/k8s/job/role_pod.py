@@ -1,7 +1,8 @@
 """Commands in the pod of a role, as `python -m springtide.platforms.k8s.job.role_pod COMMAND`.
 
-`run MODULE ARGS...` runs a role with the submitted code, `code.tgz` of a ConfigMap. `drain` is the preStop hook, which
-announces the pod's end to the master, and waits until the job no longer needs the pod, at most for its grace period.
+`run MODULE ARGS...` runs a role with the submitted code, `code.tgz` of a ConfigMap. `drain` is the preStop hook. It
+announces the pod's end to the master, and waits until the job no longer needs the pod, but not longer than the grace
+period.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from springtide.platforms.k8s.objects import names
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 
-CONNECT_S = 2.0  # seconds to connect; if no master runs, the next master learns of the pod's exit
+CONNECT_S = 2.0  # seconds to connect; if no master runs, the next master learns from the cluster that the pod has ended
 ASK_S = 0.25
 WHY = "its pod is being evicted or deleted"
 

@@ -1,4 +1,5 @@
-"""Pure. Builds all objects of `springtide k8s install`, in order of creation; the Helm chart uses the same objects."""
+"""Pure. Builds all objects of `springtide k8s install`, in the order of their creation. The Helm chart uses the same
+objects."""
 
 import base64
 from collections.abc import Mapping
@@ -81,7 +82,7 @@ class InstallPlan:
     """Image of the operator, of the brain, and of jobs without an image."""
     namespace: str = NAMESPACE
     only: str = ""
-    """Only namespace whose jobs the operator serves; empty for all."""
+    """The only namespace whose jobs the operator serves; empty for all namespaces."""
     database: str = ""
     """URL of a PostgreSQL database for a brain; empty for no brain, so that each master plans alone."""
     brain_secret: str = ""
@@ -175,7 +176,7 @@ def brain_service(plan: InstallPlan) -> Object:
 
 
 def brain_deployment(plan: InstallPlan) -> Object:
-    """Return the Deployment of several brains over one database: one brain serves, the standbys are not ready."""
+    """Return the Deployment of several brains with one database. One brain serves, and the standbys are not ready."""
     command = ["springtide", "brain", "serve", "--standby", "--listen", f"0.0.0.0:{BRAIN_PORT}"]
     command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}"]
     command += ["--capacity", plan.brain_capacity, "--secret-file", f"{SECRET_FOLDER}/secret"]

@@ -1,7 +1,7 @@
 """Pure. Parses an ElasticJob, and builds the objects that it owns besides pods: service, secret, role, Lease, plan.
 
-Owned objects are deleted with the job. `of_job` lists the objects that must exist before the master's pod. The master
-may change some of these objects by name, but may create no object. Also sets conditions.
+Owned objects are deleted with the job. `of_job` lists the objects that must exist before the master's pod. The
+master may change some of these objects by name, but may create no object. The module also sets conditions.
 """
 
 import base64
@@ -24,7 +24,7 @@ OVER = (SUCCEEDED, FAILED, STOPPED)
 APPLIED, REJECTED, SUPERSEDED = "Applied", "Rejected", "Superseded"
 """Phases of a user's ScalePlan."""
 ACCEPTED_SPEC = "accepted"
-"""Status field with the last valid spec and its generation."""
+"""Status field that has the last valid spec and the spec's generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class JobObject:
     deleting: bool = False
     status: Mapping[str, Any] = field(default_factory=dict)
     fault: str = ""
-    """Reason why the current spec is invalid; In that case, `job` is the last valid spec."""
+    """Reason why the current spec is invalid. In this case, `job` is the last valid spec."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the ElasticJob that its pods share."""
+    """Labels of the ElasticJob that its pods get too."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -56,7 +56,8 @@ class JobObject:
 
 
 def read(thing: Mapping[str, Any]) -> JobObject:
-    """Parse an ElasticJob. After an invalid edit, use the last valid spec, which the operator keeps in the status."""
+    """Parse an ElasticJob. If an edit made it invalid, use the last valid spec, which the operator keeps in the
+    status."""
     metadata, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
     fault, annotations = "", metadata.get("annotations") or {}
     try:
@@ -91,7 +92,8 @@ def owned(job: JobObject, name: str) -> Object:
 
 
 def owner(job: JobObject) -> Object:
-    """Owner reference that does not block the job's deletion. Blocking it would need permission on finalizers."""
+    """Return an owner reference that does not block the job's deletion. Blocking it would need permission on
+    finalizers."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": schema.KIND,
@@ -115,7 +117,7 @@ class JobCondition:
 def with_conditions(
     before: Sequence[Mapping[str, Any]], conditions: Iterable[JobCondition], *, at: str, generation: int
 ) -> list[Object]:
-    """Set conditions; keep the transition time of unchanged conditions."""
+    """Set conditions. If a condition has not changed, keep its transition time."""
     found = {str(condition.get("type")): dict(condition) for condition in before}
     for fresh in conditions:
         status = "Unknown" if fresh.status is None else str(fresh.status)
@@ -138,7 +140,7 @@ def plan_status(plan: Mapping[str, Any]) -> PlanStatus:
 
 
 def merge_patch(old: Any, new: Any) -> Any:
-    """Return the JSON merge patch from `old` to `new`; removed names become null."""
+    """Return the JSON merge patch from `old` to `new`. Names that were removed become null."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     patch = {key: None for key in old if key not in new}
@@ -178,8 +180,8 @@ def secret(job: JobObject, files: Mapping[str, bytes]) -> Object:
 
 
 def brain_certificates(job: JobObject, files: Mapping[str, bytes]) -> Object:
-    """Separate Secret with the certificates for the cluster's brain, because these certificates may be newer than the
-    job."""
+    """Return a separate Secret with the certificates for the cluster's brain, because these certificates may be newer
+    than the job."""
     return _secret(job, names.brain_certificates(job.name, job.uid), files)
 
 
@@ -193,7 +195,8 @@ def account(job: JobObject) -> Object:
 
 
 def rights(job: JobObject) -> Object:
-    """Return the rules of the master's Role: read its pods; write its plan, Lease and status; create nothing."""
+    """Return the rules of the master's Role: it may read its pods, write its plan, Lease and status, and create
+    nothing."""
 
     def may(group: str, resource: str, *verbs: str, only: str = "") -> Object:
         rule = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
@@ -203,7 +206,7 @@ def rights(job: JobObject) -> Object:
     rules = [
         may(group, "elasticjobs", "get", "list", "watch", only=own),
         may(group, "elasticjobs/status", "get", "patch", "update", only=own),
-        may(group, "scaleplans", "get", "list", "watch"),  # users' plans may have any name
+        may(group, "scaleplans", "get", "list", "watch"),  # list all plans, because users' plans may have any name
         may(group, "scaleplans", "update", "patch", only=own),
         may(group, "scaleplans/status", "patch", "update"),
         may("coordination.k8s.io", "leases", "get", "update", "patch", only=names.master(own)),

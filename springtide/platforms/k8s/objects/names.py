@@ -12,12 +12,12 @@ API_VERSION = f"{GROUP}/{VERSION}"
 JOB, ROLE, RANK, INCARNATION = (f"{GROUP}/{name}" for name in ("job", "role", "rank", "incarnation"))
 """Labels of all objects of a job."""
 CODE = f"{GROUP}/code"
-"""Annotation of an ElasticJob: the ConfigMap with the code that `springtide submit` uploaded."""
+"""Annotation of an ElasticJob that names the ConfigMap with the code that `springtide submit` uploaded."""
 MASTERS = f"{GROUP}/masters"
-"""Annotation of a master's pod: its number among the masters of the job, from 1."""
+"""Annotation of a master's pod with its number among the masters of the job, from 1."""
 
 LONGEST_JOB = 40
-"""Longest name of a job. A pod's name adds role and numbers, and labels allow 63 characters."""
+"""Longest name of a job."""
 
 FOLDER = "/run/springtide"
 CREDENTIALS, RUN, CODE_FOLDER, ARCHIVE, TMP, ACCOUNT, BRAIN_TLS = (
@@ -32,8 +32,8 @@ def master(job: str) -> str:
 
 
 def credentials(job: str, uid: str) -> str:
-    """Name of the job's Secret. The name contains the uid, because an earlier job of the same name may have left its
-    Secret, which the operator may not read."""
+    """Return the name of the job's Secret. The name contains the uid, because an earlier job of the same name may have
+    left its Secret, which the operator may not read."""
     return f"{job}-credentials-{uid[:8]}"
 
 

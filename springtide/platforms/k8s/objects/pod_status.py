@@ -61,7 +61,8 @@ def trouble(pod: Pod) -> tuple[str, str]:
 
 
 def disruption(pod: Pod) -> tuple[str, str]:
-    """Return why the cluster is about to evict a pod, as a word and an explanation; empty if it is not."""
+    """Return why the cluster is about to evict a pod, as one word and an explanation; empty if the cluster will not
+    evict it."""
     target = kinds.condition(pod, "DisruptionTarget")
     if target.get("status") != "True":
         return "", ""
@@ -80,7 +81,8 @@ def _end(done: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def resize_of(pod: Pod) -> str:
-    """Return the state of a resize: from conditions since Kubernetes 1.33, from a status field before."""
+    """Return the state of a resize. Kubernetes reports it in conditions since version 1.33, and in a status field
+    before that."""
     status = pod.get("status") or {}
     pending = kinds.condition(pod, "PodResizePending")
     if pending.get("status") == "True":
@@ -116,7 +118,7 @@ def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def process_ended(pod: Pod) -> bool:
-    """Return True if the role's container has ended for good; injected sidecars may still run."""
+    """Return True if the role's container has ended permanently. Injected sidecars may still run."""
     return ended(pod) or (pod.get("spec", {}).get("restartPolicy") == "Never" and bool(terminated(pod)))
 
 
@@ -128,7 +130,7 @@ def why_evicted(pod: Pod) -> str:
 
 
 def why_absent(pod: Pod | None, reported: str = "") -> str:
-    """Explain why a pod does not run, as the cluster reports it; `told` is the operator's message."""
+    """Explain why a pod does not run, as the cluster reports it. `reported` is the operator's message."""
     if pod is None:
         return reported or "no pod was made for this role; check that the operator runs (`springtide k8s status`)"
     if found := why(pod):
@@ -151,7 +153,7 @@ def last_message(pod: Pod) -> str:
 
 
 def _own(parts: Sequence[Mapping[str, Any]], pod: Pod) -> Mapping[str, Any]:
-    """Return the status of the role's own container; sidecars may precede it in the list."""
+    """Return the status of the role's own container, because sidecars may come before it in the list."""
     name = names.container_of(pod)
     return next((part for part in parts if part.get("name") == name), parts[0])
 

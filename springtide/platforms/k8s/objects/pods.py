@@ -1,7 +1,7 @@
 """Pure. Builds the pods of a job: the master's pod, and one pod per entry of a scale plan.
 
-Pods have no privileges on their node, see only their own keys and find their master by name. Pods have no probes: the
-master finds hung roles by missing heartbeats, and a probe could kill a busy role.
+Pods have no privileges on their node, see only their own keys and find their master by name. Pods have no probes,
+because the master finds hung roles by missing heartbeats and a probe could kill a busy role.
 """
 
 import math
@@ -20,12 +20,12 @@ from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_objects import JobObject, owned
 
 LOCAL, QUIET = 100, 50
-"""Affinity weights (1 to 100): prefer nodes with trainers of this job, which keeps batches off the network, then nodes
-without trainers of other jobs."""
+"""Affinity weights (1 to 100). A data worker prefers nodes with trainers of its own job, which keeps batches off the
+network, and then nodes without trainers of other jobs."""
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 USER = 10001
-"""User id of containers; images need not define it."""
+"""User id of containers; images need not define this user."""
 RESTRICTED = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -36,15 +36,16 @@ RESTRICTED = {
 UNPRIVILEGED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 """Security contexts of all pods and containers: the `restricted` standard of Kubernetes."""
 GONE_NODE_S = 30
-"""Seconds after which pods on an unreachable node are evicted; Kubernetes' default is 300."""
+"""Seconds after which pods on an unreachable node are evicted; the default of Kubernetes is 300."""
 GPU = "nvidia.com/gpu"
-"""Resource of NVIDIA's device plugin, and the key of the taint on nodes that have it."""
+"""Resource that NVIDIA's device plugin provides, and the key of the taint on nodes that have it."""
 THREADS = 4
-"""Torch threads in a pod without a limit; one per core of the node would disturb other pods."""
+"""Number of torch threads in a pod without a CPU limit, because one thread per core of the node would disturb other
+pods."""
 MASTER_RESOURCES = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-"""Resources that a master requests; a master may use more."""
+"""Resources that a master requests; a master may use more than this."""
 PATIENCE_S = 900
-"""Seconds that roles search for their next master: its pod may wait for a node, and its image for the network."""
+"""Seconds for which roles search for their next master, because its pod may wait for a node or for the image."""
 MASTER_MODULE = "springtide.launch.k8s.agent_pod"
 POD_MODULE = "springtide.platforms.k8s.job.role_pod"
 
@@ -72,7 +73,7 @@ class Site:
 
     image: str
     brain: str = ""
-    """Address (host:port) of the cluster's brain, for jobs without a brain."""
+    """Address (host:port) of the cluster's brain, for jobs that name no brain."""
     brain_tls: bool = False
     """True if the brain uses TLS, with certificates in a secret of each job (`names.brain_certificates`)."""
     scheduler: str = ""
@@ -107,11 +108,13 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     container["resizePolicy"] = [
         {"resourceName": resource, "restartPolicy": "NotRequired"} for resource in ("cpu", "memory")
     ]
-    if kind is not RoleKind.DATA_WORKER:  # no hook for a data worker, which has no state and exits on SIGTERM
+    # a data worker gets no preStop hook, because it has no state and exits on SIGTERM
+    if kind is not RoleKind.DATA_WORKER:
         container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", POD_MODULE, "drain"]}}}
     shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
     volumes = [shared]
-    # torch passes tensors between processes through shared memory, and the default of 64M is too little
+    # not for servers; torch passes tensors between processes through shared memory, for which the default of 64M is too
+    # little
     if kind is not RoleKind.SERVER:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         container["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
@@ -159,9 +162,9 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
         debug=0,
     )
     variables = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
-    variables["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share no memory
+    variables["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods on one node share no memory
     if life.role.kind is RoleKind.SERVER and not job.job.kubernetes.run_volume.shared:
-        # with a shared volume, all pods see the run folder, which then gets the checkpoints
+        # with a shared volume, all pods can see the run folder, so checkpoints go there
         variables["SPRINGTIDE_SCRATCH"] = names.RUN
     if life.role.kind is RoleKind.MASTER:
         if brain := job.job.brain or site.brain:
@@ -214,7 +217,7 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
     wish = job.job.kubernetes
     metadata = owned(job, name)
     metadata["labels"] = {**job.labels, **wish.labels, **names.role_labels(job.name, life)}
-    # without this, the pods' scratch volumes would keep the cluster autoscaler from removing a node
+    # without this annotation, the pods' scratch volumes would keep the cluster autoscaler from removing a node
     metadata["annotations"] = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
         **job.annotations,
@@ -246,8 +249,8 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
 
 
 def lost_nodes(given: tuple[Mapping[str, Any], ...]) -> list[Object]:
-    """Return tolerations that evict pods from a lost node after `GONE_NODE_S`, unless the user gave other
-    tolerations."""
+    """Return tolerations that make Kubernetes evict pods from a lost node after `GONE_NODE_S`, unless the user gave
+    other tolerations."""
     tolerated = {toleration.get("key") for toleration in given}
     keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     return [
@@ -275,7 +278,7 @@ def _run_volume(job: JobObject) -> Object:
 
 
 def _account_volume() -> Object:
-    """Return the volume with the master account's token, for a path that no other container reads."""
+    """Return the volume with the token of the master's account, for a path that no other container reads."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
     authority = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
     field = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
@@ -284,7 +287,7 @@ def _account_volume() -> Object:
 
 
 def _spread(job: JobObject) -> Object:
-    """Spread servers over nodes: the loss of one node should cost only one server."""
+    """Spread servers over nodes, so that the loss of one node costs only one server."""
     selector = {names.JOB: job.name, names.ROLE: str(RoleKind.SERVER)}
     return {
         "maxSkew": 1,

@@ -1,7 +1,7 @@
 """Carries out the operator's decisions for one job: reads the job from the cluster, acts, and reports the result.
 
-The executor keeps no state, so a restarted operator continues from the objects in the cluster. The executor reports
-actions that the cluster refuses (a quota, a policy) and retries them.
+The executor keeps no state, so a restarted operator continues from the objects in the cluster. If the cluster
+refuses an action (because of a quota or a policy), the executor reports this and retries.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 HASTE_S = 1.0
-"""Time limit for evictions, in seconds: the operator does not wait for an eviction that the disruption budget
+"""Seconds that an eviction may take, because the operator does not wait for an eviction that the disruption budget
 forbids."""
 REFUSED_S = 15.0
-"""Seconds until a refused action is retried: quotas are freed when other jobs end."""
+"""Seconds until a refused action is retried; a quota becomes free when another job ends."""
 
 
 class NameTaken(errors.ClusterRefused):
@@ -64,7 +64,7 @@ class Executor:
         plan = await self._find(kinds.SCALE_PLANS, name, namespace)
         thing = await self._find(kinds.ELASTIC_JOBS, name, namespace)
         if thing is None or "deletionTimestamp" in thing["metadata"]:
-            return None  # the cluster's garbage collector removes its objects
+            return None  # the cluster's garbage collector removes the job's objects
         try:
             job = job_objects.read(thing)
         except errors.BadInput as error:
@@ -166,7 +166,7 @@ class Executor:
             return PodState(phase=pod_status.PENDING)
 
     async def _create(self, kind: ObjectKind, body: Object, job: JobObject) -> bool:
-        """Create an object unless it exists; `NameTaken` if another job owns it."""
+        """Create an object unless it exists. Raise `NameTaken` if another job owns it."""
         try:
             await self._client.create(kind, body, namespace=job.namespace)
             return True
@@ -197,7 +197,7 @@ class Executor:
             body = job_objects.brain_certificates(job, self._brain_files)
             with contextlib.suppress(errors.AlreadyThere):
                 await self._client.create(kinds.SECRETS, body, namespace=job.namespace)
-        # the master reads the capacity of the nodes at its start
+        # write the status now, because the master reads the capacity of the nodes when it starts
         status = status_reports.plan_status(seen, StepOutcome())
         if change := status_reports.plan_patch({}, status):
             await self._set_plan_status(job, change)
@@ -217,7 +217,7 @@ class Executor:
             }
             try:
                 await self._client.post(kinds.PODS, step.name, "eviction", body, namespace=space, within_s=HASTE_S)
-            except errors.ClusterUnreachable as error:  # the disruption budget forbids the eviction now (429)
+            except errors.ClusterUnreachable as error:  # the disruption budget forbids the eviction at present (429)
                 log.info("%s stays for now: %s", step.name, error)
 
     async def _resize(self, seen: OperatorView, step: lifecycle.ResizePod) -> PodState:
@@ -240,7 +240,7 @@ class Executor:
         try:
             if not await self._create(kinds.DISRUPTION_BUDGETS, body, seen.job):
                 await self._client.patch(kinds.DISRUPTION_BUDGETS, name, change, namespace=seen.job.namespace)
-        except (errors.ClusterRefused, errors.Forbidden) as error:  # create pods without a budget
+        except (errors.ClusterRefused, errors.Forbidden) as error:  # create the pods even without a disruption budget
             log.warning("%s: no disruption budget: %s", seen.job.name, error)
             return None
         return servers
@@ -265,7 +265,7 @@ class Executor:
         await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
 
     async def _patch_status(self, thing: Object, change: Object | None) -> None:
-        """Patch the status, unless the master has written it meanwhile; the next visit then sees the master's
+        """Patch the status, unless the master has written it in the meantime. The next visit then sees the master's
         status."""
         if not change:
             return

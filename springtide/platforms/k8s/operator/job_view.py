@@ -1,4 +1,5 @@
-"""Pure. Snapshot of one job that the operator decides on, read from the cluster and never cached; capacity of nodes.
+"""Pure. Snapshot of one job, on which the operator bases its decisions; it is read from the cluster and never
+cached. Also computes the capacity of nodes.
 
 `operator.executor` reads the pods first, so that the job's status is never older than its pods. Next:
 `operator.lifecycle` and `operator.pod_plan` decide, `operator.status_reports` reports.
@@ -26,7 +27,7 @@ DOOMING = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler removes this node",
     "node.kubernetes.io/out-of-service": "this node is out of service",
 }
-"""Taints by which clouds and autoscalers announce the removal of a node."""
+"""Taints with which clouds and autoscalers announce the removal of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class OperatorView:
     can_resize: bool = False
     nodes: tuple[Mapping[str, Any], ...] = ()
     doomed: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that will be removed, with the source of the notice."""
+    """Nodes that will be removed, each with the source of the notice."""
 
     @property
     def master(self) -> Pod | None:
@@ -75,8 +76,8 @@ def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset
 
 
 def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the capacity fields of a `PlanStatus`: the total of the nodes on which the job's pods can run, including
-    resources in use by other pods."""
+    """Return the capacity fields of a `PlanStatus`: the total over the nodes on which the job's pods can run. It
+    includes resources that other pods use."""
     wish = job.job.kubernetes
     kept = (*wish.tolerations, *pods.gpu_tolerations(job.job))
     usual = [node for node in nodes if usable(node, wish.node_selector, kept)]
@@ -99,7 +100,7 @@ def usable(node: Mapping[str, Any], selector: Mapping[str, str], tolerations: It
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Apply the API's rules: a missing key or effect matches any."""
+    """Return True if a toleration matches a taint by the API's rules: a missing key or effect matches any value."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     if not toleration.get("key"):

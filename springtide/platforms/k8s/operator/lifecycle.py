@@ -1,7 +1,7 @@
-"""Pure. Decides the life cycle of a job: its master's pod, an early stop, its deletion after `keepS`.
+"""Pure. Decides the life cycle of a job: its master's pod, an early stop, and its deletion after `keepS` seconds.
 
-In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. The kubelet restarts a failed container in place.
-The operator replaces a lost pod, with growing delays for masters that die early.
+In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. The kubelet restarts a failed container in
+place. The operator replaces a lost pod. If masters die early, it waits longer each time.
 """
 
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from springtide.platforms.k8s.objects.job_objects import PENDING, JobCondition
 from springtide.platforms.k8s.operator.job_view import OperatorView
 
 PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-"""Seconds before the next master, by the number of short-lived masters in a row. After the first loss there is no
-delay.
+"""Seconds to wait before the next master, by the number of short-lived masters in a row. After the first loss there
+is no delay.
 """
 LASTED_S = 600.0
 OVERDUE_S = 30.0
-"""Seconds after which the operator ignores a pod that should be gone but whose node does not respond. A master in such
-a pod is harmless, because it no longer has the Lease and the newest term.
+"""Seconds after which the operator ignores a pod that should be gone, but is on a node that does not respond. A
+master in such a pod is harmless, because it no longer has the Lease and the newest term.
 """
 LOOK_AGAIN_S = 2.0
 RUNNING = "MasterRunning"
@@ -28,7 +28,7 @@ RUNNING = "MasterRunning"
 
 @dataclass(frozen=True, slots=True)
 class MakeMaster:
-    """Create the objects that a master's pod needs, and the pod."""
+    """Step: create the objects that a master's pod needs, and the pod."""
 
     pod: Object
     number: int
@@ -37,7 +37,7 @@ class MakeMaster:
 
 @dataclass(frozen=True, slots=True)
 class MakePod:
-    """Create the pod of a role."""
+    """Step: create the pod of a role."""
 
     entry: PodWish
     pod: Object
@@ -45,7 +45,7 @@ class MakePod:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod, within its grace period or immediately."""
+    """Step: delete a pod, within its grace period or immediately."""
 
     name: str
     uid: str
@@ -55,7 +55,7 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class EvictPod:
-    """Request the eviction of a pod, which respects the servers' disruption budget and drains the pod."""
+    """Step: request the eviction of a pod, which respects the servers' disruption budget and drains the pod."""
 
     name: str
     uid: str
@@ -64,7 +64,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
-    """Change the resources of a running pod."""
+    """Step: change the resources of a running pod."""
 
     name: str
     container: str
@@ -73,14 +73,14 @@ class ResizePod:
 
 @dataclass(frozen=True, slots=True)
 class SetBudget:
-    """Adapt the disruption budget to the number of servers."""
+    """Step: adapt the disruption budget to the number of servers."""
 
     servers: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """Delete a finished job whose retention time is over."""
+    """Step: delete a finished job whose retention time is over."""
 
     why: str
 
@@ -90,7 +90,7 @@ Step = MakeMaster | MakePod | DeletePod | EvictPod | ResizePod | SetBudget | Del
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSteps:
-    """Steps to take now, and when to visit the job again if nothing changes before."""
+    """Steps to take now, and when to visit the job again if nothing changes before that."""
 
     steps: tuple[Step, ...] = ()
     again_s: float | None = None
@@ -183,8 +183,8 @@ def stopped_early(view: OperatorView) -> bool:
 
 
 def left_alone_s(view: OperatorView) -> float | None:
-    """Seconds until the operator ends a job that the user stopped and whose master does not return; None: never. A
-    master that restarts in time drains the job itself.
+    """Return the seconds until the operator itself ends a job that the user has stopped, because its master does not
+    return. None means never. A master that restarts in time drains the job itself.
     """
     job = view.job
     if not job.job.stopped or job.over or job.phase in ("", PENDING):

@@ -1,7 +1,7 @@
 """Pure. Computes the steps that bring a job's pods to its master's plan.
 
-Each life of a role is created once. A pod that was deleted is reported as `Gone`, and the master requests the next
-life. Pods are evicted from nodes that will be removed, so that they drain.
+Each life of a role is created once. A pod that was deleted is reported as `Gone`, and the master then requests the
+next life. If a node will be removed, its pods are evicted, so that they drain.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ from springtide.platforms.k8s.operator.lifecycle import (
 )
 
 KEPT_LIVES = 2
-"""Number of ended pods of each role to keep for their logs."""
+"""How many ended pods of each role to keep for their logs."""
 SETTLED = ("Infeasible", "Unsupported")
-"""Replies to a resize that stay valid until the plan changes."""
+"""Replies to a resize that remain valid until the plan changes."""
 
 
 def decide_pods(view: OperatorView) -> OperatorSteps:
@@ -57,7 +57,8 @@ def decide_pods(view: OperatorView) -> OperatorSteps:
 
 
 def wanted(view: OperatorView) -> ScalePlan | None:
-    """Return the pods that must exist: none once the job is over; None to leave all pods as they are."""
+    """Return the pods that must exist. If the job is over, there are none. Return None to leave all pods as they
+    are."""
     if view.job.over:
         return ScalePlan(job=view.job.name, origin="master")
     return view.plan

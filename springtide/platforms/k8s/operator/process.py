@@ -1,7 +1,7 @@
 """Operator process: watches jobs, plans, pods and nodes, and visits the jobs that a change affects.
 
 A change only puts the job into the `WorkQueue`. Each job has one visit at a time, and failed visits are retried with
-growing delays. No progress is stored in users' objects: no annotations, finalizers or peering.
+growing delays. The operator stores no progress in users' objects: no annotations, finalizers or peering.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 Hear = Callable[[bool, Mapping[str, Any]], None]
-"""Receives an object that has changed, or is gone (True)."""
+"""Function that is called with an object that has changed, or that no longer exists (True)."""
 
 WORKERS = 8
 RESYNC_S = 300.0
-"""Longest time between two visits of a job, in seconds."""
+"""Longest time between two visits of one job, in seconds."""
 CONFLICT_S = 0.1
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 SOON_S = 0.05
-"""Delay that merges bursts of pod changes into one visit."""
+"""Seconds of delay, which merges a burst of pod changes into one visit."""
 
 
 class WorkQueue:
-    """Queue of jobs. `attend` returns the seconds until the next visit, or None for a deleted job."""
+    """Queue of jobs. `attend` visits a job and returns the seconds until its next visit, or None for a deleted job."""
 
     def __init__(self, attend: Callable[[Key], Awaitable[float | None]]) -> None:
         self._attend = attend
@@ -81,10 +81,10 @@ class WorkQueue:
     async def _attend_once(self, key: Key) -> float | None:
         try:
             again_s = await self._attend(key)
-        except errors.Conflict as error:  # another writer was faster: read the object again
+        except errors.Conflict as error:  # another writer was faster, so read the object again
             log.debug("%s/%s: %s", *key, error)
             return CONFLICT_S
-        except Exception as error:  # a broken job must not stop the others
+        except Exception as error:  # an error in one job must not stop the others
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
             trace = None if isinstance(error, errors.SpringtideError) else error
