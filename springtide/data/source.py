@@ -4,7 +4,9 @@ In: the `dataset` argument of `job.prepare`. Out: `fetch(indices)`, which return
 worker/input/batches.py.
 """
 
+import functools
 import inspect
+import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +23,8 @@ from springtide.data.stream.stream import StreamDataset
 from springtide.domain.core import validation
 from springtide.domain.data.samples import Batch
 
+log = logging.getLogger(__name__)
+
 Indices = NDArray[np.int64]
 Fetch = Callable[[Indices], Any]
 NOT_THE_USERS = (  # parts of file names that are not user code
@@ -29,8 +33,9 @@ NOT_THE_USERS = (  # parts of file names that are not user code
     f"{os.sep}springtide{os.sep}data{os.sep}",
     os.path.dirname(os.__file__) + os.sep,
 )
-OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "rows", "items", "samples", "numbers", "keys")
-"""Names that Springtide accepts for the first argument of a data set's own `batch(indices)`."""
+OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "i", "rows", "items", "samples", "numbers", "keys")
+"""Names that Springtide accepts for the first argument of a data set's own `batch(indices)`, also after a prefix such
+as `batch_`. Another name may mean a size, as in `batch(batch_size)` of Hugging Face data sets."""
 DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader gives one
 
 
@@ -184,6 +189,8 @@ def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) 
     collate = collate_fn or data.default_collate
     if hasattr(dataset, "__getitems__"):
         return lambda indices: collate(dataset.__getitems__(indices.tolist()))
+    if collate_fn is None and callable(getattr(dataset, "batch", None)):
+        warn_of_unused_batch(type(dataset).__qualname__)
     return lambda indices: collate([dataset[index] for index in indices.tolist()])
 
 
@@ -195,9 +202,20 @@ def reads_batches(dataset: Any) -> bool:
     if not hasattr(dataset, "__getitem__"):
         return True  # without __getitem__, this is the only way to read the data set
     try:
-        return next(iter(inspect.signature(method).parameters), "") in OF_INDICES
+        name = next(iter(inspect.signature(method).parameters), "")
     except (TypeError, ValueError):  # `batch` is a callable without a signature
         return False
+    return name in OF_INDICES or name.rpartition("_")[2] in OF_INDICES
+
+
+@functools.cache
+def warn_of_unused_batch(kind: str) -> None:
+    """Warn once that samples are read one at a time, although the data set has a method `batch`."""
+    log.warning(
+        "%s.batch is not used, because its argument is not called `indices`, and may mean something else. Samples are "
+        "read one at a time, which is slower: rename the argument, or write __getitems__(indices)",
+        kind,
+    )
 
 
 def as_batch(collated: Any) -> Any:

@@ -34,7 +34,7 @@ STATUS_S = 0.5  # seconds that a status is cached, so that several browsers caus
 @verb("springtide dashboard train --port 8080")
 def dashboard(
     job: Job = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve on; 0 means any free port.")] = 8265,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to serve on; 0 means any free port.")] = 8470,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets everyone look.", metavar="ADDRESS")
     ] = "127.0.0.1",

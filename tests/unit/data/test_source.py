@@ -63,6 +63,26 @@ def test_dataset_with_batch_method_is_asked_for_whole_batches():
     assert torch.equal(x, X[SOME])
 
 
+@pytest.mark.parametrize("name", ["i", "idx", "batch_indices", "sample_ids"])
+def test_batch_method_is_used_whatever_it_calls_its_indices(name):
+    methods = {}
+    exec(f"def batch(self, {name}): return X[{name}], Y[{name}]", {"X": X, "Y": Y}, methods)
+    x, _ = source.open_source(type("Named", (Plain,), methods)()).fetch(SOME)
+    assert torch.equal(x, X[SOME])
+
+
+def test_batch_method_that_may_take_a_size_is_not_called_and_named_once(caplog):
+    class Sized(Plain):
+        def batch(self, batch_size):
+            raise AssertionError("this makes batches of a size")
+
+    for _ in range(2):
+        batch = source.open_source(Sized()).fetch(SOME)
+        assert torch.equal(batch["x"], X[[3, 1, 7]])
+    (said,) = caplog.messages
+    assert "Sized.batch is not used" in said and "rename the argument, or write __getitems__(indices)" in said
+
+
 def test_subset_uses_the_bulk_read_of_its_dataset():
     subset = data.Subset(data.TensorDataset(X, Y), [9, 8, 7, 6, 5])
     _, y = source.open_source(subset).fetch(np.array([0, 2]))
