@@ -13,7 +13,7 @@ GIVEN = re.compile(rf"(?<![\w/])springtide +((?:{VERBS})\b[^\n`|#]*)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=sources.short)
-def test_pages_give_no_option_that_the_command_lacks(page):
+def test_docs_use_only_options_the_command_has(page):
     wrong = []
     for line in GIVEN.findall(page.read_text()):
         command = max((each for each in KNOWN if re.match(rf"{each}\b(?!-)", line)), key=len, default="")
@@ -24,6 +24,6 @@ def test_pages_give_no_option_that_the_command_lacks(page):
     assert not wrong, wrong
 
 
-def test_the_commands_of_the_front_page_are_found():
+def test_commands_of_the_front_page_are_found():
     front = GIVEN.findall((sources.ROOT / "README.md").read_text())
     assert any(line.startswith("run train.py --servers 2") for line in front) and len(front) > 10

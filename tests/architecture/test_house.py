@@ -51,7 +51,7 @@ def classes(*tops: str) -> tuple[tuple[pathlib.Path, str, frozenset[str]], ...]:
     )
 
 
-def test_a_class_has_few_attributes():
+def test_class_has_at_most_fifteen_attributes():
     wide = {
         f"{sources.short(path)}: {name}": len(fields)
         for path, name, fields in classes("springtide", "lab")
@@ -60,7 +60,7 @@ def test_a_class_has_few_attributes():
     assert not wide, f"over {ATTRIBUTES} attributes: {wide}"
 
 
-def test_a_class_name_is_defined_once():
+def test_class_name_is_defined_once():
     names = collections.Counter(name for _, name, _ in classes("springtide"))
     repeated = sorted(name for name, count in names.items() if count > 1)
     assert len(repeated) <= REPEATED_CLASS_NAMES, f"{len(repeated)} class names are defined twice or more: {repeated}"
@@ -125,7 +125,7 @@ def _sets_an_attribute_of_another(node: ast.AST) -> bool:
     )
 
 
-def test_callbacks_are_given_to_constructors():
+def test_callbacks_are_constructor_arguments():
     own = set().union(*(fields for _, _, fields in classes("springtide", "lab")))
     declared = {name for name in own if not name.startswith("springtide_")}  # marks on tensors of users
     found = [
@@ -137,7 +137,7 @@ def test_callbacks_are_given_to_constructors():
     assert len(found) <= LATE_CALLBACKS, f"callbacks that are set from outside: {found}"
 
 
-def test_late_callbacks_are_found():
+def test_callback_assigned_after_construction_is_detected():
     tree = ast.parse(
         """
 import sys
@@ -220,17 +220,17 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def test_imports_make_no_circles():
+def test_imports_have_no_cycles():
     found = circles(module_graph())
     assert len(found) <= CIRCLES, f"{len(found)} import circles: {found}"
 
 
-def test_circles_are_found():
+def test_import_cycles_are_detected():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
     assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_the_formatter_decides():
+def test_formatter_is_rarely_disabled():
     skips = {
         sources.short(path): count
         for path in sources.python("springtide", "lab", "tests", "tools", "examples")

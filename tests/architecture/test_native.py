@@ -15,7 +15,7 @@ def folder_of(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def test_a_native_folder_holds_few_units():
+def test_native_folder_has_few_units():
     units, folders = collections.defaultdict(set), collections.defaultdict(set)
     for path in sources.native():
         folder = path.parent.relative_to(CPP)
@@ -44,7 +44,7 @@ def test_native_folders_include_each_other_in_one_direction():
         raise AssertionError(f"folders of cpp/ include each other in a circle: {' -> '.join(cycle.args[1])}") from cycle
 
 
-def test_only_product_code_is_reachable_from_product_code():
+def test_product_code_includes_no_testing_code():
     wrong = [
         sources.short(path)
         for path in sources.native()

@@ -67,7 +67,7 @@ def decides(module):
     return any(module == p or module.startswith(p + ".") for p in (*DECIDES, *DECIDING_MODULES))
 
 
-def test_a_module_that_says_pure_is_pure():
+def test_module_declared_pure_is_pure():
     """It imports nothing that does input or output, unless that says it is pure as well, or is an empty package."""
     modules = {name_of(path): path for path in sources.python("springtide")}
     pure = {name for name, path in modules.items() if sources.docstring(path).startswith("Pure.")}
@@ -82,7 +82,7 @@ def test_a_module_that_says_pure_is_pure():
             assert not bad, f"{sources.short(path)} says it is pure and imports {sorted(bad)}"
 
 
-def test_what_decides_declares_that_it_is_pure():
+def test_deciding_modules_declare_that_they_are_pure():
     silent = [
         sources.short(path)
         for path in sources.python("springtide")
@@ -91,7 +91,7 @@ def test_what_decides_declares_that_it_is_pure():
     assert not silent, f"the docstring must begin with 'Pure.': {silent}"
 
 
-def test_the_import_contract_names_everything_that_decides():
+def test_import_contract_names_every_deciding_module():
     contracts = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (forbidden,) = [
         contract for contract in contracts if contract["name"].startswith("Decisions do no input or output")
@@ -128,7 +128,7 @@ def calls_of(path, *names):
     return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) in names]
 
 
-def test_nothing_but_the_users_script_is_evaluated():
+def test_only_the_users_script_is_evaluated():
     found = [sources.short(path) for path in sources.python("springtide") if calls_of(path, "eval", "exec")]
     assert found == ["springtide/worker/runner.py"], f"eval or exec elsewhere in the package: {found}"
     unsafe = [
@@ -140,14 +140,14 @@ def test_nothing_but_the_users_script_is_evaluated():
     assert not unsafe, f"torch.load unpickles without weights_only=True: {unsafe}"
 
 
-def test_the_security_page_names_tests_that_exist():
+def test_security_page_names_existing_tests():
     named = re.findall(r"`((?:tests|cpp)/[^`]+)`", (sources.ROOT / "SECURITY.md").read_text())
     assert len(named) > 20
     missing = [path for path in named if not (sources.ROOT / path).is_file()]
     assert not missing, f"SECURITY.md names tests that do not exist: {missing}"
 
 
-def test_memory_that_data_workers_and_servers_share_has_no_name_that_a_crash_could_leave():
+def test_shared_memory_is_unnamed_so_a_crash_leaves_none():
     given = {"multiprocessing.shared_memory", "posix_ipc", "sysv_ipc"}
     found = [path for path in sources.python("springtide") if touches(sources.imports(path), given)]
     rooms = ("springtide/dataworker", "springtide/embedding", "springtide/server", "springtide/worker")
@@ -157,7 +157,7 @@ def test_memory_that_data_workers_and_servers_share_has_no_name_that_a_crash_cou
     assert not found, f"shared memory with a name: {[sources.short(path) for path in found]}"
 
 
-def test_the_native_core_sees_python_only_in_its_bindings():
+def test_native_core_uses_python_only_in_its_bindings():
     for path in sources.native():
         if "bindings" not in path.parts:
             text = path.read_text()

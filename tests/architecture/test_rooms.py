@@ -12,7 +12,7 @@ FOLDERS = 8
 SAYS_NOTHING = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "tools", "lib"}
 
 
-def test_no_file_is_longer_than_a_sitting():
+def test_files_have_at_most_600_lines():
     long = {
         sources.short(path): lines
         for path in [*sources.python("springtide", "lab", "tests", "tools", "examples"), *sources.native()]
@@ -21,7 +21,7 @@ def test_no_file_is_longer_than_a_sitting():
     assert not long, f"over {FILE_LINES} lines: {long}"
 
 
-def test_no_python_function_is_longer_than_a_screen():
+def test_python_functions_have_at_most_60_lines():
     long = []
     for path in sources.python("springtide", "lab", "tests", "tools", "examples"):
         for node in sources.nodes(path):
@@ -32,7 +32,7 @@ def test_no_python_function_is_longer_than_a_screen():
     assert not long, f"functions over {FUNCTION_LINES} lines: {long}"
 
 
-def test_a_folder_holds_what_one_can_keep_in_mind():
+def test_folder_has_few_modules_and_subfolders():
     modules, folders = collections.Counter(), collections.defaultdict(set)
     for path in sources.python("springtide", "lab"):
         if path.stem != "__init__":
@@ -45,7 +45,7 @@ def test_a_folder_holds_what_one_can_keep_in_mind():
     assert set(wide) <= {"springtide"}, f"over {FOLDERS} sub-folders: {wide}"
 
 
-def test_no_room_has_a_name_that_says_nothing():
+def test_no_folder_or_module_has_a_meaningless_name():
     files = [*sources.python("springtide", "lab", "tests"), *sources.native()]
     empty = {
         sources.short(path) for path in files if SAYS_NOTHING & {path.stem, *path.relative_to(sources.ROOT).parts[:-1]}
@@ -53,25 +53,25 @@ def test_no_room_has_a_name_that_says_nothing():
     assert not empty, f"name these for what they do: {sorted(empty)}"
 
 
-def test_every_module_says_at_the_door_what_it_is():
+def test_every_module_has_a_docstring():
     silent = [sources.short(path) for path in sources.python("springtide", "lab") if not sources.docstring(path)]
     assert not silent, f"no module docstring: {silent}"
 
 
-def test_every_native_file_says_at_the_door_what_it_is():
+def test_every_native_file_begins_with_a_comment():
     doors = [path for path in sources.native() if path.suffix == ".h" or not path.with_suffix(".h").exists()]
     silent = [sources.short(path) for path in doors if not path.read_text().startswith(("//", "/*"))]
     assert not silent, f"no opening comment: {silent}"
 
 
-def test_nothing_is_left_to_be_done_or_swallowed():
+def test_no_todo_mark_is_left():
     marks = ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error", "not implemented" + " yet")
     files = [*sources.python("springtide", "lab", "tests", "tools", "examples"), *sources.native()]
     found = [f"{sources.short(path)}: {mark}" for path in files for mark in marks if mark in path.read_text()]
     assert not found, found
 
 
-def test_no_exception_is_swallowed_whole():
+def test_no_exception_is_silently_swallowed():
     swallowed = []
     for path in sources.python("springtide", "lab", "tests", "tools", "examples"):
         for node in sources.nodes(path):
@@ -83,7 +83,7 @@ def test_no_exception_is_swallowed_whole():
     assert not swallowed, f"catch less, or do something about it: {swallowed}"
 
 
-def test_nothing_names_the_place_it_was_written_at():
+def test_no_file_names_a_developers_folder():
     places = ("/wo" + "rk/", "/tmp/" + "wt")
     text = [p for p in sources.tracked() if p.suffix not in {".png", ".jpg", ".gif", ".parquet", ".so"}]
     found = [

@@ -38,19 +38,19 @@ def modules_after(statement):
     return set(done.stdout.split())
 
 
-def test_importing_springtide_brings_neither_torch_nor_anything_heavy():
+def test_importing_springtide_loads_neither_torch_nor_anything_heavy():
     loaded = modules_after("import springtide")
     assert not loaded & HEAVY
     assert len(loaded - modules_after("pass")) < 40
 
 
 @pytest.mark.parametrize("role", ["master.main", "server.__main__", "platforms.agent", "cli.app"])
-def test_a_role_starts_without_what_only_some_jobs_need(role):
+def test_role_starts_without_optional_packages(role):
     """Each costs every start, and every restart of a master, a tenth of a second to two."""
     assert not modules_after(f"import springtide.{role}") & (HEAVY - {"numpy", "typer", "springtide._native"})
 
 
-def test_a_warm_interpreter_has_imported_nothing_that_is_run_as_main():
+def test_fork_server_preimports_no_module_run_as_main():
     """Python warns of it in the log of every worker that is forked, which a user sees among the script's own lines."""
     seen: set[str] = set()
     ahead = [name for name in fork_server.IMPORTS if name.startswith("springtide.")]
@@ -64,7 +64,7 @@ def test_a_warm_interpreter_has_imported_nothing_that_is_run_as_main():
     assert not seen & set(run_plan.MODULES.values())
 
 
-def test_public_names_are_sorted_and_each_has_its_home():
+def test_public_names_are_sorted_and_each_has_one_home():
     assert springtide.__all__ == sorted(springtide.__all__)
     assert set(springtide.__all__) == set(springtide._HOME)
     for name, home in springtide._HOME.items():
@@ -80,7 +80,7 @@ def test_every_error_has_its_entry_on_the_errors_page():
     assert listed == defined
 
 
-def test_every_dependency_has_its_reason_written_down():
+def test_every_dependency_has_its_reason_on_the_page():
     project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"]]
     for extra in project["optional-dependencies"].values():
@@ -92,7 +92,7 @@ def test_every_dependency_has_its_reason_written_down():
     assert explained <= names, f"explained but not used: {sorted(explained - names)}"
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_resolve():
     broken = []
     for page in [p for p in sources.tracked() if p.suffix == ".md"]:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
@@ -101,7 +101,7 @@ def test_links_between_pages_lead_somewhere():
     assert not broken, broken
 
 
-def test_every_page_is_found_from_the_front_page():
+def test_every_page_is_reachable_from_the_front_page():
     docs = sources.ROOT / "docs"
     fronts = "".join((docs / front).read_text() for front in ("index.md", "design/index.md"))
     pages = [page for page in sources.tracked() if page.suffix == ".md" and docs in page.parents]
@@ -109,18 +109,18 @@ def test_every_page_is_found_from_the_front_page():
     assert not lost, f"link these from docs/index.md or docs/design/index.md: {lost}"
 
 
-def test_the_version_is_written_once():
+def test_version_is_written_once():
     project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == springtide.__version__
 
 
-def test_every_benchmark_is_told_of_on_the_page():
+def test_every_benchmark_is_listed_on_the_page():
     page = (sources.ROOT / "docs" / "benchmarks.md").read_text()
     assert not (silent := [name for name in BENCHES if f"`{name}`" not in page.partition("## Figures")[0]]), silent
 
 
 @pytest.mark.parametrize(("page", "tool"), [("settings", "settings"), ("spec", "spec"), ("benchmarks", "bench")])
-def test_pages_that_a_tool_writes_say_what_it_would_write(page, tool):
+def test_generated_pages_match_their_tool(page, tool):
     done = subprocess.run(
         [sys.executable, "-c", f"import {tool}_page; print({tool}_page.page(), end='')"],
         cwd=sources.ROOT / "tools",

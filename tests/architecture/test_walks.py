@@ -18,7 +18,7 @@ def text(module: str) -> str:
 
 
 @pytest.mark.parametrize("name", MOST)
-def test_a_walk_is_short_and_each_module_is_tied_to_one_before_it(name):
+def test_walk_is_short_and_each_module_meets_an_earlier_one(name):
     stops, graph = TOOL["WALKS"][name][0], module_graph()
     assert len(stops) <= MOST[name]
     seen = [stops[0].module]
@@ -35,12 +35,12 @@ def test_a_walk_is_short_and_each_module_is_tied_to_one_before_it(name):
 
 
 @pytest.mark.parametrize("name", MOST)
-def test_the_picture_is_what_its_tool_draws(name):
+def test_walk_picture_matches_its_tool(name):
     path = TOOL["FOLDER"] / f"walk-{name}.svg"
     assert path.read_text() == TOOL["picture"](name), "run tools/walk_pictures.py"
     assert f"({path.name})" in (TOOL["FOLDER"] / "index.md").read_text()
 
 
-def test_a_decision_leaves_the_event_loops_once():
+def test_scaling_decision_leaves_the_event_loops_once():
     starting = [stop.module for stop in TOOL["DECISION"] if THREADS.search(text(stop.module))]
     assert starting == ["brain.service.advisers"]

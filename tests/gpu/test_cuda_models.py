@@ -53,11 +53,11 @@ def assert_close(first, second):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_model_moved_before_prepare_trains_as_on_the_cpu(name):
+def test_model_moved_before_prepare_trains_as_on_the_cpu(name):
     assert_close(train(OPTIMIZERS[name], before=True), train(OPTIMIZERS[name]))
 
 
-def test_a_model_moved_after_prepare_trains_as_on_the_cpu():
+def test_model_moved_after_prepare_trains_as_on_the_cpu():
     if_moved = train(OPTIMIZERS["sgd"], after=True)
     assert_close(if_moved, train(OPTIMIZERS["sgd"]))
 
@@ -66,7 +66,7 @@ def test_ids_may_be_on_the_gpu():
     assert_close(train(OPTIMIZERS["adagrad"], before=True, ids_on="cuda"), train(OPTIMIZERS["adagrad"]))
 
 
-def test_a_loop_inside_a_device_context_trains_as_outside():
+def test_loop_inside_a_device_context_trains_as_outside():
     assert_close(train(OPTIMIZERS["sgd"], before=True, ids_on="cuda", context=True), train(OPTIMIZERS["sgd"]))
 
 
@@ -99,7 +99,7 @@ def test_per_sample_weights_on_the_gpu_get_their_gradient():
     assert not torch.equal(before, model.scale)
 
 
-def test_the_weight_of_a_table_is_read_on_the_device_of_the_model():
+def test_table_weight_is_read_on_the_models_device():
     model, _, _ = prepared(Pooled().cuda())
     assert {param.device.type for param in model.parameters()} == {"cuda"}
     whole = model.bag.weight.detach() * 1
@@ -108,7 +108,7 @@ def test_the_weight_of_a_table_is_read_on_the_device_of_the_model():
     assert (model.bag.weight.detach() * 1).device.type == "cpu"
 
 
-def test_autocast_a_grad_scaler_and_clipping_work_as_on_the_cpu():
+def test_autocast_grad_scaler_and_clipping_work_as_on_the_cpu():
     torch.manual_seed(0)
     model, optimizer, batches = prepared(Pooled().cuda())
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0)
@@ -160,7 +160,7 @@ def job_state(folder, *, device, sync, workers):
 
 
 @pytest.mark.timeout(600)
-def test_a_bsp_group_of_two_on_one_gpu_makes_the_model_that_the_cpu_makes(tmp_path):
+def test_bsp_group_on_one_gpu_gives_the_cpu_model(tmp_path):
     gpu = job_state(tmp_path / "gpu", device="cuda", sync="bsp", workers=2)
     cpu = job_state(tmp_path / "cpu", device="cpu", sync="bsp", workers=2)
     for name, value in cpu.items():

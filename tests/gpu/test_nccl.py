@@ -46,11 +46,11 @@ def world_of_one():
     group.abort()
 
 
-def test_a_gpu_names_itself():
+def test_gpu_reports_its_identity():
     assert len(nccl.device_id(GPU)) > 8
 
 
-def test_a_world_of_one_sums_and_is_aborted_twice_without_harm(world_of_one):
+def test_single_rank_nccl_sums_and_is_aborted_twice_without_harm(world_of_one):
     tensor = torch.arange(1000.0, device=GPU)
     for _ in range(3):
         world_of_one.allreduce(tensor)
@@ -60,7 +60,7 @@ def test_a_world_of_one_sums_and_is_aborted_twice_without_harm(world_of_one):
     assert (torch.ones(2, device=GPU) + 1).tolist() == [2.0, 2.0], "the device is as it was"
 
 
-def test_a_new_communicator_follows_an_aborted_one():
+def test_new_communicator_works_after_an_aborted_one():
     for generation in (1, 2):
         group = connected(generation)
         tensor = torch.ones(5, device=GPU)
@@ -69,7 +69,7 @@ def test_a_new_communicator_follows_an_aborted_one():
         group.abort()
 
 
-def test_a_sum_behind_a_busy_device_is_aborted_when_a_member_is_lost(world_of_one):
+def test_sum_on_a_busy_device_is_aborted_when_a_member_is_lost(world_of_one):
     lost = threading.Event()
     world_of_one._lost = lost.is_set
     torch.cuda._sleep(int(2e9))  # about a second
@@ -80,7 +80,7 @@ def test_a_sum_behind_a_busy_device_is_aborted_when_a_member_is_lost(world_of_on
     print("freed after", time.monotonic() - began, "s")
 
 
-def test_a_rank_that_connects_while_the_other_never_comes_is_freed():
+def test_connecting_rank_is_freed_if_the_other_never_comes():
     meeting, lost = Meeting(2), threading.Event()
     with config.default_environment(nccl.SETTINGS | nccl.LOOPBACK):
         group = nccl.open_group(GroupStore(link_of(0, meeting), 1), rank=0, workers=2, device=GPU, lost=lost.is_set)
@@ -106,13 +106,13 @@ def formed(devices):
         return list(pool.map(form, range(2)))
 
 
-def test_two_ranks_on_one_gpu_are_seen_and_use_gloo():
+def test_two_ranks_on_one_gpu_are_detected_and_use_gloo():
     assert formed([nccl.device_id(GPU)] * 2) == [None, None]
     assert not nccl._broken, "NCCL was not even tried"
 
 
 @pytest.mark.skipif(not os.environ.get("SPRINGTIDE_TEST_NCCL_REFUSAL"), reason="leaves a thread in NCCL")
-def test_ranks_that_share_a_gpu_unseen_are_refused_by_nccl_and_use_gloo(monkeypatch):
+def test_undetected_shared_gpu_is_refused_by_nccl_and_falls_back_to_gloo(monkeypatch):
     monkeypatch.setattr(allreduce, "MEETING", datetime.timedelta(seconds=20))
     assert formed(["one", "other"]) == [None, None]
     assert nccl._broken

@@ -57,7 +57,7 @@ def step(model, optimizer, ids, y):
 
 @pytest.mark.parametrize("ids_on", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_equal_those_of_the_cpu_after_a_thousand_steps(name, ids_on):
+def test_gpu_rows_equal_cpu_rows_after_a_thousand_steps(name, ids_on):
     states = []
     for device in ("cuda", "cpu"):
         model, optimizer, batches = made(OPTIMIZERS[name], device, epochs=20)
@@ -84,7 +84,7 @@ def sync_is_an_error():
 
 
 @pytest.mark.parametrize("ids_on", ["cpu", "cuda"])
-def test_the_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
+def test_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
     model, optimizer, batches = made(OPTIMIZERS["adagrad"], "cuda")
     for number, (ids, y) in enumerate(batches):
         if number == 10:  # by then kernels are compiled, and memory is reserved
@@ -96,7 +96,7 @@ def test_the_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
             break
 
 
-def test_equal_runs_are_equal_to_the_bit():
+def test_equal_runs_are_bit_identical():
     runs = []
     for _ in range(2):
         model, optimizer, batches = made(OPTIMIZERS["adagrad"], "cuda")
@@ -108,7 +108,7 @@ def test_equal_runs_are_equal_to_the_bit():
     assert torch.equal(*runs)
 
 
-def test_a_model_moved_back_to_the_cpu_reads_the_trained_rows():
+def test_model_moved_back_to_the_cpu_reads_the_trained_rows():
     model, optimizer, batches = made(OPTIMIZERS["sgd"], "cuda")
     for ids, y in batches:
         step(model, optimizer, ids, y.cuda())
@@ -120,7 +120,7 @@ def test_a_model_moved_back_to_the_cpu_reads_the_trained_rows():
 
 
 @pytest.mark.parametrize("ids_on", ["cpu", "cuda"])
-def test_an_id_outside_its_table_stops_the_loop(ids_on):
+def test_id_outside_its_table_stops_the_loop(ids_on):
     model, optimizer, batches = made(OPTIMIZERS["sgd"], "cuda")
     with pytest.raises(st.errors.BadInput, match="outside its table"):
         for ids, y in batches:
@@ -129,7 +129,7 @@ def test_an_id_outside_its_table_stops_the_loop(ids_on):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
-def test_a_compiled_top_trains():
+def test_compiled_top_layer_trains():
     model, optimizer, batches = made(OPTIMIZERS["sgd"], "cuda")
     model.top.compile()
     losses = [step(model, optimizer, ids, y.cuda()).cpu() for ids, y in batches]

@@ -65,7 +65,7 @@ print(f"{1024 * (len(times) - half - 1) / (times[-1] - times[half]):,.0f} sample
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("data_workers", ["2", "off"])
-def test_a_job_with_a_cpu_stage_and_a_gpu_stage_trains_on_one_card(tmp_path, data_workers):
+def test_job_with_a_cpu_stage_and_a_gpu_stage_trains_on_one_gpu(tmp_path, data_workers):
     script = running.script(tmp_path, SCRIPT)
     roles = ("--workers", "1", "--servers", "1", "--data-workers", data_workers)
     with running.springtide("run", script, *roles, folder=tmp_path) as job:

@@ -20,7 +20,7 @@ def found():
 
 
 @pytest.mark.parametrize("system", systems.SYSTEMS, ids=lambda system: system.key)
-def test_every_job_is_trained_to_its_end_and_machines_are_never_over_full(system):
+def test_every_job_is_trained_to_its_end_within_machine_capacity(system):
     drawn = [job for job in jobs.draw(SMALL, 3) if job.gpus == 1]
     story = cluster.run(drawn, system, SMALL, 3)
     assert sorted(one.job.name for one in story.ends) == [job.name for job in drawn]
@@ -31,7 +31,7 @@ def test_every_job_is_trained_to_its_end_and_machines_are_never_over_full(system
     assert story.moments[-1].gpus == pytest.approx(0) and story.moments[-1].cpus == pytest.approx(0)
 
 
-def test_no_system_is_better_than_what_nobody_can_do_better(found):
+def test_no_system_beats_the_lower_bound(found):
     for place, seed in enumerate((0, 1)):
         drawn = jobs.draw(SMALL, seed)
         least = rows.least_jct(drawn, SMALL)
@@ -39,7 +39,7 @@ def test_no_system_is_better_than_what_nobody_can_do_better(found):
         assert all(least <= figures[place].jct for figures in found.values())
 
 
-def test_jobs_that_are_in_nobodys_way_cannot_be_faster_than_their_ideal():
+def test_unobstructed_jobs_cannot_beat_their_ideal_time():
     drawn = [replace(job, at=0.0) for job in jobs.draw(SMALL, 2) if job.gpus == 1][:2]
     ideal = sum(job.minutes for job in drawn) / len(drawn)
     assert rows.least_jct(drawn, SMALL) == pytest.approx(ideal, rel=1e-6)
@@ -47,21 +47,21 @@ def test_jobs_that_are_in_nobodys_way_cannot_be_faster_than_their_ideal():
     assert rows.least_jct(drawn[:1], few) > 1.3 * drawn[0].minutes, "half the cores"
 
 
-def test_seeds_that_run_side_by_side_come_to_what_each_does_alone(found):
+def test_parallel_seeds_match_single_runs(found):
     drawn = jobs.draw(SMALL, 1)
     for system in (systems.TUNED, systems.FIXED):
         alone = cluster.figures(cluster.run(drawn, system, SMALL, 1), SMALL.measured_min)
         assert found[system][1] == alone
 
 
-def test_the_same_seed_gives_the_same_story_and_another_one_another():
+def test_same_seed_gives_the_same_trace_and_another_differs():
     drawn = jobs.draw(SMALL, 1)
     assert drawn == jobs.draw(SMALL, 1) != jobs.draw(SMALL, 2)
     once, again = (cluster.figures(cluster.run(drawn, systems.SRTF, SMALL, 1), 500) for _ in range(2))
     assert once == again
 
 
-def test_a_trace_is_half_of_each_class_and_has_the_mean_of_the_text():
+def test_trace_is_half_of_each_class_with_the_papers_mean():
     drawn = jobs.draw(jobs.TracePreset(), 0)
     assert len(drawn) == jobs.JOBS and abs(sum(job.model.intensive for job in drawn) - len(drawn) / 2) <= 1
     assert sum(job.minutes for job in drawn) / len(drawn) == pytest.approx(202)
@@ -69,7 +69,7 @@ def test_a_trace_is_half_of_each_class_and_has_the_mean_of_the_text():
     assert [job.at for job in drawn] == sorted(job.at for job in drawn)
 
 
-def test_ratios_keep_what_the_text_says_whichever_are_chosen():
+def test_every_choice_of_ratios_matches_the_papers_text():
     for choice in jobs.CHOICES:
         known = jobs.models(choice)
         assert known["Bert"].ratio <= 8 < min(one.ratio for one in known.values() if one.name != "Bert")
@@ -77,12 +77,12 @@ def test_ratios_keep_what_the_text_says_whichever_are_chosen():
         assert all((one.ratio > 12) is one.intensive is jobs.MODELS[name].intensive for name, one in known.items())
 
 
-def test_fixed_data_workers_have_as_many_cores_as_bring_anything_and_no_more():
+def test_fixed_data_workers_have_exactly_the_useful_cores():
     for model in jobs.MODELS.values():
         assert model.fed(model.enough) == model.capable > model.fed(model.enough - 1), model.name
 
 
-def test_other_ratios_come_with_so_many_jobs_that_the_first_line_stays_what_it_is():
+def test_alternative_ratios_use_matching_job_counts():
     changed = {
         rows.VARIANTS[name](jobs.TracePreset()).ratios: rows.VARIANTS[name](jobs.TracePreset())
         for name in rows.VARIANTS
@@ -100,7 +100,7 @@ def test_trainers_are_packed_into_the_fullest_machine_that_holds_them():
     assert systems.pack(hosts, 2, 64.0) is None
 
 
-def test_who_waits_first_keeps_all_others_waiting():
+def test_first_waiting_job_blocks_later_ones():
     wide = jobs.Job(name="wide", at=0.0, gpus=1, minutes=10.0, model=jobs.MODELS["WDL"])
     drawn = [wide, *(jobs.Job(name=f"next-{at}", at=float(at), gpus=1, minutes=1.0, model=wide.model) for at in (1, 2))]
     one_machine = jobs.TracePreset(machines=1)
@@ -110,7 +110,7 @@ def test_who_waits_first_keeps_all_others_waiting():
     assert all(end.queued == 0 for end in fed.ends), "data workers keep no trainer out"
 
 
-def test_the_walk_of_resnet18_is_that_of_the_papers_figure():
+def test_walk_of_resnet18_matches_the_papers_figure():
     path = walk(jobs.MODELS["ResNet18"])
     sizes = [one.data_worker_cpu for one in path.stands if one.data_workers == 1]
     assert sizes == [1, 2, 3, 4, 5, 6, 7, 8], "the first data worker grows while it is linear"
@@ -119,7 +119,7 @@ def test_the_walk_of_resnet18_is_that_of_the_papers_figure():
     assert path.end.speed == pytest.approx(0.937)
 
 
-def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
+def test_rows_hold_every_figure_or_a_reason(found, tmp_path):
     all_rows = [
         *rows.table_5(found),
         *rows.bounds(SMALL, found, [0, 1]),
@@ -136,7 +136,7 @@ def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
         assert not gains or one.ours <= by["JCT gain over No DW (tuned), at most"].spread[1]
 
 
-def test_how_short_of_cores_the_world_is_stands_beside_the_bound():
+def test_core_shortage_is_shown_beside_the_bound():
     drawn = jobs.draw(SMALL, 0)
     runs = {system: cluster.run(drawn, system, SMALL, 0) for system in (systems.TUNED, systems.SRTF)}
     found = {system: [cluster.figures(story, SMALL.measured_min)] for system, story in runs.items()}
@@ -146,7 +146,7 @@ def test_how_short_of_cores_the_world_is_stands_beside_the_bound():
     assert short.ours == pytest.approx(work / (SMALL.machines * SMALL.cpus * SMALL.period_min), rel=1e-3)
 
 
-def test_what_a_bench_publishes_becomes_a_row(tmp_path):
+def test_published_bench_result_becomes_a_row(tmp_path):
     goal = {"id": "vs_dataset_split", "value": 1.5, "target": 1.4, "better": "higher"}
     published = {"quick": False, "date": "2026-11-16", "goals": [goal], "details": {"trainer_cpu": 0.5}}
     (tmp_path / "dataworkers.json").write_text(json.dumps(published))
@@ -159,7 +159,7 @@ def test_what_a_bench_publishes_becomes_a_row(tmp_path):
     assert by["fused messages over one a tensor, half a core for the trainer"].ours == 1.4
 
 
-def test_a_real_trace_can_be_given(tmp_path):
+def test_real_trace_can_be_given(tmp_path):
     lines = [
         f"2017-10-09 {hour:02}:{minute:02}:00,{1200 + 60 * minute},1"
         for hour in range(8)
@@ -170,7 +170,7 @@ def test_a_real_trace_can_be_given(tmp_path):
     assert len(drawn) == 12 and sum(job.minutes for job in drawn) / 12 == pytest.approx(202)
 
 
-def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tmp_path, capsys):
+def test_options_of_other_papers_and_invalid_files_are_refused(tmp_path, capsys):
     assert app.main(["reproduce", "herald", "--trace", "jobs.csv"]) == 2
     assert "springtide reproduce goldminer" in capsys.readouterr().err
     assert app.main(["reproduce", "goldminer", "--metric", "sjf"]) == 2
@@ -185,7 +185,7 @@ def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tm
     assert "--jobs" in capsys.readouterr().err
 
 
-def test_the_tiny_version_prints_and_draws(capsys, tmp_path, monkeypatch):
+def test_tiny_version_prints_and_draws(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "VARIANTS", {"same": lambda preset: preset})
     own = "springtide.planning.dataworkers.allocation:srtf"
     command = ["reproduce", "goldminer", "--quick", "--jobs", "12", "--json", "--out", str(tmp_path), "--metric", own]

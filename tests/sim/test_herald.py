@@ -23,7 +23,7 @@ def stream_file(tmp_path):
     return tmp_path / "ids.npy"
 
 
-def test_a_file_of_ids_is_reproduced_alone_with_every_figure(stream_file, capsys, tmp_path):
+def test_id_file_is_reproduced_with_every_figure(stream_file, capsys, tmp_path):
     command = [
         "reproduce",
         "herald",
@@ -54,7 +54,7 @@ def test_ids_belong_to_herald_only(stream_file, capsys):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1])
-def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share):
+def test_native_scheduler_counts_match_plain_versioned_caches(share):
     """Two ways that know nothing of each other: random allocation and every update pushed, on the same stream."""
     stream = id_streams.make("w4", samples=16 * 1024)
     batches, capacity = stream.batches(1024), int(share * stream.total_rows)
@@ -65,7 +65,7 @@ def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share
     assert native.pull == pytest.approx(plain.pulls, rel=0.01)
 
 
-def test_versions_tell_misses_from_updates_on_a_case_that_can_be_counted_by_hand():
+def test_versions_separate_misses_from_updates_in_a_small_case():
     both, split = np.array([[0], [0]]), np.array([[1], [2]])  # one table; two workers have a sample each
     plain = traffic.count_plain([both, both, split, split], [3], workers=2, capacity=3, skip=0)
     assert plain.pushes * 8 == 8
@@ -74,19 +74,19 @@ def test_versions_tell_misses_from_updates_on_a_case_that_can_be_counted_by_hand
     assert once.misses == 1.0 and once.stale == 0.0  # evicted in between
 
 
-def test_the_degree_of_infrequency_is_that_of_what_caches_hold():
+def test_degree_of_infrequency_is_that_of_cached_rows():
     seen = [np.array([100, 3, 2, 0]), np.array([90, 80, 0, 0])]
     assert traffic.doi(seen, 0.5, samples=400, workers=8) == pytest.approx(1 / 4)  # 100, 90, 80, 3; 50 a worker
     assert traffic.doi_by_table(seen, 0.5, samples=400, workers=8) == [0.5, 0.0]
     assert rows_counted.best_tables(np.array([[0, 0]] * 300 + [[1, 0], [2, 0]]), [40, 4], 8)[0] == 0
 
 
-def test_a_larger_batch_has_more_distinct_rows_but_less_than_in_proportion():
+def test_larger_batch_has_more_distinct_rows_but_sublinearly():
     ids = np.random.default_rng(1).integers(0, 5000, (8192, 2))
     assert 1 < traffic.growth(ids, workers=8) < 4
 
 
-def test_less_is_transmitted_with_each_half_of_the_scheduler_and_least_with_both():
+def test_each_half_of_the_scheduler_reduces_traffic_and_both_most():
     load = preset.Workload(name="w4")
     some = {way: rows_counted.sent(load, way, TINY, 0).total for way in rows_counted.WAYS}
     ways = rows_counted
@@ -99,14 +99,14 @@ def test_less_is_transmitted_with_each_half_of_the_scheduler_and_least_with_both
     assert some[ways.OURS] <= some[ways.HERALD]
 
 
-def test_time_grows_with_rows_and_shrinks_with_servers_until_a_workers_own_link_is_full():
+def test_communication_time_grows_with_rows_and_shrinks_with_servers():
     load = SentRows(pull=100, push=50, largest_pull=120, largest_push=60)
     one, two, many = (preset.communication_s(load, COST, workers=8, servers=servers) for servers in (1, 2, 100))
     assert one == pytest.approx(8 * 150 * preset.ROW_BYTES / 1e9) and two == pytest.approx(one / 2)
     assert many == pytest.approx(180 * preset.ROW_BYTES / 1e9)
 
 
-def test_rows_on_times_name_their_costs_or_what_would_measure_them():
+def test_timed_rows_name_their_costs_or_how_to_measure_them():
     load = preset.Workload(name="w4")
     for one in (*rows_timed.timed(load, TINY, [0], COST), *rows_timed.shapes(load, TINY, [0], COST)):
         assert one.ours is not None and "made up" in one.why
@@ -114,7 +114,7 @@ def test_rows_on_times_name_their_costs_or_what_would_measure_them():
         assert one.ours is None and "bench cache" in one.why
 
 
-def test_costs_and_figures_that_nobody_published_are_missing(tmp_path):
+def test_unpublished_costs_and_figures_are_missing(tmp_path):
     assert preset.costs(tmp_path / "cache.json") is None
     assert all(one.ours is None and "publish" in one.why for one in rows_timed.measured(tmp_path))
     published = {
@@ -129,6 +129,6 @@ def test_costs_and_figures_that_nobody_published_are_missing(tmp_path):
     assert rows_timed.measured(tmp_path)[0].ours == 1.5
 
 
-def test_figures_stand_in_the_order_of_the_paper():
+def test_figures_are_in_the_papers_order():
     assert reproduction._order("004 Fig. 4") < reproduction._order("004 §2.2") < reproduction._order("004 Fig. 6")
     assert reproduction._order("004 Fig. 11") < reproduction._order("004 Table 2") < reproduction._order("004 Fig. 12")

@@ -63,14 +63,14 @@ def in_detail(job, folder):
 
 
 @pytest.mark.parametrize("name", ["widedeep", "xdeepfm"])
-def test_a_calm_job_takes_as_long_as_the_rate_model_says(name, tmp_path):
+def test_calm_job_takes_as_long_as_the_rate_model_predicts(name, tmp_path):
     job = job_of(name)
     outcome, foretold = in_detail(job, tmp_path), in_rates(job)
     assert outcome.right and outcome.relaunches == 0
     assert foretold < outcome.jct_s < 1.05 * foretold, f"{outcome.jct_s:.0f} s, foretold {foretold:.0f} s"
 
 
-def test_a_straggler_costs_what_the_rate_model_says_of_dynamic_shards(tmp_path):
+def test_straggler_costs_what_the_rate_model_predicts(tmp_path):
     job = job_of("widedeep", straggles_at=0.2, straggler_speed=0.1)
     outcome, foretold = in_detail(job, tmp_path), in_rates(job, relieves=False)
     assert outcome.right
@@ -79,7 +79,7 @@ def test_a_straggler_costs_what_the_rate_model_says_of_dynamic_shards(tmp_path):
     assert any("leases" in line["what"] for _, kind, line in outcome.story if kind == "decision")
 
 
-def test_a_slow_server_is_replaced_by_the_guards_of_the_real_master(tmp_path):
+def test_slow_server_is_replaced_by_the_guards_of_the_real_master(tmp_path):
     job = job_of("widedeep", slow_server_at=0.2, server_speed=0.03)
     outcome = in_detail(job, tmp_path)
     assert outcome.right and outcome.moved > 0
@@ -87,7 +87,7 @@ def test_a_slow_server_is_replaced_by_the_guards_of_the_real_master(tmp_path):
     assert outcome.jct_s < in_rates(job, relieves=False)
 
 
-def test_masters_plan_for_their_jobs_by_a_policy_and_carry_its_plans_out(tmp_path):
+def test_masters_plan_by_a_policy_and_carry_plans_out(tmp_path):
     jobs = [replace(job_of("widedeep"), name=f"job-{number}", arrives_at=60.0 * number) for number in range(2)]
     system = systems.system("springtide", registry.load("springtide"))
 

@@ -27,7 +27,7 @@ def run(rates, scheme, *, workers=4, doing=comparison.A):
     return world.run(rates, scheme, workers=np.array([workers]), capacity=CAPACITY, doing=doing)
 
 
-def test_what_comes_is_trained_or_waits_and_lag_is_the_age_of_the_oldest_that_waits():
+def test_arrived_samples_are_trained_or_waiting_and_lag_is_the_oldest_age():
     done = run(steady(CAPACITY[4] / 2), lambda seen: np.array([4 if seen.tick < 40 else 5]))
     assert (np.diff(done.trained[:, 0]) >= 0).all() and (done.trained[:, 0] <= done.arrived[0] + 1e-6).all()
     lag = done.lag_s(0)
@@ -39,14 +39,14 @@ def test_what_comes_is_trained_or_waits_and_lag_is_the_age_of_the_oldest_that_wa
     assert kept.lag_min == pytest.approx((600 + catches_up_s) * 600 / 2 / 3600, rel=0.05)
 
 
-def test_live_changes_stop_nobody_and_new_workers_train_after_a_minute():
+def test_live_changes_pause_no_worker_and_new_ones_train_after_a_minute():
     done = run(steady(CAPACITY[4]), lambda seen: np.array([8]), doing=ChangeEffect(0.0, 60.0))
     assert done.down.sum() == 0 and done.lag_s(0).max() == 0
     done = run(steady(CAPACITY[6]), lambda seen: np.array([8]), doing=ChangeEffect(0.0, 60.0))
     assert done.trained[4, 0] == pytest.approx(CAPACITY[4] * 60) and done.lag_s(0)[-1] == 0
 
 
-def test_the_papers_shape_is_scaled_to_28_workers_and_has_weeks_before_it():
+def test_papers_day_is_scaled_to_28_workers_with_weeks_of_history():
     day, again, other = world.paper(3), world.paper(3), world.paper(4)
     assert (day.rates == again.rates).all() and (day.rates != other.rates).any()
     measured = day.rates[day.warm :]
@@ -69,7 +69,7 @@ def write(path, rows_of):
     return path
 
 
-def test_a_trace_begins_at_midnight_and_gives_days_that_have_a_past(tmp_path):
+def test_trace_begins_at_midnight_and_gives_days_with_history(tmp_path):
     trace = world.read(write(tmp_path / "taxis.csv", lines()))
     assert trace.step_s == 1800 and list(trace.days) == list(range(14, 29))
     day = trace.drawn(3)[0]
@@ -79,7 +79,7 @@ def test_a_trace_begins_at_midnight_and_gives_days_that_have_a_past(tmp_path):
     assert fine.step_s == 300 and len(fine.day(14).steps) == 156
 
 
-def test_a_line_that_is_missing_shifts_no_day(tmp_path):
+def test_missing_line_shifts_no_day(tmp_path):
     whole = list(lines())
     one, other = (
         world.read(write(tmp_path / name, some))
@@ -88,7 +88,7 @@ def test_a_line_that_is_missing_shifts_no_day(tmp_path):
     assert len(one.values) == len(other.values) and one.values[200:] == pytest.approx(other.values[200:])
 
 
-def test_files_that_are_no_traces_are_told_apart(tmp_path):
+def test_invalid_traces_are_reported(tmp_path):
     for name, rows_of in (("few", list(lines(days=3))), ("words", [("now", "much")]), ("odd", list(lines(step_min=7)))):
         with pytest.raises(errors.BadInput, match=f"--trace .*{name}.csv"):
             world.read(write(tmp_path / f"{name}.csv", rows_of))
@@ -100,7 +100,7 @@ def test_files_that_are_no_traces_are_told_apart(tmp_path):
     assert [path.name for path in reproduction.found_traces(str(tmp_path))] == ["few.csv", "odd.csv", "words.csv"]
 
 
-def test_traces_are_found_by_themselves_in_a_folder_beside_this_one(tmp_path, monkeypatch):
+def test_traces_are_found_in_a_folder_beside_this_one(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert reproduction.found_traces(None) == ()
@@ -109,7 +109,7 @@ def test_traces_are_found_by_themselves_in_a_folder_beside_this_one(tmp_path, mo
     assert [path.name for path in reproduction.found_traces(None)] == ["one.csv"]
 
 
-def test_the_best_setting_is_the_cheapest_that_keeps_the_promise_or_breaks_it_least():
+def test_best_setting_is_the_cheapest_within_the_slo_or_the_least_violating():
     figures = np.array([[0.05, 9, 9, 300.0], [0.02, 9, 9, 420.0], [0.0, 1, 1, 600.0], [0.026, 9, 9, 400.0]])
     assert comparison.best(figures) == 3
     assert comparison.best(figures + np.array([0.5, 0, 0, 0])) == 2
@@ -120,7 +120,7 @@ def days():
     return [world.paper(seed) for seed in range(2)]
 
 
-def test_ours_keeps_the_promise_with_few_changes_and_nearly_as_few_workers_as_if_it_knew_what_comes(days):
+def test_our_scheme_keeps_the_slo_with_nearly_clairvoyant_worker_hours(days):
     rules = OnlineRules(most=world.MOST, pause_s=600.0, period_s=1800.0)
     figures = {}
     for kind in (Outlooks, Clairvoyant):
@@ -134,7 +134,7 @@ def test_ours_keeps_the_promise_with_few_changes_and_nearly_as_few_workers_as_if
 
 
 @pytest.mark.parametrize("scheme", schemes.GRIDS)
-def test_every_scheme_runs_all_its_settings_side_by_side_as_it_runs_one(scheme, days):
+def test_settings_run_together_match_single_runs(scheme, days):
     grid = comparison.thinned(schemes.GRIDS[scheme][1], 3)
     part = [day.first(4) for day in days]
     outlooks = [Outlooks(day) for day in days]
@@ -144,7 +144,7 @@ def test_every_scheme_runs_all_its_settings_side_by_side_as_it_runs_one(scheme, 
     assert ((together.workers >= 1) & (together.workers <= world.MOST)).all()
 
 
-def test_a_model_is_worse_the_longer_it_lags_behind_a_truth_that_turns():
+def test_model_is_worse_the_longer_it_lags_behind_a_drifting_truth():
     curve = auc.against_lag(0, auc.QUICK)
     assert curve[0] > curve[4] > curve[-1] and curve[0] > 0.65
     assert auc.of(np.zeros(4), curve) == curve[0] > auc.of(np.full(4, 3600.0), curve)
@@ -169,7 +169,7 @@ def compared(name, ours, hpa):
     )
 
 
-def test_goals_are_met_or_missed_by_what_was_measured():
+def test_goals_are_judged_by_measured_figures():
     good = rows.goals(compared(rows.PAPERS_SHAPE, np.array([0.0, 300, 60, 400]), np.array([0.01, 1000, 100, 450])))
     assert all(row.met is not False for row in good) and sum(row.met is True for row in good) == 10
     bad = rows.goals(compared(rows.PAPERS_SHAPE, np.array([0.03, 400, 80, 440]), np.array([0.01, 1000, 100, 450])))
@@ -186,7 +186,7 @@ def test_goals_are_met_or_missed_by_what_was_measured():
 
 
 @pytest.mark.soak
-def test_the_tiny_version_prints_and_draws(capsys, tmp_path):
+def test_tiny_version_prints_and_draws(capsys, tmp_path):
     assert app.main(["reproduce", "herald", "--trace", "x.csv"]) == 2
     assert "springtide reproduce goldminer and kale" in capsys.readouterr().err
     assert app.main(["reproduce", "kale", "--quick", "--json", "--out", str(tmp_path)]) == 0

@@ -37,7 +37,7 @@ class Slots:
 
 
 @pytest.mark.parametrize("losses", [(), (3.1,), (3.1, 3.3, 9.95), (5.0, 10.0, 15.0, 19.0)])
-def test_every_batch_is_in_every_slot_and_no_more_is_done_again_than_since_the_checkpoint(losses):
+def test_every_slot_has_every_batch_and_only_work_since_the_checkpoint_repeats(losses):
     job = VirtualJob(CARD, [1.0] * 4, batch_s=0.02)
     slots = Slots(job, every_s=2.0, losses=losses)
     took_s = job.run(slots.change)

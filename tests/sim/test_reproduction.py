@@ -14,7 +14,7 @@ from tests.architecture import sources
 
 
 @pytest.mark.soak
-def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, tmp_path):
+def test_tiny_version_gives_every_row_with_seeds_or_a_reason(capsys, tmp_path):
     assert app.main(["reproduce", "dlrover-rm", "--quick", "--json", "--out", str(tmp_path / "figures")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80
@@ -31,7 +31,7 @@ def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, t
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_number_is_broken_in_two_and_no_line_is_longer_than_a_terminal(capsys):
+def test_printed_rows_keep_numbers_whole_within_80_columns(capsys):
     shown = rows.row("000 Fig. 10", "widedeep: JCT over tuned by hand", 0.0141, [-0.13541], goal=0.0141, better="lower")
     rows.show([shown, rows.row("001 Fig. 9", "steps", 10, [12363.94])], title="dlrover-rm")
     lines = capsys.readouterr().out.splitlines()
@@ -41,12 +41,12 @@ def test_no_number_is_broken_in_two_and_no_line_is_longer_than_a_terminal(capsys
     assert max(map(len, lines)) <= 80
 
 
-def test_options_that_a_paper_has_no_use_for_are_refused(capsys):
+def test_options_unused_by_a_paper_are_refused(capsys):
     assert app.main(["reproduce", "herald", "--jobs", "20"]) == 2
     assert "--jobs 20: herald has no use for it" in capsys.readouterr().err
 
 
-def test_the_published_pages_are_what_their_tool_writes():
+def test_published_pages_match_their_tool():
     tool = runpy.run_path(str(sources.ROOT / "tools" / "reproduction_page.py"))
     paths = sorted(tool["FOLDER"].glob("*.json"))
     assert len(paths) == 4
@@ -57,7 +57,7 @@ def test_the_published_pages_are_what_their_tool_writes():
         assert path.with_suffix(".md").read_text() == tool["page"](run), "run tools/reproduction_page.py"
 
 
-def test_a_goal_is_met_by_the_median_over_seeds():
+def test_goal_is_met_by_the_median_over_seeds():
     met = rows.row("f", "w", 0.3, [0.1, 0.4, 0.5], goal=0.3)
     assert met.met and met.ours == 0.4 and met.spread == (0.1, 0.5) and met.seeds == 3
     assert not rows.row("f", "w", 0.3, [0.4], goal=0.3, better="lower").met
@@ -65,7 +65,7 @@ def test_a_goal_is_met_by_the_median_over_seeds():
     assert rows.row("f", "w", 0.3, [None]).ours is None
 
 
-def test_a_goal_that_is_missed_is_one_that_nobody_could_meet_on_the_test_bed():
+def test_goals_missed_on_the_test_bed_are_beyond_the_bound():
     missed = [one for one in (*trouble.rows([3]), *testbed.tables([3])) if one.met is False]
     assert {one.figure for one in missed} <= {"000 Fig. 13"}
     for one in missed:
@@ -73,20 +73,20 @@ def test_a_goal_that_is_missed_is_one_that_nobody_could_meet_on_the_test_bed():
         assert one.ours >= 0.98 * one.bound, "and ours comes near what anyone could do"
 
 
-def test_the_oracle_is_never_slower_than_ours_on_the_test_bed():
+def test_oracle_is_never_slower_than_our_policy_on_the_test_bed():
     for model in MODELS.values():
         job = testbed.job_of(model, 0)
         assert testbed.end(job, "oracle").jct_s <= testbed.end(job, "springtide").jct_s
 
 
-def test_ours_is_near_the_oracle_whatever_the_model_and_its_width():
+def test_our_policy_is_near_the_oracle_for_any_model_and_width():
     near = [
         one for one in (*testbed.completion([4]), *testbed.other_widths([4])) if one.figure == "oracle" and one.goal
     ]
     assert len(near) == 4 and all(one.met for one in near), near
 
 
-def test_baselines_are_as_fast_after_twelve_minutes_as_in_the_text():
+def test_baselines_match_the_papers_speed_after_twelve_minutes():
     for one in testbed.cold_start([3]):
         if one.paper == "100-150":
             assert 100 <= one.ours <= 150, one
@@ -98,23 +98,23 @@ def test_dlrovers_equations_find_a_size_within_the_quota_on_the_test_bed():
         assert 0.9 * 200 <= size.cpu <= 200 and many > 5 * one
 
 
-def test_the_same_seed_gives_the_same_rows():
+def test_same_seed_gives_the_same_rows():
     twice = [trouble.rows([3]) + testbed.fitted([3]) for _ in range(2)]
     assert msgspec.json.encode(twice[0]) == msgspec.json.encode(twice[1])
 
 
-def test_a_day_of_ours_loses_no_job_and_keeps_to_the_quota():
+def test_day_with_our_policy_loses_no_job_and_keeps_the_quota():
     (day,) = cluster_days.days(12, [5])
     assert day.now["completion"] == 1
     assert all(one.final.cpu <= 200 * (1 + 1e-9) for one in day.after.outcomes)
 
 
-def test_an_unknown_paper_is_named(capsys):
+def test_unknown_paper_is_named(capsys):
     assert app.main(["reproduce", "dlrover"]) == 2
     assert "Did you mean 'dlrover-rm'" in capsys.readouterr().err
 
 
 @pytest.mark.soak
-def test_a_day_of_two_thousand_jobs_takes_less_than_a_minute_of_one_core(capsys):
+def test_day_of_2000_jobs_simulates_in_under_a_minute_of_one_core(capsys):
     assert app.main(["simulate", "--policy", "springtide", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["systems"]["springtide"]["seconds"] < 60

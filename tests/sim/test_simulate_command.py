@@ -15,7 +15,7 @@ def example(tmp_path):
     return path
 
 
-def test_a_trace_under_two_policies_gives_a_table_of_eighty_columns_and_json_last(example, capsys):
+def test_simulate_prints_an_80_column_table_and_json_last(example, capsys):
     assert app.main(["simulate", str(example), "--policy", "static", "--policy", "oracle", "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80
@@ -24,14 +24,14 @@ def test_a_trace_under_two_policies_gives_a_table_of_eighty_columns_and_json_las
     assert said["systems"]["oracle"]["jct_p50_s"] < said["systems"]["static"]["jct_p50_s"]
 
 
-def test_jobs_are_drawn_from_a_seed_and_the_plot_is_a_picture(tmp_path, capsys):
+def test_jobs_are_drawn_from_a_seed_and_the_plot_is_an_image(tmp_path, capsys):
     picture = tmp_path / "day.png"
     assert app.main(["simulate", "--policy", "static", "--jobs", "15", "--seed", "4", "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "15 jobs drawn from seed 4" in capsys.readouterr().out
 
 
-def test_a_policy_that_fails_each_time_is_an_error_though_the_others_have_their_figures(example, capsys):
+def test_failing_policy_is_an_error_beside_the_others_figures(example, capsys):
     assert app.main(["simulate", str(example), "--policy", "static", "--policy", "json:dumps", "--json"]) == 1
     said = capsys.readouterr()
     assert set(json.loads(said.out.splitlines()[-1])["systems"]) == {"static", "json:dumps"}
@@ -41,7 +41,7 @@ def test_a_policy_that_fails_each_time_is_an_error_though_the_others_have_their_
     )
 
 
-def test_the_example_is_printed(capsys):
+def test_example_trace_is_printed(capsys):
     assert app.main(["simulate", "--example"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"]
 
@@ -55,6 +55,6 @@ def test_the_example_is_printed(capsys):
         (["--plot", "nowhere/day.png", "--jobs", "1"], "there is no folder"),
     ],
 )
-def test_mistakes_are_named_before_anything_takes_time(given, said, capsys):
+def test_simulate_mistakes_are_named_before_anything_runs(given, said, capsys):
     assert app.main(["simulate", *given]) == 2
     assert said in capsys.readouterr().err

@@ -68,7 +68,7 @@ class Audited(Simulation):
 
 @hypothesis.settings(max_examples=8, deadline=None)
 @hypothesis.given(seed=strategies.integers(0, 1000), which=strategies.sampled_from(ALL))
-def test_no_job_is_lost_and_nothing_is_taken_that_is_not_there(seed, which):
+def test_no_job_is_lost_and_capacity_is_never_exceeded(seed, which):
     jobs = workload.jobs(SMALL, 8, seed)
     sim = Audited(SMALL, jobs, which)
     story = sim.run(until=DAY_S)
@@ -84,7 +84,7 @@ def test_no_job_is_lost_and_nothing_is_taken_that_is_not_there(seed, which):
 
 
 @pytest.mark.parametrize("which", ALL, ids=lambda system: system.name)
-def test_the_same_seed_tells_the_same_story(which):
+def test_same_seed_gives_the_same_simulation(which):
     stories = [Simulation(SMALL, workload.jobs(SMALL, 6, 7), which).run(DAY_S) for _ in range(2)]
     assert stories[0].outcomes == stories[1].outcomes
     assert stories[0].reasons == stories[1].reasons
@@ -106,14 +106,14 @@ def finish(job, system=ELASTIC, world=CALM):
     return story.outcomes[0]
 
 
-def test_a_calm_job_takes_its_start_and_then_its_samples_over_its_speed():
+def test_calm_job_takes_its_start_time_plus_samples_over_speed():
     outcome = finish(tuned())
     assert outcome.end is JobEnd.FINISHED
     assert outcome.jct_s == pytest.approx(120 + 200_000 / 250, rel=1e-3)
     assert outcome.pending_s == pytest.approx(120)
 
 
-def test_jobs_that_fill_a_small_cluster_get_their_sizes_though_there_is_no_room_for_two_of_each():
+def test_jobs_filling_a_small_cluster_still_reach_their_sizes():
     world = testbed.WORLD.changed(nodes=4)
     wide = parameters.model("widedeep")
     jobs = [replace(testbed.job_of(wide, number), name=str(number), arrives_at=300.0 * number) for number in range(2)]
@@ -137,7 +137,7 @@ def seen_cores(use_noise):
     return np.array([(one.worker_cores, one.server_cores) for one in told]), outcome
 
 
-def test_cores_that_jobs_use_are_measured_with_the_worlds_error_and_nothing_else_changes():
+def test_measured_cores_have_the_configured_error_without_side_effects():
     true, calm = seen_cores(0.0)
     assert len(true) > 50 and np.ptp(true, axis=0) == pytest.approx([0, 0])
     seen, outcome = seen_cores(0.05)
@@ -147,7 +147,7 @@ def test_cores_that_jobs_use_are_measured_with_the_worlds_error_and_nothing_else
     assert outcome.jct_s == calm.jct_s
 
 
-def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again():
+def test_lost_pod_fails_a_static_job_and_the_user_resubmits_it():
     stormy = CALM.changed(pod_failures_a_day=50.0)
     outcomes = Simulation(stormy, [tuned(seed=3)], STATIC).run().outcomes
     assert [one.end for one in outcomes[:-1]] == [JobEnd.POD_LOST] * (len(outcomes) - 1) and len(outcomes) > 1
@@ -157,7 +157,7 @@ def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again(
     assert elastic[0].jct_s > finish(tuned()).jct_s
 
 
-def test_pods_fail_as_often_as_the_paper_says():
+def test_pods_fail_as_often_as_in_the_paper():
     world = CALM.changed(pod_failures_a_day=WORLD.faults.pod_failures_a_day)
     fifty = Shape(workers=40, servers=10, worker_cpu=1, server_cpu=1)
     endless = [replace(tuned(), name=f"job-{n}", seed=n * 8, requested=fifty, samples=1e15) for n in range(300)]
@@ -166,13 +166,13 @@ def test_pods_fail_as_often_as_the_paper_says():
     assert len(lost) / 300 == pytest.approx(0.53, abs=0.07)  # 000 §2.2: 1 - (1 - 0.015)^50
 
 
-def test_larger_pods_pend_longer_five_minutes_the_largest():
+def test_larger_pods_pend_longer_up_to_five_minutes():
     random = np.random.default_rng(0)
     middle = [np.median([pending_s(WORLD, cpu, 1, random) for _ in range(400)]) for cpu in (4, 32)]
     assert middle[1] == pytest.approx(300, rel=0.1) and middle[0] == pytest.approx(300 / 8, rel=0.1)
 
 
-def test_memory_that_is_too_small_ends_a_static_job_and_costs_an_elastic_one_a_restart():
+def test_out_of_memory_ends_a_static_job_and_restarts_an_elastic_one():
     job = tuned(table_bytes=float(100 << 30))  # 8 servers of 8 GiB
     assert finish(job, STATIC).end is JobEnd.OOM
     survivor = finish(job)
@@ -180,7 +180,7 @@ def test_memory_that_is_too_small_ends_a_static_job_and_costs_an_elastic_one_a_r
     assert survivor.final.server_memory == 2 * job.requested.server_memory
 
 
-def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
+def test_out_of_memory_is_reported_until_servers_have_more():
     job = tuned(table_bytes=float(100 << 30))
     told = []
 
@@ -197,7 +197,7 @@ def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
     assert running_job.findings(running) == ()
 
 
-def test_a_straggler_costs_static_shards_far_more_than_dynamic_ones():
+def test_straggler_costs_static_shards_far_more_than_dynamic_ones():
     slow = tuned(faults=JobFaults(straggles_at=0.5, straggler_speed=0.03))
     unmended = replace(ELASTIC, mechanisms=systems.Mechanisms(relieves=False))
     plain, dynamic, static = finish(tuned()).jct_s, finish(slow, unmended).jct_s, finish(slow, STATIC).jct_s
@@ -205,20 +205,20 @@ def test_a_straggler_costs_static_shards_far_more_than_dynamic_ones():
     assert static > 1.5 * plain
 
 
-def test_a_hot_server_holds_up_whoever_does_not_relieve_it():
+def test_hot_server_delays_only_systems_without_relief():
     hot = tuned(faults=JobFaults(hot=1.5))
     assert finish(hot, STATIC).jct_s == pytest.approx(120 + 200_000 / 210.7, rel=0.01)  # 001: 210 instead of 258
     assert finish(hot).jct_s < 1.03 * finish(tuned()).jct_s
 
 
-def test_a_job_that_gets_nothing_gives_up_after_its_patience():
+def test_unscheduled_job_gives_up_after_its_patience():
     lazy = systems.System(name="lazy", policy=lambda view, config: nothing("no"))
     outcomes = Simulation(CALM, [tuned()], lazy).run().outcomes
     assert [one.end for one in outcomes] == [JobEnd.SCHEDULING] * (1 + simulation.MOST_TRIES)
     assert outcomes[0].jct_s == WORLD.pods.patience_s
 
 
-def test_a_plan_larger_than_a_node_is_refused_and_the_job_waits():
+def test_plan_larger_than_a_node_is_refused_and_the_job_waits():
     huge = Shape(workers=1, servers=1, worker_cpu=64, server_cpu=1)
     greedy = systems.System(
         name="greedy",
@@ -229,14 +229,14 @@ def test_a_plan_larger_than_a_node_is_refused_and_the_job_waits():
 
 
 @pytest.mark.parametrize("name", parameters.MODELS)
-def test_the_oracle_is_as_fast_as_any_shape_and_never_over_the_quota(name):
+def test_oracle_is_as_fast_as_any_shape_within_the_quota(name):
     job = tuned(name)
     outcome = finish(job, systems.oracle([job]))
     assert outcome.jct_s <= finish(job).jct_s
     assert outcome.final.cpu <= WORLD.size.job_cpu
 
 
-def test_an_oracle_that_knows_how_long_pods_pend_ends_short_jobs_sooner_and_long_ones_alike():
+def test_oracle_that_knows_pending_times_finishes_short_jobs_sooner():
     slow_pods = CALM.changed(pending_s_a_core=WORLD.pods.pending_s_a_core, pending_spread=0.0)
     for samples, share in ((512 * 20_000, 0.9), (512 * 5e6, 1.0)):
         job = tuned(samples=float(samples))
@@ -245,7 +245,7 @@ def test_an_oracle_that_knows_how_long_pods_pend_ends_short_jobs_sooner_and_long
         assert soonest <= share * plain + 1
 
 
-def test_figures_count_what_they_say():
+def test_report_figures_are_consistent():
     story = Simulation(SMALL, workload.jobs(SMALL, 30, 1), STATIC).run()
     figures = report.summary(story)
     assert figures.submitted == 30 + figures.reruns

@@ -17,7 +17,7 @@ MOST_CHANGES = 4
 
 
 @pytest.mark.parametrize(("noise", "seed"), [(0.05, 1), (0.2, 0), (0.2, 2)])
-def test_the_size_of_a_steady_job_settles_within_its_quota(noise, seed):
+def test_size_of_a_steady_job_settles_within_its_quota(noise, seed):
     model = MODELS["dcn" if seed % 2 else "widedeep"]
     random = np.random.default_rng([seed, 77])
     job = workload.jittered(testbed.job_of(model, seed), random, testbed.WORLD.jobs.family_spread)

@@ -19,19 +19,19 @@ def test_one_slow_worker_of_four_costs_less_than_fifteen_percent(slow, seconds):
     assert job.static_s > 1.4 * took, "equal parts would have been as good"
 
 
-def test_without_decisions_the_slow_one_holds_everyone_up():
+def test_slow_worker_delays_the_job_without_rebalancing():
     job = VirtualJob(batches(round(3.03 * 60 / 0.02)), [1, 1, 0.03, 1], balanced=False)
     assert job.run() > 1.3 * job.ideal_s
 
 
-def test_among_equals_nothing_is_decided_and_nothing_is_lost_by_it():
+def test_equal_workers_are_not_resized_and_lose_no_time():
     job = VirtualJob(batches(4 * 3000), [1, 1.02, 0.97, 1])
     took = job.run()
     assert not job.resizes
     assert took <= 1.03 * job.ideal_s
 
 
-def test_a_straggler_gets_smaller_leases_within_a_minute_and_larger_ones_as_it_recovers():
+def test_straggler_gets_smaller_leases_within_a_minute_and_larger_on_recovery():
     job = VirtualJob(batches(4 * 10_000), [1, 1, 1, 1])
 
     def change(job, now):

@@ -14,14 +14,14 @@ def write(tmp_path, text, name="trace.yaml"):
     return path
 
 
-def test_the_example_can_be_read_back(tmp_path):
+def test_example_trace_is_read_back(tmp_path):
     world, jobs = workload.read(write(tmp_path, workload.example(), "trace.json"))
     assert [job.name for job in jobs] == ["ads", "feed", "search"]
     assert world.size.nodes == 20 and jobs[2].faults.hot == 1.5
     assert jobs[2].samples == 100_000 * 512
 
 
-def test_json_and_yaml_say_the_same(tmp_path):
+def test_json_and_yaml_traces_are_equivalent(tmp_path):
     yaml = "jobs:\n  - model: dcn\n    at: 5\n    workers: 3\n"
     as_json = json.dumps({"jobs": [{"model": "dcn", "at": 5, "workers": 3}]})
     assert workload.read(write(tmp_path, yaml)) == workload.read(write(tmp_path, as_json, "trace.json"))
@@ -72,17 +72,17 @@ def test_json_and_yaml_say_the_same(tmp_path):
         ("- 1\n", "expected the fields of the file"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_field(tmp_path, text, said):
+def test_trace_error_has_its_line_and_field(tmp_path, text, said):
     with pytest.raises(errors.BadInput) as caught:
         workload.read(write(tmp_path, text))
     assert said in str(caught.value)
 
 
-def test_broken_json_has_its_line_too(tmp_path):
+def test_broken_json_is_reported_with_its_line(tmp_path):
     with pytest.raises(errors.BadInput, match=r"trace\.json:2: not JSON"):
         workload.read(write(tmp_path, '{"jobs": [\n  {"model" "dcn"}]}', "trace.json"))
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_missing_trace_file_is_named():
     with pytest.raises(errors.MissingFile, match=r"no file nowhere\.yaml"):
         workload.read(workload.pathlib.Path("nowhere.yaml"))

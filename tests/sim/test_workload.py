@@ -28,7 +28,7 @@ def share(found):
     return float(np.mean([*found]))
 
 
-def test_four_fifths_use_less_than_half_of_their_cpu_and_memory(drawn):
+def test_four_fifths_of_jobs_use_less_than_half_of_their_cpu_and_memory(drawn):
     speeds = [(job, physics.speed(job, job.requested, FaultCondition(hot=job.faults.hot))) for job in drawn]
     little = share((s.worker_cores + s.server_cores) / job.requested.cpu < 0.5 for job, s in speeds)
     assert little == pytest.approx(0.8, abs=0.03)
@@ -37,11 +37,11 @@ def test_four_fifths_use_less_than_half_of_their_cpu_and_memory(drawn):
     assert share(use < 0.5 * size for use, size in zip(full, sizes, strict=True)) == pytest.approx(0.8, abs=0.03)
 
 
-def test_five_to_eight_percent_will_run_out_of_memory(drawn):
+def test_five_to_eight_percent_of_jobs_run_out_of_memory(drawn):
     assert 0.05 <= share(math.isfinite(physics.full_at(job, job.requested, job.faults.hot)) for job in drawn) <= 0.08
 
 
-def test_earlier_jobs_are_others_of_the_same_users_and_kinds():
+def test_earlier_jobs_share_users_and_kinds_but_are_distinct():
     day, before = workload.jobs(WORLD, 200, 3), workload.jobs(WORLD, 200, 3, earlier=True)
     assert {job.kind for job in day} & {job.kind for job in before}
     assert not {job.samples for job in day} & {job.samples for job in before}
@@ -49,7 +49,7 @@ def test_earlier_jobs_are_others_of_the_same_users_and_kinds():
     assert all(tables.get(job.kind, job.memory.table_bytes) == job.memory.table_bytes for job in before)
 
 
-def test_hot_servers_stragglers_and_starved_servers_are_as_frequent_as_in_the_papers(drawn):
+def test_faults_are_as_frequent_as_in_the_papers(drawn):
     assert share(job.faults.hot > 1 for job in drawn) == pytest.approx(WORLD.faults.hot_share, abs=0.03)
     assert share(job.faults.straggles_at < 1 for job in drawn) == pytest.approx(WORLD.faults.straggler_share, abs=0.02)
     assert share(job.faults.starved for job in drawn) == pytest.approx(WORLD.requests.starved_share, abs=0.02)
@@ -61,7 +61,7 @@ def test_hot_servers_stragglers_and_starved_servers_are_as_frequent_as_in_the_pa
     assert share(each > 0.8 for each in busy) > 0.95
 
 
-def test_jobs_arrive_in_order_over_a_day_and_users_come_back():
+def test_jobs_arrive_in_order_over_a_day_and_users_return():
     drawn = workload.jobs(WORLD, 1500, seed=0)
     arrivals = [job.arrives_at for job in drawn]
     assert arrivals == sorted(arrivals) and arrivals[-1] <= 1500 / WORLD.jobs.jobs_a_day * parameters.DAY_S
@@ -69,7 +69,7 @@ def test_jobs_arrive_in_order_over_a_day_and_users_come_back():
     assert all(job.requested.workers >= 1 and job.samples > 0 for job in drawn)
 
 
-def test_wide_and_deep_reaches_the_papers_speed_at_the_tuned_shape_with_its_share_of_lookups():
+def test_wide_and_deep_matches_the_papers_speed_and_lookup_share():
     model = parameters.model("widedeep")
     job = workload.one(WORLD, model, requested=model.tuned)
     speed = physics.speed(job, model.tuned)
@@ -80,7 +80,7 @@ def test_wide_and_deep_reaches_the_papers_speed_at_the_tuned_shape_with_its_shar
 @pytest.mark.parametrize(
     ("workers", "servers", "cores", "steps"), [(1, 1, 19.4, 6.2), (8, 2, 18.3, 47.8), (10, 2, 18.3, 56)]
 )
-def test_xdeepfm_goes_through_the_three_points_of_the_table(workers, servers, cores, steps):
+def test_xdeepfm_matches_the_three_points_of_the_table(workers, servers, cores, steps):
     job = workload.one(WORLD, parameters.model("xdeepfm"), requested=parameters.TUNED["xdeepfm"])
     server_cpu = 32.0 if servers == 1 else 16.0
     shape = Shape(workers=workers, servers=servers, worker_cpu=cores, server_cpu=server_cpu)
@@ -88,7 +88,7 @@ def test_xdeepfm_goes_through_the_three_points_of_the_table(workers, servers, co
 
 
 @pytest.mark.parametrize("name", parameters.MODELS)
-def test_many_shapes_at_once_are_as_fast_as_one_by_one(name):
+def test_vectorized_speeds_match_single_shapes(name):
     job = workload.one(WORLD, parameters.model(name), requested=parameters.TUNED[name])
     random = np.random.default_rng(0)
     listed = [
@@ -105,13 +105,13 @@ def test_every_constant_of_the_world_names_its_source():
         assert any(word in row.metadata["source"] for word in ("000", "001", "assumed", "the same")), row.name
 
 
-def test_the_design_page_prints_the_constants_as_they_are():
+def test_design_page_prints_the_current_constants():
     tool = runpy.run_path(str(sources.ROOT / "tools" / "simulator_page.py"))
     text = tool["PAGE"].read_text()
     assert text == tool["page"](text), "run tools/simulator_page.py"
 
 
-def test_memory_is_full_when_the_table_says_so():
+def test_memory_is_full_at_the_predicted_sample():
     model = parameters.model("widedeep")
     job = workload.one(WORLD, model, requested=model.tuned)
     small = Shape(workers=1, servers=2, worker_cpu=1, server_cpu=1, server_memory=3 << 30)

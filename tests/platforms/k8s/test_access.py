@@ -41,7 +41,7 @@ async def may_all(clerk: Client) -> bool:
     return True
 
 
-def test_an_account_may_do_what_its_role_says_and_grant_no_more(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+def test_account_may_do_what_its_role_allows_and_grant_no_more(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         rules = [
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
@@ -75,7 +75,7 @@ def test_an_account_may_do_what_its_role_says_and_grant_no_more(cluster: Cluster
     cluster.run(work)
 
 
-def test_what_is_owned_goes_with_its_owner(cluster: Cluster) -> None:
+def test_owned_object_is_deleted_with_its_owner(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         owner = await client.create(CONFIG_MAPS, CONFIG_MAPS.body("owner"))
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
@@ -94,9 +94,7 @@ def test_what_is_owned_goes_with_its_owner(cluster: Cluster) -> None:
     cluster.run(work)
 
 
-def test_a_watch_goes_on_over_broken_connections_and_a_history_that_is_forgotten(
-    cluster: Cluster, emulated: ApiServer
-) -> None:
+def test_watch_continues_over_broken_connections_and_expired_history(cluster: Cluster, emulated: ApiServer) -> None:
     async def work(client: Client) -> None:
         told: list[str] = []
 

@@ -71,7 +71,7 @@ async def until_plan(client, expected, **first):
     return await waiting.soon(as_expected, f"a plan of {expected} {first}")
 
 
-def test_terms_rise_over_all_agents_and_the_one_before_is_fenced(job):
+def test_terms_rise_over_all_agents_and_the_previous_agent_is_fenced(job):
     async def work(client):
         first, second = JobLease(client, "ctr-master", "pod-1"), JobLease(client, "ctr-master", "pod-2")
         await first.take(somebody)
@@ -90,7 +90,7 @@ def test_terms_rise_over_all_agents_and_the_one_before_is_fenced(job):
     job.run(work)
 
 
-def test_a_lease_that_was_not_renewed_for_long_is_free(job, monkeypatch):
+def test_expired_lease_can_be_taken(job, monkeypatch):
     async def work(client):
         await JobLease(client, "ctr-master", "pod-1").take(nobody)
         monkeypatch.setattr(leases, "LOOK_S", 0.01)
@@ -102,7 +102,7 @@ def test_a_lease_that_was_not_renewed_for_long_is_free(job, monkeypatch):
     job.run(work)
 
 
-def test_an_agent_that_finds_another_holder_has_lost_the_lease(job, monkeypatch):
+def test_agent_that_finds_another_holder_has_lost_the_lease(job, monkeypatch):
     monkeypatch.setattr(leases, "RENEW_S", 0.01)
 
     async def work(client):
@@ -129,7 +129,7 @@ async def opened(client, **options):
         await platform.disconnect()
 
 
-def test_what_is_started_is_in_the_plan_and_exits_are_read_from_pods(job):
+def test_started_roles_are_in_the_plan_and_exits_are_read_from_pods(job):
     async def work(client):
         async with opened(client) as platform:
             exits = []
@@ -168,7 +168,7 @@ def test_what_is_started_is_in_the_plan_and_exits_are_read_from_pods(job):
     job.run(work)
 
 
-def test_a_pod_that_nobody_starts_is_given_up_with_the_clusters_own_words(job):
+def test_unschedulable_pod_is_given_up_with_the_clusters_reason(job):
     async def work(client):
         at = [0.0]
         async with opened(client, pending_s=30.0, clock=lambda: at[0]) as platform:
@@ -188,7 +188,7 @@ def test_a_pod_that_nobody_starts_is_given_up_with_the_clusters_own_words(job):
     job.run(work)
 
 
-def test_the_next_agent_adopts_what_runs_and_hears_what_ended_meanwhile(job):
+def test_successor_agent_adopts_running_pods_and_learns_of_exits(job):
     async def work(client):
         async with opened(client) as first:
             for life in WORKERS:
@@ -209,7 +209,7 @@ def test_the_next_agent_adopts_what_runs_and_hears_what_ended_meanwhile(job):
     job.run(work)
 
 
-def test_an_agent_of_an_earlier_term_writes_no_plan(job):
+def test_agent_of_an_earlier_term_writes_no_plan(job):
     async def work(client):
         async with opened(client) as first, opened(client) as second:
             second.writer.begin_term(2)
@@ -223,7 +223,7 @@ def test_an_agent_of_an_earlier_term_writes_no_plan(job):
     job.run(work)
 
 
-def test_conflicts_and_a_busy_server_delay_a_plan_and_lose_nothing(job, emulated):
+def test_conflicts_and_a_busy_server_delay_a_plan_without_loss(job, emulated):
     async def work(client):
         async with opened(client) as platform:
             emulated.faults.fail(409, times=2, verbs=("update",), resource="scaleplans")
@@ -234,7 +234,7 @@ def test_conflicts_and_a_busy_server_delay_a_plan_and_lose_nothing(job, emulated
     job.run(work)
 
 
-def test_where_limits_cannot_change_somebody_is_told_to_replace_the_pod(job):
+def test_pod_that_cannot_be_resized_is_announced_for_replacement(job):
     async def work(client):
         notices = []
         async with opened(client, notice=lambda life, why: notices.append(life)) as platform:
@@ -248,7 +248,7 @@ def test_where_limits_cannot_change_somebody_is_told_to_replace_the_pod(job):
     job.run(work)
 
 
-def test_a_size_that_a_node_puts_off_for_long_is_had_elsewhere_and_one_that_comes_in_time_is_not(job):
+def test_long_deferred_resize_replaces_the_pod(job):
     async def said(client, **pods):
         states = {f"ctr-{name}-0": {"phase": "Running", "resized": word} for name, word in pods.items()}
         await client.patch(SCALE_PLANS, "ctr", {"status": {"pods": states}}, subresource="status")
@@ -274,7 +274,7 @@ def test_a_size_that_a_node_puts_off_for_long_is_had_elsewhere_and_one_that_come
     job.run(work)
 
 
-def test_a_status_is_written_beside_conditions_of_others(job):
+def test_status_is_written_beside_conditions_of_others(job):
     from springtide.platforms.k8s.job import job_status
 
     async def work(client):
@@ -289,7 +289,7 @@ def test_a_status_is_written_beside_conditions_of_others(job):
     job.run(work)
 
 
-def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
+def test_cleared_status_fields_are_removed(job):
     from springtide.platforms.k8s.job import job_status
 
     async def work(client):

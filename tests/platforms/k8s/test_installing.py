@@ -10,7 +10,7 @@ from springtide.platforms.k8s.objects import crds, install_manifests
 from tests.platforms.k8s.conftest import Cluster
 
 
-def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cluster) -> None:
+def test_installation_is_found_repeatable_and_removable(cluster: Cluster) -> None:
     plan = install_manifests.InstallPlan(
         image="springtide:1",
         namespace=cluster.namespace,
@@ -46,7 +46,7 @@ def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cl
     cluster.run(work)
 
 
-def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
+def test_existing_namespace_is_left_unchanged(cluster: Cluster) -> None:
     plan = install_manifests.InstallPlan(image="springtide:1", namespace=cluster.namespace)
 
     async def work(client: Client) -> None:
@@ -60,7 +60,7 @@ def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
     cluster.run(work)
 
 
-def test_a_cluster_without_us_is_told_apart(cluster: Cluster) -> None:
+def test_cluster_without_springtide_is_recognized(cluster: Cluster) -> None:
     async def work(client: Client) -> list[install.InstallCheck]:
         return await install.examine(client, cluster.namespace)
 
@@ -80,7 +80,7 @@ REFUSED = [
 ]
 
 
-def test_rules_of_the_definitions_hold(cluster: Cluster) -> None:
+def test_validation_rules_of_the_definitions_hold(cluster: Cluster) -> None:
     """They are in CEL, which only a real API server evaluates."""
     if cluster.server is not None:
         pytest.skip("rules in CEL need a real API server")

@@ -129,9 +129,7 @@ def rich_pod(namespace: str) -> Object:
     return body
 
 
-def test_a_pod_sees_its_volumes_its_environment_its_name_and_its_friends(
-    cluster: Cluster, kubelet: LocalKubelet
-) -> None:
+def test_pod_sees_its_volumes_environment_hostname_and_services(cluster: Cluster, kubelet: LocalKubelet) -> None:
     async def work(client: Client) -> None:
         await client.create(SECRETS, SECRETS.body("words", data={"word": "c2VjcmV0"}))
         await client.create(CONFIG_MAPS, CONFIG_MAPS.body("settings", data={"FROM_MAP": "mapped"}))
@@ -151,9 +149,7 @@ def test_a_pod_sees_its_volumes_its_environment_its_name_and_its_friends(
     cluster.run(work)
 
 
-def test_what_a_container_is_short_of_ends_it_and_its_policy_says_whether_it_comes_back(
-    cluster: Cluster, kubelet: LocalKubelet
-) -> None:
+def test_container_over_its_memory_ends_and_restarts_by_policy(cluster: Cluster, kubelet: LocalKubelet) -> None:
     async def work(client: Client) -> None:
         hungry = making.pod("hungry", "python", "-c", "x = bytearray(300 << 20); print(len(x))")
         hungry["spec"]["containers"][0]["resources"] = {"limits": {"memory": "64Mi", "cpu": "1"}}
@@ -192,7 +188,7 @@ signal.pause()
 """
 
 
-def test_a_deleted_pod_runs_its_hook_is_asked_to_end_and_goes(cluster: Cluster, kubelet: LocalKubelet) -> None:
+def test_deleted_pod_runs_its_prestop_hook_and_terminates(cluster: Cluster, kubelet: LocalKubelet) -> None:
     async def work(client: Client) -> None:
         body = making.pod("slow", "python", "-u", "-c", LINGERS)
         hook = {"exec": {"command": ["sh", "-c", "echo hooked $(cat /proc/1/comm) >> /proc/1/fd/1"]}}
@@ -213,7 +209,9 @@ def aiter_(lines: Any) -> Any:
     return lines.__aiter__()
 
 
-def test_a_budget_holds_evictions_back_and_a_drained_node_ends_empty(cluster: Cluster, kubelet: LocalKubelet) -> None:
+def test_disruption_budget_delays_evictions_and_a_drained_node_ends_empty(
+    cluster: Cluster, kubelet: LocalKubelet
+) -> None:
     async def work(client: Client) -> None:
         for name in ("a", "b"):
             body = making.pod(name, "sleep", "99", terminationGracePeriodSeconds=0)
@@ -244,7 +242,7 @@ def test_a_budget_holds_evictions_back_and_a_drained_node_ends_empty(cluster: Cl
     cluster.run(work)
 
 
-def test_a_pod_that_fits_nowhere_and_one_without_an_image_say_so(cluster: Cluster, kubelet: LocalKubelet) -> None:
+def test_unschedulable_pod_and_one_without_an_image_report_it(cluster: Cluster, kubelet: LocalKubelet) -> None:
     async def work(client: Client) -> None:
         huge = making.pod("huge", "true")
         huge["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
@@ -270,7 +268,7 @@ def test_a_pod_that_fits_nowhere_and_one_without_an_image_say_so(cluster: Cluste
     cluster.run(work)
 
 
-def test_a_lost_node_says_nothing_and_its_pods_go_with_it(cluster: Cluster, kubelet: LocalKubelet) -> None:
+def test_pods_of_a_lost_node_disappear_with_it(cluster: Cluster, kubelet: LocalKubelet) -> None:
     async def work(client: Client) -> None:
         await client.create(PODS, making.pod("a", "sleep", "99"))
         running = await until(client, "a", runs)
@@ -286,7 +284,7 @@ def test_a_lost_node_says_nothing_and_its_pods_go_with_it(cluster: Cluster, kube
     cluster.run(work)
 
 
-def test_a_resize_in_place_reaches_the_running_process(cluster: Cluster, kubelet: LocalKubelet) -> None:
+def test_in_place_resize_reaches_the_running_process(cluster: Cluster, kubelet: LocalKubelet) -> None:
     if not containers_are_limited():
         pytest.skip("no control groups here")
 

@@ -28,7 +28,7 @@ async def defined(client: Client) -> AsyncIterator[ObjectKind]:
         await client.delete(DEFINITIONS, body["metadata"]["name"])
 
 
-def test_a_change_to_an_old_version_is_refused(cluster: Cluster) -> None:
+def test_update_of_an_old_version_is_refused(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         made = await client.create(CONFIG_MAPS, CONFIG_MAPS.body("a", data={"x": "1"}))
         newer = await client.update(CONFIG_MAPS, {**made, "data": {"x": "2"}})
@@ -46,7 +46,7 @@ def test_a_change_to_an_old_version_is_refused(cluster: Cluster) -> None:
     cluster.run(work)
 
 
-def test_each_kind_of_patch_does_what_it_says(cluster: Cluster) -> None:
+def test_each_kind_of_patch_is_applied(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         await client.create(CONFIG_MAPS, CONFIG_MAPS.body("a", data={"x": "1", "y": "2"}))
         merged = await client.patch(CONFIG_MAPS, "a", {"data": {"x": None, "z": "3"}})
@@ -60,7 +60,7 @@ def test_each_kind_of_patch_does_what_it_says(cluster: Cluster) -> None:
     cluster.run(work)
 
 
-def test_a_custom_object_is_pruned_filled_in_and_validated(cluster: Cluster) -> None:
+def test_custom_object_is_pruned_defaulted_and_validated(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         async with defined(client) as kind:
             made = await client.create(kind, kind.body("a", spec={"size": 2, "memory": "4Gi", "odd": True}))
@@ -76,7 +76,7 @@ def test_a_custom_object_is_pruned_filled_in_and_validated(cluster: Cluster) -> 
     cluster.run(work)
 
 
-def test_the_status_changes_through_its_own_path_and_does_not_count_as_a_generation(cluster: Cluster) -> None:
+def test_status_changes_only_through_its_subresource_without_a_new_generation(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         async with defined(client) as kind:
             made = await client.create(kind, kind.body("a", spec={"size": 2}, status={"phase": "Made up"}))
@@ -94,7 +94,7 @@ def test_the_status_changes_through_its_own_path_and_does_not_count_as_a_generat
     cluster.run(work)
 
 
-def test_a_finalizer_holds_an_object_until_it_is_taken_off(cluster: Cluster) -> None:
+def test_finalizer_holds_an_object_until_it_is_removed(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         body = CONFIG_MAPS.body("a")
         body["metadata"]["finalizers"] = ["springtide.dev/hold"]
@@ -111,7 +111,7 @@ def test_a_finalizer_holds_an_object_until_it_is_taken_off(cluster: Cluster) -> 
     cluster.run(work)
 
 
-def test_a_list_is_told_by_labels_and_by_name(cluster: Cluster) -> None:
+def test_lists_are_filtered_by_labels_and_name(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         for index in range(5):
             body = CONFIG_MAPS.body(f"m{index}")
@@ -132,7 +132,7 @@ def test_a_list_is_told_by_labels_and_by_name(cluster: Cluster) -> None:
     cluster.run(work)
 
 
-def test_a_watch_tells_what_enters_and_leaves_its_selection(cluster: Cluster) -> None:
+def test_watch_reports_objects_entering_and_leaving_its_selection(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         changes = client.watch(CONFIG_MAPS, labels="take=yes")
         told: list[tuple[str, str]] = []
@@ -158,7 +158,7 @@ def test_a_watch_tells_what_enters_and_leaves_its_selection(cluster: Cluster) ->
     cluster.run(work)
 
 
-def test_a_pod_has_the_servers_defaults_and_cannot_be_rewritten(cluster: Cluster) -> None:
+def test_pod_has_the_servers_defaults_and_is_immutable(cluster: Cluster) -> None:
     async def work(client: Client) -> None:
         made = await client.create(PODS, making.pod("p"))
         assert made["status"]["phase"] == "Pending" and made["spec"]["terminationGracePeriodSeconds"] == 30

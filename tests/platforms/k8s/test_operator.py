@@ -35,7 +35,7 @@ async def is_pending(client: Client) -> bool:
     return bool((await status_of(client)).get("phase") == "Pending")
 
 
-def test_a_job_gets_a_master_then_pods_as_it_plans_them(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+def test_job_gets_a_master_and_then_its_planned_pods(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client)
         await waiting.soon(lambda: has(client, "ctr-master"))
@@ -74,7 +74,7 @@ def test_a_job_gets_a_master_then_pods_as_it_plans_them(cluster: Cluster, tmp_pa
     working(cluster, tmp_path, work)
 
 
-def test_a_master_that_is_lost_comes_again_and_a_kept_job_goes(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+def test_lost_master_is_recreated_and_a_kept_job_deleted(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client, kubernetes={"keepS": 0})
         first = await waiting.soon(lambda: found(client, "ctr-master"))
@@ -89,7 +89,7 @@ def test_a_master_that_is_lost_comes_again_and_a_kept_job_goes(cluster: Cluster,
     working(cluster, tmp_path, work)
 
 
-def test_the_operator_converges_despite_refusals_conflicts_and_broken_watches(
+def test_operator_converges_despite_refusals_conflicts_and_broken_watches(
     cluster: Cluster, tmp_path: pathlib.Path
 ) -> None:
     async def work(client: Client) -> None:
@@ -114,9 +114,7 @@ def test_the_operator_converges_despite_refusals_conflicts_and_broken_watches(
     working(cluster, tmp_path, work)
 
 
-def test_operators_that_are_killed_midway_or_are_two_make_each_pod_once(
-    cluster: Cluster, tmp_path: pathlib.Path
-) -> None:
+def test_killed_or_duplicate_operators_create_each_pod_once(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def within(client: Client) -> None:
         kubeconfig = await operating.installed(client, cluster, tmp_path)
         wanted = [{"role": "worker", "rank": rank} for rank in range(12)]
@@ -159,7 +157,7 @@ def test_resources_of_a_running_pod_change_in_place(cluster: Cluster, tmp_path: 
     working(cluster, tmp_path, work)
 
 
-def test_a_spec_that_no_schema_can_refuse_is_told_in_the_status(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+def test_spec_error_beyond_the_schema_is_in_the_status(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client, slots=1000)
         said = await waiting.soon(lambda: failed(client))
@@ -168,7 +166,7 @@ def test_a_spec_that_no_schema_can_refuse_is_told_in_the_status(cluster: Cluster
     working(cluster, tmp_path, work)
 
 
-def test_a_name_that_is_taken_is_told_and_waited_for(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+def test_name_conflict_is_reported_and_waited_for(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         spec = {"ports": [{"port": 80}], "clusterIP": "None"}
         await client.create(kinds.SERVICES, kinds.SERVICES.body("ctr") | {"spec": spec})

@@ -33,7 +33,7 @@ def submitted(where, folder, name="ctr"):
     return submit.submit(job, folder / "code", where)
 
 
-def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp_path):
+def test_job_is_created_with_its_code_which_is_deleted_with_it(cluster, where, tmp_path):
     assert submitted(where, tmp_path) == "ctr"
     thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
     shipped = thing["metadata"]["annotations"]["springtide.dev/code"]
@@ -48,7 +48,7 @@ def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp
         submit.submit(ElasticJob(name="ctr", script="train.py"), None, where)
 
 
-def test_variables_that_look_like_credentials_are_in_a_secret_and_nowhere_else(cluster, where):
+def test_credential_variables_are_stored_only_in_a_secret(cluster, where):
     environment = {"AWS_SECRET_ACCESS_KEY": "marked-key", "DATABASE": "mysql://me:marked-pw@db/x", "AWS_REGION": "here"}
     job = ElasticJob(name="ctr", script="train.py", arguments=("--token", "marked-token"), environment=environment)
     said = []
@@ -66,7 +66,7 @@ def test_variables_that_look_like_credentials_are_in_a_secret_and_nowhere_else(c
     assert len(cluster.run(lambda client: client.list(SECRETS, labels="springtide.dev/job=ctr")).items) == 1
 
 
-def test_a_second_of_the_same_name_leaves_the_code_of_the_first(cluster, where, tmp_path, monkeypatch):
+def test_second_job_of_the_same_name_leaves_the_first_ones_code(cluster, where, tmp_path, monkeypatch):
     async def both_look_before_either_submits(client, name):
         return None
 
@@ -79,7 +79,7 @@ def test_a_second_of_the_same_name_leaves_the_code_of_the_first(cluster, where, 
     assert code["metadata"]["name"] == thing["metadata"]["annotations"]["springtide.dev/code"]
 
 
-def test_a_cluster_without_springtide_says_how_to_set_it_up(cluster, tmp_path):
+def test_cluster_without_springtide_says_how_to_install_it(cluster, tmp_path):
     where = {"kubeconfig": str(cluster.kubeconfig), "namespace": cluster.namespace}
     if cluster.run(lambda client: client.has(ELASTIC_JOBS)):
         pytest.skip("this cluster has it")
@@ -87,7 +87,7 @@ def test_a_cluster_without_springtide_says_how_to_set_it_up(cluster, tmp_path):
         submit.submit(ElasticJob(name="ctr", script="train.py"), None, where)
 
 
-def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cluster, where, tmp_path):
+def test_status_is_the_masters_or_before_that_the_operators(cluster, where, tmp_path):
     submitted(where, tmp_path)
     job = job_handle.open_job("ctr", where)
     assert job.running() and job.status().phase is JobPhase.STARTING and "operator" in job.status().why
@@ -103,14 +103,14 @@ def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cl
         job_handle.open_job("ctrr", where)
 
 
-def test_stopping_is_a_word_in_the_spec(cluster, where, tmp_path):
+def test_stop_sets_a_field_of_the_spec(cluster, where, tmp_path):
     submitted(where, tmp_path)
     job_handle.open_job("ctr", where).ask(messages.StopRequest("enough"))
     assert cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))["spec"]["stopped"] is True
 
 
 @pytest.mark.parametrize("phase", ["Applied", "Rejected"])
-def test_scaling_is_a_plan_and_the_masters_answer_is_the_commands(cluster, where, tmp_path, phase):
+def test_scale_creates_a_plan_and_prints_the_masters_answer(cluster, where, tmp_path, phase):
     submitted(where, tmp_path)
 
     async def answer(client):
@@ -131,13 +131,13 @@ def test_scaling_is_a_plan_and_the_masters_answer_is_the_commands(cluster, where
         master.join()
 
 
-def test_the_story_is_found_among_other_lines_of_a_log():
+def test_events_are_found_among_other_log_lines():
     assert job_handle.event_of('{"at": 1.5, "event": "phase", "phase": "running"}')["event"] == "phase"
     for line in ("2026 INFO springtide: hello", '{"a": 1}', "{broken", "[1]", ""):
         assert job_handle.event_of(line) is None
 
 
-def test_logs_are_what_processes_say_without_the_story_that_a_masters_pod_prints_too(monkeypatch):
+def test_logs_leave_out_events_printed_by_the_masters_pod(monkeypatch):
     said = [
         LogLine("master", "serving"),
         LogLine("master", '{"at":1.0,"event":"joined"}'),

@@ -65,7 +65,7 @@ def finished(whole, job, name, ids):
     return ended
 
 
-def test_pods_that_the_cluster_is_about_to_take_hand_over_while_they_run(whole, rng):
+def test_pods_about_to_be_removed_hand_over_while_running(whole, rng):
     ids = counting.draw(rng, 24_000)
     job = whole.submit(
         "announced",
@@ -123,7 +123,7 @@ INFEASIBLE = pytest.param("800m", "", "its node cannot", marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize(("room", "besides", "why"), [INFEASIBLE, ("1050m", "200m", "for 2 s")])
-def test_a_worker_that_its_node_cannot_make_larger_is_replaced_by_one_elsewhere(whole, rng, room, besides, why):
+def test_worker_that_cannot_be_resized_is_replaced_elsewhere(whole, rng, room, besides, why):
     """For ever (Infeasible), or for now (Deferred): for a time it is waited then, and no longer."""
     ids, large = counting.draw(rng, 40_000), whole.signs / "large"
     job = whole.submit(

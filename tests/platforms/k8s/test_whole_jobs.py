@@ -37,7 +37,7 @@ def begun(status):
     return status.samples > 100 and status.checkpoints.number > 0
 
 
-def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_operator(whole, rng):
+def test_k8s_job_trains_once_despite_pod_master_and_operator_loss(whole, rng):
     ids = counting.draw(rng, 8_000)
     job = whole.submit(
         "hurt",
@@ -81,7 +81,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
 
 
 @pytest.mark.soak
-def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng):
+def test_servers_hand_over_when_a_node_is_drained_without_loss(whole, rng):
     ids = counting.draw(rng, 24_000)
     job = whole.submit(
         "drained",
@@ -105,7 +105,7 @@ def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng
 
 
 @pytest.mark.soak
-def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng):
+def test_pods_of_a_lost_node_are_recreated_elsewhere(whole, rng):
     ids = counting.draw(rng, 8_000)
     job = whole.submit(
         "lost",
@@ -133,7 +133,7 @@ def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng
 
 
 @pytest.mark.soak
-def test_pods_that_no_node_takes_leave_a_smaller_job_that_says_so(whole, rng):
+def test_unschedulable_pods_leave_a_smaller_job_that_reports_it(whole, rng):
     ids = counting.draw(rng, 12_000)
     job = whole.submit(
         "large",
@@ -155,7 +155,7 @@ def test_pods_that_no_node_takes_leave_a_smaller_job_that_says_so(whole, rng):
 
 
 @pytest.mark.soak
-def test_a_master_pod_without_a_volume_that_is_lost_begins_the_job_anew(whole, rng):
+def test_lost_master_pod_without_a_volume_restarts_the_job(whole, rng):
     ids = counting.draw(rng, 4_000)
     job = whole.submit(
         "anew",
@@ -176,7 +176,7 @@ def test_a_master_pod_without_a_volume_that_is_lost_begins_the_job_anew(whole, r
 
 
 @pytest.mark.soak
-def test_a_job_that_is_stopped_by_its_spec_drains_and_says_so(whole, rng):
+def test_job_stopped_by_its_spec_drains_and_reports_it(whole, rng):
     ids = counting.draw(rng, 8_000)
     job = whole.submit(
         "stopped", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", kubernetes=wish()

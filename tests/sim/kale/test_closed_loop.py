@@ -31,7 +31,7 @@ def played(truth, *, seed=9, rules=None):
         pytest.param(Truth(pace=775.0, at_all=0.6, quota=1.0), marks=pytest.mark.soak),
     ],
 )
-def test_a_job_that_is_told_nothing_learns_what_its_workers_can_train_and_keeps_its_promise(truth):
+def test_closed_loop_learns_worker_capacity_and_keeps_the_slo(truth):
     found = played(truth)
     assert found.kept.violation <= 0.026
     assert found.kept.worker_hours <= 1.1 * found.needed_hours
@@ -41,5 +41,5 @@ def test_a_job_that_is_told_nothing_learns_what_its_workers_can_train_and_keeps_
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-def test_the_planner_keeps_its_promise_on_other_days(seed):
+def test_planner_keeps_the_slo_on_other_days(seed):
     assert played(Truth(pace=775.0), seed=seed).kept.violation <= 0.026

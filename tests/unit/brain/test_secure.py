@@ -32,7 +32,7 @@ def made(folder: pathlib.Path) -> str:
     return serve.certificate_folders(folder / "tls")[1]
 
 
-def test_a_master_with_the_certificates_that_the_brain_made_is_answered(tmp_path):
+def test_master_with_the_brains_certificates_is_answered(tmp_path):
     status = asked(tmp_path, made(tmp_path))
     assert [one.name for one in status.jobs] and status.consults == 1
     where = addresses.read_master(serve.where_file(tmp_path))
@@ -40,7 +40,7 @@ def test_a_master_with_the_certificates_that_the_brain_made_is_answered(tmp_path
     assert tls.identity(where.tls) == tls.Identity("brain", "master")
 
 
-def test_certificates_are_made_once_and_kept_by_the_next_brain(tmp_path):
+def test_certificates_are_created_once_and_kept_by_the_next_brain(tmp_path):
     asking = made(tmp_path)
     before = (pathlib.Path(asking) / "ca.crt").read_bytes()
     asked(tmp_path, asking)
@@ -49,22 +49,22 @@ def test_certificates_are_made_once_and_kept_by_the_next_brain(tmp_path):
     assert pathlib.Path(asking).stat().st_mode & 0o077 == 0
 
 
-def test_a_master_in_the_clear_is_told_which_setting_it_lacks(tmp_path):
+def test_plaintext_master_is_told_the_missing_setting(tmp_path):
     with pytest.raises(errors.BrainUnreachable, match="a peer with TLS needs SPRINGTIDE_BRAIN_TLS on this side"):
         asked(tmp_path, "", connect_s=0.5)
 
 
-def test_a_master_of_another_authority_is_turned_away(tmp_path):
+def test_master_of_another_authority_is_refused(tmp_path):
     with pytest.raises(errors.BrainUnreachable, match="certificate"):
         asked(tmp_path, made(tmp_path / "elsewhere"))
 
 
-def test_a_master_with_certificates_says_nothing_to_a_brain_in_the_clear(tmp_path):
+def test_tls_master_sends_nothing_to_a_plaintext_brain(tmp_path):
     with pytest.raises(errors.BrainUnreachable):
         asked(tmp_path, made(tmp_path), serve="", connect_s=0.5)
 
 
-def test_one_who_may_only_ask_is_no_brain(tmp_path):
+def test_master_certificates_cannot_serve_as_a_brain(tmp_path):
     """Whoever was given certificates to ask with cannot listen in the brain's place."""
     asking = made(tmp_path)
 
@@ -80,7 +80,7 @@ def test_one_who_may_only_ask_is_no_brain(tmp_path):
         asyncio.run(ask())
 
 
-def test_certificates_of_no_use_are_a_mistake_that_is_told_at_once(tmp_path):
+def test_unusable_certificates_are_refused_at_once(tmp_path):
     (tmp_path / "tls" / "brain").mkdir(parents=True)
     with pytest.raises(errors.BadInput, match="cannot be used"):
         asked(tmp_path, "")
@@ -93,7 +93,7 @@ def test_certificates_of_no_use_are_a_mistake_that_is_told_at_once(tmp_path):
         asked(tmp_path, "")
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path):
+def test_certificate_folder_with_other_files_is_left_unchanged(tmp_path):
     (tmp_path / "tls").mkdir()
     (tmp_path / "tls" / "notes").write_text("mine")
     with pytest.raises(errors.BadInput, match="cannot make certificates"):

@@ -28,7 +28,7 @@ class Plain(nn.Module):
 
 @pytest.mark.parametrize("format", table_files.FORMATS)
 @pytest.mark.parametrize("scheme", ["", "memory://"])
-def test_an_export_and_a_delta_after_it_are_read_as_one(tmp_path, format, scheme):
+def test_export_and_its_delta_are_read_as_one(tmp_path, format, scheme):
     url = f"{scheme}{tmp_path}/exports"
     old, new = rows(k0=1, k3=2, k4=3), rows(k0=1, k3=2.5, k5=4)
     exported(tmp_path, 1, old, url=url, format=format)
@@ -43,7 +43,7 @@ def test_an_export_and_a_delta_after_it_are_read_as_one(tmp_path, format, scheme
     assert not list(tmp_path.glob("exports/.export-*")), "nothing is left of what was on its way"
 
 
-def test_a_plain_model_is_filled_in_every_place_of_a_table(tmp_path):
+def test_plain_model_is_filled_wherever_a_table_is_used(tmp_path):
     exported(tmp_path, 1, rows(k0=1, k3=3))
     plain = Plain()
     before = plain.bag.weight[1].tolist()
@@ -54,7 +54,7 @@ def test_a_plain_model_is_filled_in_every_place_of_a_table(tmp_path):
     assert plain.top.weight.tolist() == [[1, 1, 1, 1]]
 
 
-def test_a_model_of_another_shape_is_refused_and_not_changed(tmp_path):
+def test_model_of_another_shape_is_refused_and_not_changed(tmp_path):
     exported(tmp_path, 1, rows(k0=1, k5=3))
     small = Plain()
     small.twin = nn.Embedding(4, 4)
@@ -67,7 +67,7 @@ def test_a_model_of_another_shape_is_refused_and_not_changed(tmp_path):
         export.into(nn.Linear(2, 1), str(tmp_path / "exports"))
 
 
-def test_damage_gaps_and_half_an_export_are_told(tmp_path):
+def test_damaged_missing_or_partial_exports_are_reported(tmp_path):
     url = str(tmp_path / "exports")
     with pytest.raises(errors.MissingFile, match="no exports at"):
         export.read(url)
@@ -82,7 +82,7 @@ def test_damage_gaps_and_half_an_export_are_told(tmp_path):
         export.read(url)
 
 
-def test_what_cannot_be_built_on_is_said_and_leaves_no_card(tmp_path):
+def test_unusable_base_is_refused_and_leaves_no_card(tmp_path):
     url = str(tmp_path / "exports")
     exported(tmp_path, 1, rows(k0=1))
     index = tmp_path / "exports" / "export-000001" / table_files.NAME
@@ -97,7 +97,7 @@ def test_what_cannot_be_built_on_is_said_and_leaves_no_card(tmp_path):
         exported(tmp_path, 2, rows(k0=2), since=1)
 
 
-def test_an_export_of_the_first_format_is_read_but_not_built_on(tmp_path):
+def test_first_format_export_is_readable_but_no_base(tmp_path):
     url = str(tmp_path / "exports")
     card = exported(tmp_path, 1, rows(k0=1))
     older = msgspec.structs.replace(card, version=1, slots=0, index_crc=None)
@@ -108,7 +108,7 @@ def test_an_export_of_the_first_format_is_read_but_not_built_on(tmp_path):
     assert torch.equal(export.read(url).dense["top.bias"], torch.zeros(1))
 
 
-def test_what_changed_since_the_checkpoint_itself_is_refused_and_its_export_stays(tmp_path):
+def test_delta_since_its_own_checkpoint_is_refused(tmp_path):
     exported(tmp_path, 1, {7: [1.0] * 4})
     with pytest.raises(errors.SpringtideError, match="--since 1: the checkpoint is 1"):
         exported(tmp_path, 1, {7: [1.0] * 4}, since=1)

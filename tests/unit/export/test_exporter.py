@@ -25,7 +25,7 @@ def card(number, since=None):
     )
 
 
-def test_a_chain_of_deltas_ends_with_a_whole_export():
+def test_chain_of_deltas_ends_with_a_full_export():
     cards = []
     for number in range(1, 40):
         cards.append(card(number, exporter.builds_on(cards)))
@@ -34,7 +34,7 @@ def test_a_chain_of_deltas_ends_with_a_whole_export():
     assert exporter.outdated(cards) == list(range(1, 25)) and exporter.outdated(cards[:20]) == []
 
 
-def test_every_checkpoint_is_exported_once_as_what_changed_and_read_as_the_whole(tmp_path):
+def test_every_checkpoint_is_exported_once_as_a_delta(tmp_path):
     store, url = stores.store(), str(tmp_path / "exports")
     follower = ContinuousExport(FolderStore(tmp_path / "checkpoints"), url)
     assert follower.once() is None, "there is no checkpoint yet"
@@ -51,7 +51,7 @@ def test_every_checkpoint_is_exported_once_as_what_changed_and_read_as_the_whole
             follower = ContinuousExport(FolderStore(tmp_path / "checkpoints"), url)  # someone else goes on
 
 
-def test_a_base_that_is_damaged_is_not_built_on(tmp_path):
+def test_damaged_base_is_not_used(tmp_path):
     store, url = stores.store(), str(tmp_path / "exports")
     stores.train(store, range(10))
     outlined(tmp_path / "checkpoints", store, OUTLINE, 1)
@@ -63,7 +63,7 @@ def test_a_base_that_is_damaged_is_not_built_on(tmp_path):
     assert made is not None and made.since is None and made.rows == 10
 
 
-def test_exports_of_another_job_are_not_mixed_with(tmp_path):
+def test_exports_of_another_job_are_not_mixed_in(tmp_path):
     store, url = stores.store(), str(tmp_path / "exports")
     stores.train(store, range(10))
     outlined(tmp_path / "checkpoints", store, OUTLINE, 3)
@@ -73,7 +73,7 @@ def test_exports_of_another_job_are_not_mixed_with(tmp_path):
         ContinuousExport(FolderStore(tmp_path / "others"), url).once()
 
 
-def test_an_export_that_is_removed_leaves_no_card(tmp_path):
+def test_removed_export_leaves_no_card(tmp_path):
     store, url = stores.store(), str(tmp_path / "exports")
     stores.train(store, np.arange(4))
     outlined(tmp_path / "checkpoints", store, OUTLINE, 1)
@@ -82,7 +82,7 @@ def test_an_export_that_is_removed_leaves_no_card(tmp_path):
     assert export_folder.numbers(url) == [] and not list((tmp_path / "exports").iterdir())
 
 
-def test_of_checkpoints_on_disks_of_servers_the_copies_are_exported(tmp_path):
+def test_copies_are_exported_for_checkpoints_on_server_disks(tmp_path):
     store, url = stores.store(), str(tmp_path / "exports")
     stores.train(store, range(20))
     for number, place in ((4, "copies"), (6, "checkpoints")):
@@ -95,7 +95,7 @@ def test_of_checkpoints_on_disks_of_servers_the_copies_are_exported(tmp_path):
     assert made.number == 4
 
 
-def test_what_a_killed_exporter_left_goes_when_the_next_one_exports(tmp_path):
+def test_leftovers_of_a_killed_exporter_are_removed_by_the_next(tmp_path):
     store, url = stores.store(), tmp_path / "exports"
     stores.train(store, range(10))
     outlined(tmp_path / "checkpoints", store, OUTLINE, 3)
@@ -106,7 +106,7 @@ def test_what_a_killed_exporter_left_goes_when_the_next_one_exports(tmp_path):
     assert sorted(each.name for each in url.iterdir()) == ["export-000003"]
 
 
-def test_who_goes_on_exports_when_it_is_due_and_the_first_is_due_at_once(tmp_path):
+def test_resumed_exporter_exports_when_due_and_the_first_at_once(tmp_path):
     store, url = stores.store(), str(tmp_path / "exports")
     follower = ContinuousExport(FolderStore(tmp_path / "checkpoints"), url)
     assert follower.due_s(300, now=1e9) == 0
@@ -134,17 +134,17 @@ def export_card(number, *, samples=0, step=0):
 @pytest.mark.parametrize(
     ("text", "meant"), [("7", ("export", 7)), ("step:500", ("step", 500)), ("samples:1_000_000", ("samples", 10**6))]
 )
-def test_a_number_is_an_export_and_a_word_says_what_else(text, meant):
+def test_delta_base_is_an_export_number_or_a_named_moment(text, meant):
     assert exporter.parse_since(text) == exporter.DeltaBase(*meant)
 
 
 @pytest.mark.parametrize("text", ["", "steps:4", "step:", "-1", "samples:x", "7.5"])
-def test_anything_else_is_refused_with_what_is_expected(text):
+def test_invalid_delta_base_is_refused_with_what_is_expected(text):
     with pytest.raises(errors.BadInput, match=r"expected the number of an export, such as 7.*samples:1000000, step:5"):
         exporter.parse_since(text)
 
 
-def test_the_newest_export_that_was_made_by_then_is_built_on():
+def test_newest_export_made_by_then_is_the_base():
     cards = [export_card(9, samples=900), export_card(7, samples=700), export_card(4, samples=400)]
     assert exporter.base_of(exporter.parse_since("samples:700"), cards, before=10) == 7
     assert exporter.base_of(exporter.parse_since("samples:899"), cards, before=10) == 7
@@ -153,19 +153,19 @@ def test_the_newest_export_that_was_made_by_then_is_built_on():
     assert exporter.base_of(exporter.parse_since("step:50"), of_steps, before=4) == 2
 
 
-def test_a_moment_before_all_exports_names_those_there_are():
+def test_moment_before_all_exports_lists_the_existing_ones():
     with pytest.raises(errors.MissingFile, match=r"no export is that old; exports: 4 \(samples 400\)"):
         exporter.base_of(exporter.parse_since("samples:399"), [export_card(4, samples=400)], before=9)
     with pytest.raises(errors.MissingFile, match=r"exports: none"):
         exporter.base_of(exporter.parse_since("step:1"), [], before=9)
 
 
-def test_an_async_job_has_no_steps():
+def test_async_job_has_no_steps():
     with pytest.raises(errors.BadInput, match=r"have no step, .* Use samples:N"):
         exporter.base_of(exporter.parse_since("step:500"), [export_card(4, samples=400)], before=9)
 
 
-def test_tables_and_dense_tensors_are_put_together_from_slots(tmp_path):
+def test_tables_and_dense_tensors_are_assembled_from_slots(tmp_path):
     store = stores.store()
     stores.train(store, range(100, 140))
     keys = np.arange(3, dtype=np.int64)  # three chunks of four: a dense tensor of nine floats and its padding
@@ -205,7 +205,7 @@ def of_a_group(folder, names, *tensors, before=b"", lost=()):
     return outlined(folder, store, Outline(group=names), tables=(stores.TABLE, GROUP))
 
 
-def test_the_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
+def test_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
     weight, mean, mask = torch.randn(3, 700, dtype=torch.float64), torch.arange(5), torch.ones(2, dtype=torch.bool)
     weight[0, 0] = float("nan")
     manifest = of_a_group(tmp_path, ("top.weight", "norm.mean", ""), weight, mean, mask, before=b"x" * 100_000)
@@ -218,13 +218,13 @@ def test_the_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
 
 
 @pytest.mark.parametrize("lost", [(0,), (2,), range(9)])
-def test_a_bsp_group_without_a_part_of_its_model_is_not_exported(tmp_path, lost):
+def test_bsp_group_with_an_incomplete_model_is_not_exported(tmp_path, lost):
     manifest = of_a_group(tmp_path, ("w",), torch.ones(3, 1024), lost=lost)
     with pytest.raises(errors.BadInput, match="lacks dense parameters of its bsp group"):
         exporter.make(FolderStore(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
 
 
-def test_what_a_checkpoint_lacks_is_named(tmp_path):
+def test_parts_missing_in_a_checkpoint_are_named(tmp_path):
     store, url = stores.store(), str(tmp_path / "out")
     for outline, match in (
         (Outline(tables=(TableOutline(name="users", paths=(), rows=0),)), "lacks the table 'users'"),

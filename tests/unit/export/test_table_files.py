@@ -32,7 +32,7 @@ def between(old: ExportedTable, new: ExportedTable) -> TableDelta:
 
 
 @given(tables, tables)
-def test_a_delta_leads_from_one_table_to_the_other(old: dict[int, float], new: dict[int, float]) -> None:
+def test_delta_leads_from_one_table_to_the_other(old: dict[int, float], new: dict[int, float]) -> None:
     step = between(table(old), table(new))
     after = table_files.apply(table(old), step)
 
@@ -42,13 +42,13 @@ def test_a_delta_leads_from_one_table_to_the_other(old: dict[int, float], new: d
 
 
 @given(tables)
-def test_nothing_changed_is_nothing(content: dict[int, float]) -> None:
+def test_delta_of_equal_tables_is_empty(content: dict[int, float]) -> None:
     step = between(table(content), table(content))
 
     assert len(step.changed.keys) == 0 and len(step.removed) == 0
 
 
-def test_a_row_is_another_when_any_bit_is_or_two_floats_change_places() -> None:
+def test_row_with_any_changed_bit_is_in_the_delta() -> None:
     row = np.array([[0.0, 1.0, np.nan, 3.0]], dtype=np.float32)
     others = [np.array([[-0.0, 1.0, np.nan, 3.0]], dtype=np.float32), row[:, [1, 0, 2, 3]]]
     for bit in range(128):
@@ -59,7 +59,7 @@ def test_a_row_is_another_when_any_bit_is_or_two_floats_change_places() -> None:
     assert sums_of(row.copy()) == sums_of(row)
 
 
-def test_no_more_than_the_limit_is_held_in_memory(tmp_path):
+def test_memory_use_stays_within_the_limit(tmp_path):
     held = Spool(tmp_path, held_bytes=1000)
     for first in range(0, 5000, 50):
         held.add("keys", np.arange(first, first + 50, dtype=np.int64))
@@ -72,7 +72,7 @@ def test_no_more_than_the_limit_is_held_in_memory(tmp_path):
 
 @pytest.mark.parametrize("format", table_files.FORMATS)
 @given(some.lists(some.tuples(some.integers(0, 9), some.integers(0, 3)), max_size=6), some.integers(1, 5))
-def test_what_is_packed_in_blocks_is_read_as_a_whole(format, parts, dim):
+def test_blocks_are_read_as_a_whole_table(format, parts, dim):
     rng = np.random.default_rng(0)
     keys, rows, removed = [np.empty(0, np.int64)], [np.empty((0, dim), np.float32)], [np.empty(0, np.int64)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -90,7 +90,7 @@ def test_what_is_packed_in_blocks_is_read_as_a_whole(format, parts, dim):
         np.testing.assert_array_equal(got, np.concatenate(wanted))
 
 
-def test_the_spool_is_in_the_export_and_replaces_leftovers_of_a_killed_export(tmp_path):
+def test_spool_lies_in_the_export_and_replaces_leftovers_of_a_killed_export(tmp_path):
     there = tmp_path / "exports" / "export-000001"
     (there / "spool").mkdir(parents=True)
     (there / "spool" / "left").touch()
@@ -100,7 +100,7 @@ def test_the_spool_is_in_the_export_and_replaces_leftovers_of_a_killed_export(tm
     assert list(there.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
+def test_uncreatable_folder_is_a_one_sentence_error(tmp_path):
     (tmp_path / "file").touch()
     there = table_files.spool_folder(FolderStore(tmp_path / "file" / "export-000001"))
     with pytest.raises(errors.BadInput, match="cannot export to"), there:

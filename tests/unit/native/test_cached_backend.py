@@ -156,7 +156,7 @@ def train(optim, *, servers, ranks, capacity, p2p, seed, steps, order="lru", key
     "optimizer, servers, ranks, capacity, p2p",
     [("adam", 2, 3, 40, "rows"), ("adagrad", 1, 2, 1, "off"), ("momentum", 3, 4, 10_000, "gradients")],
 )
-def test_a_cached_group_reads_and_leaves_the_same_bits(optimizer, servers, ranks, capacity, p2p):
+def test_cached_group_reads_and_leaves_the_same_bits(optimizer, servers, ranks, capacity, p2p):
     stats = train(OPTIMIZERS[optimizer], servers=servers, ranks=ranks, capacity=capacity, p2p=p2p, seed=5, steps=25)
     assert stats["trained_rows"] and stats["pushed_images"] and bool(stats["pushed_gradients"]) == (p2p != "gradients")
     assert bool(stats["sent_rows"]) == (p2p != "off") and stats["sent_rows"] == stats["received_rows"]
@@ -168,7 +168,7 @@ def test_a_cached_group_reads_and_leaves_the_same_bits(optimizer, servers, ranks
 @pytest.mark.parametrize("ranks, servers", [(1, 1), (2, 3), (4, 2)])
 @pytest.mark.parametrize("capacity, order", [(1, "lru"), (30, "lru"), (30, "lfu"), (10_000, "lru")])
 @pytest.mark.parametrize("p2p", ["off", "rows", "gradients"])
-def test_500_steps_with_a_cache_are_500_steps_without(optimizer, ranks, servers, capacity, order, p2p):
+def test_cached_and_uncached_training_are_identical_over_500_steps(optimizer, ranks, servers, capacity, order, p2p):
     seed = 1000 * ranks + 100 * servers + len(p2p) + capacity
     train(
         OPTIMIZERS[optimizer],
@@ -182,7 +182,7 @@ def test_500_steps_with_a_cache_are_500_steps_without(optimizer, ranks, servers,
     )
 
 
-def test_a_cache_says_which_tables_it_can_keep_and_what_a_row_costs():
+def test_cached_backend_reports_cacheable_tables_and_row_size():
     client = TableClient.local(slots=SLOTS)
     cache = _native.CachedBackend(client.backend)
     aging = TableSpec(id=1, name="aging", dim=4, ttl=10)
@@ -198,7 +198,7 @@ def test_a_cache_says_which_tables_it_can_keep_and_what_a_row_costs():
     assert cache.stats()["rows"] == 0
 
 
-def test_copies_are_used_while_they_lack_no_more_trainings_than_allowed():
+def test_copies_are_used_within_the_staleness_bound():
     direct = TableClient.local(slots=SLOTS)
     cached = TableClient(_native.VersionedBackend(direct.backend, capacity_bytes=1 << 20, order="lfu", staleness=2))
     for client in (cached, direct):

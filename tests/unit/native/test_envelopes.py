@@ -13,7 +13,7 @@ from tests.unit.native import envelope_reference
 PAYLOAD = np.frombuffer(b"0123456789", np.uint8)
 
 
-def test_records_beyond_the_payload_and_too_little_room_are_refused() -> None:
+def test_record_ranges_beyond_the_payload_and_short_buffers_are_refused() -> None:
     start, end = np.array([0]), np.array([11])
     with pytest.raises(errors.BadInput, match="bytes 0 to 11 of 10"):
         _native.crc32_each(PAYLOAD, start, end, np.empty(1, np.uint32))
@@ -23,7 +23,7 @@ def test_records_beyond_the_payload_and_too_little_room_are_refused() -> None:
         _native.open_envelopes(PAYLOAD, start, np.array([1, 2]), np.empty(1, np.uint8), np.empty(1, np.int64))
 
 
-def test_arrays_of_another_type_are_refused_and_not_copied() -> None:
+def test_arrays_of_another_dtype_are_refused_instead_of_copied() -> None:
     start, end = np.array([0, 1]), np.array([1, 3])
     for wrong in (np.empty(2, np.int32), np.empty(4, np.uint32)[::2]):
         with pytest.raises(TypeError):
@@ -34,7 +34,7 @@ def test_arrays_of_another_type_are_refused_and_not_copied() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=40), st.booleans(), st.integers(0, 60)), max_size=8))
-def test_the_core_finds_what_the_reference_finds(made: list[tuple[bytes, bool, int]]) -> None:
+def test_native_unsealing_matches_the_reference(made: list[tuple[bytes, bool, int]]) -> None:
     bodies = []
     for body, sealed, place in made:
         one = bytearray(records.seal([body], [len(body) / 7])[0] if sealed else body)

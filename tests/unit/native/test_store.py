@@ -51,12 +51,12 @@ KEYS = np.arange(6, dtype=np.int64)
         (KEYS, [0.0] * 24),
     ],
 )
-def test_an_array_of_another_type_or_stride_is_refused_not_copied(keys, out):
+def test_array_of_another_dtype_or_stride_is_refused_instead_of_copied(keys, out):
     with pytest.raises(TypeError, match="incompatible function arguments"):
         store(spec()).pull(np.zeros(6, np.uint16), keys, out)
 
 
-def test_an_array_that_cannot_be_written_is_no_place_for_rows():
+def test_read_only_array_is_refused_for_rows():
     out = np.zeros(24, np.float32)
     out.flags.writeable = False
     with pytest.raises(TypeError):
@@ -64,12 +64,12 @@ def test_an_array_that_cannot_be_written_is_no_place_for_rows():
 
 
 @pytest.mark.parametrize("tables_dtype", [np.int64, np.int32, np.uint8])
-def test_table_numbers_are_two_bytes_wide(tables_dtype):
+def test_table_number_over_two_bytes_is_refused(tables_dtype):
     with pytest.raises(TypeError):
         store(spec()).pull(np.zeros(6, tables_dtype), KEYS, np.zeros(24, np.float32))
 
 
-def test_shapes_that_do_not_fit_are_named():
+def test_mismatched_shapes_are_named():
     made = store(spec())
     with pytest.raises(errors.BadInput, match="24 floats together, got an array of 23"):
         made.pull(np.zeros(6, np.uint16), KEYS, np.zeros(23, np.float32))
@@ -79,7 +79,7 @@ def test_shapes_that_do_not_fit_are_named():
         made.pull(np.full(6, 9, np.uint16), KEYS, np.zeros(24, np.float32))
 
 
-def test_a_push_needs_a_rate_for_every_table_in_it():
+def test_push_needs_a_rate_for_every_table_in_it():
     made = store(spec(), spec(id=1, name="items"))
     with pytest.raises(errors.BadInput, match="'items' without a learning rate"):
         made.push(np.ones(6, np.uint16), KEYS, np.zeros(24, np.float32), [(0, _native.Hyper(0.1))])
@@ -110,7 +110,7 @@ def test_unknown_names_get_a_hint(fields, hint):
         ({"capacity_rows": 7}, "capacity_rows was 0, now 7"),
     ],
 )
-def test_a_table_declared_twice_must_be_the_same(fields, says):
+def test_redeclared_table_must_be_identical(fields, says):
     made = store(spec())
     made.declare(spec())
     with pytest.raises(errors.BadInput, match=says):
@@ -129,17 +129,17 @@ def test_a_table_declared_twice_must_be_the_same(fields, says):
         ({"min_count": 2**24}, "min_count"),
     ],
 )
-def test_a_spec_that_cannot_work_is_refused(fields, says):
+def test_impossible_table_spec_is_refused(fields, says):
     with pytest.raises(errors.BadInput, match=says):
         store().declare(spec(**fields))
 
 
-def test_slots_must_be_a_power_of_two():
+def test_slot_count_must_be_a_power_of_two():
     with pytest.raises(errors.BadInput, match="power of two from 64 to 65536, got 100"):
         _native.Store(100)
 
 
-def test_many_keys_grow_without_losing_one(rng):
+def test_growing_store_loses_no_key(rng):
     made = store(spec(dim=2, init=("uniform", -1, 1)), slots=64, threads=2)
     keys = np.unique(rng.integers(-(2**63), 2**63 - 1, 300_000))
     rng.shuffle(keys)
@@ -157,7 +157,7 @@ def test_many_keys_grow_without_losing_one(rng):
     np.testing.assert_array_equal(pulled(made, keys, 2), before)
 
 
-def test_cleared_memory_is_used_again():
+def test_cleared_memory_is_reused():
     made = store(spec(dim=64))
     keys = np.arange(20_000, dtype=np.int64)
     grads = np.ones((len(keys), 64), np.float32)
@@ -170,7 +170,7 @@ def test_cleared_memory_is_used_again():
     assert sizes[1:] == sizes[:-1]
 
 
-def test_a_forked_child_is_told_that_tables_stay_with_the_parent():
+def test_forked_child_may_not_use_the_parents_tables():
     made = store(spec())
     pid = os.fork()
     if pid == 0:
@@ -183,7 +183,7 @@ def test_a_forked_child_is_told_that_tables_stay_with_the_parent():
     assert np.array_equal(pulled(made, KEYS, 4), np.zeros((6, 4)))
 
 
-def test_an_image_of_another_job_is_refused():
+def test_image_of_another_job_is_refused():
     made = store(spec(), seed=5)
     push_table(made, KEYS, np.ones((6, 4), np.float32), _native.Hyper(0.1))
     image = made.export_slot(int(made.slot_of(0, KEYS)[0]))
@@ -223,7 +223,7 @@ TORCH = [
 
 @pytest.mark.parametrize("fields, make", TORCH, ids=lambda value: value["optimizer"] if isinstance(value, dict) else "")
 @pytest.mark.parametrize("dim", [5, 16, 64])
-def test_the_optimizers_are_torchs(fields, make, dim, rng):
+def test_native_optimizers_match_torch(fields, make, dim, rng):
     made = store(spec(dim=dim, init=("uniform", -1, 1), **fields))
     weight = torch.nn.Parameter(torch.from_numpy(pulled(made, KEYS, dim)))
     optimizer = make([weight])
@@ -254,7 +254,7 @@ def test_sparse_adam_counts_the_optimizers_steps(rng):
 
 @pytest.mark.parametrize("kind, a, b", [("uniform", -0.5, 0.25), ("normal", 0.1, 2.0), ("xavier", 1.0, 1000.0)])
 @pytest.mark.parametrize("dim", [1, 7, 16])
-def test_rows_start_as_the_reference_says(kind, a, b, dim, rng):
+def test_rows_start_with_the_reference_values(kind, a, b, dim, rng):
     made = store(spec(dim=dim, init=(kind, a, b)), seed=2**64 - 3)
     keys = rng.integers(-(2**63), 2**63 - 1, 200)
     init = tables.Init(kind=kind, a=a, b=b)
@@ -265,7 +265,7 @@ def test_rows_start_as_the_reference_says(kind, a, b, dim, rng):
         np.testing.assert_array_equal(pulled(made, keys, dim), wanted)
 
 
-def test_normal_rows_have_the_moments_asked_for():
+def test_normal_rows_have_the_requested_moments():
     made = store(spec(dim=16, init=("normal", 0.5, 2.0)))
     rows = pulled(made, np.arange(20_000), 16).astype(np.float64)
     assert abs(rows.mean() - 0.5) < 0.02 and abs(rows.std() - 2.0) < 0.02
@@ -274,7 +274,7 @@ def test_normal_rows_have_the_moments_asked_for():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dim", [1, 8, 11])
-def test_halves_are_rounded_to_nearest_even_for_every_value(dtype, dim, rng):
+def test_half_precision_rounds_to_nearest_even_for_every_value(dtype, dim, rng):
     made = store(spec(dim=dim, dtype=dtype))
     bits = np.concatenate(
         [rng.integers(0, 2**32, 40_000), np.arange(0, 2**32, 2**17) | 0x1000, np.arange(0, 2**32, 2**17)]
@@ -288,7 +288,7 @@ def test_halves_are_rounded_to_nearest_even_for_every_value(dtype, dim, rng):
     np.testing.assert_array_equal(pulled(made, keys, dim), as_torch)
 
 
-def test_long_rows_work_too(rng):
+def test_long_rows_are_supported(rng):
     made = store(spec(dim=70_000, optimizer="adam"))
     grads = rng.standard_normal((3, 70_000)).astype(np.float32)
     grads += np.copysign(np.float32(0.1), grads)  # adam's first step is the sign where a gradient is far above eps
@@ -298,7 +298,7 @@ def test_long_rows_work_too(rng):
     assert not rows[2].any()
 
 
-def test_a_pull_counts_as_a_request_and_writes_nothing():
+def test_pull_counts_as_a_request_and_stores_nothing():
     made = store(spec())
     empty = made.resident_bytes()
     pulled(made, np.arange(10_000), 4)
@@ -306,7 +306,7 @@ def test_a_pull_counts_as_a_request_and_writes_nothing():
     assert sum(made.load(slot).requests for slot in range(64)) == 10_000
 
 
-def test_ever_new_keys_leave_soon_after_their_time_in_small_tables_too():
+def test_expired_keys_leave_small_tables_soon():
     made = store(spec(dim=2, ttl=10), slots=1024)
     most = 0
     for tick in range(400):  # 100 keys a tick, 1,000 of them alive

@@ -44,7 +44,7 @@ def since(said):
     return {piece.since for piece in said.written.pieces}
 
 
-def test_the_first_one_is_full_and_the_next_has_what_changed(server, tmp_path):
+def test_first_checkpoint_is_full_and_the_next_incremental(server, tmp_path):
     role, saver = server
     stores.train(role.store, range(500))
     first = saver.save(order(1))
@@ -61,7 +61,7 @@ def test_the_first_one_is_full_and_the_next_has_what_changed(server, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["missing", "torn"])
-def test_slots_whose_earlier_file_is_gone_are_written_in_full_and_that_is_told(server, tmp_path, harm):
+def test_slots_with_a_missing_earlier_file_are_written_in_full_and_reported(server, tmp_path, harm):
     role, saver = server
     stores.train(role.store, range(500))
     stores.publish(tmp_path, 1, (first := saver.save(order(1))).written)
@@ -81,7 +81,7 @@ def test_slots_whose_earlier_file_is_gone_are_written_in_full_and_that_is_told(s
     assert third.lost == () and since(third) == {2}, "what was written since is built on"
 
 
-def test_one_lost_file_of_several_costs_the_slots_in_it_alone(server, tmp_path):
+def test_one_lost_file_rewrites_only_its_slots(server, tmp_path):
     role, saver = server
     stores.train(role.store, range(500))
     role.mine = set(range(32))
@@ -94,7 +94,7 @@ def test_one_lost_file_of_several_costs_the_slots_in_it_alone(server, tmp_path):
     assert {piece.slot for piece in second.written.pieces if not piece.since} == set(range(32, 64))
 
 
-def test_after_one_that_was_not_completed_the_last_complete_one_counts(server):
+def test_increment_follows_the_last_complete_checkpoint(server):
     role, saver = server
     stores.train(role.store, range(100))
     saver.save(order(1))
@@ -120,7 +120,7 @@ def test_chains_stay_short_and_not_all_slots_become_full_at_once(server):
     assert max(full_at_once[1:]) <= stores.SLOTS // 4
 
 
-def test_large_increments_lead_to_a_full_image_too(server):
+def test_large_increments_lead_to_a_full_image(server):
     role, saver = server
     kinds = []
     for number in range(1, 8):
@@ -129,13 +129,13 @@ def test_large_increments_lead_to_a_full_image_too(server):
     assert kinds == [True, False, False, True, False, False, True]
 
 
-def test_only_its_own_slots_are_claimed(tmp_path):
+def test_server_claims_only_its_own_slots(tmp_path):
     role = Role(slots=range(10))
     said = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN).save(order(1))
     assert [piece.slot for piece in said.written.pieces] == list(range(10))
 
 
-def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
+def test_slot_that_leaves_during_its_copy_is_not_claimed(tmp_path):
     role = Role(slots=range(10))
     saver = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN)
     store = role.store
@@ -155,7 +155,7 @@ def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
     assert [piece.slot for piece in said.written.pieces] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
-def test_a_slot_that_comes_meanwhile_is_saved_by_its_new_owner(tmp_path):
+def test_slot_that_arrives_during_a_save_is_saved_by_its_new_owner(tmp_path):
     role = Role(slots=range(10))
     store = role.store
 
@@ -174,7 +174,7 @@ def test_a_slot_that_comes_meanwhile_is_saved_by_its_new_owner(tmp_path):
     assert sorted(piece.slot for piece in said.written.pieces) == [3, 8, 9]
 
 
-def test_a_slot_that_came_from_elsewhere_is_written_in_full(server):
+def test_slot_received_from_another_server_is_written_in_full(server):
     role, saver = server
     stores.train(role.store, range(500))
     saver.save(order(1))
@@ -183,7 +183,7 @@ def test_a_slot_that_came_from_elsewhere_is_written_in_full(server):
     assert {piece.slot for piece in said.written.pieces if not piece.since} == {7}
 
 
-def test_a_full_disk_is_told_and_the_next_one_tries_again(server, tmp_path):
+def test_full_disk_is_reported_and_the_next_save_retries(server, tmp_path):
     role, saver = server
     store = role.store
 
@@ -202,7 +202,7 @@ def test_a_full_disk_is_told_and_the_next_one_tries_again(server, tmp_path):
     assert since(saver.save(order(2))) == {0}
 
 
-def test_whatever_keeps_a_save_from_being_done_is_told_and_leaves_nothing(tmp_path):
+def test_failed_save_is_reported_and_leaves_no_file(tmp_path):
     role = Role()
     saver, store = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN), role.store
 
@@ -220,7 +220,7 @@ def test_whatever_keeps_a_save_from_being_done_is_told_and_leaves_nothing(tmp_pa
     assert saver.save(order(2)).written is not None
 
 
-def test_shards_that_are_through_take_no_room_in_images_whether_checkpoints_are_complete_or_not(server):
+def test_finished_shards_take_no_room_in_images(server):
     role, saver = server
     stores.train(role.store, range(64))
     sizes = []
@@ -232,7 +232,7 @@ def test_shards_that_are_through_take_no_room_in_images_whether_checkpoints_are_
     assert role.store.applied(0)[-1] == (0, 0, 999, None)
 
 
-def test_each_slot_keeps_its_own_first_values_through_a_long_history_and_a_restore(server, tmp_path):
+def test_slots_keep_their_first_value_marks_through_history_and_restore(server, tmp_path):
     role, saver = server
     first_values = (_native.FIRST_VALUES, stores.TABLE.id, _native.FIRST_VALUES, stores.TABLE.id + 1)
     had = np.arange(stores.SLOTS, dtype=np.uint8) % 2
@@ -249,7 +249,7 @@ def test_each_slot_keeps_its_own_first_values_through_a_long_history_and_a_resto
         assert again.applied(slot) == [(0, 0, 999, None), *[first_values] * int(had[slot])]
 
 
-def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
+def test_saver_pauses_between_slots_unless_hurried(tmp_path):
     role, rests = Role(), []
     stores.train(role.store, range(100_000))
     saver = checkpoints.SlotSaver(role, tmp_path, "server-0.0", run=stores.RUN, rest=rests.append)
@@ -263,9 +263,7 @@ def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
     assert not rests
 
 
-def test_a_large_slot_is_copied_and_written_piece_by_piece_with_rests_between_and_reads_back_whole(
-    tmp_path, monkeypatch
-):
+def test_large_slot_is_saved_in_pieces_with_pauses_and_read_back(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "PIECE_BYTES", 1000)
     monkeypatch.setattr(checkpoint_io, "PIECE_BYTES", 1000)
     monkeypatch.setattr(checkpoints, "REST_S", 0.0)
@@ -295,14 +293,14 @@ def test_a_large_slot_is_copied_and_written_piece_by_piece_with_rests_between_an
     assert stores.contents(again) == stores.contents(store)
 
 
-def test_the_reader_takes_what_the_saver_writes(server, tmp_path):
+def test_saved_checkpoint_is_readable(server, tmp_path):
     role, saver = server
     stores.train(role.store, range(100))
     stores.publish(tmp_path, 1, saver.save(order(1)).written)
     assert checkpoint_io.latest(str(tmp_path)).manifest.number == 1
 
 
-def test_a_thread_that_saves_takes_no_processor_from_those_who_serve_and_is_itself_again_after_it(tmp_path):
+def test_saver_thread_lowers_its_priority_and_restores_it(tmp_path):
     seen = []
 
     class Watched(Role):

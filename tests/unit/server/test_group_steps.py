@@ -71,7 +71,7 @@ def applied(servers):
     return [server.counters()["applied_step"] for server in servers]
 
 
-def test_a_step_is_applied_only_when_someone_knows_that_it_is_complete_everywhere(group):
+def test_step_is_applied_only_once_known_complete_on_all_servers(group):
     servers, (first, second), _ = group
     first.push(1)
     assert not first.backend.step_complete(1, 0.0)
@@ -83,7 +83,7 @@ def test_a_step_is_applied_only_when_someone_knows_that_it_is_complete_everywher
     assert (first.rows() == 2.0).all() and (second.rows(after=1) == 2.0).all()
 
 
-def test_a_step_that_one_server_lacks_a_part_of_is_dropped_by_both_and_done_again(group):
+def test_step_missing_a_part_on_one_server_is_dropped_and_redone(group):
     servers, (first, second), _ = group
     first.push(1)
     second.push(1, where=0)  # lost before it reached the other
@@ -101,7 +101,7 @@ def test_a_step_that_one_server_lacks_a_part_of_is_dropped_by_both_and_done_agai
     assert (first.rows() == 2.0).all() and applied(servers) == [1, 1]
 
 
-def test_a_step_that_is_complete_everywhere_is_applied_by_all_though_only_one_was_told(group):
+def test_complete_step_applied_on_one_server_is_applied_on_all(group):
     servers, (first, second), _ = group
     for rank in (first, second):
         rank.push(1)
@@ -116,7 +116,7 @@ def test_a_step_that_is_complete_everywhere_is_applied_by_all_though_only_one_wa
     assert (first.rows(after=2) == 3.0).all()
 
 
-def test_a_server_that_had_no_slots_before_joins_a_group_at_rest_after_its_step(group):
+def test_server_without_slots_joins_a_resting_group_after_its_step(group):
     servers, (first, _), _ = group
     first.backend.set_generation(1)
     first.backend.regroup()

@@ -55,7 +55,7 @@ def connect(role, **options):
 
 @pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_rows_are_bit_identical_before_and_after_a_move_at_rest(two, optimizer, shared_memory):
+def test_rows_are_bit_identical_after_an_idle_move(two, optimizer, shared_memory):
     client = connect(two[0], shared_memory=shared_memory)
     client.declare([TableSpec(id=0, name="items", dim=5, optim=OptimSpec(kind=optimizer))])
     keys = np.arange(2000, dtype=np.int64)
@@ -82,7 +82,7 @@ def test_rows_are_bit_identical_before_and_after_a_move_at_rest(two, optimizer, 
     assert np.array_equal(client.scan("items")[1], after)
 
 
-def test_a_goal_is_worked_off_once_and_told(two):
+def test_goal_is_worked_off_once_and_reported(two):
     told: list[SlotsMoved] = []
     done = threading.Event()
 
@@ -103,7 +103,7 @@ def test_a_goal_is_worked_off_once_and_told(two):
     assert not two[0].owns(3) and two[1].owns(3)
 
 
-def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two, monkeypatch):
+def test_urgent_handover_reports_slots_only_after_they_left(two, monkeypatch):
     monkeypatch.setattr(migration, "step_back", lambda: None)  # it would be for good
     told, done = [], threading.Event()
 
@@ -121,7 +121,7 @@ def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two,
     assert told == [(True, SLOTS)] and not handing.hurried
 
 
-def test_a_server_that_is_to_leave_refuses_slots_and_says_so(two):
+def test_draining_server_refuses_slots_and_says_so(two):
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = migration.SlotHandover(two[1], lambda moved: None)
     assert not handing.holding.closed
@@ -154,7 +154,7 @@ class Doubtful:
     [(0, "there:1", "hand_over"), (1, "there:1", "release"), (2, "there:1", "release"), (0, "", "take_back")],
     ids=["it is asked again", "it is the other's", "the other has given it on", "the other has left"],
 )
-def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
+def test_slot_of_unknown_fate_is_kept_or_released(owner, address, did):
     role = Doubtful()
     handing = migration.SlotHandover(role, lambda moved: None)
     placed = Placement(epoch=7, servers=3, server_of_slot=(owner,) * SLOTS)
@@ -164,7 +164,7 @@ def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
     assert [name for name, _ in role.did[:3]] == ["learn", did, did]
 
 
-def test_a_reply_that_was_overtaken_changes_nothing():
+def test_overtaken_reply_is_ignored():
     def goal(epoch, call=0):
         return SlotGoal(Placement(epoch=epoch, servers=1, server_of_slot=(0,) * SLOTS), ("here:1",), call=call)
 
@@ -173,13 +173,13 @@ def test_a_reply_that_was_overtaken_changes_nothing():
     assert not migration.overtaken(goal(4, 0), goal(4, 8))  # of a master that has called nobody yet
 
 
-def test_a_target_that_is_not_there_leaves_slots_where_they_are(two):
+def test_unreachable_target_leaves_slots_in_place(two):
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handed = two[0].hand_over([1, 2], 5, "127.0.0.1:1", timeout_s=0.3)
     assert not handed.moved and "server 5" in handed.why and len(two[0].owned()) == SLOTS
 
 
-def test_loads_go_there_and_back():
+def test_slot_loads_survive_packing():
     counts = [SlotCount(3, 100, 7), SlotCount(9, 0, 2**40)]
     assert slot_loads.unpack(slot_loads.pack(counts), 16) == counts
     assert slot_loads.unpack(slot_loads.pack([]), 16) == []
@@ -190,7 +190,7 @@ def test_loads_go_there_and_back():
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_a_life_that_was_reached_before_it_was_named_is_not_left(two, shared_memory):
+def test_already_connected_incarnation_is_kept_when_named(two, shared_memory):
     client = connect(two[0], shared_memory=shared_memory, reconnect_s=2.0)
     client.declare([TableSpec(id=0, name="items", dim=5, optim=OptimSpec(kind="sgd"))])
     client.readdress([two[0].address], [1])

@@ -88,7 +88,7 @@ def owned(pair):
 
 
 @pytest.mark.parametrize("lost", ["server-0", "server-1"])
-def test_either_folder_may_go_and_increments_are_in_the_mirror_too(pair, lost):
+def test_either_folder_may_be_lost_because_increments_are_mirrored(pair, lost):
     owned(pair)
     assert all(not said.unmirrored for said in pair.save(1))
     for role in pair.roles:
@@ -104,7 +104,7 @@ def test_either_folder_may_go_and_increments_are_in_the_mirror_too(pair, lost):
     assert checkpoint_io.latest(str(pair.folder)).manifest.number == 2, "nothing is missing that was not kept twice"
 
 
-def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
+def test_second_part_of_a_checkpoint_is_mirrored(pair):
     owned(pair)
     orders = [
         SaveOrder(1, 1, part=part, slots=tuple(range(stores.SLOTS)), buddy=Buddy("server-1", pair.taking[1].address))
@@ -117,7 +117,7 @@ def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
     assert tuple(sorted(said[1].written.mirrored)) == files
 
 
-def test_a_damaged_image_is_read_from_its_mirror_too(pair):
+def test_damaged_image_is_read_from_its_mirror(pair):
     owned(pair)
     pair.save(1)
     path = pair.folder / "server-0" / "server-0.0-000001.run1.seg"
@@ -130,7 +130,7 @@ def test_a_damaged_image_is_read_from_its_mirror_too(pair):
     )
 
 
-def test_a_buddy_whose_folder_went_gets_all_that_the_next_increment_follows(pair):
+def test_buddy_with_a_lost_folder_gets_all_files_of_the_chain(pair):
     owned(pair)
     pair.save(1)
     shutil.rmtree(pair.folder / "server-1")
@@ -142,7 +142,7 @@ def test_a_buddy_whose_folder_went_gets_all_that_the_next_increment_follows(pair
     assert pair.restored(2)[0] == pair.contents()
 
 
-def test_no_buddy_or_one_that_is_gone_leaves_a_checkpoint_without_a_mirror_and_says_why(pair, monkeypatch):
+def test_missing_buddy_leaves_the_checkpoint_unmirrored_with_a_reason(pair, monkeypatch):
     owned(pair)
     with monkeypatch.context() as hasty:
         hasty.setattr(mirroring, "CONNECT_S", 0.5)
@@ -157,14 +157,14 @@ def test_no_buddy_or_one_that_is_gone_leaves_a_checkpoint_without_a_mirror_and_s
     }
 
 
-def test_a_stranger_leaves_nothing_at_a_server(pair):
+def test_stranger_leaves_no_file_at_a_server(pair):
     pair.savers[0] = pair.saver(0, secret=b"of another job")
     first, _ = pair.save(1)
     assert "server-1" in first.unmirrored
     assert not (pair.folder / "server-1" / "server-0.0-000001.run1.seg").exists()
 
 
-def test_files_that_no_checkpoint_needs_go_from_both_folders(pair):
+def test_files_no_checkpoint_needs_are_removed_from_both_folders(pair):
     owned(pair)
     for number in (1, 2, 3):
         for role in pair.roles:
@@ -178,7 +178,7 @@ def test_files_that_no_checkpoint_needs_go_from_both_folders(pair):
     assert set(FolderStore(pair.folder).names()) == needed | {pair.manifest.name}
 
 
-def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path):
+def test_upload_has_each_file_once_though_a_folder_was_lost(pair, tmp_path):
     owned(pair)
     pair.save(1)
     shutil.rmtree(pair.folder / "server-1")
@@ -189,7 +189,7 @@ def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path)
     assert [file.name for file in found.manifest.files] == ["server-0.0-000001.run1.seg", "server-1.0-000001.run1.seg"]
 
 
-def test_a_server_answers_nothing_that_is_for_the_master(pair):
+def test_server_refuses_requests_for_the_master(pair):
     link = mirroring.channel.MasterChannel(
         mirroring.channel.ReconnectingConnection(pair.taking[0].address, SECRET), connect_timeout_s=60.0
     )

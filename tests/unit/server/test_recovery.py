@@ -44,7 +44,7 @@ def spoil(path):
     path.write_bytes(content)
 
 
-def test_slots_come_back_with_their_identities_and_no_others(saved):
+def test_requested_slots_are_restored_with_their_identities(saved):
     folder, held = saved
     store = empty()
     assert recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE)) == RestoredFrom(
@@ -54,7 +54,7 @@ def test_slots_come_back_with_their_identities_and_no_others(saved):
     assert all(store.applied(slot) == [] for slot in range(stores.SLOTS) if slot not in SLOTS)
 
 
-def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays(saved, caplog):
+def test_damaged_checkpoint_is_skipped_for_the_previous_without_residue(saved, caplog):
     folder, held = saved
     spoil(folder / "server-0.2-000002.run1.seg")
     store = empty()
@@ -65,13 +65,13 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays
     assert said in caplog.text
 
 
-def test_a_checkpoint_of_another_run_is_refused_though_it_has_the_number_that_is_wanted(saved):
+def test_checkpoint_of_another_run_is_refused_despite_the_right_number(saved):
     folder, _ = saved
     with pytest.raises(errors.JobFailed, match="the checkpoint is of run run1 of job 'test', but this is run run2"):
         recovery.bring_back(empty(), RestoreOrder(str(folder), 2, SLOTS, Lineage("run2")))
 
 
-def test_a_run_that_went_on_from_another_may_restore_that_one_up_to_where_it_left_it(saved):
+def test_resumed_run_may_restore_its_predecessor_up_to_the_resume_point(saved):
     folder, held = saved
     store = empty()
     source = recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, Lineage("run2", "run1", 1)))
@@ -89,7 +89,7 @@ def test_without_the_folder_storage_is_read(saved, tmp_path):
     assert [said.split(":")[0] for said in source.unusable] == [f"checkpoint 2 in {folder} cannot be used"]
 
 
-def test_where_nothing_is_whole_everything_that_was_tried_is_told(saved):
+def test_failed_restore_lists_everything_tried(saved):
     folder, _ = saved
     for path in folder.glob("*.seg"):
         path.unlink()
@@ -97,7 +97,7 @@ def test_where_nothing_is_whole_everything_that_was_tried_is_told(saved):
         recovery.bring_back(empty(), RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE))
 
 
-def test_a_server_without_slots_learns_the_tables_and_brings_nothing_back(saved):
+def test_server_without_slots_learns_the_tables_and_restores_nothing(saved):
     folder, _ = saved
     for number, tables in ((2, [stores.TABLE.name]), (7, [])):  # one that cannot be read is no reason to fail
         store = empty()

@@ -100,7 +100,7 @@ def hosts(request, tmp_path, monkeypatch):
         yield made
 
 
-def test_on_the_same_host_it_reads_its_own_disk_and_what_moved_from_others(hosts):
+def test_restored_server_reads_its_own_disk_and_moved_slots_from_others(hosts):
     hosts.save(1)
     manifest = hosts.manifest
     assert manifest.apart == {"server-0": "node-0", "server-1": "node-1"} and manifest.outlasts_a_host
@@ -108,7 +108,7 @@ def test_on_the_same_host_it_reads_its_own_disk_and_what_moved_from_others(hosts
     assert source == RestoredFrom("the job's folder", 1) and found == part(hosts.roles[1].store)
 
 
-def test_on_another_host_it_reads_its_buddys_copies_of_all_checkpoints_that_follow_each_other(hosts, tmp_path):
+def test_restored_server_on_another_host_reads_its_buddys_chain(hosts, tmp_path):
     hosts.save(1)
     stores.train(hosts.roles[1].store, range(300, 900), batch=(0, 2, 0, 4))
     hosts.save(2)
@@ -119,7 +119,7 @@ def test_on_another_host_it_reads_its_buddys_copies_of_all_checkpoints_that_foll
 
 
 @pytest.mark.parametrize("hosts", [False], indirect=True)
-def test_without_a_mirror_it_goes_back_to_storage_or_says_what_is_lacking(hosts, tmp_path):
+def test_unmirrored_server_restores_from_storage_or_says_what_is_missing(hosts, tmp_path):
     hosts.save(1)
     assert not hosts.manifest.outlasts_a_host
     whole = stores.store()
@@ -133,7 +133,7 @@ def test_without_a_mirror_it_goes_back_to_storage_or_says_what_is_lacking(hosts,
         hosts.bring_back(1, host=tmp_path / "another")
 
 
-def test_a_server_that_has_not_said_yet_where_it_gives_files_away_is_waited_for(hosts, tmp_path, monkeypatch):
+def test_server_that_has_not_announced_its_address_is_waited_for(hosts, tmp_path, monkeypatch):
     hosts.save(1)
     shutil.rmtree(hosts.disks[1].folder)
     told, hosts.addresses, hosts.awaited = hosts.addresses, {"server-1": hosts.addresses["server-1"]}, ("server-0",)
@@ -146,7 +146,7 @@ def test_a_server_that_has_not_said_yet_where_it_gives_files_away_is_waited_for(
     assert source.number == 1 and found == part(hosts.roles[1].store)
 
 
-def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts):
+def test_final_checkpoint_is_collected_in_the_masters_folder(hosts):
     hosts.save(1)
     shutil.rmtree(hosts.disks[1].folder / "server-1")
     master = hosts.master.path
@@ -160,7 +160,7 @@ def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts
     assert part(store) == part(hosts.roles[1].store)
 
 
-def test_a_server_sweeps_its_own_disk_of_what_the_master_does_not_need(hosts):
+def test_server_sweeps_unneeded_files_from_its_disk(hosts):
     for number in (1, 2, 3):
         for role in hosts.roles:
             stores.train(role.store, range(900), value=float(number))

@@ -24,30 +24,30 @@ def connect(address, **options):
     return TableClient.connect([(host, int(port))], secret=SECRET, placement=[0] * SLOTS, **options)
 
 
-def test_a_taken_port_is_named():
+def test_port_in_use_is_named():
     with role() as first:
         port = int(first.address.rpartition(":")[2])
         with pytest.raises(errors.PortTaken, match=rf"127\.0\.0\.1:{port}"):
             role(port=port).start()
 
 
-def test_a_host_that_is_none_is_named():
+def test_invalid_host_is_named():
     with pytest.raises(errors.BadInput, match=r"no\.such\.host\.invalid"):
         role(host="no.such.host.invalid").start()
 
 
-def test_a_server_without_a_secret_is_refused():
+def test_server_without_a_secret_is_refused():
     with pytest.raises(errors.BadInput, match="secret"):
         role(secret=b"")
 
 
-def test_an_unknown_limit_is_refused():
+def test_unknown_limit_is_refused():
     with pytest.raises(AttributeError, match="stal_s"):
         role(stal_s=3)
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, server.LOOKUP_THREADS)])
-def test_a_request_is_shared_by_no_more_threads_than_the_cores_that_the_server_may_use(monkeypatch, cores, threads):
+def test_request_threads_are_bounded_by_available_cores(monkeypatch, cores, threads):
     monkeypatch.setattr(server.usage.os, "sched_getaffinity", lambda process: set(range(cores)))
     monkeypatch.setattr(server.usage.os, "cpu_count", lambda: 64)
     made = []
@@ -56,7 +56,7 @@ def test_a_request_is_shared_by_no_more_threads_than_the_cores_that_the_server_m
     assert [options["threads"] for options in made] == [threads]
 
 
-def test_a_server_counts_what_it_serves():
+def test_server_counts_its_requests():
     with role() as server:
         client = connect(server.address)
         client.declare([TableSpec(id=0, name="items", dim=3)])
@@ -67,14 +67,14 @@ def test_a_server_counts_what_it_serves():
         assert client.stats()["lookup_ns"] == counted["lookup_ns"] > 0
 
 
-def test_stopping_twice_is_fine():
+def test_stopping_twice_is_harmless():
     server = role()
     server.start()
     server.stop()
     server.stop()
 
 
-def test_keys_of_foreign_slots_are_refused_and_the_rest_is_applied():
+def test_keys_of_foreign_slots_are_refused_and_the_rest_applied():
     with role() as server:
         server.place(placement.even(SLOTS, 2))  # server 0 has the first half
         client = connect(server.address, reconnect_s=0.05)
@@ -94,12 +94,12 @@ def test_keys_of_foreign_slots_are_refused_and_the_rest_is_applied():
 
 
 @pytest.mark.parametrize("owners", [[0] * 32, [0] * 128])
-def test_a_placement_of_another_size_is_refused(owners):
+def test_placement_of_another_size_is_refused(owners):
     with role() as server, pytest.raises(errors.BadInput, match="for tables of 64"):
         server.set_owners(1, owners)
 
 
-def test_a_placement_of_an_older_epoch_is_refused():
+def test_placement_of_an_older_epoch_is_refused():
     with role() as server:
         server.set_owners(4, [0] * SLOTS)
         with pytest.raises(errors.BadInput, match="epoch 3 is older than 4"):
@@ -121,14 +121,14 @@ def test_requests_of_an_older_generation_are_refused():
         del part
 
 
-def test_a_client_of_another_number_of_slots_is_refused():
+def test_client_with_another_number_of_slots_is_refused():
     with role() as server:
         host, _, port = server.address.rpartition(":")
         with pytest.raises(errors.BadInput, match="64 slots, this client into 128"):
             TableClient.connect([(host, int(port))], secret=SECRET, placement=[0] * 128)
 
 
-def test_nan_is_refused_by_the_server_too():
+def test_nan_is_refused_by_the_server():
     with role() as server:
         client = connect(server.address)
         client.declare([TableSpec(id=0, name="items", dim=2)])
@@ -141,7 +141,7 @@ def test_nan_is_refused_by_the_server_too():
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_a_push_is_as_stale_as_the_pushes_that_were_applied_since_its_rows_were_read(shared_memory):
+def test_staleness_counts_pushes_applied_since_the_rows_were_read(shared_memory):
     with role() as server:
         slow, quick = (connect(server.address, shared_memory=shared_memory) for _ in range(2))
         for client in (slow, quick):

@@ -23,14 +23,14 @@ def test_events_are_json_lines_in_order(tmp_path):
     assert lines[0]["at"] <= lines[1]["at"]
 
 
-def test_a_full_disk_is_named_with_what_to_do():
+def test_full_disk_is_named_with_advice():
     story = events.EventLog(pathlib.Path("/dev/full"))
     story.write("joined", role="worker-0")
     with pytest.raises(errors.DiskFull, match="no room left to write /dev/full; free some space, or choose another"):
         story.close()
 
 
-def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(tmp_path):
+def test_events_lost_to_a_full_disk_are_written_once_there_is_room(tmp_path):
     path = tmp_path / "events.jsonl"
     story = events.EventLog(path)
     story.write("joined", role="worker-0")
@@ -68,7 +68,7 @@ def what_is_told(path):
     return [(event["event"], event["what"]) for event in events.read(path)]
 
 
-def test_wherever_a_writer_is_killed_what_it_wrote_before_and_another_writes_after_is_read(tmp_path):
+def test_events_before_and_after_a_killed_writer_are_read(tmp_path):
     write(whole := tmp_path / "whole.jsonl", TOLD)
     text = whole.read_bytes()
     ends = [at for at, byte in enumerate(text) if byte == ord("\n")]
@@ -84,19 +84,19 @@ def test_wherever_a_writer_is_killed_what_it_wrote_before_and_another_writes_aft
 @pytest.mark.parametrize(
     "part", [b'{"at":1700000000.0,"event":"joi', b"\0" * 40, b'{"at":17}\n[]\n7\n"text"\n\xff\xfe']
 )
-def test_a_line_that_continues_a_torn_one_is_read_too(tmp_path, part):
+def test_line_appended_to_a_torn_one_is_read(tmp_path, part):
     write(path := tmp_path / "events.jsonl", TOLD)
     path.write_bytes(part + path.read_bytes())
     assert what_is_told(path) == TOLD
 
 
-def test_runs_of_one_name_get_folders_of_their_own(tmp_path):
+def test_runs_of_one_name_get_separate_folders(tmp_path):
     first, second = logs.make_run(tmp_path, "job"), logs.make_run(tmp_path, "job")
     assert (first.root.name, second.root.name) == ("job", "job-2")
     assert second.log_of(Role(RoleKind.WORKER, 1)) == tmp_path / "job-2" / "logs" / "worker-1.log"
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_unwritable_runs_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.BadInput, match=r"cannot write .*file/job"):
         logs.make_run(tmp_path / "file", "job")
@@ -107,7 +107,7 @@ class Point(msgspec.Struct, frozen=True):
     lag_s: float = 0.0
 
 
-def test_points_are_there_again_for_the_next_master(tmp_path):
+def test_points_are_available_to_the_next_master(tmp_path):
     first = Series(tmp_path / "online.jsonl", Point, most=10)
     first.add(Point(1.0), Point(2.0, 5.0))
     again = Series(tmp_path / "online.jsonl", Point, most=10)
@@ -115,7 +115,7 @@ def test_points_are_there_again_for_the_next_master(tmp_path):
     assert again.points == read_points(again.path, Point) == [Point(1.0), Point(2.0, 5.0), Point(3.0)]
 
 
-def test_the_file_holds_at_most_twice_what_is_kept(tmp_path):
+def test_series_file_holds_at_most_twice_the_kept_points(tmp_path):
     series = Series(tmp_path / "p", Point, most=5)
     for at in range(100):
         series.add(Point(float(at)))
@@ -124,7 +124,7 @@ def test_the_file_holds_at_most_twice_what_is_kept(tmp_path):
     assert Series(series.path, Point, most=5).points == series.points
 
 
-def test_a_line_that_a_crash_has_cut_off_is_left_out(tmp_path):
+def test_truncated_line_is_skipped(tmp_path):
     path = tmp_path / "p"
     Series(path, Point, most=5).add(Point(1.0), Point(2.0))
     path.write_bytes(path.read_bytes()[:-4])
@@ -133,7 +133,7 @@ def test_a_line_that_a_crash_has_cut_off_is_left_out(tmp_path):
     assert read_points(path, Point) == [Point(1.0), Point(3.0)]
 
 
-def test_a_file_by_hand_is_refused_with_its_line(tmp_path):
+def test_invalid_hand_written_file_is_refused_with_its_line(tmp_path):
     path = tmp_path / "given.jsonl"
     path.write_text('{"at": 1}\n{"when": 2}\n')
     with pytest.raises(errors.BadInput, match=r"given.jsonl, line 2: .*`at`"):
@@ -142,7 +142,7 @@ def test_a_file_by_hand_is_refused_with_its_line(tmp_path):
         read_points(tmp_path, Point)
 
 
-def test_what_a_full_disk_did_not_take_is_written_with_the_next_points(tmp_path, caplog):
+def test_points_lost_to_a_full_disk_are_written_with_the_next(tmp_path, caplog):
     series = Series(tmp_path / "p", Point, most=5)
     series.add(Point(1))
     with no_file_longer_than(0):

@@ -11,7 +11,7 @@ second line
 """
 
 
-def test_the_last_error_is_the_line_below_a_traceback_or_that_of_a_logged_error():
+def test_last_error_is_the_line_below_a_traceback_or_a_logged_error():
     assert logs.error_in(TRACE) == "ValueError: first line"
     logged = "2026-11-17 03:00:02,000 ERROR   springtide.server.__main__: the master is gone: try again\n"
     assert logs.error_in(TRACE + logged) == "the master is gone: try again"
@@ -27,7 +27,7 @@ def test_the_last_error_is_the_line_below_a_traceback_or_that_of_a_logged_error(
     assert len(logs.error_in("Traceback (most recent call last):\n" + "E" * 9000)) == logs.LONGEST
 
 
-def test_errors_of_a_life_before_do_not_count(tmp_path):
+def test_errors_of_an_earlier_incarnation_are_ignored(tmp_path):
     path = tmp_path / "server-0.log"
     path.write_text(TRACE)
     assert logs.last_error(path) == "ValueError: first line"

@@ -23,13 +23,13 @@ def pipe():
             assert error.errno == errno.EBADF
 
 
-def test_what_is_printed_arrives(pipe):
+def test_printed_output_arrives(pipe):
     ours, theirs = pipe
     SteadyOutput(theirs).write(b"a line\n")
     assert os.read(ours, 100) == b"a line\n"
 
 
-def test_a_reader_that_has_gone_does_not_fail_the_writer(pipe):
+def test_closed_reader_does_not_fail_the_writer(pipe):
     ours, theirs = pipe
     os.close(ours)
     steady = SteadyOutput(theirs)
@@ -37,13 +37,13 @@ def test_a_reader_that_has_gone_does_not_fail_the_writer(pipe):
     steady.finish()
 
 
-def test_a_closed_descriptor_does_not_fail_the_writer(pipe):
+def test_closed_descriptor_does_not_fail_the_writer(pipe):
     _, theirs = pipe
     os.close(theirs)
     assert SteadyOutput(theirs).write(b"a line\n") == 7
 
 
-def test_a_reader_that_comes_back_gets_all_in_order(pipe):
+def test_resumed_reader_gets_all_output_in_order(pipe):
     ours, theirs = pipe
     steady = SteadyOutput(theirs)
     said = [f"line {number}\n".encode() for number in range(20_000)]  # more than a pipe holds
@@ -62,7 +62,7 @@ def test_a_reader_that_comes_back_gets_all_in_order(pipe):
     assert bytes(found) == b"".join(said)
 
 
-def test_what_is_lost_is_counted_and_said(pipe, monkeypatch):
+def test_lost_output_is_counted_and_reported(pipe, monkeypatch):
     monkeypatch.setattr(output, "MOST_HELD", 1000)
     ours, theirs = pipe
     os.set_blocking(theirs, False)
@@ -83,7 +83,7 @@ def test_what_is_lost_is_counted_and_said(pipe, monkeypatch):
     )
 
 
-def test_a_full_disk_costs_the_output_that_has_no_room(tmp_path, monkeypatch):
+def test_full_disk_loses_only_the_output_without_room(tmp_path, monkeypatch):
     log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
     steady, real, room = SteadyOutput(log), os.write, [False]
 
@@ -119,7 +119,7 @@ os.write(3, b"done")
 
 @pytest.mark.process
 @pytest.mark.parametrize("sink", ["/dev/full", "a pipe that nobody reads"])
-def test_a_whole_program_prints_to_nobody_and_ends_well(sink, pipe):
+def test_program_without_an_output_reader_ends_normally(sink, pipe):
     ours, theirs = pipe
     if sink == "/dev/full":
         out = os.open(sink, os.O_WRONLY)

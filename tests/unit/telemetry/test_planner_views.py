@@ -41,7 +41,7 @@ def whole() -> PlannerView:
     return PlannerView(view=view, config=PlanningConfig(policy="static", rho=1.0))
 
 
-def test_what_was_shown_comes_back_whole_numbers_that_are_none_too(tmp_path):
+def test_planner_view_survives_a_file_including_nan(tmp_path):
     path = tmp_path / "view.json"
     planner_views.write(path, whole())
     found = planner_views.read(path)
@@ -66,7 +66,7 @@ def by_hand(tmp_path, **changes):
     return path
 
 
-def test_a_file_by_hand_may_leave_out_what_has_a_default_and_write_sizes_with_units(tmp_path):
+def test_hand_written_view_may_omit_defaults_and_use_units(tmp_path):
     shown = planner_views.read(by_hand(tmp_path, progress={"last_change_at": 7.0}))
     job = shown.view.jobs[0]
     assert job.facts.dense_bytes == 4e5
@@ -88,20 +88,20 @@ def test_a_file_by_hand_may_leave_out_what_has_a_default_and_write_sizes_with_un
         ({"bounds": {"least": {}, "most": {}}}, "jobs[0].bounds.least"),
     ],
 )
-def test_what_does_not_fit_is_named_with_file_and_field(tmp_path, changes, said):
+def test_invalid_field_is_named_with_its_file(tmp_path, changes, said):
     with pytest.raises(errors.BadInput) as raised:
         planner_views.read(by_hand(tmp_path, **changes))
     assert said in str(raised.value)
     assert str(tmp_path / "job.json") in str(raised.value)
 
 
-def test_the_line_is_named_too(tmp_path):
+def test_invalid_line_is_named(tmp_path):
     path = by_hand(tmp_path, identity={"priority": -1})
     with pytest.raises(errors.BadInput, match=r"job\.json:\d+: jobs\[0\]\.identity: planning: priority -1"):
         planner_views.read(path)
 
 
-def test_two_jobs_of_one_name_and_a_file_that_is_not_there_are_refused(tmp_path):
+def test_duplicate_job_names_and_a_missing_file_are_refused(tmp_path):
     path = by_hand(tmp_path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps({"jobs": content["jobs"] * 2}))

@@ -21,7 +21,7 @@ from springtide.telemetry import prometheus
 from springtide.telemetry.prometheus import Family, MetricsServer, single, text
 
 
-def test_each_figure_has_its_help_its_kind_and_its_labels():
+def test_each_metric_has_help_type_and_labels():
     lag = Family(name="lag_seconds", help="How long.", values=(({"partition": "3"}, 1.5), ({}, 2.0)))
     assert text([lag], {"job": "a"}) == (
         "# HELP lag_seconds How long.\n# TYPE lag_seconds gauge\n"
@@ -29,13 +29,13 @@ def test_each_figure_has_its_help_its_kind_and_its_labels():
     )
 
 
-def test_what_is_not_known_is_not_told():
+def test_unknown_value_is_omitted():
     assert single("x", "X.", None) == [] and text(single("x_total", "X.", 3, kind="counter"), {}).endswith(
         "\nx_total 3\n"
     )
 
 
-def test_words_with_quotes_and_lines_stay_in_their_place():
+def test_label_values_with_quotes_and_newlines_are_escaped():
     made = text([Family(name="x", help='two\nlines \\ "q"', values=(({"name": 'a"b\\c\n'}, 1.0),))], {})
     assert made.splitlines() == ['# HELP x two\\nlines \\\\ "q"', "# TYPE x gauge", 'x{name="a\\"b\\\\c\\n"} 1']
 
@@ -43,7 +43,7 @@ def test_words_with_quotes_and_lines_stay_in_their_place():
 @pytest.mark.parametrize(
     ("value", "said"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (0.1, "0.1"), (1e300, "1e+300")]
 )
-def test_numbers_that_are_none_have_names(value, said):
+def test_non_finite_values_have_prometheus_names(value, said):
     assert text(single("x", "X.", value), {}).splitlines()[-1] == f"x {said}"
 
 
@@ -81,7 +81,7 @@ STATUS = JobStatus(
 LINE = re.compile(r'[a-z_]+\{([a-z_]+="[^"\n]*",?)+\} -?[0-9.e+-]+')
 
 
-def test_a_status_is_told_in_figures_that_prometheus_can_read():
+def test_status_is_rendered_in_prometheus_format():
     told = metrics.text(STATUS, run="clicks-2")
     assert all(line.startswith("# ") or LINE.fullmatch(line) for line in told.splitlines())
     for line in (
@@ -101,7 +101,7 @@ def test_a_status_is_told_in_figures_that_prometheus_can_read():
     assert told.count("# TYPE") == len({line.split()[2] for line in told.splitlines() if line.startswith("# TYPE")})
 
 
-def test_a_worker_on_a_gpu_has_its_figures():
+def test_gpu_worker_has_its_metrics():
     assert "gpu" not in metrics.text(STATUS)
     usage = replace(WORKER.usage, gpu=GpuUse(memory=3 << 30, allocated=2 << 30, total=80 << 30))
     on_gpu = msgspec.structs.replace(STATUS, members=(msgspec.structs.replace(WORKER, usage=usage), SERVER))
@@ -111,7 +111,7 @@ def test_a_worker_on_a_gpu_has_its_figures():
     assert not any("gpu_busy" in line for line in told), "the driver did not say"
 
 
-def test_a_job_without_a_stream_has_no_figures_of_one():
+def test_job_without_a_stream_has_no_stream_metrics():
     assert "stream" not in metrics.text(JobStatus(name="a", phase=JobPhase.FINISHED, why="", elapsed_s=1.0))
 
 
@@ -129,7 +129,7 @@ def served(ask, text=lambda: "x 1\n"):
     return asyncio.run(run())
 
 
-def test_prometheus_gets_them_over_http():
+def test_metrics_are_served_over_http():
     def ask(address):
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as reply:
             return reply.headers["Content-Type"], reply.read()
@@ -138,7 +138,7 @@ def test_prometheus_gets_them_over_http():
 
 
 @pytest.mark.parametrize(("path", "data", "code"), [("/etc/passwd", None, 404), ("/metrics", b"x", 405)])
-def test_anything_else_is_refused(path, data, code):
+def test_other_paths_are_refused(path, data, code):
     def ask(address):
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"http://{address}{path}", data, timeout=60)
@@ -148,7 +148,7 @@ def test_anything_else_is_refused(path, data, code):
     assert served(ask) == code
 
 
-def test_figures_that_cannot_be_made_harm_nobody():
+def test_failing_metrics_return_an_error_and_keep_the_server_running():
     def ask(address):
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"http://{address}/metrics", timeout=60)
@@ -175,7 +175,7 @@ def test_a_silent_client_is_disconnected(monkeypatch):
     asyncio.run(run())
 
 
-def test_a_port_that_is_taken_is_said():
+def test_port_in_use_is_reported():
     async def run():
         first = MetricsServer(lambda: "")
         port = int((await first.start(0)).split(":")[1])

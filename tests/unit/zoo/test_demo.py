@@ -7,7 +7,7 @@ from springtide import zoo
 from springtide.zoo import demo
 
 
-def test_the_counting_table_sees_what_is_lost_and_what_is_repeated():
+def test_counting_table_detects_lost_and_repeated_samples():
     train, _ = demo.log(2_000)
     model = demo.CountedModel(demo.model())
     optimizer = torch.optim.SGD(model.seen.parameters(), lr=1.0)

@@ -13,7 +13,7 @@ def vectors() -> torch.Tensor:
     return torch.randn(5, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
-def test_dots_are_those_of_a_plain_product_with_any_gradient_on_them() -> None:
+def test_pairwise_dots_and_their_gradients_match_a_plain_product() -> None:
     ours, theirs = vectors(), vectors()
     uneven = torch.randn(5, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     layers.dots_of_all_pairs(ours).backward(uneven)
@@ -23,12 +23,12 @@ def test_dots_are_those_of_a_plain_product_with_any_gradient_on_them() -> None:
     assert torch.allclose(ours.grad, theirs.grad)
 
 
-def test_dots_can_be_differentiated_twice() -> None:
+def test_pairwise_dots_can_be_differentiated_twice() -> None:
     assert torch.autograd.gradcheck(layers.dots_of_all_pairs, (vectors(),))
     assert torch.autograd.gradgradcheck(layers.dots_of_all_pairs, (vectors(),))
 
 
-def test_under_autocast_gradients_are_those_of_the_vectors_type() -> None:
+def test_autocast_gradients_have_the_dtype_of_the_vectors() -> None:
     ours, theirs = vectors().float().detach().requires_grad_(), vectors().float().detach().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         found, expected = layers.dots_of_all_pairs(ours), plain(theirs)

@@ -33,7 +33,7 @@ def columns(pairs):
 
 
 @given(logits)
-def test_the_exact_auc_counts_every_pair(pairs):
+def test_exact_auc_counts_every_pair(pairs):
     labels, scores = columns(pairs)
     assert same(auc(labels, scores), plain_auc(labels, scores))
 
@@ -60,7 +60,7 @@ def test_the_streamed_auc_is_within_the_bound_it_states(pairs):
 
 @settings(max_examples=50)
 @given(st.lists(logits, min_size=1, max_size=5), st.randoms(use_true_random=False))
-def test_merging_in_any_order_is_the_same_as_one_stream(parts, random):
+def test_merging_in_any_order_equals_one_stream(parts, random):
     whole_auc, whole_loss = StreamingAUC(), StreamingLogLoss()
     pieces = []
     for part in parts:
@@ -90,7 +90,7 @@ def test_the_bound_is_small_for_scores_of_a_real_model():
     assert streamed.value() == pytest.approx(auc(labels, scores), abs=1e-5)
 
 
-def test_log_loss_and_normalised_entropy_are_the_plain_ones():
+def test_log_loss_and_normalised_entropy_match_plain_formulas():
     random = np.random.default_rng(1)
     chance = random.random(1000) * 0.98 + 0.01
     labels = (random.random(1000) < chance).astype(float)
@@ -105,13 +105,13 @@ def test_log_loss_and_normalised_entropy_are_the_plain_ones():
         assert metric.normalised_entropy() == pytest.approx(plain / entropy)
 
 
-def test_a_sure_mistake_costs_much_but_not_infinitely():
+def test_confident_mistake_has_a_large_finite_loss():
     metric = StreamingLogLoss(from_logits=False)
     metric.update([1.0], [0.0])
     assert 10 < metric.value() < 20
 
 
-def test_nothing_seen_is_not_a_number():
+def test_empty_metrics_are_nan():
     assert math.isnan(StreamingAUC().value())
     assert math.isnan(StreamingLogLoss().value())
     assert math.isnan(StreamingLogLoss().normalised_entropy())
@@ -126,11 +126,11 @@ def test_nothing_seen_is_not_a_number():
         ([1.0], [1.5], "expected probabilities"),
     ],
 )
-def test_what_does_not_fit_is_refused(labels, scores, message):
+def test_invalid_metric_input_is_refused(labels, scores, message):
     with pytest.raises(errors.BadInput, match=message):
         StreamingAUC(from_logits=False).update(labels, scores)
 
 
-def test_a_state_of_another_shape_is_refused():
+def test_state_of_another_shape_is_refused():
     with pytest.raises(errors.BadInput, match="65536"):
         StreamingAUC.from_state(np.zeros((2, 5), dtype=np.int64))

@@ -25,7 +25,7 @@ def seeded():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_gives_one_logit_a_sample_and_task(name):
+def test_model_gives_one_logit_per_sample_and_task(name):
     x, y = zoo.example_batch(name, batch=5, seed=1)
     output = zoo.model(name)(x)
     if name == "mmoe":
@@ -37,7 +37,7 @@ def test_a_model_gives_one_logit_a_sample_and_task(name):
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_falls_when_a_batch_is_trained_again_and_again(name, sparse):
+def test_loss_falls_when_a_batch_is_trained_repeatedly(name, sparse):
     model = zoo.model(name, sparse=sparse)
     x, y = zoo.example_batch(name, batch=64, seed=3)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
@@ -52,7 +52,7 @@ def test_the_loss_falls_when_a_batch_is_trained_again_and_again(name, sparse):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_gradient_reaches_exactly_the_rows_that_were_looked_up(name):
+def test_gradient_reaches_exactly_the_looked_up_rows(name):
     model = zoo.model(name)
     x, y = zoo.example_batch(name, batch=32, seed=5)
     seen: dict[str, set[int]] = {}
@@ -102,7 +102,7 @@ def test_every_table_of_a_sparse_model_has_sparse_gradients():
         assert all(table.sparse for table in tables_of(zoo.model(name, sparse=True)).values())
 
 
-def test_the_ranker_has_the_layers_of_its_description():
+def test_ranker_has_the_documented_layers():
     model = zoo.model("mmoe")
     dims = [table.embedding_dim for table in tables_of(model).values()]
     assert dims == [64] * 2 + [8] * 18 + [64] * 2 + [8] * 12 + [8] * 3
@@ -119,7 +119,7 @@ def test_conversions_count_only_after_a_click():
     torch.testing.assert_close(zoo.loss(output, y), zoo.loss(changed, y))
 
 
-def test_padding_does_not_change_what_din_says():
+def test_padding_does_not_change_the_din_output():
     model = zoo.model("din")
     x, _ = zoo.example_batch("din", batch=6, seed=9)
     wider = HistoryBatch(x.user, *(torch.nn.functional.pad(ids, (0, 4)) for ids in (x.items, x.categories)))
@@ -137,7 +137,7 @@ def test_dlrm_multiplies_each_pair_once():
     assert model.above_diagonal.tolist() == [1, 2, 5]
 
 
-def test_a_parallel_dcn_v2_with_full_matrices_trains_too():
+def test_parallel_dcn_v2_with_full_matrices_trains():
     x, y = zoo.example_batch("dcnv2", batch=8)
     model = zoo.model("dcnv2", structure="parallel", rank=None)
     zoo.loss(model(x), y).backward()
@@ -151,7 +151,7 @@ def test_examples_are_seeded():
         assert not all(torch.equal(p, q) for p, q in zip(a.x, c.x, strict=True))
 
 
-def test_a_misspelt_model_gets_a_hint():
+def test_misspelt_model_gets_a_hint():
     with pytest.raises(errors.UnknownName, match="Did you mean 'widedeep'"):
         zoo.model("wide-and-deep")
     assert type(zoo.model("Wide-Deep")).__name__ == "WideDeep"
@@ -169,7 +169,7 @@ def test_a_misspelt_model_gets_a_hint():
         (lambda: zoo.loss(zoo.model("mmoe")(zoo.example_batch("mmoe").x), torch.zeros(64)), r"labels \[B, 2\]"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(call, message):
+def test_incompatible_model_settings_are_refused(call, message):
     with pytest.raises(errors.BadInput, match=message):
         call()
 
@@ -194,7 +194,7 @@ def test_open_ended_models_have_tables_without_a_row_count(name):
         ({"tables": ["10", 7, 3]}, "tables has '10'; expected integers"),
     ],
 )
-def test_sizes_that_make_no_model_are_refused_by_name(name, given, said):
+def test_impossible_sizes_are_refused_by_name(name, given, said):
     with pytest.raises(errors.BadInput, match=said):
         catalog.MODELS[name].build(**{"tables": [10, 7, 3], **given})
 
@@ -213,6 +213,6 @@ def test_sizes_that_make_no_model_are_refused_by_name(name, given, said):
         ("mmoe", {"groups": (64, 2)}, r"MMoE: groups are \(64, 2\); expected \(width, features\) of each"),
     ],
 )
-def test_a_size_is_refused_with_the_name_of_its_model(name, given, said):
+def test_invalid_size_is_refused_with_the_name_of_its_model(name, given, said):
     with pytest.raises(errors.BadInput, match=said):
         catalog.MODELS[name].build(tables=[10, 7, 3], **given)

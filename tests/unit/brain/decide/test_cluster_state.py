@@ -36,7 +36,7 @@ def decided(brain, *plans, at=0.0):
     return told
 
 
-def test_a_new_job_waits_for_a_decision_and_gets_it():
+def test_new_job_waits_for_a_decision_and_gets_it():
     brain = council()
     assert brain.consult(views.waiting(), epoch=3, at=0.0) is None
     (one,) = brain.assignments((), 1.0)
@@ -45,7 +45,7 @@ def test_a_new_job_waits_for_a_decision_and_gets_it():
     assert advice.epoch == 3 and advice.plan is not None and advice.notes[0].startswith("created (new): it is new")
 
 
-def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
+def test_unchanged_job_gets_the_same_answer_at_once():
     brain = council()
     brain.consult(views.running(), epoch=0, at=0.0)
     decided(brain)
@@ -53,7 +53,7 @@ def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
     assert brain.consult(views.running(), epoch=1, at=4.0) == Advice(epoch=1, why="the job does not change: so")
 
 
-def test_data_workers_of_all_jobs_share_what_workers_and_servers_leave():
+def test_data_workers_of_all_jobs_share_the_remaining_cores():
     brain = council()
     fed = FeedShare(trainers=1, speed=1.0, capable=100.0, cpu=1.0, least=1.0)
     held = views.running().shape.cpu
@@ -70,12 +70,12 @@ def test_data_workers_of_all_jobs_share_what_workers_and_servers_leave():
     assert decided(brain, at=60.0)["one"].data_cores > told["one"].data_cores
 
 
-def test_a_metric_that_nobody_knows_is_a_mistake_that_is_told_at_once():
+def test_unknown_metric_is_refused_at_once():
     with pytest.raises(errors.UnknownName, match="maxtp"):
         ClusterState(BrainRules(capacity=SMALL, config=PlanningConfig(data_workers="maxpt")))
 
 
-def test_what_was_promised_counts_until_it_is_there():
+def test_promised_resources_count_until_they_are_used():
     brain = council()
     brain.consult(views.waiting("one"), epoch=0, at=0.0)
     brain.consult(views.waiting("two"), epoch=0, at=0.0)
@@ -103,7 +103,7 @@ def test_jobs_share_the_gpus_of_the_cluster():
     assert decided(brain, plan("two", workers=2, worker_gpu=1.0), at=1e4)["two"].plan, "4 workers on 2 GPUs leave 2"
 
 
-def test_a_plan_that_was_not_taken_is_free_again():
+def test_resources_of_an_untaken_plan_are_free_again():
     brain = council()
     brain.consult(views.waiting(), epoch=0, at=0.0)
     assert decided(brain, plan("job"))["job"].plan
@@ -116,7 +116,7 @@ def test_a_plan_that_was_not_taken_is_free_again():
     assert brain.held().cpu == 0
 
 
-def test_a_promise_holds_as_long_as_a_job_may_still_be_on_its_way():
+def test_promise_holds_while_a_job_may_still_be_changing():
     brain = council()
     brain.consult(views.running(views.shape(workers=1)), epoch=0, at=150.0)
     decided(brain, plan("job", workers=8), at=150.0)
@@ -127,7 +127,7 @@ def test_a_promise_holds_as_long_as_a_job_may_still_be_on_its_way():
     assert brain.held().cpu == views.shape(workers=1).cpu
 
 
-def test_a_job_that_was_hindered_and_became_something_else_is_free_again():
+def test_promise_ends_when_a_job_took_another_shape():
     brain = council()
     brain.consult(views.running(), epoch=0, at=150.0)
     decided(brain, plan("job", workers=9), at=150.0)
@@ -136,7 +136,7 @@ def test_a_job_that_was_hindered_and_became_something_else_is_free_again():
     assert brain.jobs["job"].pledge is None and brain.held().cpu == views.shape(workers=6).cpu
 
 
-def test_a_job_that_has_become_what_it_was_told_holds_just_that():
+def test_job_that_took_its_planned_shape_holds_just_that():
     brain = council()
     brain.consult(views.running(views.shape(workers=8)), epoch=0, at=0.0)
     decided(brain, plan("job", workers=2))
@@ -145,7 +145,7 @@ def test_a_job_that_has_become_what_it_was_told_holds_just_that():
     assert brain.held().cpu == views.shape(workers=2).cpu and brain.jobs["job"].pledge is None
 
 
-def test_what_one_job_gives_back_is_given_to_another_only_when_it_is_there():
+def test_released_resources_are_given_away_only_once_free():
     brain = council()
     brain.consult(views.running(views.shape(workers=16, worker_cpu=5.0), name="large"), epoch=0, at=0.0)  # 96 cores
     decided(brain)
@@ -160,7 +160,7 @@ def test_what_one_job_gives_back_is_given_to_another_only_when_it_is_there():
     assert decided(brain, plan("new"), at=13.0)["new"].plan is not None
 
 
-def test_an_offer_is_not_for_a_job_that_has_changed_or_for_ever():
+def test_offer_expires_when_the_job_changes_or_after_its_time():
     for later, of in ((4.0, views.shape(workers=5)), (40.0, views.shape())):
         brain = council(period_s=15.0)
         for name in ("other", "job"):
@@ -174,7 +174,7 @@ def test_an_offer_is_not_for_a_job_that_has_changed_or_for_ever():
         assert advice is None or advice.plan is None
 
 
-def test_each_policy_decides_on_those_whose_events_are_its_own():
+def test_each_policy_decides_only_on_jobs_with_its_events():
     brain = council(algorithms={"created": "static"})
     brain.consult(views.waiting("new"), epoch=0, at=0.0)
     brain.consult(views.running(name="old"), epoch=0, at=0.0)
@@ -185,7 +185,7 @@ def test_each_policy_decides_on_those_whose_events_are_its_own():
         assert set(told) == set(one.asking)
 
 
-def test_times_are_by_the_brains_clock():
+def test_times_use_the_brains_clock():
     brain = council()
     brain.consult(views.running(started_at=5.0, last_change_at=None), epoch=0, at=1000.0, ahead=990.0)
     (one,) = brain.assignments((), 1000.0)
@@ -193,7 +193,7 @@ def test_times_are_by_the_brains_clock():
     assert (job.progress.started_at, job.progress.last_change_at, job.profiles[0].at) == (995.0, None, 1190.0)
 
 
-def test_jobs_that_end_or_fall_silent_are_forgotten():
+def test_ended_or_silent_jobs_are_forgotten():
     brain = council(forget_s=60.0)
     for name in ("ends", "silent", "talks"):
         brain.consult(views.running(name=name), epoch=0, at=0.0)
@@ -202,14 +202,14 @@ def test_jobs_that_end_or_fall_silent_are_forgotten():
     assert brain.forget(61.0) == ["silent"] and list(brain.jobs) == ["talks"]
 
 
-def test_a_job_that_never_began_is_forgotten_with_its_promise():
+def test_job_that_never_began_is_forgotten_with_its_promise():
     brain = council()
     brain.consult(views.waiting(), epoch=0, at=0.0)
     decided(brain, plan("job"))
     assert brain.forget(brain.rules.pledge_s) == [] and brain.forget(brain.rules.pledge_s + 1) == ["job"]
 
 
-def test_an_answer_is_not_for_a_view_that_has_been_replaced():
+def test_answer_for_a_replaced_view_is_dropped():
     brain = council()
     brain.consult(views.waiting(), epoch=0, at=0.0)
     (one,) = brain.assignments((), 0.0)
@@ -222,7 +222,7 @@ def test_an_answer_is_not_for_a_view_that_has_been_replaced():
 @settings(
     max_examples=20, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
-def test_whatever_masters_show_all_are_answered_and_nothing_is_raised(jobs, clocks):
+def test_any_views_are_answered_without_an_error(jobs, clocks):
     brain = council()
     for number, (job, clock) in enumerate(zip(jobs, clocks, strict=False)):
         brain.consult(replace(job, name=f"job-{number}"), epoch=0, at=1000.0, ahead=1000.0 - clock)
@@ -233,7 +233,7 @@ def test_whatever_masters_show_all_are_answered_and_nothing_is_raised(jobs, cloc
     assert len(told) == len(jobs)
 
 
-def test_rules_that_make_no_sense_are_refused():
+def test_invalid_brain_rules_are_refused():
     with pytest.raises(errors.BadInput, match="period_s 0"):
         council(period_s=0.0)
 
@@ -310,7 +310,7 @@ class Cluster(RuleBasedStateMachine):
 TestCluster = Cluster.TestCase
 
 
-def test_a_job_survives_the_database_as_it_was():
+def test_job_survives_the_database():
     brain = council()
     odd = views.at_times(views.running(), samples_total=float("inf"), started_at=float("-inf"))
     brain.consult(odd, epoch=4, at=0.0)

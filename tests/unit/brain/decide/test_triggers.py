@@ -29,7 +29,7 @@ def kinds(*shown):
     return [event.kind if event else None for event in events]
 
 
-def test_a_life_from_its_creation_on():
+def test_job_raises_its_events_from_its_creation_on():
     running = replace(views.running(), profiles=())
     assert kinds(
         (0.0, views.waiting()),
@@ -41,23 +41,23 @@ def test_a_life_from_its_creation_on():
     ) == [EventKind.CREATED, None, None, EventKind.ITERATING, None, EventKind.PERIODIC]
 
 
-def test_a_job_that_waits_for_room_is_looked_at_again():
+def test_job_waiting_for_room_is_reconsidered():
     one = administrator()
     assert one.observe(views.waiting(), at=0.0).why == "it is new"
     assert one.observe(views.waiting(), at=10.0).why == "the job still waits for its first shape"
 
 
-def test_a_job_that_runs_already_was_not_created_now():
+def test_already_running_job_raises_no_created_event():
     assert kinds((0.0, views.running())) == [EventKind.PERIODIC]
 
 
-def test_memory_comes_before_all_else():
+def test_memory_event_comes_first():
     troubled = views.running(findings=(finding(FindingKind.STRAGGLER), finding(FindingKind.MEMORY)))
     assert kinds((0.0, troubled)) == [EventKind.OOM]
     assert kinds((0.0, views.waiting(findings=(finding(FindingKind.OOM),)))) == [EventKind.OOM]
 
 
-def test_the_same_trouble_is_raised_once_a_period_and_another_at_once():
+def test_same_event_is_raised_once_per_period_and_another_at_once():
     hot = views.running(findings=(finding(FindingKind.SLOW_SERVER),))
     both = replace(hot, findings=(*hot.findings, finding(FindingKind.STRAGGLER, Role(RoleKind.WORKER, 2))))
     assert kinds((0.0, hot), (1.0, hot), (2.0, both), (3.0, both), (12.0, both)) == [
@@ -69,7 +69,7 @@ def test_the_same_trouble_is_raised_once_a_period_and_another_at_once():
     ]
 
 
-def test_a_job_that_slows_down_in_the_same_shape_is_slow():
+def test_job_slowing_down_in_the_same_shape_raises_slow():
     of = views.shape()
     steady = tuple(views.profile(of, at=float(at)) for at in range(4))
     late = views.profile(of, at=9.0)
@@ -104,7 +104,7 @@ def test_each_event_has_a_cause(kind, view, cause):
     assert triggers.request(event(kind), view, {}, otherwise="springtide").cause == cause
 
 
-def test_the_algorithm_is_looked_for_by_cause_then_by_event():
+def test_algorithm_is_chosen_by_cause_then_by_event():
     chosen = triggers.checked({"slow": "static", "slow/slow server": "half", "oom": "static"})
     hot, other = views.running(findings=(finding(FindingKind.SLOW_SERVER),)), views.running()
 
@@ -117,6 +117,6 @@ def test_the_algorithm_is_looked_for_by_cause_then_by_event():
     assert policy(EventKind.PERIODIC, other) == "springtide"
 
 
-def test_an_unknown_event_is_refused():
+def test_unknown_event_is_refused():
     with pytest.raises(errors.UnknownName, match="Did you mean 'slow'"):
         triggers.checked({"slwo": "static"})

@@ -40,7 +40,7 @@ def raw(body):
     return lambda call: frames.LENGTH.pack(len(body)) + body
 
 
-def test_an_honest_answer_arrives():
+def test_valid_advice_arrives():
     advice = Advice(epoch=3, why="so", plan=ShapePlan(job="job", shape=views.shape(), reason="because"))
     assert advised(says(counsel.Counsel(advice))) == advice
 
@@ -82,44 +82,44 @@ LIES = {
 
 
 @pytest.mark.parametrize("body", LIES.values(), ids=LIES)
-def test_bytes_that_are_no_advice_are_an_error_of_ours(body):
+def test_invalid_advice_bytes_raise_our_error(body):
     with pytest.raises(errors.BrainUnreachable, match="not a message"):
         advised(raw(body))
 
 
-def test_a_frame_without_end_is_not_read():
+def test_endless_frame_is_not_read():
     with pytest.raises(errors.BrainUnreachable, match="announced a frame of"):
         advised(lambda call: frames.LENGTH.pack(2**31))
 
 
-def test_an_answer_to_another_question_is_an_error_of_ours():
+def test_answer_to_another_question_raises_our_error():
     with pytest.raises(errors.BrainUnreachable, match="answered with Ok to a consult"):
         advised(says(messages.Ok()))
 
 
-def test_an_answer_with_another_number_is_no_answer():
+def test_answer_with_another_number_is_ignored():
     with pytest.raises(errors.BrainUnreachable, match="no answer within"):
         advised(lambda call: frames.pack(counsel.BrainReturn(call.id + 1, messages.Ok())), answer_s=-1.8)
 
 
-def test_silence_ends():
+def test_silent_brain_times_out():
     with pytest.raises(errors.BrainUnreachable, match="no answer within"):
         advised(lambda call: None, answer_s=-1.8)
 
 
-def test_one_that_does_not_know_the_secret_is_not_asked():
+def test_brain_that_does_not_know_the_secret_is_not_asked():
     with pytest.raises(errors.BrainUnreachable, match="wrong secret"):
         advised(says(messages.Ok()), knows_secret=False)
 
 
-def test_a_refusal_is_the_error_it_names():
+def test_refusal_raises_the_error_it_names():
     with pytest.raises(errors.BadInput, match="not like that"):
         advised(says(messages.RequestRefused("BadInput", "not like that")))
     with pytest.raises(errors.BrainUnreachable, match="it broke"):
         advised(says(messages.RequestRefused("JobFailed", "it broke")))
 
 
-def test_an_address_that_is_none_is_said_at_once():
+def test_invalid_address_is_refused_at_once():
     with pytest.raises(errors.BadInput, match="expected host:port"):
         RemoteAdviser("nowhere", SECRET)
 
@@ -158,7 +158,7 @@ class Brain(Own):
         self.past.append(past)
 
 
-def test_while_the_brain_is_away_the_job_plans_by_itself_and_asks_again_less_and_less_often():
+def test_job_plans_itself_without_the_brain_and_retries_less_often():
     brain, own = Brain(), Own()
     either = FailoverAdviser(brain, own)
 
@@ -186,7 +186,7 @@ def test_while_the_brain_is_away_the_job_plans_by_itself_and_asks_again_less_and
     assert brain.asked[-1] == own.asked[-1] == "closed"
 
 
-def test_a_brain_that_does_not_answer_at_the_end_of_a_job_leaves_time_to_remember_it_here(monkeypatch):
+def test_unresponsive_brain_leaves_time_to_record_the_job_locally(monkeypatch):
     class Silent(Brain):
         async def conclude(self, past):
             await asyncio.Event().wait()
@@ -213,7 +213,7 @@ async def fail():
     raise errors.HistoryUnavailable("the disk is gone")
 
 
-def test_an_adviser_that_blocks_does_not_block_us_and_is_not_asked_again_until_it_is_back():
+def test_blocking_adviser_does_not_block_the_loop_and_gets_no_new_request():
     async def test():
         adviser, thread = Blocks(), AdviserThread()
         with pytest.raises(TimeoutError):
@@ -230,7 +230,7 @@ def test_an_adviser_that_blocks_does_not_block_us_and_is_not_asked_again_until_i
     asyncio.run(test())
 
 
-def test_a_call_that_waits_comes_after_the_call_under_way():
+def test_waiting_call_runs_after_the_current_one():
     async def test():
         adviser, thread = Blocks(), AdviserThread()
         asked = asyncio.create_task(thread.run(adviser.advise))
@@ -247,5 +247,5 @@ def test_a_call_that_waits_comes_after_the_call_under_way():
     asyncio.run(test())
 
 
-def test_a_thread_that_was_never_used_stops_at_once():
+def test_unused_adviser_thread_stops_at_once():
     AdviserThread().stop()

@@ -33,12 +33,12 @@ def advised(url, view, config=CONFIG):
     return asyncio.run(ask())
 
 
-def test_a_new_job_gets_its_first_plan(tmp_path):
+def test_new_job_gets_its_first_plan(tmp_path):
     advice = advised(tmp_path / "history.db", views.waiting())
     assert advice.epoch == 7 and advice.plan.stage is PlanningStage.SAMPLING and advice.why == advice.plan.reason
 
 
-def test_jobs_that_ended_are_remembered_for_those_like_them(tmp_path):
+def test_finished_jobs_are_recorded_for_similar_ones(tmp_path):
     like = {"model": "wide", "user": "ada", "batch": 512.0}
 
     async def live():
@@ -53,28 +53,28 @@ def test_jobs_that_ended_are_remembered_for_those_like_them(tmp_path):
     assert advice.plan.shape.workers == 6
 
 
-def test_a_job_that_stays_as_it_is_hears_its_own_reason(monkeypatch):
+def test_unchanged_job_gets_its_own_reason(monkeypatch):
     said = nothing("none of 2 jobs is to be changed", "job: a sample is under way", "other: too", "all is well")
     monkeypatch.setitem(registry.POLICIES, "said", lambda view, config: said)
     advice = advised("", views.running(), PlanningConfig(policy="said"))
     assert advice.plan is None and advice.why == "a sample is under way" and advice.notes == ("all is well",)
 
 
-def test_a_plan_that_was_refused_is_the_reason(monkeypatch):
+def test_refused_plan_is_the_reason(monkeypatch):
     wild = ShapePlan(job="job", shape=views.shape(workers=999), reason="more")
     monkeypatch.setitem(registry.POLICIES, "wild", lambda view, config: Decision(plans=(wild,), why="wild"))
     advice = advised("", views.running(), PlanningConfig(policy="wild"))
     assert advice.plan is None and "not within the job's bounds" in advice.why
 
 
-def test_a_broken_history_is_said_and_plans_are_made_without(tmp_path):
+def test_broken_history_is_reported_and_planning_continues_without(tmp_path):
     path = tmp_path / "history.db"
     path.write_text("no database " * 100)
     advice = advised(path, views.waiting())
     assert advice.plan is not None and "without history" in advice.notes[0] and "not a database" in advice.notes[0]
 
 
-def test_a_job_that_cannot_be_remembered_is_said(tmp_path):
+def test_job_that_cannot_be_recorded_is_logged(tmp_path):
     path = tmp_path / "history.db"
     path.write_text("no database " * 100)
 
@@ -86,7 +86,7 @@ def test_a_job_that_cannot_be_remembered_is_said(tmp_path):
         asyncio.run(end())
 
 
-def test_without_a_url_nothing_is_kept(tmp_path, monkeypatch):
+def test_without_a_url_no_history_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     async def end():
@@ -97,6 +97,6 @@ def test_without_a_url_nothing_is_kept(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_policy_that_nobody_knows_is_an_error_of_ours():
+def test_unknown_policy_raises_our_error():
     with pytest.raises(errors.UnknownName, match="springtide"):
         advised("", views.waiting(), PlanningConfig(policy="springtied"))

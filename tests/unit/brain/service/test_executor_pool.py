@@ -55,7 +55,7 @@ def task(policy, name="job"):
     )
 
 
-def test_tasks_are_done_and_a_killed_executors_task_is_done_by_another(tmp_path):
+def test_task_of_a_killed_executor_is_done_by_another(tmp_path):
     async def run():
         async with pool(2) as two:
             decision = await two.decide(task("springtide"))
@@ -70,7 +70,7 @@ def test_tasks_are_done_and_a_killed_executors_task_is_done_by_another(tmp_path)
     assert asyncio.run(run()).why
 
 
-def test_the_number_of_executors_changes_at_run_time():
+def test_number_of_executors_changes_at_run_time():
     async def run():
         async with pool(1) as some:
             await some.decide(task("static"))
@@ -88,7 +88,7 @@ def test_the_number_of_executors_changes_at_run_time():
     assert asyncio.run(run()).why
 
 
-def test_an_executor_that_cannot_be_started_is_started_later(monkeypatch):
+def test_executor_that_cannot_start_is_started_later(monkeypatch):
     start, refused = asyncio.create_subprocess_exec, []
 
     async def at_the_second_try(*arguments, **more):
@@ -107,7 +107,7 @@ def test_an_executor_that_cannot_be_started_is_started_later(monkeypatch):
     assert asyncio.run(run()).why and refused
 
 
-def test_a_process_that_is_being_ended_is_reaped_when_its_caller_is_cancelled():
+def test_ending_process_is_reaped_when_its_caller_is_cancelled():
     async def run():
         process = await child_process.start("springtide.brain.service.executor_pool")
         ending = asyncio.create_task(child_process.end(process))

@@ -15,7 +15,7 @@ async def ask(address, path):
     return said.split(" ", 2)[1]
 
 
-def test_one_that_stands_by_lives_and_is_not_ready():
+def test_standby_brain_is_live_but_not_ready():
     async def run():
         async with serve.health_server("127.0.0.1:0") as shown:
             assert await ask(shown.address, "/live") == "200"
@@ -27,7 +27,7 @@ def test_one_that_stands_by_lives_and_is_not_ready():
     asyncio.run(run())
 
 
-def test_nothing_listens_where_nobody_asks():
+def test_health_server_without_an_address_does_not_listen():
     async def run():
         async with serve.health_server("") as shown:
             assert shown.address == ""

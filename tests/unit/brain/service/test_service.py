@@ -66,7 +66,7 @@ def test_two_brains_do_not_serve_from_one_folder(tmp_path):
     asyncio.run(serve_twice())
 
 
-def test_who_does_not_know_the_secret_is_turned_away(tmp_path):
+def test_caller_without_the_secret_is_refused(tmp_path):
     from springtide.brain.service.advisers import RemoteAdviser
 
     async def ask():
@@ -78,7 +78,7 @@ def test_who_does_not_know_the_secret_is_turned_away(tmp_path):
     asyncio.run(ask())
 
 
-def test_what_cannot_be_written_down_once_is_written_down_later():
+def test_failed_database_write_is_retried():
     async def run():
         service, tries, written = BrainService(BrainRules(capacity=views.AMPLE), None, None), [], asyncio.Event()
 

@@ -44,7 +44,7 @@ def opened(path):
         yield found
 
 
-def test_what_is_remembered_is_read_back(opened):
+def test_recorded_job_is_read_back(opened):
     opened.remember(past())
     opened.remember(past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
     assert opened.history() == store.StoredHistory(
@@ -53,45 +53,45 @@ def test_what_is_remembered_is_read_back(opened):
     assert opened.count() == 2
 
 
-def test_a_job_told_twice_is_kept_once(opened):
+def test_job_recorded_twice_is_kept_once(opened):
     opened.remember(past())
     opened.remember(past())
     assert opened.count() == 1
 
 
-def test_the_newest_are_read_and_the_oldest_come_first(opened):
+def test_newest_jobs_are_read_oldest_first(opened):
     for at in (3.0, 1.0, 2.0):
         opened.remember(past(ended_at=at))
     assert [job.ended_at for job in opened.history(newest=2).jobs] == [2.0, 3.0]
 
 
-def test_opening_again_changes_nothing(path, opened):
+def test_reopening_the_database_changes_nothing(path, opened):
     opened.remember(past())
     with closing(store.open_store(f"sqlite:///{path}")) as again:
         assert again.history().jobs == (past(),)
         assert versions(path) == [store.VERSION]
 
 
-def test_a_database_of_another_springtide_is_refused(path, opened):
+def test_database_of_another_version_is_refused(path, opened):
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE schema_version SET version = 9999")
     with pytest.raises(errors.BadInput, match=r"format 9999.*use the version that wrote it"):
         store.open_store(str(path))
 
 
-def test_a_file_that_is_no_database_is_said(path):
+def test_file_that_is_no_database_is_reported(path):
     path.write_text("not a database at all, but long enough to look like one" * 10)
     with pytest.raises(errors.HistoryUnavailable, match=r"file is not a database"):
         store.open_store(str(path))
 
 
-def test_a_folder_that_cannot_be_made_is_said(path):
+def test_uncreatable_database_folder_is_reported(path):
     path.write_text("a file where a folder should be")
     with pytest.raises(errors.HistoryUnavailable):
         store.open_store(str(path / "deeper" / "history.db"))
 
 
-def test_databases_that_nobody_knows_are_refused():
+def test_unknown_database_schemes_are_refused():
     with pytest.raises(errors.UnknownName, match="mysql"):
         store.open_store("mysql://here/brain")
     with pytest.raises(errors.BadInput, match="no URL"):
@@ -99,7 +99,7 @@ def test_databases_that_nobody_knows_are_refused():
 
 
 @pytest.mark.extra("psycopg")
-def test_a_password_is_not_shown():
+def test_password_is_not_shown():
     with pytest.raises(errors.HistoryUnavailable) as caught:
         store.open_store("postgresql://ada:sesame@127.0.0.1:1/brain")
     assert "sesame" not in str(caught.value)
@@ -132,7 +132,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=str)
-def test_a_row_that_makes_no_sense_is_skipped(garbage):
+def test_invalid_row_is_skipped(garbage):
     row = rows.row_of(past())
     assert rows.past_of(row) == past()
     bad = json.dumps(json.loads(row["job"]) | garbage) if isinstance(garbage, dict) else garbage
@@ -148,7 +148,7 @@ def test_garbage_in_the_file_is_skipped_and_counted(path, opened):
     assert opened.history() == store.StoredHistory(jobs=(past(),), unreadable=4)
 
 
-def test_a_job_that_no_database_could_hold_is_refused(opened):
+def test_job_beyond_database_limits_is_refused(opened):
     for bad in (past(""), past(ended_at=float("nan"))):
         with pytest.raises(errors.BadInput):
             opened.remember(bad)
@@ -173,11 +173,11 @@ def pasts(draw):
 
 
 @given(job=pasts())
-def test_any_past_job_becomes_a_row_and_comes_back(job):
+def test_any_past_job_survives_conversion_to_a_row(job):
     assert rows.past_of(rows.row_of(job)) == job
 
 
-def test_any_past_job_goes_through_sql_and_comes_back():
+def test_any_past_job_survives_sqlite():
     with closing(store.open_store("sqlite://")) as opened:
 
         @given(job=pasts())
@@ -190,13 +190,13 @@ def test_any_past_job_goes_through_sql_and_comes_back():
         check()
 
 
-def test_numbers_that_are_none_are_left_out(opened):
+def test_non_finite_numbers_are_left_out(opened):
     opened.remember(past(throughput=float("nan"), features={"a": float("inf"), "b": 1, "c\0": "\ud800"}))
     (found,) = opened.history().jobs
     assert found.throughput is None and found.features == {"b": 1.0, "c\N{REPLACEMENT CHARACTER}": "?"}
 
 
-def test_a_new_file_that_another_process_is_writing_is_waited_for(path, monkeypatch):
+def test_database_being_created_by_another_process_is_waited_for(path, monkeypatch):
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("begin immediate")
     waited = []
@@ -219,7 +219,7 @@ opened.close()
 
 
 @pytest.mark.process
-def test_two_processes_make_and_write_one_file_at_once(path):
+def test_two_processes_create_and_write_one_database_at_once(path):
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], cwd=sources.ROOT, stderr=subprocess.PIPE)
         for name in ("one", "two")
@@ -245,7 +245,7 @@ def test_one_brain_at_a_time_serves_from_a_database(path):
         second.claim()
 
 
-def test_one_job_with_a_number_that_no_column_holds_is_refused_by_name():
+def test_job_with_a_number_too_large_for_its_column_is_refused_by_name():
     live = LiveJobView(view=views.running(), epoch=2**63, seen_at=0.0, administrator=Administrator(period_s=1.0))
     with pytest.raises(errors.BadInput, match="epoch 9223372036854775808"):
         rows.live_row(live)

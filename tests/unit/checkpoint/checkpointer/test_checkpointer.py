@@ -33,7 +33,7 @@ def test_twenty_saves_in_a_row_all_persist(checkpointer: Checkpointer) -> None:
     assert [manifest.step for manifest in checkpointer.saved()] == [19, 18, 17]
 
 
-def test_a_save_that_is_superseded_knows_it_before_the_later_one_returns(place: dict[str, pathlib.Path]) -> None:
+def test_superseded_save_knows_it_before_the_later_one_returns(place: dict[str, pathlib.Path]) -> None:
     with Checkpointer(**place, when_busy="supersede") as checkpointer:
         saves = []
         for step in range(20):
@@ -48,7 +48,7 @@ def test_a_save_that_is_superseded_knows_it_before_the_later_one_returns(place: 
         assert found and found.step == 19 and found.state["x"][0] == 19
 
 
-def test_a_tensor_that_grew_between_saves_is_exact(place: dict[str, pathlib.Path]) -> None:
+def test_tensor_that_grew_between_saves_is_exact(place: dict[str, pathlib.Path]) -> None:
     with Checkpointer(**place) as checkpointer:
         for rows in (1000, 1200, 300_000, 50):
             checkpointer.save(rows, {"table": torch.arange(rows * 8).reshape(rows, 8)}).wait()
@@ -74,7 +74,7 @@ def test_loaded_tensors_never_change_under_a_later_save(place: dict[str, pathlib
         assert newest and torch.equal(newest.state["x"], torch.full((5000,), 4.0)) and newest.state["n"][0] == 4
 
 
-def test_two_saves_in_a_row_both_persist_or_the_first_is_told_before_the_second_returns(
+def test_outcome_of_a_save_is_known_before_the_next_save_returns(
     place: dict[str, pathlib.Path],
 ) -> None:
     """What the second does to the first is known when it returns, however slow storage is."""
@@ -91,7 +91,7 @@ def test_two_saves_in_a_row_both_persist_or_the_first_is_told_before_the_second_
                 assert found and torch.equal(found.state["x"], torch.full((50_000,), step + 1))
 
 
-def test_a_save_is_the_state_of_its_moment(checkpointer: Checkpointer) -> None:
+def test_save_has_the_state_of_its_call(checkpointer: Checkpointer) -> None:
     weight = torch.ones(5000)
     save = checkpointer.save(1, {"x": weight})
     weight.add_(1)
@@ -101,14 +101,14 @@ def test_a_save_is_the_state_of_its_moment(checkpointer: Checkpointer) -> None:
     assert found and torch.equal(found.state["x"], torch.ones(5000))
 
 
-def test_nothing_saved_is_none_and_a_missing_step_is_told(checkpointer: Checkpointer) -> None:
+def test_load_without_a_save_is_none_and_a_missing_step_is_an_error(checkpointer: Checkpointer) -> None:
     assert checkpointer.load() is None
     checkpointer.save(3, {}).wait()
     with pytest.raises(errors.MissingFile, match=r"no save of step 4 .*steps there: \[3\]"):
         checkpointer.load(4)
 
 
-def test_a_corrupt_save_is_skipped_for_the_one_before_and_said(place: dict[str, pathlib.Path]) -> None:
+def test_corrupt_save_is_skipped_for_the_previous_and_logged(place: dict[str, pathlib.Path]) -> None:
     with Checkpointer(**place) as checkpointer:
         for step in (1, 2):
             checkpointer.save(step, {"x": torch.full((500,), step)}).wait()
@@ -130,7 +130,7 @@ def test_a_corrupt_save_is_skipped_for_the_one_before_and_said(place: dict[str, 
         Checkpointer(place["url"], memory=place["memory"] / "none").load()
 
 
-def test_a_step_saved_again_after_going_back_is_the_newest(place: dict[str, pathlib.Path]) -> None:
+def test_step_saved_again_after_going_back_is_the_newest(place: dict[str, pathlib.Path]) -> None:
     for x in (1, 2):
         with Checkpointer(**place) as checkpointer:
             for step in (10, 20)[: 3 - x]:
@@ -140,7 +140,7 @@ def test_a_step_saved_again_after_going_back_is_the_newest(place: dict[str, path
     assert found and (found.step, found.state) == (10, {"x": 2})
 
 
-def test_a_second_process_at_the_same_url_is_refused(
+def test_second_process_at_the_same_url_is_refused(
     place: dict[str, pathlib.Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("springtide.checkpoint.checkpointer.checkpointer.LOCK_WITHIN_S", 0.1)
@@ -150,7 +150,7 @@ def test_a_second_process_at_the_same_url_is_refused(
             other.save(1, {})
 
 
-def test_no_room_in_memory_is_told_and_harms_nothing(checkpointer: Checkpointer) -> None:
+def test_save_without_memory_space_fails_and_harms_nothing(checkpointer: Checkpointer) -> None:
     checkpointer.save(1, {"x": torch.ones(10)}).wait()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
@@ -164,7 +164,7 @@ def test_no_room_in_memory_is_told_and_harms_nothing(checkpointer: Checkpointer)
     assert found and found.step == 1
 
 
-def test_storage_that_cannot_be_written_is_told_by_the_save(place: dict[str, pathlib.Path]) -> None:
+def test_unwritable_storage_fails_the_save(place: dict[str, pathlib.Path]) -> None:
     with Checkpointer(**place) as checkpointer:
         checkpointer.save(1, {"x": 1}).wait()
         (place["url"] / f"{2:08d}-step2.state").mkdir()
@@ -175,14 +175,14 @@ def test_storage_that_cannot_be_written_is_told_by_the_save(place: dict[str, pat
         assert found and found.step == 2 and found.source == "memory"
 
 
-def test_storage_in_this_process_works_too(tmp_path: pathlib.Path) -> None:
+def test_storage_in_this_process_works(tmp_path: pathlib.Path) -> None:
     with Checkpointer(f"memory://{tmp_path}/saves", memory=tmp_path) as checkpointer:
         assert checkpointer.save(1, {"x": torch.ones(3)}).wait() is Outcome.PERSISTED
     found = Checkpointer(f"memory://{tmp_path}/saves", memory=tmp_path / "none").load()
     assert found and found.source == "storage" and torch.equal(found.state["x"], torch.ones(3))
 
 
-def test_bad_arguments_are_told(place: dict[str, pathlib.Path], checkpointer: Checkpointer) -> None:
+def test_invalid_checkpointer_arguments_are_refused(place: dict[str, pathlib.Path], checkpointer: Checkpointer) -> None:
     with pytest.raises(errors.BadInput, match="keep=0"):
         Checkpointer(**place, keep=0)
     with pytest.raises(errors.UnknownName, match="Did you mean 'supersede'"):
@@ -194,13 +194,13 @@ def test_bad_arguments_are_told(place: dict[str, pathlib.Path], checkpointer: Ch
         checkpointer.save(1, {})
 
 
-def test_the_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Path) -> None:
+def test_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Path) -> None:
     images = saver.ImageSaver(str(tmp_path / "saves"), tmp_path, 3)
 
     assert "no longer contains this save" in images.save(saver.ImageRequest("a.image", 1)).error
 
 
-def test_a_save_whose_turn_has_not_come_yet_is_not_run_over(tmp_path: pathlib.Path) -> None:
+def test_image_of_a_queued_save_is_not_overwritten(tmp_path: pathlib.Path) -> None:
     """As on a busy machine, where the thread that hands images to the saver is slow to wake."""
 
     class Slow:

@@ -31,7 +31,7 @@ def test_saves_are_listed_newest_first_and_thinned_out(storage: StateStore, tmp_
     assert storage.place.size(f"{stem(1, 50)}.state") is None
 
 
-def test_a_save_without_manifest_is_not_there_and_is_cleared_away(storage: StateStore, tmp_path: pathlib.Path) -> None:
+def test_save_without_a_manifest_is_ignored_and_removed(storage: StateStore, tmp_path: pathlib.Path) -> None:
     published(storage, tmp_path, 1, 5)
     for name in (f"{stem(2, 6)}.state", f"{stem(2, 6)}.json.part", "notes.txt"):
         storage.place.write(name, b"half")
@@ -41,7 +41,7 @@ def test_a_save_without_manifest_is_not_there_and_is_cleared_away(storage: State
     assert sorted(storage.place.names()) == [f"{stem(1, 5)}.json", f"{stem(1, 5)}.state", "notes.txt"]
 
 
-def test_an_unknown_protocol_and_an_unwritable_folder_are_told(tmp_path: pathlib.Path) -> None:
+def test_unknown_protocol_and_unwritable_folder_are_reported(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadInput, match="Protocol not known: nope"):
         StateStore("nope://x")
     (tmp_path / "file").write_text("")

@@ -28,14 +28,14 @@ def filled(path: pathlib.Path, state: object, *, step: int = 7, sequence: int = 
 
 
 @given(some.integers(0, 2**31), some.integers(0, 2**62), some.integers(1, 2**62), some.integers(-(2**62), 2**62))
-def test_a_head_survives_its_bytes(index: int, image: int, sequence: int, step: int) -> None:
+def test_image_head_survives_encoding(index: int, image: int, sequence: int, step: int) -> None:
     head = saver.ImageHead(index, image, sequence, step, 5)
 
     assert saver.decode_head(saver.encode_head(head)) == head
 
 
 @given(some.integers(0, 63), some.integers(1, 255))
-def test_any_changed_byte_of_a_head_is_found(at: int, by: int) -> None:
+def test_any_changed_byte_of_a_head_is_detected(at: int, by: int) -> None:
     data = bytearray(saver.encode_head(saver.ImageHead(10, 100, 1, 7, 5)))
     data[at] ^= by
 
@@ -73,7 +73,7 @@ def test_an_index_of_any_length_ends_before_the_tensors_begin(shapes: list[list[
     assert all(end <= begin for end, begin in zip(ends, begins, strict=True))
 
 
-def test_a_save_that_fails_half_way_leaves_nobody_who_still_writes(tmp_path: pathlib.Path) -> None:
+def test_failed_image_fill_leaves_no_thread_writing(tmp_path: pathlib.Path) -> None:
     state = {"large": torch.ones(8 * state_image.PIECE // 4), "small": torch.ones(3)}
     plan = state_image.plan_image(state, step=1, sequence=1)
     plan = msgspec.structs.replace(plan, tensors=(plan.tensors[0], None))  # what cannot be copied after all
@@ -86,7 +86,7 @@ def test_a_save_that_fails_half_way_leaves_nobody_who_still_writes(tmp_path: pat
     image.close()
 
 
-def test_a_torn_image_is_told(tmp_path: pathlib.Path) -> None:
+def test_truncated_image_is_refused(tmp_path: pathlib.Path) -> None:
     data = filled(tmp_path / "a.image", {"x": torch.arange(1000)})
 
     for length in (10, 70, 200, len(data) - 1):
@@ -94,7 +94,7 @@ def test_a_torn_image_is_told(tmp_path: pathlib.Path) -> None:
             state_image.read_image(io.BytesIO(data[:length]))
 
 
-def test_an_image_that_grows_is_whole_and_one_being_filled_is_none(tmp_path: pathlib.Path) -> None:
+def test_image_being_filled_is_not_complete(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.image"
     filled(path, {"x": torch.ones(1000)})
     filled(path, {"x": torch.ones(1200)}, sequence=2)
@@ -158,7 +158,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(states)
-def test_a_state_survives_being_taken_apart(state: Any) -> None:
+def test_state_survives_splitting_and_joining(state: Any) -> None:
     taken = state_image.split_state(state)
 
     assert same(state_image.join_state(*taken), state)
@@ -178,7 +178,7 @@ def test_numpy_arrays_scalars_and_generator_states_survive() -> None:
     np.random.RandomState().set_state(back["rng"])
 
 
-def test_the_state_of_a_scheduler_with_milestones_survives() -> None:
+def test_state_of_a_scheduler_with_milestones_survives() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
     taken = state_image.split_state(scheduler.state_dict())
@@ -187,7 +187,7 @@ def test_the_state_of_a_scheduler_with_milestones_survives() -> None:
     assert type(scheduler.milestones) is collections.Counter
 
 
-def test_tied_tensors_are_kept_once_and_stay_tied() -> None:
+def test_tied_tensors_are_stored_once_and_stay_tied() -> None:
     weight = torch.ones(3)
     taken = state_image.split_state({"a": weight, "b": torch.nn.Parameter(weight), "c": torch.ones(3)})
     back = state_image.join_state(*taken)
@@ -196,7 +196,7 @@ def test_tied_tensors_are_kept_once_and_stay_tied() -> None:
     assert back["a"] is back["b"]
 
 
-def test_tensors_that_begin_at_one_place_are_the_same_only_if_they_show_the_same() -> None:
+def test_overlapping_tensors_are_shared_only_if_identical() -> None:
     base = torch.complex(torch.arange(6.0), torch.ones(6))
     state = {
         "whole": base,
@@ -215,7 +215,7 @@ def test_tensors_that_begin_at_one_place_are_the_same_only_if_they_show_the_same
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
 
 
-def test_what_cannot_be_saved_is_named_with_its_place() -> None:
+def test_unsupported_state_is_named_with_its_path() -> None:
     with pytest.raises(errors.BadInput, match=r"state\['optimizer'\]\[1\] is builtins.object"):
         state_image.split_state({"optimizer": [1, object()]})
     with pytest.raises(errors.BadInput, match=r"state\['x'\] is a torch.sparse_coo tensor"):

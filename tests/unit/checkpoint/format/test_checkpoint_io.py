@@ -34,14 +34,14 @@ def restored(found):
     return stores.contents(store)
 
 
-def test_rows_state_and_identities_come_back_from_a_full_image_and_an_increment(two):
+def test_rows_state_and_identities_are_restored_from_full_and_increment(two):
     folder, _, now = two
     found = checkpoint_io.latest(str(folder))
     assert found.manifest.number == 2 and not found.troubles
     assert restored(found) == now
 
 
-def test_an_increment_is_small(two):
+def test_increment_is_small(two):
     folder, _, _ = two
     found = checkpoint_io.latest(str(folder))
     first = checkpoint_io.read(str(folder), 1)
@@ -49,7 +49,7 @@ def test_an_increment_is_small(two):
     assert first.full and not found.manifest.full
 
 
-def test_optimizer_state_comes_back_too(two):
+def test_optimizer_state_is_restored(two):
     folder, _, _ = two
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
     recovery.restore(again, str(folder), 2, range(stores.SLOTS))
@@ -62,7 +62,7 @@ def test_optimizer_state_comes_back_too(two):
 
 
 @pytest.mark.parametrize("harm", ["torn segment", "torn manifest", "missing segment", "flipped byte", "flipped name"])
-def test_the_one_before_is_used_when_the_newest_is_harmed(two, harm):
+def test_previous_checkpoint_is_used_when_the_newest_is_damaged(two, harm):
     folder, then, _ = two
     newest = folder / ("manifest-000002.ckpt" if "manifest" in harm or "name" in harm else "server-0.0-000002.run1.seg")
     content = bytearray(newest.read_bytes())
@@ -77,7 +77,7 @@ def test_the_one_before_is_used_when_the_newest_is_harmed(two, harm):
     assert restored(found) == then
 
 
-def test_a_damaged_first_image_leaves_nothing_to_use(two):
+def test_damaged_first_image_leaves_no_usable_checkpoint(two):
     folder, _, _ = two
     path = folder / "server-0.0-000001.run1.seg"
     path.write_bytes(path.read_bytes()[:-1])
@@ -85,7 +85,7 @@ def test_a_damaged_first_image_leaves_nothing_to_use(two):
     assert found.manifest is None and len(found.troubles) == 2
 
 
-def test_any_byte_of_an_image_that_is_hit_is_noticed_before_a_server_is_told_of_it(two):
+def test_any_damaged_byte_of_an_image_is_detected_before_it_is_used(two):
     """The number of its version too, which is in no checksum: servers would refuse the image, again and again."""
     found = checkpoint_io.latest(FolderStore(two[0]))
     (segment, *_), file = found.manifest.chains[7], found.manifest.files[0]
@@ -99,7 +99,7 @@ def test_any_byte_of_an_image_that_is_hit_is_noticed_before_a_server_is_told_of_
             checkpoint_io.check_image(file.name, 7, segment, bytes(hit))
 
 
-def test_only_the_slots_in_question_are_compared(two):
+def test_only_requested_slots_are_compared(two):
     folder, _, _ = two
     whole = checkpoint_io.read(str(folder), 1)
     segment = whole.chains[10][0]
@@ -114,7 +114,7 @@ def test_only_the_slots_in_question_are_compared(two):
         recovery.restore(stores._native.Store(slots=stores.SLOTS, seed=5), str(folder), 1, [10])
 
 
-def test_slots_with_equal_identities_have_them_once_in_a_file(tmp_path):
+def test_slots_with_equal_identities_store_them_once(tmp_path):
     store = stores.store()
     stores.train(store, range(100), batch=(0, 0, 0, 10))
     stores.leave_gaps(store, 500)
@@ -126,7 +126,7 @@ def test_slots_with_equal_identities_have_them_once_in_a_file(tmp_path):
     assert restored(checkpoint_io.latest(str(tmp_path))) == stores.contents(store)
 
 
-def test_a_restored_store_has_applied_exactly_what_each_slot_had(tmp_path, rng):
+def test_restored_store_has_applied_exactly_each_slots_batches(tmp_path, rng):
     store = stores.store()
     batches = [(0, int(rng.integers(0, 9)), 4 * at, 4) for at in range(60)]
     keys = np.arange(200, dtype=np.int64)
@@ -149,7 +149,7 @@ def test_a_restored_store_has_applied_exactly_what_each_slot_had(tmp_path, rng):
 
 
 @pytest.mark.parametrize("harm", ["flipped", "torn"])
-def test_damage_to_shared_identities_is_noticed_for_each_slot_that_has_them(tmp_path, harm):
+def test_damage_to_shared_identities_is_detected_for_each_slot(tmp_path, harm):
     store = stores.store()
     stores.leave_gaps(store, 100)
     stores.train(store, range(100), batch=(0, 2, 0, 8))
@@ -165,7 +165,7 @@ def test_damage_to_shared_identities_is_noticed_for_each_slot_that_has_them(tmp_
             checkpoint_io.verify(FolderStore(tmp_path), made, [slot])
 
 
-def test_an_image_in_the_place_of_another_is_noticed(two):
+def test_image_in_the_place_of_another_is_detected(two):
     folder, _, _ = two
     whole = checkpoint_io.read(str(folder), 1)
     swapped = list(whole.chains)
@@ -174,13 +174,13 @@ def test_an_image_in_the_place_of_another_is_noticed(two):
         checkpoint_io.verify(FolderStore(folder), manifest.msgspec.structs.replace(whole, chains=tuple(swapped)), [3])
 
 
-def test_a_folder_without_checkpoints_has_none(tmp_path):
+def test_folder_without_checkpoints_has_none(tmp_path):
     for where in (tmp_path, tmp_path / "nowhere"):
         found = checkpoint_io.latest(str(where))
         assert found.manifest is None and not found.troubles
 
 
-def test_the_folder_of_a_run_means_the_checkpoints_in_it(two, tmp_path_factory):
+def test_run_folder_refers_to_its_checkpoints(two, tmp_path_factory):
     folder, _, now = two
     run = tmp_path_factory.mktemp("run")
     folder.rename(run / "checkpoints")
@@ -192,7 +192,7 @@ def test_checkpoints_are_read_from_a_url(two):
     assert restored(checkpoint_io.latest(f"file://{folder}")) == now
 
 
-def test_a_restore_into_several_stores_gives_the_same_rows_together(two):
+def test_restore_into_several_stores_gives_the_same_rows(two):
     folder, _, (rows, _) = two
     rng = np.random.default_rng(7)
     server_of = rng.integers(0, 3, size=stores.SLOTS)
@@ -206,13 +206,13 @@ def test_a_restore_into_several_stores_gives_the_same_rows_together(two):
     assert together == rows
 
 
-def test_a_spec_is_the_same_after_a_way_through_the_native_core():
+def test_table_spec_survives_the_native_core():
     store = stores.store()
     (native,) = store.tables()
     assert table_client.native_spec(table_client.plain_spec(native)) == native == table_client.native_spec(stores.TABLE)
 
 
-def test_a_manifest_and_an_image_of_an_earlier_format_are_refused_with_both_numbers(tmp_path):
+def test_manifest_and_image_of_an_earlier_format_are_refused_with_both_numbers(tmp_path):
     made = stores.store()
     stores.train(made, range(10), batch=(10, 0, 0, 10))
     content = bytearray(manifest.encode(stores.publish(tmp_path, 1, stores.save(made, tmp_path, 1))))
@@ -229,7 +229,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_goes_with_the_last_manifest_that_names_it(tmp_path):
+def test_file_is_deleted_with_the_last_manifest_that_names_it(tmp_path):
     store = stores.store()
     stores.train(store, range(100))
     cut = store.cut()
@@ -246,7 +246,7 @@ def test_a_file_goes_with_the_last_manifest_that_names_it(tmp_path):
     assert checkpoint_io.latest(str(tmp_path)).manifest == third
 
 
-def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path):
+def test_files_in_progress_and_foreign_files_are_kept(tmp_path):
     store = stores.store()
     first = stores.publish(tmp_path, 5, stores.save(store, tmp_path, 5))
     for name in ("server-1.0-000006.run1.part", "server-1.0-000006.run1.seg", "notes.txt"):
@@ -258,7 +258,7 @@ def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path):
     assert "notes.txt" in names(tmp_path) and "server-1.0-000006.run1.part" in names(tmp_path)
 
 
-def test_a_file_has_no_name_before_it_is_whole(tmp_path):
+def test_incomplete_file_has_no_final_name(tmp_path):
     store = stores.store()
     with checkpoint_io.SegmentWriter(tmp_path, "server-0.0", 1, run=stores.RUN) as file:
         file.append(0, stores.copy_of(store, 0))
@@ -266,7 +266,7 @@ def test_a_file_has_no_name_before_it_is_whole(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_full_disk_is_an_error_with_its_number_and_leaves_nothing(tmp_path):
+def test_full_disk_raises_an_os_error_and_leaves_no_file(tmp_path):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -278,14 +278,14 @@ def test_a_full_disk_is_an_error_with_its_number_and_leaves_nothing(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_the_store_says_what_the_system_says_when_it_cannot_write():
+def test_native_store_raises_the_systems_write_error():
     store = stores.store()
     with open("/dev/full", "wb") as file, pytest.raises(OSError) as caught:
         stores.copy_of(store, 0).write_on(file.fileno(), 0)
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_a_place_in_memory_takes_and_gives_files():
+def test_in_memory_store_reads_and_writes_files():
     place = UrlStore("memory://springtide-test-places/here")
     assert place.names() == [] and place.size("a") is None
     place.write("a", b"0123456789")
@@ -296,7 +296,7 @@ def test_a_place_in_memory_takes_and_gives_files():
     assert place.names() == []
 
 
-def test_of_one_that_was_given_up_nothing_stays_but_what_others_need(tmp_path):
+def test_abandoned_checkpoint_leaves_only_files_others_need(tmp_path):
     store = stores.store()
     stores.train(store, range(100))
     first = stores.publish(tmp_path, 5, stores.save(store, tmp_path, 5))
@@ -314,7 +314,7 @@ def test_of_one_that_was_given_up_nothing_stays_but_what_others_need(tmp_path):
 
 
 @pytest.mark.parametrize("place", [FolderStore, lambda path: UrlStore(f"file://{path}")], ids=["folder", "url"])
-def test_what_a_disk_could_not_take_leaves_nothing_there(tmp_path, place):
+def test_failed_disk_write_leaves_no_file(tmp_path, place):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     there, source = place(tmp_path / "there"), tmp_path / "source"
     source.write_bytes(bytes(100_000))
@@ -330,7 +330,7 @@ def test_what_a_disk_could_not_take_leaves_nothing_there(tmp_path, place):
     assert names(tmp_path / "there") == []
 
 
-def test_checkpoints_leave_the_last_of_a_disk_to_the_journal(tmp_path, monkeypatch):
+def test_checkpoints_leave_disk_space_for_the_journal(tmp_path, monkeypatch):
     store, disk = stores.store(), types.SimpleNamespace(f_blocks=1 << 20, f_frsize=4096, f_bavail=10_500)
     monkeypatch.setattr(checkpoint_io.os, "fstatvfs", lambda file: disk)
     with checkpoint_io.SegmentWriter(tmp_path, "server-0.0", 1, run=stores.RUN) as file:

@@ -54,7 +54,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("error", [NoCredentials("Unable to locate credentials"), PermissionError("Access Denied")])
-def test_what_a_store_refuses_is_told_with_its_url_and_its_words(monkeypatch, call, error):
+def test_storage_errors_are_reported_with_url_and_message(monkeypatch, call, error):
     with pytest.raises(
         errors.StoreFailed, match=rf"s3://keep/ctr: {error}\. Check the bucket, the credentials"
     ) as told:
@@ -63,7 +63,7 @@ def test_what_a_store_refuses_is_told_with_its_url_and_its_words(monkeypatch, ca
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_is_not_there_can_be_asked_for_but_not_written_to(monkeypatch, call):
+def test_missing_storage_object_can_be_queried_but_not_written(monkeypatch, call):
     place = refused(monkeypatch, FileNotFoundError("The specified bucket does not exist"))
     found = {"names": [], "size": None, "remove": None}
     if call in found:
@@ -74,7 +74,7 @@ def test_what_is_not_there_can_be_asked_for_but_not_written_to(monkeypatch, call
         CALLS[call](place)
 
 
-def test_a_mistake_of_the_one_who_writes_stays_what_it_is():
+def test_error_of_the_writer_is_passed_on():
     with pytest.raises(ZeroDivisionError), UrlStore("memory://places").create("a"):
         raise ZeroDivisionError
     assert UrlStore("memory://places").names() == []
@@ -94,7 +94,7 @@ class Counted:
         self.content = self.content[::-1]
 
 
-def test_small_runs_of_a_stores_file_are_fetched_together(monkeypatch):
+def test_small_ranges_of_a_stored_file_are_fetched_together(monkeypatch):
     content = np.random.default_rng(5).bytes(2 * storage.BLOCK + 700)
     store = Counted(content)
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (store, "keep/ctr"))
@@ -120,7 +120,7 @@ class Clock:
         self.now += seconds
 
 
-def test_silence_is_given_up_and_says_why_and_an_answer_ends_it():
+def test_silent_store_times_out_and_an_answer_resets_it():
     clock = Clock()
     answers = storage.StoreAnswers(clock)
     clock.rest(600)
@@ -140,7 +140,7 @@ def test_every_chunk_is_an_answer(tmp_path, monkeypatch):
     assert len(answers) == 5  # four chunks, and the file as a whole
 
 
-def test_a_copy_to_a_store_that_hangs_is_found_out(tmp_path, monkeypatch):
+def test_hanging_upload_is_detected(tmp_path, monkeypatch):
     folder, store, clock = tmp_path / "run", stores.store(), Clock()
     stores.train(store, range(100))
     stores.publish(folder, 1, stores.save(store, folder, 1))
@@ -167,7 +167,7 @@ def test_a_copy_to_a_store_that_hangs_is_found_out(tmp_path, monkeypatch):
     thread.join()
 
 
-def test_nobody_waits_for_the_end_of_a_process_that_has_said_it(monkeypatch):
+def test_upload_result_is_used_without_waiting_for_process_exit(monkeypatch):
     monkeypatch.setattr(uploads, "ENDS_S", 0.01)
     line = '{"number": 3, "url": "s3://there", "error": "silent"}'
 
@@ -184,7 +184,7 @@ def test_nobody_waits_for_the_end_of_a_process_that_has_said_it(monkeypatch):
     assert asyncio.run(ask()).error == "silent"
 
 
-def test_a_process_that_closes_its_output_and_goes_on_is_not_waited_for(monkeypatch):
+def test_upload_process_that_closed_its_output_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(uploads, "ENDS_S", 0.01)
 
     async def ask():

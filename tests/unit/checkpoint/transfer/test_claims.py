@@ -52,7 +52,7 @@ def kept_by(pid, run="run1"):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_first_run_owns_a_place_and_the_second_is_told_whose_it_is(tmp_path, scheme):
+def test_first_run_claims_a_place_and_the_second_is_told_by_whom(tmp_path, scheme):
     place, first = place_at(tmp_path, scheme), claim("run1")
     assert claims.take(place, first) == claims.take(place, first) == "claim-000001.json"
     with pytest.raises(errors.BadInput, match=r"belongs to run run1 of job 'counts' \(on elsewhere.* --checkpoint-url"):
@@ -60,7 +60,7 @@ def test_the_first_run_owns_a_place_and_the_second_is_told_whose_it_is(tmp_path,
     assert claims.all_of(place) == {1: first}, "the first one's is as it was"
 
 
-def test_of_runs_that_begin_at_the_same_moment_one_owns_the_place(tmp_path):
+def test_one_of_several_simultaneous_runs_claims_the_place(tmp_path):
     for attempt in range(20):
         folder, start, won, refused = tmp_path / f"{attempt}", threading.Barrier(4), [], []
 
@@ -80,7 +80,7 @@ def test_of_runs_that_begin_at_the_same_moment_one_owns_the_place(tmp_path):
         assert len(won) == 1 and len(refused) == 3 and owner(storage.FolderStore(folder)).run == won[0]
 
 
-def test_the_next_master_of_a_run_owns_its_place_still(tmp_path):
+def test_next_master_of_a_run_still_owns_its_place(tmp_path):
     place = place_at(tmp_path)
     claims.take(place, claim("run1", at=1.0))
     assert claims.take(place, claim("run1", at=2.0)) == "claim-000001.json"
@@ -88,7 +88,7 @@ def test_the_next_master_of_a_run_owns_its_place_still(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_run_that_goes_on_takes_the_place_over_and_the_one_before_keeps_out_for_good(tmp_path, scheme):
+def test_resuming_run_takes_over_the_place_for_good(tmp_path, scheme):
     place = place_at(tmp_path, scheme)
     claims.take(place, claim("run1"))
     made = stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
@@ -105,7 +105,7 @@ def test_a_run_that_goes_on_takes_the_place_over_and_the_one_before_keeps_out_fo
     assert claims.take(place, claim("run3", resumed_run="run1")) == "claim-000003.json", "run2 left no checkpoint"
 
 
-def test_a_run_that_still_runs_is_not_taken_over_and_one_that_was_killed_is(tmp_path, process, monkeypatch):
+def test_running_run_is_not_taken_over_and_a_killed_one_is(tmp_path, process, monkeypatch):
     monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
     place = place_at(tmp_path)
     claims.take(place, kept_by(process.pid))
@@ -118,7 +118,7 @@ def test_a_run_that_still_runs_is_not_taken_over_and_one_that_was_killed_is(tmp_
     assert claims.take(place, follower) == "claim-000002.json"
 
 
-def test_a_place_without_checkpoints_is_free_again_once_its_run_is_known_to_be_over(tmp_path, process):
+def test_place_without_checkpoints_is_free_once_its_run_is_over(tmp_path, process):
     place, mine = place_at(tmp_path), kept_by(process.pid)
     claims.take(place, mine)
     process.kill()
@@ -130,7 +130,7 @@ def test_a_place_without_checkpoints_is_free_again_once_its_run_is_known_to_be_o
     assert owner(place).run == "run1"
 
 
-def test_a_run_whose_agent_will_start_another_master_is_not_over(tmp_path, process):
+def test_run_whose_agent_lives_is_not_over(tmp_path, process):
     living = claims._process(os.getpid())
     place, first = place_at(tmp_path), kept_by(process.pid)
     claims.take(place, RunClaim(run="run1", job="counts", space=first.space, master=first.master, agent=living))
@@ -140,7 +140,7 @@ def test_a_run_whose_agent_will_start_another_master_is_not_over(tmp_path, proce
         claims.take(place, claim("run2"))
 
 
-def test_a_place_with_checkpoints_stays_the_runs_when_it_is_over(tmp_path):
+def test_place_with_checkpoints_stays_claimed_after_its_run(tmp_path):
     place = place_at(tmp_path)
     claims.take(place, claim("run1"))
     stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
@@ -148,7 +148,7 @@ def test_a_place_with_checkpoints_stays_the_runs_when_it_is_over(tmp_path):
     assert owner(place).run == "run1"
 
 
-def test_a_claim_that_cannot_be_read_is_somebodys(tmp_path, monkeypatch):
+def test_unreadable_claim_counts_as_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
     place = place_at(tmp_path)
     place.write("claim-000001.json", b"")
@@ -156,7 +156,7 @@ def test_a_claim_that_cannot_be_read_is_somebodys(tmp_path, monkeypatch):
         claims.take(place, claim("run1"))
 
 
-def test_a_claim_that_was_deleted_is_made_again_unless_another_run_has_the_place(tmp_path):
+def test_deleted_claim_is_recreated_unless_another_run_has_the_place(tmp_path):
     place = place_at(tmp_path)
     claims.take(place, claim("run1"))
     stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
@@ -164,7 +164,7 @@ def test_a_claim_that_was_deleted_is_made_again_unless_another_run_has_the_place
     assert claims.take(place, claim("run1")) == "claim-000001.json"
 
 
-def test_a_damaged_claim_of_long_ago_keeps_nobody_waiting(tmp_path, monkeypatch):
+def test_old_damaged_claim_causes_no_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(claims.time, "sleep", lambda _: pytest.fail("nothing is to be waited for"))
     place = place_at(tmp_path)
     place.write("claim-000001.json", b"")
@@ -173,7 +173,7 @@ def test_a_damaged_claim_of_long_ago_keeps_nobody_waiting(tmp_path, monkeypatch)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
-def test_a_process_of_another_user_that_proc_does_not_show_may_still_run(tmp_path, process, monkeypatch):
+def test_process_of_another_user_hidden_by_proc_may_still_run(tmp_path, process, monkeypatch):
     first = kept_by(process.pid)
     monkeypatch.setattr(claims, "_process", lambda pid: None)
     assert first.is_over(), "a process that we could signal would be shown"
@@ -208,13 +208,13 @@ def test_a_server_without_the_claim_uses_a_private_folder_on_a_named_machine(tmp
     assert claims.find_disk(str(elsewhere), "run1", claim, scratch=str(tmp_path / "scratch"), node="n1").node == "n1"
 
 
-def test_a_machine_that_lets_it_write_nowhere_is_told_what_to_set(tmp_path):
+def test_machine_without_a_writable_folder_is_told_what_to_set(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(errors.BadInput, match="SPRINGTIDE_SCRATCH"):
         claims.find_disk(str(tmp_path / "nowhere"), "run1", "claim", scratch=str(tmp_path / "file"))
 
 
-def test_a_folder_that_another_user_has_made_under_our_name_is_not_written_to(tmp_path, monkeypatch):
+def test_folder_of_another_user_under_our_name_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(claims.tempfile, "gettempdir", lambda: str(tmp_path))
     assert claims.find_disk(str(tmp_path / "nowhere"), "run1", "claim").folder.is_dir()
     mine = os.getuid()

@@ -20,7 +20,7 @@ def file(folder, content):
     return folder / NAME
 
 
-def test_a_file_of_several_parts_arrives_as_it_is(tmp_path, monkeypatch):
+def test_file_sent_in_parts_arrives_unchanged(tmp_path, monkeypatch):
     monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
 
     @given(st.binary(max_size=300).map(lambda piece: piece * 13))
@@ -36,14 +36,14 @@ def test_a_file_of_several_parts_arrives_as_it_is(tmp_path, monkeypatch):
     arrives()
 
 
-def test_what_is_not_there_or_not_as_long_is_lacking(tmp_path):
+def test_missing_or_shorter_file_is_lacking(tmp_path):
     kept = file_transfer.SegmentCopies(tmp_path)
     file(tmp_path, b"12345")
     assert kept.lacks([(NAME, 5), ("server-1.0-000005.run1.seg", 5)]) == ("server-1.0-000005.run1.seg",)
     assert kept.lacks([(NAME, 6)]) == (NAME,)
 
 
-def test_a_copy_that_was_cut_off_begins_anew(tmp_path, monkeypatch):
+def test_interrupted_copy_restarts_from_the_beginning(tmp_path, monkeypatch):
     monkeypatch.setattr(file_transfer, "PART_BYTES", 4)
     source, kept = file(tmp_path / "own", b"0123456789"), file_transfer.SegmentCopies(tmp_path / "buddy")
     first, second, third = file_transfer.parts(source)
@@ -58,7 +58,7 @@ def test_a_copy_that_was_cut_off_begins_anew(tmp_path, monkeypatch):
     assert (tmp_path / "buddy" / NAME).read_bytes() == b"0123456789"
 
 
-def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
+def test_bytes_changed_in_transfer_leave_no_file(tmp_path):
     (part,) = file_transfer.parts(file(tmp_path / "own", b"right"))
     kept = file_transfer.SegmentCopies(tmp_path / "buddy")
     with pytest.raises(errors.BadInput, match="its checksum differs"):
@@ -69,21 +69,21 @@ def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
 @pytest.mark.parametrize(
     "name", ["../server-1.0-000004.run1.seg", "/etc/passwd", "manifest-000004.ckpt", "server-1.0-4.seg"]
 )
-def test_no_other_name_can_be_written(tmp_path, name):
+def test_other_file_names_are_refused(tmp_path, name):
     (part,) = file_transfer.parts(file(tmp_path / "own", b"bytes"))
     with pytest.raises(errors.BadInput, match="not the name of a segment file"):
         file_transfer.SegmentCopies(tmp_path / "buddy").take(msgspec.structs.replace(part, name=name))
     assert not (tmp_path / "buddy").exists()
 
 
-def test_a_folder_that_takes_nothing_is_said(tmp_path):
+def test_unwritable_folder_is_reported(tmp_path):
     (part,) = file_transfer.parts(file(tmp_path / "own", b"bytes"))
     (tmp_path / "buddy").write_text("not a folder")
     with pytest.raises(errors.DiskFull, match="cannot write to"):
         file_transfer.SegmentCopies(tmp_path / "buddy").take(part)
 
 
-def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_path):
+def test_sweep_removes_unneeded_files_but_nothing_newer_or_foreign(tmp_path):
     names = [
         "server-0.0-000001.run1.seg",
         "server-0.0-000002.run1.seg",
@@ -98,7 +98,7 @@ def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_pa
     assert file_transfer.SegmentCopies(tmp_path / "nowhere").sweep((), upto=9) == []
 
 
-def test_what_another_relies_on_for_the_next_checkpoint_stays_however_late_this_server_sweeps(tmp_path):
+def test_sweep_keeps_files_the_next_checkpoint_relies_on(tmp_path):
     kept = file_transfer.SegmentCopies(tmp_path)
     path = file(tmp_path, b"12345")
     coming = "server-1.0-000005.run1.seg"

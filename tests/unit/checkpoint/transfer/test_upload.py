@@ -31,7 +31,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])
-def test_what_is_copied_can_be_restored(run, tmp_path, scheme):
+def test_uploaded_checkpoint_can_be_restored(run, tmp_path, scheme):
     folder, now = run
     url = f"{scheme}://{tmp_path}/copy"
     done = upload.upload(folder, url, 3, stores.CLAIM, keep=2)
@@ -43,7 +43,7 @@ def test_what_is_copied_can_be_restored(run, tmp_path, scheme):
     assert stores.contents(again) == now
 
 
-def test_only_what_is_missing_is_sent_and_old_ones_go(run, tmp_path):
+def test_only_missing_files_are_uploaded_and_old_ones_removed(run, tmp_path):
     folder, _ = run
     url = f"file://{tmp_path}/copy"
     assert upload.upload(folder, url, 1, stores.CLAIM, keep=2).files == 1
@@ -56,7 +56,7 @@ def test_only_what_is_missing_is_sent_and_old_ones_go(run, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_another_file_of_the_same_name_and_size_is_written_over(run, tmp_path, scheme, when):
+def test_different_file_of_the_same_name_and_size_is_overwritten(run, tmp_path, scheme, when):
     folder, _ = run
     url, name = f"{scheme}://{tmp_path}/copy", "server-0.0-000001.run1.seg"
     there, size = storage.UrlStore(url), (folder / name).stat().st_size
@@ -69,7 +69,7 @@ def test_another_file_of_the_same_name_and_size_is_written_over(run, tmp_path, s
     assert found.manifest.number == 3 and not found.troubles
 
 
-def test_a_url_that_is_another_runs_is_left_as_it_is(run, tmp_path):
+def test_url_of_another_run_is_left_unchanged(run, tmp_path):
     folder, _ = run
     url = f"file://{tmp_path}/copy"
     upload.upload(folder, url, 3, stores.CLAIM, keep=2)
@@ -86,13 +86,13 @@ def test_a_url_that_is_another_runs_is_left_as_it_is(run, tmp_path):
     assert checkpoint_io.latest(url).manifest.run == "run2"
 
 
-def test_a_manifest_of_another_run_in_the_folder_is_not_copied(run, tmp_path):
+def test_manifest_of_another_run_in_the_folder_is_not_uploaded(run, tmp_path):
     folder, _ = run
     with pytest.raises(errors.BadInput, match="the checkpoint is of run run1 of job 'test', but this is run run2"):
         upload.upload(folder, f"file://{tmp_path}/copy", 3, RunClaim(run="run2", job="test"), keep=2)
 
 
-def test_an_upload_that_ends_half_way_is_not_seen(run, tmp_path, monkeypatch):
+def test_interrupted_upload_is_not_visible(run, tmp_path, monkeypatch):
     folder, _ = run
     url = f"file://{tmp_path}/copy"
     upload.upload(folder, url, 1, stores.CLAIM, keep=2)
@@ -117,7 +117,7 @@ def test_an_upload_that_ends_half_way_is_not_seen(run, tmp_path, monkeypatch):
     assert not list((tmp_path / "copy").glob("*.part"))
 
 
-def test_the_process_says_in_a_line_what_became_of_it(run, tmp_path):
+def test_upload_process_prints_its_result_as_one_line(run, tmp_path):
     folder, _ = run
     command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload", "upload", str(folder)]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -145,7 +145,7 @@ def fill(folder):
     return folder
 
 
-def test_only_what_it_has_not_sent_before_is_sent(tmp_path):
+def test_only_files_not_sent_before_are_uploaded(tmp_path):
     folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
     assert upload.send_part(folder, url, FILES[:1]) == upload.Uploaded(files=1, bytes=4)
     assert upload.send_part(folder, url, FILES) == upload.Uploaded(files=1, bytes=4, lacks=(FILES[2][0],))
@@ -153,7 +153,7 @@ def test_only_what_it_has_not_sent_before_is_sent(tmp_path):
 
 
 @pytest.mark.parametrize("there", [b"0009", b"000", b""])
-def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_path, there):
+def test_different_uploaded_file_is_overwritten_whatever_its_size(tmp_path, there):
     folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
     (tmp_path / "copy").mkdir()
     copy = tmp_path / "copy" / "server-0.0-000001.run1.seg"
@@ -166,7 +166,7 @@ def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_pat
     assert copy.read_bytes() == b"0001"
 
 
-def test_a_server_has_it_done_by_a_process_and_tells_what_became_of_it(tmp_path):
+def test_server_uploads_by_a_process_and_reports_the_result(tmp_path):
     folder = fill(tmp_path / "disk")
     said = mirror.upload_part(folder, CopyOrder(7, f"file://{tmp_path}/copy", FILES))
     assert said == CopyReport(7, 2, 8, (FILES[2][0],))
@@ -196,19 +196,19 @@ HALF = File("server-0/server-0.0-000002.run1.seg", "server-0.0", 40, "server-4/s
 APART = {"server-0": "a", "server-1": "b", "server-2": "b"}
 
 
-def test_each_file_is_its_own_servers_to_copy():
+def test_each_server_uploads_its_own_files():
     found = shares(manifest(OWN, ALONE, BESIDE, HALF, apart=APART), ())
     assert found.of == {"server-0": ((OWN.name, 10),), "server-2": ((ALONE.name, 20),)} and not found.missing
 
 
-def test_what_a_server_has_lost_is_its_buddys_and_what_nobody_has_is_missing():
+def test_lost_file_is_uploaded_by_the_buddy_or_reported_missing():
     found = shares(manifest(OWN, ALONE, apart=APART), {OWN.name})
     assert found.of == {"server-1": ((OWN.mirror, 10),), "server-2": ((ALONE.name, 20),)}
     found = shares(manifest(OWN, ALONE, apart=APART), {OWN.name, OWN.mirror, ALONE.name})
     assert found.of == {} and found.missing == (OWN.name, ALONE.name)
 
 
-def test_a_host_is_outlasted_by_files_that_all_see_or_that_are_on_two_machines():
+def test_checkpoint_survives_a_host_if_shared_or_on_two_machines():
     assert manifest(BESIDE, apart={}).outlasts_a_host
     assert manifest(OWN, HALF, BESIDE, apart=APART).outlasts_a_host
     assert not manifest(OWN, ALONE, apart=APART).outlasts_a_host

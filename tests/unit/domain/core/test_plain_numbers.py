@@ -65,7 +65,7 @@ def same(found, expected):
 
 
 @whole
-def test_sizes_of_tables(number):
+def test_table_sizes_accept_numpy_and_torch_numbers(number):
     def made(number):
         torch.manual_seed(2)
         return [
@@ -84,7 +84,7 @@ def test_sizes_of_tables(number):
 
 
 @real
-def test_rates_and_first_values_of_tables(number):
+def test_table_rates_and_first_values_accept_numpy_and_torch_numbers(number):
     def made(number):
         return [st.EmbeddingBag(4, lr=number(0.5), init=("uniform", number(-0.25), number(0.75)))]
 
@@ -92,7 +92,7 @@ def test_rates_and_first_values_of_tables(number):
 
 
 @both
-def test_options_of_prepare(number, fraction):
+def test_prepare_options_accept_numpy_and_torch_numbers(number, fraction):
     def trained(number, fraction):
         torch.manual_seed(2)
         return train(
@@ -116,7 +116,7 @@ def test_options_of_prepare(number, fraction):
         lambda p, number, lr: torch.optim.Adagrad(p, lr=number(lr), lr_decay=number(0.125), eps=number(0.5)),
     ],
 )
-def test_rates_of_optimizers(number, optimizer):
+def test_optimizer_rates_accept_numpy_and_torch_numbers(number, optimizer):
     given = float if number in (np.array, torch.tensor) else number  # torch itself takes no arrays there
 
     def trained(number):
@@ -127,7 +127,7 @@ def test_rates_of_optimizers(number, optimizer):
 
 
 @both
-def test_settings_of_join(number, fraction):
+def test_join_settings_accept_numpy_and_torch_numbers(number, fraction):
     job = st.join(seed=number(5), slots=number(128), report_every_s=fraction(0.25), whole_table_bytes=number(100))
     settings = job._settings
     assert (settings.seed, settings.slots, settings.report_every_s, settings.whole_table_bytes) == (5, 128, 0.25, 100)
@@ -135,7 +135,7 @@ def test_settings_of_join(number, fraction):
 
 
 @both
-def test_states_of_registered_objects(number, fraction):
+def test_registered_states_accept_numpy_and_torch_numbers(number, fraction):
     class Kept:
         state = {"steps": number(3), "rate": fraction(0.5)}
 
@@ -149,7 +149,7 @@ def test_states_of_registered_objects(number, fraction):
 
 
 @both
-def test_options_of_an_elastic_loader(number, fraction):
+def test_elastic_loader_options_accept_numpy_and_torch_numbers(number, fraction):
     given = dict(batch_size=number(4), num_workers=number(0), timeout=fraction(0.0), prefetch_factor=number(2))
     with ElasticLoader(DATA, **given, seed=number(3), rank=number(0), world=number(1)) as loader:
         loader.set_epoch(number(2))
@@ -159,7 +159,7 @@ def test_options_of_an_elastic_loader(number, fraction):
 
 
 @whole
-def test_steps_of_a_checkpointer(number, tmp_path):
+def test_checkpointer_steps_accept_numpy_and_torch_numbers(number, tmp_path):
     saver = Checkpointer(tmp_path / "saves", keep=number(2), memory=tmp_path)
     with saver:
         saver.save(number(7), {"it": torch.ones(3)}).wait()
@@ -167,7 +167,7 @@ def test_steps_of_a_checkpointer(number, tmp_path):
 
 
 @both
-def test_options_of_a_stream(number, fraction, tmp_path):
+def test_stream_options_accept_numpy_and_torch_numbers(number, fraction, tmp_path):
     given = st.stream(
         f"log://{tmp_path}",
         decode=Fixed({"ids": ("i8", number(2))}),
@@ -210,7 +210,7 @@ FIELDS = [(kind, *found) for kind in KINDS for found in numeric(kind)]
 @pytest.mark.parametrize(
     ("kind", "name", "wanted", "default"), FIELDS, ids=[f"{kind.__name__}.{name}" for kind, name, *_ in FIELDS]
 )
-def test_every_number_of_a_spec(kind, name, wanted, default):
+def test_every_spec_number_accepts_numpy_and_torch_numbers(kind, name, wanted, default):
     needed = {"script": "train.py"} if kind is elastic_job.ElasticJob else {"name": "it"} if kind is JobSpec else {}
     value = default if isinstance(default, int | float) and not isinstance(default, bool) else wanted(1)
     for given in (np.float64(value), np.float32(value)) if wanted is float else (np.int64(value), torch.tensor(value)):
@@ -218,7 +218,7 @@ def test_every_number_of_a_spec(kind, name, wanted, default):
         assert type(getattr(made, name)) is wanted and getattr(made, name) == pytest.approx(value)
 
 
-def test_a_whole_spec_with_numbers_of_numpy_is_written_down():
+def test_spec_with_numpy_numbers_can_be_written():
     job = elastic_job.ElasticJob(
         script="train.py",
         workers=elastic_job.RoleWish(count=np.int64(4), cpu=np.float32(0.5)),
@@ -230,7 +230,7 @@ def test_a_whole_spec_with_numbers_of_numpy_is_written_down():
 
 
 @whole
-def test_sizes_of_the_zoo(number):
+def test_zoo_sizes_accept_numpy_and_torch_numbers(number):
     data = zoo.ClickLog(number(50), spec=LogSpec(seed=number(1)))
     assert type(len(data)) is int and data.batch(np.arange(3))[0].dense.shape[0] == 3
     model = zoo.model("widedeep", tables=[number(one) for one in data.tables], dim=number(4))
@@ -238,12 +238,12 @@ def test_sizes_of_the_zoo(number):
 
 
 @pytest.mark.parametrize("wrong", [np.float64(1.5), np.bool_(True), torch.tensor([1, 2]), np.array([3])])
-def test_what_is_no_number_there_is_refused_as_ever(wrong):
+def test_non_number_is_refused(wrong):
     with pytest.raises(errors.BadInput, match="batch_size="):
         train([nn.EmbeddingBag(20, 4)], batch_size=wrong)
 
 
-def test_all_but_scalars_stays_the_object_that_it_is():
+def test_only_scalars_are_converted():
     model, rows = nn.Linear(1, 1), torch.zeros(3)
     assert plain(model) is model and plain(rows) is rows and plain("3") == "3" and plain(None) is None
     assert plain((np.int64(2), {"a": [torch.tensor(0.5)]})) == (2, {"a": [0.5]})
@@ -252,7 +252,7 @@ def test_all_but_scalars_stays_the_object_that_it_is():
 
 
 @pytest.mark.parametrize("number", [np.float32, np.float64])
-def test_rates_of_a_group_that_every_rank_is_given(number):
+def test_group_rates_accept_numpy_and_torch_numbers(number):
     def work(job):
         torch.manual_seed(0)
         model = nn.Sequential(nn.EmbeddingBag(np.int64(20), np.int64(4)), nn.Linear(4, 1))

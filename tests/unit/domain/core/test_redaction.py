@@ -55,7 +55,7 @@ def test_ordinary_texts_stay_as_they_are(text):
     assert redact(text) == text
 
 
-def test_known_values_are_hidden_wherever_they_stand():
+def test_known_secret_values_are_hidden_anywhere():
     known = redaction.secrets_of_variables(
         {
             "WANDB_KEY": MARK,
@@ -74,7 +74,7 @@ def test_values_within_dicts_and_lists_are_hidden():
     assert told == {"why": ["x://u:hidden@h"], "password": "hidden", "samples": 3, "secret": ""}
 
 
-def test_what_follows_an_option_for_a_secret_is_hidden():
+def test_value_after_a_secret_option_is_hidden():
     given = ("--epochs", "3", "--db-password", MARK, f"--token={MARK}", f"s3://a:{MARK}@b")
     assert redact_arguments(given) == ("--epochs", "3", "--db-password", "hidden", "--token=hidden", "s3://a:hidden@b")
 
@@ -88,6 +88,6 @@ PASSWORDS = some.text("abcdefgXYZ0189-._~!$*+%@/", min_size=8, max_size=30).filt
 
 
 @given(PASSWORDS, some.sampled_from(["postgresql", "kafka", "s3", "redis"]), some.sampled_from(["", "me"]))
-def test_no_password_of_a_url_is_left(password, scheme, user):
+def test_no_url_password_remains(password, scheme, user):
     shown = redact(f"cannot reach {scheme}://{user}:{password}@host/path: refused")
     assert shown == f"cannot reach {scheme}://{user}:hidden@host/path: refused"

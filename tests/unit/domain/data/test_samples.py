@@ -1,16 +1,16 @@
 from springtide.domain.data.samples import Batch, DatasetCard
 
 
-def test_a_card_counts_shards_and_batches():
+def test_dataset_card_counts_shards_and_batches():
     card = DatasetCard(samples=1000, batch_size=30, shard_batches=4, epochs=2)
     assert (card.shard_size, card.shards, card.batches) == (120, 9, 68)
 
 
-def test_dropping_the_last_batch_leaves_full_ones():
+def test_drop_last_leaves_only_full_batches():
     card = DatasetCard(samples=1000, batch_size=30, shard_batches=4, drop_last=True)
     assert (card.samples_used, card.batches) == (990, 33)
 
 
-def test_a_batch_unpacks_as_a_pair():
+def test_batch_unpacks_as_a_pair():
     x, y = Batch(1, 2)
     assert (x, y) == (1, 2)

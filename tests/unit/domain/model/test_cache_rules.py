@@ -5,7 +5,7 @@ from springtide.domain.model import cache_rules
 from springtide.domain.model.cache_rules import CachedTable, CacheRules
 
 
-def test_a_cache_is_given_in_bytes_or_as_a_share_of_the_rows_or_left_open():
+def test_cache_size_is_bytes_a_share_of_rows_or_auto():
     assert cache_rules.rules("64M").size == cache_rules.rules(64 << 20).size == 64 << 20
     assert cache_rules.rules("10%").share == cache_rules.rules(0.1).share == 0.1
     assert cache_rules.rules("auto").auto and not cache_rules.rules("auto").off
@@ -18,7 +18,7 @@ def test_a_cache_is_given_in_bytes_or_as_a_share_of_the_rows_or_left_open():
     ]
 
 
-def test_what_is_not_given_stays_what_the_job_says():
+def test_unset_cache_options_keep_the_jobs_values():
     job = cache_rules.rules("1G", allocation="laia")
     assert cache_rules.rules(base=job) == job
     assert cache_rules.rules("off", base=job) == CacheRules(size=0, policy="laia")
@@ -27,7 +27,7 @@ def test_what_is_not_given_stays_what_the_job_says():
 
 
 @pytest.mark.parametrize("wrong", ["a lot", "1.5.2G", "x%", "", True])
-def test_a_size_that_is_none_says_what_is_wanted(wrong):
+def test_invalid_cache_size_says_what_is_expected(wrong):
     with pytest.raises(
         errors.BadInput, match="expected a size such as 64M, a share of all rows such as 10%, auto or off"
     ):
@@ -43,7 +43,7 @@ def test_numbers_out_of_range_and_unknown_names_are_refused():
         cache_rules.rules(allocation="laja")
 
 
-def test_a_policy_may_let_rows_go_from_worker_to_worker():
+def test_policy_may_enable_worker_to_worker_transfers():
     assert cache_rules.rules("1G", allocation="laia+rows") == CacheRules(size=1 << 30, policy="laia", p2p="rows")
     assert cache_rules.rules("1G", allocation="anneal+gradients").p2p == "gradients"
     assert cache_rules.rules("1G", allocation="laia").p2p == "off"

@@ -61,12 +61,12 @@ def test_no_more_workers_are_planned_than_gpus_can_take(gpus, quota, each, count
         ({"start": 5, "gpu": 0.5}, 2, 4, "5 workers with 0.5 GPU each: the job may use 2 GPUs, enough for 4"),
     ],
 )
-def test_gpus_that_are_not_there_are_refused(workers, quota, gpus, said):
+def test_missing_gpus_are_refused(workers, quota, gpus, said):
     with pytest.raises(errors.BadInput, match=said):
         room.check(machine(4, gpus=gpus), RoleWish(**workers), RoleWish(), Quota(gpu=quota))
 
 
-def test_a_platform_without_shares_says_so_and_one_that_does_not_know_its_gpus_is_trusted():
+def test_platform_without_gpu_shares_refuses_them():
     with pytest.raises(errors.BadInput, match="whole GPUs only; give 1"):
         room.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=0.5), RoleWish(), Quota())
     room.check(cluster(2, 4.0, shares_gpus=False), RoleWish(gpu=1.0, count=99), RoleWish(), Quota())
@@ -81,9 +81,7 @@ def test_a_platform_without_shares_says_so_and_one_that_does_not_know_its_gpus_i
     quota=st.none() | st.floats(0.2, 300),
     memory=st.none() | st.integers(32, 8192),
 )
-def test_the_first_shape_always_lies_within_bounds_and_keeps_fixed_numbers(
-    cores, workers, servers, cpu, holds, quota, memory
-):
+def test_first_shape_is_within_bounds_and_keeps_fixed_numbers(cores, workers, servers, cpu, holds, quota, memory):
     size = None if memory is None else f"{memory}M"
     wishes = RoleWish(count=workers, cpu=cpu, memory=size), RoleWish(count=servers, cpu=cpu, memory=size)
     try:
@@ -111,9 +109,7 @@ def test_the_first_shape_always_lies_within_bounds_and_keeps_fixed_numbers(
     holds=st.booleans(),
     quota=st.none() | st.floats(4, 300),
 )
-def test_bounds_of_the_spec_bound_what_is_planned_and_a_role_fits_one_node(
-    nodes, cores, low, more, begin, holds, quota
-):
+def test_spec_bounds_limit_the_plan_and_a_role_fits_one_node(nodes, cores, low, more, begin, holds, quota):
     low = low or 1
     workers = RoleWish(min=low, max=low + more, start=min(low + begin, low + more))
     try:
@@ -129,7 +125,7 @@ def test_bounds_of_the_spec_bound_what_is_planned_and_a_role_fits_one_node(
     assert quota is None or limits.quota.cpu == quota or not holds
 
 
-def test_a_quota_holds_beyond_the_nodes_there_are_since_more_may_come():
+def test_quota_may_exceed_the_present_nodes():
     limits = bounds(cluster(2, 4.0), RoleWish(), RoleWish(), Quota(cpu=100.0))
     assert limits.quota.cpu == 100.0 and limits.most.workers > 8
     none_yet = bounds(PlatformCapacity(cpu=0, memory=0), RoleWish(), RoleWish(), Quota())
@@ -138,19 +134,19 @@ def test_a_quota_holds_beyond_the_nodes_there_are_since_more_may_come():
     PlanRules(bounds=none_yet)
 
 
-def test_two_cores_begin_with_a_core_each_and_may_have_three_workers():
+def test_two_core_machine_starts_with_a_core_per_role_and_allows_three_workers():
     limits = bounds(machine(2), RoleWish(), RoleWish(), Quota())
     assert first_shape(limits) == Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
     assert (limits.most.workers, limits.most.servers, limits.quota.cpu) == (3, 2, 2.0)
     assert limits.worker_cpus == (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-def test_servers_that_were_asked_for_leave_a_worker_less_than_its_usual_share():
+def test_requested_servers_reduce_the_workers_share():
     limits = bounds(machine(1), RoleWish(), RoleWish(count=2), Quota())
     assert first_shape(limits) == Shape(workers=1, servers=2, worker_cpu=0.6, server_cpu=0.2)
 
 
-def test_without_limits_only_numbers_are_open():
+def test_without_limits_only_counts_are_open():
     limits = bounds(machine(2, holds=False), RoleWish(), RoleWish(), Quota())
     assert limits.least.worker_cpu == limits.most.worker_cpu and limits.most.workers == 2
 
@@ -164,29 +160,29 @@ def test_without_limits_only_numbers_are_open():
         (RoleWish(), Quota(memory="4G"), "give workers.memory and servers.memory too"),
     ],
 )
-def test_what_no_node_could_hold_and_quotas_that_cannot_be_are_refused(workers, quota, said):
+def test_role_too_large_for_any_node_and_invalid_quotas_are_refused(workers, quota, said):
     with pytest.raises(errors.BadInput, match=said):
         room.check(cluster(3, 4.0), workers, RoleWish(), quota)
 
 
-def test_a_quota_beyond_this_machine_is_refused():
+def test_quota_beyond_this_machine_is_refused():
     with pytest.raises(errors.BadInput, match="this machine has 2 cores"):
         room.check(machine(2), RoleWish(), RoleWish(), Quota(cpu=3.0))
 
 
-def test_roles_that_were_asked_for_beyond_the_quota_are_refused():
+def test_roles_beyond_the_quota_are_refused():
     with pytest.raises(errors.BadInput, match=r"take 8\.2 cores, the quota is 4 cores; raise the quota"):
         bounds(cluster(3, 4.0), RoleWish(count=8, cpu=1.0), RoleWish(), Quota(cpu=4.0))
 
 
-def test_a_first_server_on_a_cluster_is_small_and_none_takes_a_whole_node():
+def test_first_cluster_server_is_small_and_no_role_takes_a_whole_node():
     limits = bounds(cluster(10, 64.0), RoleWish(), RoleWish(), Quota())
     assert limits.most.server_cpu > 1.0 and first_shape(limits, small=True).server_cpu == 1.0
     tiny = bounds(cluster(3, 1.0), RoleWish(), RoleWish(), Quota())
     assert tiny.most.worker_cpu == tiny.most.server_cpu == 0.8
 
 
-def test_more_processes_than_this_machine_has_memory_for_are_refused():
+def test_more_processes_than_memory_allows_are_refused():
     with pytest.raises(errors.BadInput, match=r"100000 workers and 1 servers: this machine has 8G .* 256 processes"):
         room.check(machine(2), RoleWish(count=100_000), RoleWish(count=1), Quota())
     with pytest.raises(errors.BadInput, match="1 workers and 300 servers"):

@@ -20,14 +20,14 @@ def job(name="a", **given):
     return view.JobView(name=name, facts=FACTS, bounds=ShapeBounds(least=SMALL, most=SMALL), **given)
 
 
-def test_doing_nothing_is_a_decision_with_a_reason():
+def test_decision_to_do_nothing_has_a_reason():
     decision = plan.nothing("all is well", "job a: no profiles")
     assert decision.plans == () and decision.notes == ("job a: no profiles",)
     with pytest.raises(errors.BadInput, match="needs a reason"):
         plan.nothing("")
 
 
-def test_a_decision_has_one_plan_a_job():
+def test_decision_has_one_plan_per_job():
     first = ShapePlan(job="a", shape=SMALL, reason="it is new")
     assert Decision(plans=(first,), why="one is new").plan_for("a") is first
     assert Decision(plans=(first,), why="one is new").plan_for("b") is None
@@ -36,24 +36,24 @@ def test_a_decision_has_one_plan_a_job():
 
 
 @pytest.mark.parametrize("wrong", [{"reason": ""}, {"gain": math.nan}, {"cost": -1.0}, {"cost": math.inf}])
-def test_a_plan_that_makes_no_sense_is_refused(wrong):
+def test_invalid_plan_is_refused(wrong):
     with pytest.raises(errors.BadInput, match="plan for a"):
         ShapePlan(**{"job": "a", "shape": SMALL, "reason": "it is new", **wrong})
 
 
-def test_a_job_knows_what_is_left_of_it():
+def test_remaining_samples_are_computed():
     assert view.TrainingProgress(samples_done=30.0, samples_total=100.0).remaining == 70.0
     assert view.TrainingProgress(samples_done=130.0, samples_total=100.0).remaining == 0.0
     assert job().progress.remaining == math.inf
 
 
-def test_use_is_told_apart_by_role():
+def test_resource_use_is_selected_by_role():
     worker = view.RoleUse(role=Role(RoleKind.WORKER, 0), cpu_used=1.0, cpu=2.0)
     server = view.RoleUse(role=Role(RoleKind.SERVER, 0), cpu_used=0.5, cpu=1.0)
     assert job(uses=(worker, server)).used_by(RoleKind.SERVER) == (server,)
 
 
-def test_views_that_make_no_sense_are_refused():
+def test_invalid_views_are_refused():
     with pytest.raises(errors.BadInput, match="without a name"):
         job("")
     with pytest.raises(errors.BadInput, match="priority 0"):
@@ -64,7 +64,7 @@ def test_views_that_make_no_sense_are_refused():
         view.ClusterView(now=0.0, capacity=ResourceBudget(cpu=1.0, memory=1.0), jobs=(job(), job()))
 
 
-def test_a_profile_takes_any_timing_and_facts_do_not():
+def test_profile_accepts_any_timing_but_facts_do_not():
     assert Profile(shape=SMALL, batch=512, timing=TimingSum(steps=4, total_s=2.0), at=0.0).step_s == 0.5
     assert math.isnan(Profile(shape=SMALL, batch=512, timing=TimingSum(), at=0.0).step_s)
     with pytest.raises(errors.BadInput, match=r"bandwidth 0\.0"):
@@ -86,12 +86,12 @@ def test_a_profile_takes_any_timing_and_facts_do_not():
         {"exact_seconds": -1.0},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong):
+def test_invalid_planning_settings_are_refused(wrong):
     with pytest.raises(errors.BadInput, match=f"planning: {next(iter(wrong))}"):
         PlanningConfig(**wrong)
 
 
-def test_what_the_papers_name_a_number_for_is_that_unless_it_is_set():
+def test_planning_defaults_are_the_papers_numbers():
     usual = PlanningConfig()
     assert (usual.total_cpu, usual.node_cpu, usual.server_cpu, usual.busy_server) == (200, 32, 16, 0.9)
     assert (usual.sample_steps, usual.sample_s, usual.between_changes_s, usual.rho) == (100, 60, 60, 2.5)

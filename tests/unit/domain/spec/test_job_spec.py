@@ -11,17 +11,17 @@ from springtide.domain.spec.planning_config import AdviserRules, PlanRules
 
 
 @pytest.mark.parametrize("kind", RoleKind)
-def test_a_role_is_read_back_from_its_name(kind):
+def test_role_is_parsed_from_its_name(kind):
     role = Role(kind, 12 if kind in RANKED else 0)
     assert parse_role(str(role)) == role
 
 
 @pytest.mark.parametrize("name", ["", "worker", "worker-", "worker-x", "worker-²", "master-0", "nobody-1", "-1"])
-def test_a_name_that_no_role_has_is_none(name):
+def test_invalid_role_name_parses_to_none(name):
     assert parse_role(name) is None
 
 
-def test_roles_print_as_their_logs_are_called():
+def test_roles_print_as_their_log_names():
     assert str(Role(RoleKind.WORKER, 1)) == "worker-1"
     assert str(Role(RoleKind.MASTER)) == "master"
     assert (
@@ -33,7 +33,7 @@ def test_roles_print_as_their_logs_are_called():
     assert str(told) == "server-0 (pid 5) exited with status 1: OSError: disk full"
 
 
-def test_a_placement_names_only_servers_that_exist():
+def test_placement_names_only_existing_servers():
     laid = Placement(epoch=1, servers=2, server_of_slot=(0, 1) * 32)
     assert laid.slots_of(1)[:3] == (1, 3, 5)
     with pytest.raises(errors.BadInput, match=r"outside 0\.\.1"):
@@ -42,7 +42,7 @@ def test_a_placement_names_only_servers_that_exist():
         Placement(epoch=1, servers=1, server_of_slot=(0,) * 65)
 
 
-def test_a_job_needs_one_of_each():
+def test_job_needs_at_least_one_worker_and_server():
     with pytest.raises(errors.BadInput, match="0 servers and 1 workers"):
         JobSpec(name="job", servers=0)
     assert JobPhase.FAILED.over and not JobPhase.DRAINING.over
@@ -57,12 +57,12 @@ def test_a_job_needs_one_of_each():
         (2, {"workers": 5}, (1, 5, 1)),
     ],
 )
-def test_cores_are_shared_by_the_workers(cores, given, sizes):
+def test_local_cores_are_divided_among_workers(cores, given, sizes):
     found = resources.size_locally(cores, **given)
     assert (found.servers, found.workers, found.threads_per_worker) == sizes
 
 
-def test_members_of_a_job_get_no_urls():
+def test_members_get_no_urls_with_credentials():
     secret = "postgresql://u:hidden@host/past"
     spec = JobSpec(
         name="job",

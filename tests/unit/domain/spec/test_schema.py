@@ -73,7 +73,7 @@ jobs = st.builds(
 
 
 @given(jobs)
-def test_a_job_is_the_same_after_it_was_written_and_read(job):
+def test_job_survives_writing_and_reading(job):
     plain = schema.to_plain(job, namespace="ml")
     assert plain["metadata"] == {"name": job.name, "namespace": "ml"}
     assert schema.from_plain(plain) == job
@@ -82,7 +82,7 @@ def test_a_job_is_the_same_after_it_was_written_and_read(job):
 
 
 @given(anything)
-def test_nothing_that_is_given_makes_it_fall_over(given):
+def test_any_input_gives_a_job_or_problems(given):
     job, problems = schema.check(given)
     assert (job is None) == bool(problems)
     job, problems = schema.check({"script": "train.py", "workers": given, "arguments": given, "kubernetes": given})
@@ -97,13 +97,13 @@ def classes(kind):
                 yield from classes(inner)
 
 
-def test_every_field_has_its_words_and_none_is_lost_at_its_default():
+def test_every_field_has_a_docstring():
     for kind in classes(ElasticJob):
         for field in schema.fields_of(kind):
             assert field.words, f"{kind.__name__}.{field.name} has no docstring"
 
 
-def test_only_what_differs_from_the_defaults_is_written():
+def test_only_non_default_fields_are_written():
     job = ElasticJob(name="ctr", script="train.py", workers=RoleWish(max=4))
     assert schema.spec_of(job) == {"script": "train.py", "workers": {"max": 4}}
 
@@ -131,13 +131,13 @@ def test_only_what_differs_from_the_defaults_is_written():
         ({"name": "ctr"}, "spec.name: a name goes under metadata"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(spec, said):
+def test_spec_mistake_is_reported_with_its_path(spec, said):
     _, problems = schema.check({"spec": {"script": "train.py", **spec}})
     (problem,) = problems
     assert str(problem).startswith(said)
 
 
-def test_mistakes_are_told_all_at_once():
+def test_all_spec_mistakes_are_reported_at_once():
     with pytest.raises(errors.BadInput) as told:
         schema.from_plain(
             {
@@ -161,7 +161,7 @@ def test_mistakes_are_told_all_at_once():
     assert all(place in text for place in (*places, "spec: no script; expected `script: train.py`"))
 
 
-def test_text_is_taken_as_it_is_written_and_numbers_as_people_mean_them():
+def test_scalars_are_read_as_written_text_or_as_numbers():
     written = {
         "script": Scalar("train.py", "train.py"),
         "dataWorkers": Scalar("off", False),
@@ -176,14 +176,14 @@ def test_text_is_taken_as_it_is_written_and_numbers_as_people_mean_them():
     assert [str(each) for each in problems] == ['seed: got "3", expected a whole number']
 
 
-def test_any_of_these_classes_is_read_and_written_alone():
+def test_each_spec_class_survives_writing_and_reading():
     wish = RoleWish(min=1, memory="4Gi")
     assert schema.made(RoleWish, schema.plain_of(wish)) == wish
     with pytest.raises(errors.BadInput, match=r"workers\.mni: no field .*; workers\.cpu: got \"x\", expected a number"):
         schema.made(RoleWish, {"mni": 1, "cpu": "x"}, ("workers",))
 
 
-def test_labels_and_annotations_of_the_whole_object_reach_its_pods():
+def test_labels_and_annotations_of_the_job_reach_its_pods():
     spec = {"script": "t.py", "kubernetes": {"labels": {"note": "pod"}}}
     metadata = {"name": "ctr", "labels": {"team": "ads", "note": "job"}, "annotations": {"owner": "me"}}
     wish = schema.from_plain({"metadata": metadata, "spec": spec}).kubernetes

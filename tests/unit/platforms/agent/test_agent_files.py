@@ -12,7 +12,7 @@ def files(tmp_path):
     return logs.make_run(tmp_path, "train")
 
 
-def test_the_next_agent_keeps_the_secret_and_only_its_owner_can_read_it(files):
+def test_next_agent_keeps_the_secret_readable_only_by_its_owner(files):
     agent.write_secret(files, keep=True)
     drawn = files.secret.read_text()
     agent.write_secret(files, keep=True)
@@ -20,7 +20,7 @@ def test_the_next_agent_keeps_the_secret_and_only_its_owner_can_read_it(files):
     assert files.secret.stat().st_mode & 0o077 == 0
 
 
-def test_an_agent_that_dies_while_it_writes_leaves_nothing_that_could_be_taken_for_whole(files, monkeypatch):
+def test_agent_killed_while_writing_leaves_no_partial_file(files, monkeypatch):
     class Dies(BaseException):
         """As by SIGKILL: nobody tidies up."""
 

@@ -24,13 +24,11 @@ def folder(root: pathlib.Path, files: dict[str, bytes], role: str = "worker") ->
     return str(root / role)
 
 
-def test_a_certificate_says_of_which_job_and_role_it_is(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
+def test_certificate_names_its_job_and_role(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
     assert tls.identity(folder(tmp_path, files, "server")) == ("ads/ctr 7", "server")
 
 
-def test_a_process_sees_its_own_key_and_nobody_has_the_authoritys(
-    files: dict[str, bytes], tmp_path: pathlib.Path
-) -> None:
+def test_role_sees_only_its_own_key_and_no_one_the_authoritys(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
     own = pathlib.Path(folder(tmp_path, files))
     assert sorted(path.name for path in own.iterdir()) == ["ca.crt", "tls.crt", "tls.key"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in own.iterdir())
@@ -40,14 +38,14 @@ def test_a_process_sees_its_own_key_and_nobody_has_the_authoritys(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(credentials.ROLES)
 
 
-def test_renewed_files_are_taken_up_without_a_restart(tmp_path: pathlib.Path) -> None:
+def test_renewed_files_are_used_without_a_restart(tmp_path: pathlib.Path) -> None:
     own = folder(tmp_path, credentials.make("first", at=NOW))
     assert tls.identity(own).job == "first"
     folder(tmp_path, credentials.make("second", at=NOW))
     assert tls.identity(own).job == "second"
 
 
-def test_files_that_cannot_be_used_are_named_with_the_reason(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
+def test_unusable_certificate_files_are_named_with_the_reason(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.BadInput, match=r"cannot be used: .*No such file"):
         tls.identity(str(tmp_path / "nothing"))
     expired = folder(tmp_path / "expired", credentials.make("old", at=NOW - 60 * DAY, life=30 * DAY))
@@ -63,7 +61,7 @@ def test_files_that_cannot_be_used_are_named_with_the_reason(files: dict[str, by
         tls.identity(str(strange))
 
 
-def test_another_job_and_another_role_are_refused(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
+def test_certificate_of_another_job_or_role_is_refused(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:
     own = folder(tmp_path, files)
     mine = {"subjectAltName": (("DNS", "somewhere"), ("URI", "springtide:ads%2Fctr%207/master"))}
     assert tls.check(mine, own, "master") == ("ads/ctr 7", "master")
@@ -77,12 +75,12 @@ def test_another_job_and_another_role_are_refused(files: dict[str, bytes], tmp_p
             tls.check(nameless, own)
 
 
-def test_a_role_that_nobody_has_is_refused(files: dict[str, bytes]) -> None:
+def test_unknown_role_is_refused(files: dict[str, bytes]) -> None:
     with pytest.raises(errors.UnknownName):
         credentials.of_role(files, "wroker")
 
 
-def test_what_openssl_says_becomes_a_sentence() -> None:
+def test_openssl_error_becomes_a_sentence() -> None:
     error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]")
     error.reason = "WRONG_VERSION_NUMBER"
     assert "does not speak TLS" in tls.explain(error)

@@ -64,7 +64,7 @@ def kept(tmp_path, monkeypatch):
     return make
 
 
-def test_each_master_has_a_higher_term_and_is_known_by_it(kept):
+def test_each_master_has_a_higher_term(kept):
     platform, keep = kept(Scripted.listen)
 
     async def play():
@@ -77,7 +77,7 @@ def test_each_master_has_a_higher_term_and_is_known_by_it(kept):
     assert platform.terms == [1, 2] and platform.killed == []
 
 
-def test_a_master_that_hangs_is_killed_before_the_next_is_started(kept):
+def test_hanging_master_is_killed_before_the_next_starts(kept):
     platform, keep = kept(Scripted.listen)
 
     async def play():
@@ -89,7 +89,7 @@ def test_a_master_that_hangs_is_killed_before_the_next_is_started(kept):
     assert keep.why_replaced == "silent for 3 s, and the master was killed"
 
 
-def test_one_that_dies_before_it_listens_is_followed_by_another(kept):
+def test_master_that_dies_before_listening_is_replaced(kept):
     platform, keep = kept(lambda self, term: self.die(term, code=1) if term in (2, 3) else self.listen(term))
 
     async def play():
@@ -101,7 +101,7 @@ def test_one_that_dies_before_it_listens_is_followed_by_another(kept):
     assert platform.terms == [1, 2, 3, 4]
 
 
-def test_masters_that_die_at_once_again_and_again_fail_the_job_with_the_reason_from_their_log(kept):
+def test_masters_that_keep_dying_at_once_fail_the_job_with_their_log(kept):
     platform, keep = kept(lambda self, term: self.listen(term) if term == 1 else self.die(term, code=1))
     platform.files.log_of(master_keeper.MASTER).write_text(
         "Traceback\nsqlite3.DatabaseError: file is not a database\n\n"
@@ -119,7 +119,7 @@ def test_masters_that_die_at_once_again_and_again_fail_the_job_with_the_reason_f
     assert len(platform.terms) == master_keeper.SHORT_LIVES
 
 
-def test_a_first_master_that_has_no_room_to_write_says_so_at_once(kept):
+def test_first_master_without_disk_space_fails_at_once(kept):
     _, keep = kept(lambda self, term: self.die(term, code=1), disk_s=600.0)
     with (
         no_file_longer_than(0),
@@ -128,7 +128,7 @@ def test_a_first_master_that_has_no_room_to_write_says_so_at_once(kept):
         asyncio.run(keep.start())
 
 
-def test_a_first_master_that_cannot_listen_says_why(kept):
+def test_first_master_that_cannot_listen_says_why(kept):
     def refuse(self, term):
         addresses.write_master(self.files.master, MasterLocation(term=term, error="port 1 is taken", kind="PortTaken"))
 
@@ -137,11 +137,11 @@ def test_a_first_master_that_cannot_listen_says_why(kept):
         asyncio.run(keep.start())
 
 
-def test_a_life_is_named_for_its_role_and_number():
+def test_incarnation_is_named_for_its_role_and_number():
     assert str(Life(master_keeper.MASTER, 2)) == "master.2"
 
 
-def test_the_platform_gives_the_numbers_of_masters_and_none_goes_down(kept):
+def test_terms_come_from_the_platform_and_never_decrease(kept):
     given = iter([7, 9, 8])
 
     async def next_term():
@@ -161,7 +161,7 @@ def test_the_platform_gives_the_numbers_of_masters_and_none_goes_down(kept):
     assert platform.terms == [7, 9]
 
 
-def test_a_keeper_that_another_has_replaced_starts_no_master(kept):
+def test_replaced_keeper_starts_no_master(kept):
     async def next_term():
         raise errors.Fenced("another agent has the job")
 
@@ -171,7 +171,7 @@ def test_a_keeper_that_another_has_replaced_starts_no_master(kept):
     assert platform.terms == []
 
 
-def test_a_platform_that_does_not_answer_is_asked_again_for_a_number(kept):
+def test_unreachable_platform_is_asked_again_for_a_term(kept):
     answers = [1, errors.ClusterUnreachable("it restarts"), errors.Conflict("somebody else was quicker"), 2]
 
     async def next_term():
@@ -191,7 +191,7 @@ def test_a_platform_that_does_not_answer_is_asked_again_for_a_number(kept):
     assert platform.terms == [1, 2]
 
 
-def test_a_full_disk_is_waited_for_before_the_next_master_is_started(kept, monkeypatch):
+def test_next_master_waits_for_a_full_disk(kept, monkeypatch):
     monkeypatch.setattr(master_keeper, "ROOM_LOOK_S", 0.01)
     said = []
     platform, keep = kept(Scripted.listen, disk_s=60.0, say=said.append)
@@ -209,7 +209,7 @@ def test_a_full_disk_is_waited_for_before_the_next_master_is_started(kept, monke
     assert platform.terms == [1, 2]
 
 
-def test_masters_that_find_no_room_for_their_journal_are_followed_by_others_until_there_is_some(kept, monkeypatch):
+def test_masters_without_journal_space_are_retried_until_there_is_some(kept, monkeypatch):
     monkeypatch.setattr(master_keeper, "ROOM_LOOK_S", 0.0)
     last = master_keeper.SHORT_LIVES + 3
 
@@ -230,7 +230,7 @@ def test_masters_that_find_no_room_for_their_journal_are_followed_by_others_unti
     asyncio.run(play())
 
 
-def test_a_disk_with_too_little_room_for_a_journal_fails_the_job_when_the_time_is_over(kept):
+def test_disk_without_journal_space_fails_the_job_after_the_limit(kept):
     def no_room(self, term):
         self.listen(1)
         if term > 1:
@@ -248,7 +248,7 @@ def test_a_disk_with_too_little_room_for_a_journal_fails_the_job_when_the_time_i
     asyncio.run(play())
 
 
-def test_a_disk_that_stays_full_fails_the_job_when_the_time_is_over(kept, monkeypatch):
+def test_disk_that_stays_full_fails_the_job_after_the_limit(kept, monkeypatch):
     monkeypatch.setattr(master_keeper, "ROOM_LOOK_S", 0.01)
     platform, keep = kept(Scripted.listen, disk_s=0.02)
 
@@ -269,7 +269,7 @@ class Clock:
         return self.now
 
 
-def test_time_passes_while_the_clock_is_read():
+def test_awake_clock_advances_while_read():
     clock = Clock()
     awake = AwakeClock(clock)
     for _ in range(100):
@@ -278,14 +278,14 @@ def test_time_passes_while_the_clock_is_read():
     assert awake.now() == pytest.approx(100 * READ_S)
 
 
-def test_time_in_which_the_process_was_stopped_does_not_count():
+def test_awake_clock_skips_time_in_which_the_process_was_stopped():
     clock = Clock()
     awake = AwakeClock(clock)
     clock.now += 75.0
     assert awake.now() == MOST_S
 
 
-def test_an_answer_during_a_stop_of_this_process_counts():
+def test_answer_during_a_stop_of_this_process_counts():
     clock = Clock()
     awake = AwakeClock(clock)
 
@@ -305,7 +305,7 @@ def test_an_answer_during_a_stop_of_this_process_counts():
     asyncio.run(play())
 
 
-def test_a_master_that_is_silent_while_this_process_runs_is_given_up():
+def test_silent_master_times_out_while_this_process_runs():
     async def play():
         with pytest.raises(TimeoutError):
             await AwakeClock().within(0.05, asyncio.Event().wait())

@@ -15,13 +15,13 @@ def life(rank, incarnation=0):
     return Life(Role(RoleKind.WORKER, rank), incarnation)
 
 
-def test_what_is_wanted_and_does_not_run_is_started_once():
+def test_missing_wanted_role_is_started_once():
     reconciler = Reconciler()
     assert reconciler.steps([worker(0), worker(1)], [], at=0.0) == [StartRole(worker(0)), StartRole(worker(1))]
     assert reconciler.steps([worker(0), worker(1)], [life(0), life(1)], at=0.1) == []
 
 
-def test_other_limits_are_for_the_same_process_and_said_once():
+def test_changed_limits_resize_the_running_process_once():
     reconciler, more = Reconciler(), WantedRole(role=Role(RoleKind.WORKER, 0), cpu=2.0)
     reconciler.steps([worker(0)], [], at=0.0)
     assert reconciler.steps([worker(0)], [life(0)], at=0.1) == []
@@ -29,7 +29,7 @@ def test_other_limits_are_for_the_same_process_and_said_once():
     assert reconciler.steps([more], [life(0)], at=0.3) == []
 
 
-def test_an_incarnation_that_has_ended_is_not_started_again_but_the_next_is():
+def test_ended_incarnation_is_not_restarted_but_the_next_is():
     reconciler = Reconciler()
     reconciler.steps([worker(0)], [], at=0.0)
     assert reconciler.steps([worker(0)], [], at=1.0) == []
@@ -39,7 +39,7 @@ def test_an_incarnation_that_has_ended_is_not_started_again_but_the_next_is():
     ], "a master that wants an older life gets none started"
 
 
-def test_a_relaunch_waits_from_the_first_look_that_names_it():
+def test_relaunch_delay_counts_from_its_first_sighting():
     reconciler = Reconciler()
     later = worker(0, 1, after_s=2.0)
     assert reconciler.steps([later], [], at=10.0) == []
@@ -47,14 +47,14 @@ def test_a_relaunch_waits_from_the_first_look_that_names_it():
     assert reconciler.steps([later], [], at=12.0) == [StartRole(later)]
 
 
-def test_what_is_not_wanted_is_asked_to_end_and_then_killed():
+def test_unwanted_role_is_asked_to_end_and_then_killed():
     reconciler = Reconciler()
     assert reconciler.steps([], [life(0)], at=0.0) == [StopRole(life(0), kill=False, why="it is no longer wanted")]
     assert reconciler.steps([], [life(0)], at=POLITE_S - 0.1) == []
     assert reconciler.steps([], [life(0)], at=POLITE_S) == [StopRole(life(0), kill=True, why="it is no longer wanted")]
 
 
-def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
+def test_next_server_incarnation_waits_until_the_previous_is_dead():
     """They would share memory with the same workers."""
     reconciler, role = Reconciler(), Role(RoleKind.SERVER, 1)
     reconciler.steps([WantedRole(role=role)], [], at=0.0)
@@ -65,7 +65,7 @@ def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
     assert reconciler.steps([again], [], at=1.2) == [StartRole(again)]
 
 
-def test_the_next_life_does_not_wait_for_a_zombie():
+def test_next_incarnation_does_not_wait_for_a_zombie():
     reconciler = Reconciler()
     reconciler.steps([worker(0)], [], at=0.0)
     steps = reconciler.steps([worker(0, 1)], [life(0)], at=1.0)
@@ -77,7 +77,7 @@ def joined(rank, incarnation=0):
     return WantedRole(role=Role(RoleKind.WORKER, rank), incarnation=incarnation, joined=True)
 
 
-def test_an_agent_that_takes_over_starts_nobody_who_runs_and_gives_up_who_has_gone_meanwhile():
+def test_successor_agent_keeps_running_roles_and_reports_lost_ones():
     reconciler = Reconciler()
     wanted = [joined(0), worker(1), joined(2), worker(3)]
     steps = reconciler.steps(wanted, [life(0), life(1)], at=0.0)
@@ -85,20 +85,20 @@ def test_an_agent_that_takes_over_starts_nobody_who_runs_and_gives_up_who_has_go
     assert reconciler.steps(wanted, [life(0), life(1), life(3)], at=0.1) == [], "each is said once"
 
 
-def test_who_was_started_here_and_has_joined_is_not_given_up_its_end_is_told_by_the_platform():
+def test_role_started_here_is_not_reported_lost_by_the_reconciler():
     reconciler = Reconciler()
     reconciler.steps([worker(0)], [], at=0.0)
     assert reconciler.steps([joined(0)], [], at=1.0) == []
 
 
-def test_after_a_take_over_the_next_life_is_started_as_ever():
+def test_next_incarnation_starts_normally_after_a_takeover():
     reconciler = Reconciler()
     assert reconciler.steps([joined(0, 3)], [], at=0.0) == [LostRole(life(0, 3))]
     assert reconciler.steps([worker(0, 4)], [], at=0.1) == [StartRole(worker(0, 4))]
 
 
 @given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
-def test_after_a_take_over_each_wanted_life_runs_is_started_or_is_given_up(wanted, called_in, running):
+def test_takeover_leaves_each_wanted_role_running_started_or_lost(wanted, called_in, running):
     roles = [joined(rank) if rank in called_in else worker(rank) for rank in sorted(wanted)]
     steps = Reconciler().steps(roles, [life(rank) for rank in sorted(running)], at=0.0)
     started = {step.wanted.role.rank for step in steps if isinstance(step, StartRole)}
@@ -119,7 +119,7 @@ looks = st.lists(
 
 
 @given(looks)
-def test_whatever_is_wanted_no_life_is_started_twice_and_the_wanted_stay_unharmed(history):
+def test_no_incarnation_starts_twice_and_wanted_roles_are_not_stopped(history):
     reconciler, running, started = Reconciler(), [], []
     for at, (wanted, deaths) in enumerate(history):
         running = [each for number, each in enumerate(running) if number not in deaths]

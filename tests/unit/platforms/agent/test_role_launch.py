@@ -20,20 +20,20 @@ def test_every_role_has_a_module(kind):
     assert importlib.util.find_spec(run_plan.MODULES[kind]) is not None
 
 
-def test_nothing_of_the_spec_nor_of_the_scripts_arguments_is_on_a_command_line():
+def test_command_lines_contain_nothing_of_spec_or_script_arguments():
     assert run_plan.arguments_of(RoleKind.WORKER, PLAN) == ("train.py",)
     assert run_plan.arguments_of(RoleKind.SERVER, PLAN) == run_plan.arguments_of(RoleKind.DATA_WORKER, PLAN) == ()
     there = run_plan.arguments_of(RoleKind.MASTER, PLAN, root="/run/springtide/run")
     assert there == ("/run/springtide/run", "127.0.0.1", "0")
 
 
-def test_only_workers_are_told_the_scripts_arguments():
+def test_only_workers_get_the_scripts_arguments():
     for kind in (RoleKind.WORKER, RoleKind.SERVER, RoleKind.DATA_WORKER):
         told = run_plan.settings_of(Life(Role(kind, 0)), {}, PLAN.arguments)
         assert json.loads(told.get("arguments", "[]")) == (["--epochs", "2"] if kind is RoleKind.WORKER else [])
 
 
-def test_what_a_role_is_told_are_settings_that_it_reads_back():
+def test_role_settings_are_read_back_by_the_role():
     told = run_plan.settings_of(
         Life(Role(RoleKind.SERVER, 3), 2),
         {},
@@ -50,12 +50,12 @@ def test_what_a_role_is_told_are_settings_that_it_reads_back():
     assert read.report_usage and not read.debug and read.master_patience_s == run_plan.PATIENCE_S
 
 
-def test_what_is_left_open_is_not_said():
+def test_unset_options_are_not_passed():
     told = run_plan.settings_of(Life(Role(RoleKind.WORKER, 0)), {}, (), master="10.0.0.1:7700", tls="", debug=0)
     assert told == {"member": "worker-0", "incarnation": "0", "master": "10.0.0.1:7700", "debug": "0"}
 
 
-def test_a_role_computes_with_no_more_threads_than_it_has_cores():
+def test_role_uses_at_most_as_many_threads_as_cores():
     many = RunPlan(spec=PLAN.spec, script="train.py", threads_per_worker=8)
     assert run_plan.environment_of(many, ProcessLimits())["OMP_NUM_THREADS"] == "8"
     assert run_plan.environment_of(many, ProcessLimits(cpu=1.5))["OMP_NUM_THREADS"] == "2"

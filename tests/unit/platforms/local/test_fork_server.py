@@ -44,19 +44,19 @@ def born(interpreter, tmp_path, *arguments, **more):
         return interpreter.start("born", arguments, environment, file.fileno(), **where), log
 
 
-def test_a_fork_runs_the_module_with_its_own_variables_log_and_group(interpreter, tmp_path):
+def test_forked_role_runs_its_module_with_its_own_variables_log_and_group(interpreter, tmp_path):
     process, log = born(interpreter, tmp_path, "3", "x")
     assert process.wait() == 3 and process.wait() == 3
     assert log.read_text().startswith(f"__main__ ['3', 'x'] green {os.getpgrp()} 0.")
 
 
-def test_two_forks_draw_other_random_numbers(interpreter, tmp_path):
+def test_two_forks_draw_different_random_numbers(interpreter, tmp_path):
     first, second = born(interpreter, tmp_path, "0"), born(interpreter, tmp_path, "0")
     assert first[0].wait() == second[0].wait() == 0
     assert first[1].read_text() != second[1].read_text()
 
 
-def test_a_fork_is_signalled_and_tells_by_which_signal_it_ended(interpreter, tmp_path):
+def test_forked_role_can_be_signalled_and_reports_the_signal(interpreter, tmp_path):
     process, log = born(interpreter, tmp_path, "wait")
     until(log.read_text)
     process.send_signal(signal.SIGTERM)
@@ -64,7 +64,7 @@ def test_a_fork_is_signalled_and_tells_by_which_signal_it_ended(interpreter, tmp
     process.send_signal(signal.SIGTERM)
 
 
-def test_forks_of_a_killed_interpreter_end_and_nothing_more_is_forked(interpreter, tmp_path):
+def test_forks_of_a_killed_fork_server_end_and_it_forks_no_more(interpreter, tmp_path):
     process, log = born(interpreter, tmp_path, "wait")
     until(log.read_text)
     os.kill(interpreter._process.pid, signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_forks_of_a_killed_interpreter_end_and_nothing_more_is_forked(interprete
     assert not interpreter.suits(os.environ)
 
 
-def test_an_interpreter_that_does_not_answer_is_asked_no_more_and_its_forks_go_on(interpreter, tmp_path):
+def test_unresponsive_fork_server_is_not_asked_again_and_its_forks_continue(interpreter, tmp_path):
     process, log = born(interpreter, tmp_path, "wait")
     until(log.read_text)
     interpreter._asking.settimeout(0.05)
@@ -85,18 +85,18 @@ def test_an_interpreter_that_does_not_answer_is_asked_no_more_and_its_forks_go_o
     assert process.wait() == -signal.SIGTERM and said.read_text() == ""
 
 
-def test_a_fork_that_cannot_be_put_in_its_place_never_runs(interpreter, tmp_path):
+def test_fork_that_cannot_be_placed_in_its_group_never_runs(interpreter, tmp_path):
     process, log = born(interpreter, tmp_path, "0", folders=[str(tmp_path / "no-such-group")])
     assert process is None and log.read_text() == ""
     assert born(interpreter, tmp_path, "0")[0].wait() == 0
 
 
-def test_what_imports_look_at_must_be_as_the_interpreter_had_it(interpreter):
+def test_fork_server_is_used_only_with_the_same_import_settings(interpreter):
     assert interpreter.suits({**os.environ, "COLOUR": "red", "SPRINGTIDE_MEMBER": "worker-3"})
     assert not interpreter.suits({**os.environ, "OMP_NUM_THREADS": "7"})
 
 
-def test_nobody_waits_for_an_interpreter_that_still_imports(tmp_path, monkeypatch):
+def test_role_start_does_not_wait_for_a_fork_server_still_importing(tmp_path, monkeypatch):
     (tmp_path / "endless.py").write_text("import signal; signal.pause()")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{pathlib.Path(springtide.__file__).parents[1]}")
     monkeypatch.setattr(fork_server, "IMPORTS", ("endless",))
@@ -111,7 +111,7 @@ def test_nobody_waits_for_an_interpreter_that_still_imports(tmp_path, monkeypatc
         made.close()
 
 
-def test_nothing_is_begun_for_a_job_that_is_over_soon(tmp_path):
+def test_short_job_starts_no_fork_server(tmp_path):
     async def short_job():
         made = ForkServerClient(after_s=60.0)
         assert not made.suits(os.environ)

@@ -22,7 +22,7 @@ def worker(rank, incarnation=0):
 
 
 @given(gpus=st.integers(1, 8), share=st.sampled_from([0.1, 0.25, 1 / 3, 0.5, 0.6, 1.0]), data=st.data())
-def test_workers_share_gpus_as_evenly_as_they_can_and_none_holds_more_than_one(gpus, share, data):
+def test_workers_share_gpus_evenly_and_each_uses_at_most_one(gpus, share, data):
     pool = GpuAssignments(tuple("abcdefgh"[:gpus]))
     count = data.draw(st.integers(1, workers_on(gpus, share)))
     given_out = [pool.assign(worker(rank), share) for rank in range(count)]
@@ -77,12 +77,12 @@ class Histories(RuleBasedStateMachine):
 TestHistories = Histories.TestCase
 
 
-def test_workers_without_a_reservation_take_turns():
+def test_workers_without_a_gpu_request_are_assigned_round_robin():
     pool = GpuAssignments(("a", "b"))
     assert [pool.assign(worker(rank), None) for rank in range(4)] == ["a", "b", "a", "b"]
 
 
-def test_servers_and_roles_with_none_see_no_gpu():
+def test_servers_and_roles_without_gpu_see_none():
     pool = GpuAssignments(("a", "b"))
     assert pool.assign(Life(Role(RoleKind.SERVER, 0)), None) == ""
     assert pool.assign(Life(Role(RoleKind.MASTER)), None) == ""
@@ -91,14 +91,14 @@ def test_servers_and_roles_with_none_see_no_gpu():
     assert GpuAssignments(()).assign(worker(0), None) == ""
 
 
-def test_a_data_worker_goes_where_no_worker_has_reserved_a_gpu():
+def test_data_worker_uses_a_gpu_not_reserved_by_a_worker():
     pool = GpuAssignments(("a", "b"))
     pool.assign(worker(0), 1.0)
     assert pool.assign(Life(Role(RoleKind.DATA_WORKER, 0)), None) == "b"
     assert pool.assign(worker(1), 1.0) == "b"
 
 
-def test_each_process_sees_its_own_gpu_and_a_job_variable_does_not_undo_it(tmp_path, monkeypatch):
+def test_role_process_sees_only_its_gpu_despite_job_variables(tmp_path, monkeypatch):
     (tmp_path / "show_gpu.py").write_text(
         f"import json, os, sys\nopen(sys.argv[1], 'w').write(json.dumps(os.environ[{VARIABLE!r}]))\n"
     )

@@ -19,7 +19,7 @@ def reach_of(folder, *, running):
     return LocalJobHandle(run)
 
 
-def test_a_log_that_grows_is_read_line_by_line_and_once(tmp_path):
+def test_growing_log_is_read_line_by_line_and_once(tmp_path):
     path = tmp_path / "worker-0.log"
     tail = LogTail(path)
     assert tail.more() == []
@@ -30,7 +30,7 @@ def test_a_log_that_grows_is_read_line_by_line_and_once(tmp_path):
     assert tail.more() == ["three", "\ufffd"] and tail.more() == []
 
 
-def test_logs_are_followed_until_the_job_is_over_with_roles_that_join(tmp_path, monkeypatch):
+def test_logs_of_all_roles_are_followed_until_the_job_is_over(tmp_path, monkeypatch):
     reach = reach_of(tmp_path, running=True)
     folder = reach.run.files.logs
     (folder / "worker-0.log").write_text("".join(f"line {number}\n" for number in range(5)))
@@ -66,7 +66,7 @@ def told(reach, *phases):
     story.close()
 
 
-def test_a_job_whose_last_line_was_not_written_is_as_its_story_tells(tmp_path):
+def test_unfinished_status_file_is_completed_from_the_event_log(tmp_path):
     reach = reach_of(tmp_path, running=False)
     told(reach, "running", "finished")
     assert (reach.status().phase, reach.status().why, reach.status().samples) == (
@@ -76,7 +76,7 @@ def test_a_job_whose_last_line_was_not_written_is_as_its_story_tells(tmp_path):
     )
 
 
-def test_a_job_that_was_killed_while_it_ran_has_failed(tmp_path):
+def test_job_killed_while_running_counts_as_failed(tmp_path):
     reach = reach_of(tmp_path, running=False)
     told(reach, "running")
     assert reach.status().phase is JobPhase.FAILED

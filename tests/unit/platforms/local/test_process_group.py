@@ -29,7 +29,7 @@ def v2(folder, handed_on=""):
     return Hierarchy(2, {"cpu": folder, "memory": folder})
 
 
-def test_a_quota_takes_a_group_in_each_hierarchy_and_counting_alone_leaves_the_cpu_share_as_it_is(tmp_path, said):
+def test_quota_uses_every_hierarchy_and_counting_leaves_cpu_shares_unset(tmp_path, said):
     groups = process_group.Groups(said.append, v1(tmp_path))
     assert {folder.parent.parent.name for folder in groups.make("worker-0", LIMITS).folders()} == {
         "cpu",
@@ -41,7 +41,7 @@ def test_a_quota_takes_a_group_in_each_hierarchy_and_counting_alone_leaves_the_c
     assert said == []
 
 
-def test_all_folders_are_named_for_this_process_and_none_is_left(tmp_path, said):
+def test_control_group_folders_are_named_for_this_process_and_removed(tmp_path, said):
     found = v1(tmp_path)
     groups = process_group.Groups(said.append, found)
     one, two = groups.make("worker-0", ProcessLimits()), groups.make("worker-0.1", ProcessLimits())
@@ -54,7 +54,7 @@ def test_all_folders_are_named_for_this_process_and_none_is_left(tmp_path, said)
     assert groups.folders() == [] and not list(tmp_path.rglob("springtide-*"))
 
 
-def test_where_it_is_not_permitted_it_says_so_once_and_goes_on(tmp_path, said):
+def test_missing_permission_is_reported_once_and_roles_run_without_limits(tmp_path, said):
     found = Hierarchy(1, {"cpu": tmp_path / "none", "memory": tmp_path / "none"})
     groups = process_group.Groups(said.append, found)
     assert groups.make("worker-0", ProcessLimits()) is None and said == []
@@ -64,12 +64,12 @@ def test_where_it_is_not_permitted_it_says_so_once_and_goes_on(tmp_path, said):
     assert line.startswith("no limits: ") and "No such file or directory" in line and "systemd-run" in line
 
 
-def test_without_control_groups_it_says_so_too(said):
+def test_missing_control_groups_are_reported(said):
     assert process_group.Groups(said.append, Hierarchy()).make("worker-0", LIMITS) is None
     assert "there is no control group for cpu here" in said[0]
 
 
-def test_version_2_hands_on_the_controllers_that_are_asked_for(tmp_path, said):
+def test_version_2_group_enables_the_requested_controllers(tmp_path, said):
     found = v2(tmp_path, "memory cpu")
     groups = process_group.Groups(said.append, found)
     first = groups.make("probe", ProcessLimits())  # a kernel would make the files of a group with it
@@ -87,7 +87,7 @@ def test_two_agents_of_one_process_do_not_share_a_group(tmp_path, said):
     assert not set(one.folders()) & set(two.folders())
 
 
-def test_a_dead_agents_groups_are_removed_by_the_next(tmp_path, said):
+def test_dead_agents_groups_are_removed_by_the_next(tmp_path, said):
     found = v1(tmp_path)
     dead = f"springtide-{os.getpid()}-1-1"  # this process has another start time
     for folder in found.folders.values():
@@ -99,13 +99,13 @@ def test_a_dead_agents_groups_are_removed_by_the_next(tmp_path, said):
     assert {path.name for path in tmp_path.rglob("springtide-*")} == {"springtide-of-someone", alive.name}
 
 
-def test_a_dead_agents_groups_that_another_removes_meanwhile_are_no_trouble(tmp_path, monkeypatch):
+def test_concurrent_removal_of_a_dead_agents_groups_is_harmless(tmp_path, monkeypatch):
     gone = tmp_path / f"springtide-{os.getpid()}-1-1"
     monkeypatch.setattr(process_group.pathlib.Path, "glob", lambda path, _: [gone] if path == tmp_path else [])
     assert process_group.remove_stale(tmp_path) == [gone]
 
 
-def test_a_process_has_one_name_for_life():
+def test_process_group_is_named_by_pid_and_start_time():
     mine = process_group.name_of(os.getpid())
     start = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     assert mine == f"springtide-{os.getpid()}-{start}"

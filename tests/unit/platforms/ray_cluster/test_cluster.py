@@ -12,7 +12,7 @@ from springtide.platforms.ray_cluster import cluster
     ("address", "where"),
     [("ray://head:10001", "head:10001"), ("ray://head", "head:10001"), ("ray://[::1]:7", "[::1]:7"), ("a:1", "a:1")],
 )
-def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, where):
+def test_ray_client_address_gets_its_default_port(address, where):
     assert cluster.client_address(address) == where
 
 
@@ -24,17 +24,17 @@ def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, wher
         ("UNAVAILABLE", ["a program listens", "unavailable: closed", "RAY_USE_TLS"]),
     ],
 )
-def test_each_refusal_says_what_to_do(code, words):
+def test_each_ray_refusal_gives_advice(code, words):
     said = str(cluster.client_refused("ray://head:10001", code, "closed"))
     assert all(word in said for word in ["ray://head:10001", *words])
 
 
-def test_a_session_that_could_not_begin_says_the_last_reason():
+def test_failed_ray_session_reports_its_last_error():
     said = "Initialization failure from server:\nTraceback:\n  File x\nRuntimeError: no ports are left\n"
     assert "(RuntimeError: no ports are left)" in str(cluster.session_refused("ray://head:10001", said))
 
 
-def test_a_lent_variable_is_given_back(monkeypatch):
+def test_temporarily_set_variable_is_restored(monkeypatch):
     monkeypatch.setenv("LENT_A", "before")
     monkeypatch.delenv("LENT_B", raising=False)
     with config.lent("LENT_A", "1"), config.lent("LENT_B", "2"):

@@ -28,7 +28,7 @@ def nodes(free, homes=("home",), noise=None):
         ({"home": 0.9}, {}, ""),
     ],
 )
-def test_a_data_worker_goes_beside_a_trainer_else_to_the_quietest_node_with_room(free, noise, wanted):
+def test_data_worker_goes_beside_a_trainer_or_to_the_quietest_node_with_room(free, noise, wanted):
     from springtide.platforms.ray_cluster import placement
 
     assert placement.choose(1.0, nodes(free, noise=noise)) == wanted
@@ -45,7 +45,7 @@ def test_a_data_worker_goes_beside_a_trainer_else_to_the_quietest_node_with_room
         ({FED[0]: ("away", 2.0), FED[1]: ("away", 1.0)}, {"home": 1.0}, {}, (FED[1], "home")),
     ],
 )
-def test_one_moves_to_a_better_node_that_has_room_and_never_to_one_as_good(placed, free, noise, wanted):
+def test_data_worker_moves_only_to_a_better_node_with_room(placed, free, noise, wanted):
     from springtide.platforms.ray_cluster import placement
 
     found = placement.best_move({WORKER: ("home", 1.0), **placed}, nodes(free, noise=noise))
@@ -75,7 +75,7 @@ class World:
 
 
 @pytest.mark.parametrize("next_at", ["home", "away"])
-def test_a_move_is_logged_once_and_a_full_node_is_skipped_until_it_has_more_room(monkeypatch, next_at):
+def test_data_worker_move_is_logged_once_and_a_full_node_skipped(monkeypatch, next_at):
     from springtide.platforms.ray_cluster import placement
 
     monkeypatch.setattr(placement, "AGAIN_S", 0.0)
@@ -88,7 +88,7 @@ def test_a_move_is_logged_once_and_a_full_node_is_skipped_until_it_has_more_room
     assert len(world.asked) == (1 if next_at == "home" else 2)
 
 
-def test_jobs_that_are_trained_on_several_nodes_or_fed_from_others_make_them_noisy():
+def test_multi_node_training_and_remote_feeding_make_nodes_noisy():
     from springtide.platforms.ray_cluster import job_order
 
     where = {

@@ -22,19 +22,19 @@ WORKER = Life(Role(RoleKind.WORKER, 1), 2)
 
 
 @given(NAMES, LIVES)
-def test_a_life_is_found_again_by_the_name_of_its_actor(job, life):
+def test_incarnation_is_recovered_from_its_actor_name(job, life):
     assert job_order.life_of(job, job_order.holder_of(job, life)) == life
 
 
 @given(NAMES, NAMES, LIVES)
-def test_actors_of_other_jobs_and_programs_are_none_of_ours(job, other, life):
+def test_actors_of_other_jobs_and_programs_are_ignored(job, other, life):
     if job != other:
         assert job_order.life_of(job, job_order.holder_of(other, life)) is None
     assert job_order.life_of(job, job_order.steward_of(job)) is None
     assert job_order.life_of(job, f"springtide/{job}/something") is None
 
 
-def test_servers_are_spread_and_workers_go_where_there_is_room():
+def test_servers_are_spread_and_workers_placed_where_there_is_room():
     server = job_order.needs(RoleKind.SERVER, ProcessLimits(cpu=0.5, memory=1 << 30), {})
     assert server == {"num_cpus": 0.5, "memory": 1 << 30, "scheduling_strategy": "SPREAD"}
     worker = job_order.needs(RoleKind.WORKER, ProcessLimits(gpu=0.5), {"worker": {"fast_disk": 1.0}})
@@ -46,7 +46,7 @@ def test_servers_are_spread_and_workers_go_where_there_is_room():
     }
 
 
-def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():
+def test_ray_capacity_is_summed_and_a_role_bounded_by_the_largest_node():
     large = {"CPU": 16.0, "memory": 4e9, "GPU": 2.0}
     nodes = [{"Resources": {"CPU": 4.0, "memory": 8e9}}, {"Resources": large}, {"Resources": {}}]
     has = job_order.capacity_of(nodes)
@@ -56,13 +56,13 @@ def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():
         job_order.capacity_of([{"Resources": {"memory": 1e9}}])
 
 
-def test_a_role_that_is_none_cannot_ask_for_resources():
+def test_unknown_role_in_ray_resources_is_refused():
     plan = RunPlan(spec=JobSpec(name="a"), script="a.py")
     with pytest.raises(errors.UnknownName, match="Did you mean 'worker'"):
         job_order.JobOrder(plan=plan, run_folder="/tmp/a", wish=RayWish(resources={"workers": {"GPU": 1}}))
 
 
-def test_a_gpu_stage_asks_ray_for_a_gpu_and_a_worker_asks_in_its_spec():
+def test_gpu_stage_and_gpu_worker_request_a_gpu_from_ray():
     staged = job_order.needs(RoleKind.DATA_WORKER, ProcessLimits(), {"data-worker": {"GPU": 1}})
     assert staged["num_gpus"] == 1
     assert "num_gpus" not in job_order.needs(RoleKind.WORKER, ProcessLimits(gpu=0.0), {})
@@ -71,11 +71,11 @@ def test_a_gpu_stage_asks_ray_for_a_gpu_and_a_worker_asks_in_its_spec():
         job_order.JobOrder(plan=plan, run_folder="/tmp/a", wish=RayWish(resources={"worker": {"GPU": 1}}))
 
 
-def test_more_than_one_core_is_asked_for_in_whole_ones():
+def test_more_than_one_core_is_requested_in_whole_cores():
     assert [job_order.whole(cpu) for cpu in (0.3, 1.0, 1.2, 4.0)] == [0.3, 1.0, 2.0, 4.0]
 
 
-def test_why_a_role_was_not_placed_is_told_with_what_nodes_have():
+def test_unplaced_role_reports_its_request_and_the_free_resources():
     free = {"a": {"CPU": 1.5, "memory": 8.0}, "b": {"CPU": 0.5}}
     said = job_order.lacking({"num_cpus": 2.0}, free)
     assert "asks for 2 CPU" in said and "has that free (the most: 1.5 CPU)" in said
@@ -91,20 +91,20 @@ def test_why_a_role_was_not_placed_is_told_with_what_nodes_have():
         ("killed by OOM, and then the node died", False, False, True),
     ],
 )
-def test_how_a_role_ended_whose_actor_is_gone(error, node_lives, oom, evicted):
+def test_exit_of_a_lost_actor_is_derived_from_its_error(error, node_lives, oom, evicted):
     ended = platform.exit_of_lost(WORKER, 7, RuntimeError(error), node_lives=node_lives)
     assert (ended.oom, ended.evicted, ended.signal, ended.pid) == (oom, evicted, "SIGKILL", 7)
     assert (ended.role, ended.incarnation) == (WORKER.role, WORKER.incarnation)
 
 
-def test_the_telling_line_of_a_long_error_is_found():
+def test_significant_line_of_a_long_ray_error_is_found():
     error = RuntimeError(
         "The actor died unexpectedly\n\tclass_name: H\n\tpid: 3\nThe actor died because its node has died"
     )
     assert platform.first_line(error) == "The actor died because its node has died"
 
 
-def test_a_term_is_never_given_twice(tmp_path):
+def test_term_is_never_given_twice(tmp_path):
     async def three(counter):
         return [await counter.next() for _ in range(3)]
 
@@ -112,7 +112,7 @@ def test_a_term_is_never_given_twice(tmp_path):
     assert asyncio.run(three(steward.TermCounter(tmp_path))) == [4, 5, 6], "also by a steward that was started again"
 
 
-def test_a_damaged_count_of_terms_is_no_reason_to_begin_at_one(tmp_path):
+def test_damaged_term_counter_fails_instead_of_restarting_at_one(tmp_path):
     (tmp_path / "term").write_text("many")
     with pytest.raises(errors.JobFailed, match="number of the last master"):
         asyncio.run(steward.TermCounter(tmp_path).next())

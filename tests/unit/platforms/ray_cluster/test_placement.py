@@ -14,7 +14,7 @@ pytestmark = pytest.mark.extra("ray")
 WORKER, SERVER = Life(Role(RoleKind.WORKER, 0)), Life(Role(RoleKind.SERVER, 1), 2)
 
 
-def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch):
+def test_roles_on_a_draining_node_hand_over_and_then_end(monkeypatch):
     from springtide.platforms.ray_cluster import placement
 
     monkeypatch.setattr(placement, "NOTICE_S", 0.0)
@@ -43,7 +43,7 @@ def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch)
     assert {(each.role, each.incarnation) for each in asked} == {(SERVER.role, 2)}
 
 
-def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
+def test_failed_drain_check_is_repeated(monkeypatch, caplog):
     from springtide.platforms.ray_cluster import placement
 
     monkeypatch.setattr(placement, "DRAIN_POLL_S", 0.0)
@@ -67,7 +67,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
     assert len(looks) >= 2 and "cannot list the nodes" in caplog.text
 
 
-def test_folders_of_runs_that_are_long_over_go_and_others_stay(tmp_path):
+def test_old_run_folders_are_removed_and_others_kept(tmp_path):
     from springtide.platforms.ray_cluster import steward
 
     day, now = 86_400.0, 1_800_000_000.0

@@ -27,7 +27,7 @@ class Full:
         return SimpleNamespace(remote=remote)
 
 
-def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_path, monkeypatch):
+def test_live_actor_that_cannot_start_its_process_was_not_evicted(tmp_path, monkeypatch):
     ends, killed = [], []
     monkeypatch.setattr(cluster, "kill", killed.append)
 
@@ -44,7 +44,7 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
     assert (end.signal, end.evicted, end.oom) == ("SIGKILL", False, False), "else it is tried for ever"
 
 
-def test_a_steward_that_is_started_again_after_the_end_only_leaves(tmp_path, monkeypatch):
+def test_steward_restarted_after_the_end_only_exits(tmp_path, monkeypatch):
     left = threading.Event()
     status = JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=1.0)
     record = job_order.RayJobRecord(

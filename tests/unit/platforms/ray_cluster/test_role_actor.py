@@ -34,7 +34,7 @@ async def everything(held):
             return said.decode(), news.exit
 
 
-def test_a_process_is_started_once_heard_and_seen_to_its_end(node, capsys):
+def test_actor_starts_its_process_once_and_reports_its_exit(node, capsys):
     async def story():
         held = RoleActor()
         assert await held.who() is None
@@ -54,7 +54,7 @@ def test_a_process_is_started_once_heard_and_seen_to_its_end(node, capsys):
     assert list(node.iterdir()) == [], "nothing of it is left on the node"
 
 
-def test_a_process_that_is_killed_is_told_with_its_signal(node):
+def test_killed_role_process_is_reported_with_its_signal(node):
     async def story():
         held = RoleActor()
         await held.start(RoleLaunch(life=LIFE, module="http.server", arguments=("0",)), {})
@@ -68,7 +68,7 @@ def test_a_process_that_is_killed_is_told_with_its_signal(node):
     assert (ended.code, ended.signal) == (None, "SIGKILL")
 
 
-def test_the_error_that_a_server_ended_with_is_told_with_its_end(node):
+def test_final_error_of_a_server_is_reported_with_its_exit(node):
     async def story():
         held = RoleActor()
         await held.start(RoleLaunch(life=Life(Role(RoleKind.SERVER, 0)), module="timeit", arguments=("1/0",)), {})
@@ -81,7 +81,7 @@ def test_the_error_that_a_server_ended_with_is_told_with_its_end(node):
     assert str(ended).endswith("exited with status 1: ZeroDivisionError: division by zero")
 
 
-def test_a_role_is_told_where_things_are_on_its_own_node(tmp_path):
+def test_role_settings_use_paths_of_its_own_node(tmp_path):
     settings = {"member": "worker-0", "master_file": "/steward/master.json", "secret_file": "/steward/secret"}
     environment = {"OMP_NUM_THREADS": "4", "PYTHONUNBUFFERED": "1"}
     launch = RoleLaunch(life=LIFE, module="m", settings=settings, environment=environment, given={"MINE": "1"})
@@ -97,7 +97,7 @@ def test_a_role_is_told_where_things_are_on_its_own_node(tmp_path):
     assert sealed.settings["tls"] == str(tmp_path / "tls")
 
 
-def test_files_of_a_role_are_for_its_user_only(tmp_path):
+def test_role_files_are_readable_only_by_their_user(tmp_path):
     role_actor.write(tmp_path / "secret", b"one")
     role_actor.write(tmp_path / "secret", b"two")
     assert (tmp_path / "secret").read_bytes() == b"two"
@@ -105,7 +105,7 @@ def test_files_of_a_role_are_for_its_user_only(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
-def test_what_a_killed_holder_left_is_removed_by_the_next(tmp_path):
+def test_leftovers_of_a_killed_actor_are_removed_by_the_next(tmp_path):
     living = tmp_path / f"{role_actor.PREFIX}1-abc"
     dead = tmp_path / f"{role_actor.PREFIX}{2**22 + 1}-abc"
     others = tmp_path / f"{role_actor.PREFIX}notes"

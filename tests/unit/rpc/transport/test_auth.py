@@ -52,16 +52,16 @@ def call(proof_of, *, secret=SECRET):
         pytest.param(lambda answer, nonce: auth.proof(SECRET, "peer/listener", answer.nonce, nonce), id="of a peer"),
     ],
 )
-def test_a_member_hangs_up_on_a_master_that_does_not_prove_that_it_knows_the_secret(proof_of):
+def test_member_disconnects_from_a_master_without_proof_of_the_secret(proof_of):
     with pytest.raises(errors.MasterUnreachable, match="the other side does not know the job's secret"):
         call(proof_of)
 
 
-def test_a_member_stays_with_a_master_that_proves_it():
+def test_member_accepts_a_master_that_proves_the_secret():
     call(lambda answer, nonce: auth.proof(SECRET, "listener", answer.nonce, nonce))
 
 
-def test_the_oldest_gives_way_and_those_who_are_through_do_not(monkeypatch):
+def test_oldest_pending_handshake_is_dropped_but_no_finished_one(monkeypatch):
     monkeypatch.setattr(auth, "MOST", 2)
     limits, dropped = auth.PendingHandshakes(), []
     with limits.limited(lambda: dropped.append("through")):
@@ -73,7 +73,7 @@ def test_the_oldest_gives_way_and_those_who_are_through_do_not(monkeypatch):
     assert limits.drop_overdue() is None and dropped == ["first"]
 
 
-def test_one_deadline_is_for_the_whole_of_a_handshake(monkeypatch):
+def test_whole_handshake_has_one_deadline(monkeypatch):
     limits, dropped = auth.PendingHandshakes(), threading.Event()
     monkeypatch.setattr(auth, "DEADLINE_S", 1e-3)
     with limits.limited(dropped.set):
@@ -98,7 +98,7 @@ def meeting(work):
     asyncio.run(run())
 
 
-def test_a_master_serves_members_whatever_strangers_do(monkeypatch):
+def test_master_serves_members_despite_many_strangers(monkeypatch):
     monkeypatch.setattr(auth, "MOST", 8)
     monkeypatch.setattr(auth, "DEADLINE_S", 600.0)
 
@@ -116,7 +116,7 @@ def test_a_master_serves_members_whatever_strangers_do(monkeypatch):
     meeting(work)
 
 
-def test_a_byte_now_and_then_does_not_keep_a_stranger_with_a_master(monkeypatch):
+def test_slow_trickling_stranger_is_disconnected_by_the_master(monkeypatch):
     monkeypatch.setattr(auth, "DEADLINE_S", 0.3)
 
     async def work(address):

@@ -84,7 +84,7 @@ def connected(address, secret=SECRET):
         link.close()
 
 
-def test_a_waiting_request_holds_up_no_other():
+def test_waiting_request_delays_no_other():
     with serving() as (_, address), connected(address) as link:
         found = []
         waiter = threading.Thread(target=lambda: found.append(link.ask(ValueRequest("key"))))
@@ -94,12 +94,12 @@ def test_a_waiting_request_holds_up_no_other():
         assert found == [ValueFound(b"value")]
 
 
-def test_a_wrong_secret_is_turned_away():
+def test_wrong_secret_is_refused():
     with serving() as (_, address), pytest.raises(errors.MasterUnreachable, match="wrong secret"):
         channel.MasterChannel(channel.ReconnectingConnection(address, b"another"), connect_timeout_s=20)
 
 
-def test_no_one_there_is_said_with_address_and_time():
+def test_missing_master_is_reported_with_address_and_time():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -107,7 +107,7 @@ def test_no_one_there_is_said_with_address_and_time():
             channel.MasterChannel(channel.ReconnectingConnection(address, SECRET), connect_timeout_s=0.1)
 
 
-def test_a_refusal_is_raised_as_the_error_it_names_and_a_bug_as_job_failed():
+def test_refusal_is_raised_as_its_named_error_and_a_bug_as_job_failed():
     with serving() as (_, address), connected(address) as link:
         with pytest.raises(errors.BadInput, match="no stopping here"):
             link.ask(messages.StopRequest("why"))
@@ -115,14 +115,14 @@ def test_a_refusal_is_raised_as_the_error_it_names_and_a_bug_as_job_failed():
             link.ask(messages.StatusRequest())
 
 
-def test_an_answer_that_fits_into_no_frame_is_refused_instead_of_being_waited_for():
+def test_reply_too_large_for_a_frame_is_refused():
     with serving() as (_, address), connected(address) as link:
         with pytest.raises(errors.JobFailed, match="over the control plane's limit"):
             link.ask(messages.ScaleRequest(2))
         assert link.ask(ShareRequest("key", b"value")) == messages.Ok()
 
 
-def test_heartbeats_carry_what_they_are_given_and_bring_the_pulse():
+def test_heartbeats_carry_progress_and_return_the_reply():
     with serving() as (desk, address), connected(address) as link:
         drained = threading.Event()
         link.start_heartbeat(
@@ -132,7 +132,7 @@ def test_heartbeats_carry_what_they_are_given_and_bring_the_pulse():
         assert desk.beats[0].progress == (WORD,)
 
 
-def test_garbage_on_the_port_harms_no_one():
+def test_garbage_on_the_port_is_harmless():
     with serving() as (_, address), connected(address) as link:
         host, port = address.split(":")
         for garbage in (b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100, b"\0\0\0\x05hello", b""):
@@ -152,7 +152,7 @@ def child(link, answers):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_may_not_call_and_does_not_keep_the_connection_open():
+def test_forked_child_may_not_call_and_holds_no_connection():
     with serving() as (desk, address), connected(address) as link:
         link.ask(messages.JoinWorker(0, os.getpid()))
         context = multiprocessing.get_context("fork")
@@ -173,7 +173,7 @@ def test_a_forked_child_may_not_call_and_does_not_keep_the_connection_open():
             process.close()
 
 
-def test_a_master_that_goes_away_is_named():
+def test_lost_master_is_named():
     with contextlib.ExitStack() as stack:
         with serving() as (_, address):
             link = stack.enter_context(connected(address))
@@ -182,7 +182,7 @@ def test_a_master_that_goes_away_is_named():
             link.ask(ShareRequest("key", b""))
 
 
-def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):
+def test_heartbeat_reply_with_news_triggers_the_next_heartbeat_at_once(monkeypatch):
     slept, answers = (
         [],
         iter([messages.HeartbeatReply(), messages.HeartbeatReply(drain=True), messages.HeartbeatReply()]),
@@ -237,7 +237,7 @@ async def told(master, count):
     await soon(lambda: len(master.asked) >= count)
 
 
-def test_a_request_whose_master_dies_is_answered_by_the_next():
+def test_request_to_a_dying_master_is_answered_by_the_next():
     async def run():
         first, second = await Master(1).start(), await Master(2).start()
         where = first.where
@@ -257,7 +257,7 @@ def test_a_request_whose_master_dies_is_answered_by_the_next():
     asyncio.run(run())
 
 
-def test_a_master_of_the_past_is_not_believed():
+def test_master_of_an_earlier_term_is_refused():
     async def run():
         new, old = await Master(3).start(), await Master(2).start()
         where = new.where
@@ -275,7 +275,7 @@ def test_a_master_of_the_past_is_not_believed():
     asyncio.run(run())
 
 
-def test_a_member_that_was_given_up_hears_it_from_the_next_master():
+def test_fenced_member_is_told_by_the_next_master():
     async def run():
         first, second = await Master(1).start(), await Master(2).start()
         second.fences = True
@@ -293,7 +293,7 @@ def test_a_member_that_was_given_up_hears_it_from_the_next_master():
     asyncio.run(run())
 
 
-def test_a_process_that_starts_while_the_master_is_replaced_finds_the_new_one():
+def test_process_starting_during_a_master_replacement_finds_the_new_one():
     async def run():
         first, second = await Master(1).start(), await Master(2).start()
         await first.listener.close()

@@ -86,7 +86,7 @@ async def ask(address: str, certificates: str, role: str = "master") -> Reply:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_with_tls_a_proxy_reads_nothing_and_without_it_everything(root: pathlib.Path, secure: bool) -> None:
+def test_proxy_reads_traffic_only_without_tls(root: pathlib.Path, secure: bool) -> None:
     async def work(address: str) -> None:
         proxy = Proxy(address)
         reply = await ask(await proxy.start(), str(root / "mine/worker") if secure else "")
@@ -103,7 +103,7 @@ def test_with_tls_a_proxy_reads_nothing_and_without_it_everything(root: pathlib.
     ("certificates", "why"),
     [("other/worker", "certificate is invalid"), ("expired/worker", "cannot be used"), ("", "needs SPRINGTIDE_TLS")],
 )
-def test_a_caller_of_another_job_or_time_or_without_certificate_is_told_why(
+def test_caller_with_invalid_certificates_is_told_why(
     root: pathlib.Path, certificates: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not certificates:
@@ -121,7 +121,7 @@ def test_a_caller_of_another_job_or_time_or_without_certificate_is_told_why(
     meeting(work, str(root / "mine/master"))
 
 
-def test_a_listener_of_another_role_is_not_spoken_to(root: pathlib.Path) -> None:
+def test_caller_refuses_a_listener_of_another_role(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
         with pytest.raises(errors.MasterUnreachable, match="for a worker, but the caller expected a master"):
             await ask(address, str(root / "mine/worker"))
@@ -130,7 +130,7 @@ def test_a_listener_of_another_role_is_not_spoken_to(root: pathlib.Path) -> None
     meeting(work, str(root / "mine/worker"))
 
 
-def test_a_caller_whose_certificate_is_of_another_authority_gets_no_further_than_the_handshake(
+def test_caller_of_another_authority_fails_the_handshake(
     root: pathlib.Path,
 ) -> None:
     async def work(address: str) -> None:
@@ -152,7 +152,7 @@ def test_a_caller_whose_certificate_is_of_another_authority_gets_no_further_than
     meeting(work, str(root / "mine/master"))
 
 
-def test_a_listener_without_tls_is_recognized(root: pathlib.Path) -> None:
+def test_plaintext_listener_is_recognized(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
         with pytest.raises(errors.MasterUnreachable, match="does not speak TLS"):
             await ask(address, str(root / "mine/worker"))
@@ -160,7 +160,7 @@ def test_a_listener_without_tls_is_recognized(root: pathlib.Path) -> None:
     meeting(work, "")
 
 
-def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
+def test_garbage_silence_and_partial_handshakes_are_disconnected(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth, "DEADLINE_S", 0.2)
@@ -193,7 +193,7 @@ def client_hello(folder: str) -> bytes:
     return going.read()
 
 
-def test_older_versions_of_tls_are_refused(root: pathlib.Path) -> None:
+def test_older_tls_versions_are_refused(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
         host, port = addresses.parse(address)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -206,7 +206,7 @@ def test_older_versions_of_tls_are_refused(root: pathlib.Path) -> None:
     meeting(work, str(root / "mine/master"))
 
 
-def test_a_certificate_that_is_renewed_is_shown_to_the_next_caller(tmp_path: pathlib.Path) -> None:
+def test_renewed_certificate_is_used_for_the_next_caller(tmp_path: pathlib.Path) -> None:
     credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)
 
     async def work(address: str) -> None:
@@ -228,7 +228,7 @@ async def shown(address: str, folder: str) -> bytes:
     return bytes(certificate)
 
 
-def test_megabytes_go_both_ways(root: pathlib.Path) -> None:
+def test_megabytes_go_both_ways_over_tls(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
         link = await connection.connect(address, SECRET, within_s=20, certificates=str(root / "mine/worker"))
         sent = [bytes([number]) * (3 << 20) for number in range(4)]
@@ -239,7 +239,7 @@ def test_megabytes_go_both_ways(root: pathlib.Path) -> None:
     meeting(work, str(root / "mine/master"))
 
 
-def test_a_caller_that_is_stopped_does_not_hold_up_a_listener_that_closes(root: pathlib.Path) -> None:
+def test_suspended_caller_does_not_block_a_closing_listener(root: pathlib.Path) -> None:
     async def work() -> None:
         served = listener.RpcListener(SECRET, handle, lambda _: None, certificates=str(root / "mine/master"))
         address = await served.start("127.0.0.1", 0)
@@ -255,7 +255,7 @@ def test_a_caller_that_is_stopped_does_not_hold_up_a_listener_that_closes(root: 
     asyncio.run(work())
 
 
-def test_a_connection_by_tls_may_be_closed_twice(root: pathlib.Path) -> None:
+def test_tls_connection_may_be_closed_twice(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
         own = await connection.connect(address, SECRET, within_s=10, certificates=str(root / "mine" / "worker"))
         await own.close()
@@ -264,7 +264,7 @@ def test_a_connection_by_tls_may_be_closed_twice(root: pathlib.Path) -> None:
     meeting(work, str(root / "mine" / "master"))
 
 
-def test_files_that_are_unfit_for_a_while_cost_a_running_process_nothing(tmp_path: pathlib.Path) -> None:
+def test_temporarily_invalid_certificate_files_keep_the_old_ones_in_use(tmp_path: pathlib.Path) -> None:
     credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)
     folder = tmp_path / "worker"
     known = tls.connecting(str(folder))["ssl"]

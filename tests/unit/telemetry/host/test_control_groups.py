@@ -35,7 +35,7 @@ def test_version_1_writes_quota_period_and_bytes(v1):
     assert (root / "memory/memory.memsw.limit_in_bytes").read_text() == str(64 << 20)
 
 
-def test_version_2_writes_them_together_and_allows_no_swap(v2):
+def test_version_2_writes_limits_and_allows_no_swap(v2):
     root, group = v2
     group.hold_to(ProcessLimits(cpu=1.5, memory=64 << 20))
     assert (root / "cpu.max").read_text() == "150000 100000"
@@ -43,7 +43,7 @@ def test_version_2_writes_them_together_and_allows_no_swap(v2):
     assert (root / "memory.swap.max").read_text() == "0"
 
 
-def test_a_group_that_only_counts_says_that_it_cannot_limit(v1, tmp_path):
+def test_accounting_only_group_reports_that_it_cannot_limit(v1, tmp_path):
     both = ProcessLimits(cpu=0.5, memory=64 << 20)
     assert v1[1].can_hold(both)
     counting = GroupV1({"cpuacct": tmp_path, "memory": tmp_path})
@@ -60,7 +60,7 @@ def test_without_limits_nothing_is_written(which, request):
     assert sorted(root.rglob("*")) == before
 
 
-def test_version_1_counts_nanoseconds_and_memory_that_cannot_be_taken_back(v1):
+def test_version_1_counts_nanoseconds_and_unreclaimable_memory(v1):
     root, group = v1
     (root / "cpuacct/cpuacct.usage").write_text("1500000000\n")
     (root / "cpu/cpu.stat").write_text("nr_periods 90\nnr_throttled 7\nthrottled_time 123456789\n")
@@ -77,7 +77,7 @@ def test_version_2_counts_microseconds(v2):
     assert group.usage() == Usage(cpu_s=1.5, memory=12288, peak=20480, throttled_s=0.7)
 
 
-def test_the_kernels_own_count_of_kills_is_read(v1, tmp_path):
+def test_kernels_out_of_memory_kill_count_is_read(v1, tmp_path):
     root, group = v1
     assert group.oom_kills() == 0
     (root / "memory/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
@@ -93,7 +93,7 @@ def test_hierarchies_mounted_together_are_one_folder(tmp_path):
     assert group.members() == {42}
 
 
-def test_what_is_gone_reads_as_nothing(tmp_path):
+def test_removed_group_reads_as_empty(tmp_path):
     for group in (GroupV1({"memory": tmp_path / "gone"}), GroupV2(tmp_path / "gone")):
         assert group.usage() == Usage() and group.oom_kills() == 0 and group.members() == set()
 
@@ -114,7 +114,7 @@ def proc(folder, *, mountinfo, cgroup, **fields):
     return folder
 
 
-def test_version_1_where_the_controllers_are_there(tmp_path):
+def test_version_1_is_used_where_it_has_the_controllers(tmp_path):
     said = "4:memory:/jobs/a\n2:cpu,cpuacct:/\n0::/\n"
     found = control_groups.find_hierarchy(proc(tmp_path, mountinfo=V1, cgroup=said, seen="/"))
     sys = tmp_path / "sys"
@@ -126,13 +126,13 @@ def test_version_1_where_the_controllers_are_there(tmp_path):
     }
 
 
-def test_a_container_sees_a_part_of_the_tree_as_the_whole(tmp_path):
+def test_container_group_is_resolved_relative_to_its_root(tmp_path):
     said = "4:memory:/docker/abc/inner\n"
     found = control_groups.find_hierarchy(proc(tmp_path, mountinfo=V1, cgroup=said, seen="/docker/abc"))
     assert found.folders == {"memory": tmp_path / "sys/memory/inner"}
 
 
-def test_version_2_where_it_has_the_controllers(tmp_path):
+def test_version_2_is_used_where_it_has_the_controllers(tmp_path):
     folder = proc(tmp_path, mountinfo=V2, cgroup="0::/user.slice/mine.scope\n", seen="/")
     own = folder / "sys/user.slice/mine.scope"
     own.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_version_2_where_it_has_the_controllers(tmp_path):
     assert control_groups.find_hierarchy(folder) == control_groups.Hierarchy(2, {"memory": own})
 
 
-def test_no_control_groups_at_all(tmp_path):
+def test_machine_without_control_groups_has_none(tmp_path):
     assert control_groups.find_hierarchy(tmp_path).version == 0
     (tmp_path / "mountinfo").write_text("31 23 0:28 / /proc rw - proc proc rw\n")
     (tmp_path / "cgroup").write_text("")

@@ -30,18 +30,18 @@ MOUNTS = """\
         ("/run/job/journal.db", "cifs", "truncate"),
     ],
 )
-def test_the_nearest_mount_above_a_path_says_how_sqlite_may_work_there(path, kind, mode, monkeypatch):
+def test_nearest_mount_decides_the_sqlite_journal_mode(path, kind, mode, monkeypatch):
     assert disks.kind_in(MOUNTS, path) == kind
     monkeypatch.setattr(disks, "kind_of", lambda _: kind)
     assert disks.sqlite_journal_mode(pathlib.Path(path)) == mode
 
 
 @pytest.mark.skipif(not os.path.ismount("/proc"), reason="needs /proc")
-def test_this_machine_is_asked(tmp_path):
+def test_file_system_of_this_machine_is_known(tmp_path):
     assert disks.kind_of(pathlib.Path("/proc/self")) == "proc"
     assert disks.kind_of(tmp_path / "not there yet") not in ("", "proc")
 
 
-def test_where_nobody_can_tell_it_is_a_disk_of_this_machine(monkeypatch, tmp_path):
+def test_unknown_file_system_counts_as_local(monkeypatch, tmp_path):
     monkeypatch.setattr(disks, "MOUNTS", tmp_path / "nothing")
     assert disks.kind_of(tmp_path) == "" and disks.sqlite_journal_mode(tmp_path) == "wal"

@@ -32,7 +32,7 @@ def cards(tmp_path, monkeypatch):
     gpus._listed.cache_clear()
 
 
-def test_whole_cards_and_instances_of_cut_cards_are_listed():
+def test_whole_gpus_and_mig_instances_are_listed():
     assert gpus.parse_list(LIST) == (
         "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f",
         "MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb",
@@ -53,7 +53,7 @@ def test_whole_cards_and_instances_of_cut_cards_are_listed():
         ("0,0", ("0",)),
     ],
 )
-def test_a_limit_of_cuda_ends_at_a_device_that_is_not_there(text, devices):
+def test_cuda_visible_devices_ends_at_an_invalid_entry(text, devices):
     assert gpus.parse_limit(text, cards=2) == devices
     assert gpus.parse_limit(text, cards=0) == ()
 
@@ -64,7 +64,7 @@ def test_without_nvidia_smi_the_device_files_count(cards, monkeypatch):
     assert gpus.visible() == ("0", "1")
 
 
-def test_the_variable_of_the_job_precedes_that_of_the_shell(cards, monkeypatch):
+def test_job_variable_overrides_the_shells(cards, monkeypatch):
     cards(3)
     monkeypatch.setenv(gpus.VARIABLE, "2,1")
     assert gpus.visible() == ("2", "1")
@@ -72,7 +72,7 @@ def test_the_variable_of_the_job_precedes_that_of_the_shell(cards, monkeypatch):
     assert gpus.visible({gpus.VARIABLE: ""}) == ()
 
 
-def test_a_machine_without_cards_has_none_whatever_the_variable_says(cards, monkeypatch):
+def test_machine_without_gpus_has_none_whatever_the_variable_says(cards, monkeypatch):
     cards(0)
     assert gpus.visible() == ()
     monkeypatch.setenv(gpus.VARIABLE, "0")
@@ -97,7 +97,7 @@ def torch_with(monkeypatch):
     return place
 
 
-def test_a_process_counts_the_cards_on_which_it_has_memory(torch_with, monkeypatch):
+def test_process_counts_the_gpus_on_which_it_has_memory(torch_with, monkeypatch):
     torch_with(400, 0)
     assert gpus.own_use() == GpuUse(memory=400, allocated=200, total=1000)
     monkeypatch.setattr(gpus, "busy_share", lambda uuid: {"u0": 0.5, "u1": 1.0}[uuid])
@@ -105,7 +105,7 @@ def test_a_process_counts_the_cards_on_which_it_has_memory(torch_with, monkeypat
     assert gpus.own_use() == GpuUse(memory=500, allocated=250, total=2000, busy=0.75)
 
 
-def test_a_process_that_has_not_used_a_gpu_measures_none(torch_with, monkeypatch):
+def test_process_without_gpu_use_measures_none(torch_with, monkeypatch):
     torch_with()
     assert gpus.own_use() is None
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())  # another thread imports it now
@@ -114,13 +114,13 @@ def test_a_process_that_has_not_used_a_gpu_measures_none(torch_with, monkeypatch
     assert gpus.own_use() is None
 
 
-def test_a_worker_measures_its_gpu_although_its_agent_measures_the_rest(torch_with):
+def test_worker_measures_its_gpu_even_if_the_agent_measures_the_rest(torch_with):
     settings = config.load(environ={}, overrides={"member": "worker-1", "report_usage": False})
     assert usage.OwnUsage(settings).read() is None
     torch_with(300)
     assert usage.OwnUsage(settings).read().gpu == GpuUse(memory=300, allocated=150, total=1000)
 
 
-def test_without_the_library_of_the_driver_nobody_says_how_busy_a_gpu_is(monkeypatch):
+def test_gpu_load_is_unknown_without_the_driver_library(monkeypatch):
     monkeypatch.setattr(gpus, "_nvml", lambda: None)
     assert gpus.busy_share("5d5b") is None

@@ -10,12 +10,12 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.telemetry.host import usage
 
 
-def test_this_process_has_taken_something():
+def test_this_process_has_used_cpu_and_memory():
     mine = usage.of_process(os.getpid())
     assert mine.cpu_s > 0 and mine.memory > 1 << 20 and mine.peak >= mine.memory >> 1
 
 
-def test_names_with_spaces_and_brackets_do_no_harm(tmp_path):
+def test_process_names_with_spaces_and_brackets_are_parsed(tmp_path):
     (tmp_path / "7").mkdir()
     fields = ["S", *map(str, range(4, 14)), "250", "50", *map(str, range(20))]
     (tmp_path / "7" / "stat").write_text(f"7 (a) b (c) {' '.join(fields)}\n")
@@ -25,7 +25,7 @@ def test_names_with_spaces_and_brackets_do_no_harm(tmp_path):
     assert usage.of_process(7, tmp_path) == Usage(cpu_s=300 / usage.TICKS_PER_S, memory=5 << 10, peak=9 << 10)
 
 
-def test_a_process_that_is_gone_takes_nothing(tmp_path):
+def test_ended_process_uses_nothing(tmp_path):
     assert usage.of_process(7, tmp_path) == Usage()
 
 
@@ -56,7 +56,7 @@ def container(root, processes, *, mounts, cgroup, members):
     return at
 
 
-def test_in_a_container_of_version_2_its_group_counts_children_and_says_the_limits(tmp_path):
+def test_version_2_container_usage_includes_children_and_limits(tmp_path):
     at = container(tmp_path, {1: 0, 7: 1, 8: 7}, mounts=MOUNTS_V2, cgroup="0::/\n", members=[1, 7, 8])
     (at / "cgroup.controllers").write_text("cpu memory\n")
     (at / "cpu.stat").write_text("usage_usec 12500000\nnr_throttled 3\n")
@@ -73,7 +73,7 @@ def test_in_a_container_of_version_2_its_group_counts_children_and_says_the_limi
     assert (own.read().cpu_limit, own.read().memory_limit) == (None, None)
 
 
-def test_in_a_container_of_version_1_too(tmp_path):
+def test_version_1_container_usage_includes_children_and_limits(tmp_path):
     at = container(
         tmp_path, {1: 0, 7: 1}, mounts=MOUNTS_V1, cgroup="4:cpu:/\n5:cpuacct:/\n6:memory:/\n", members=[1, 7]
     )
@@ -86,7 +86,7 @@ def test_in_a_container_of_version_1_too(tmp_path):
     assert (read.cpu_s, read.memory, read.cpu_limit, read.memory_limit) == (3.0, 4096, 0.5, None)
 
 
-def test_a_group_with_strangers_in_it_says_nothing_about_this_process(tmp_path):
+def test_group_shared_with_other_processes_is_not_used(tmp_path):
     at = container(tmp_path, {1: 0, 7: 1, 9: 1}, mounts=MOUNTS_V2, cgroup="0::/\n", members=[1, 7, 9])
     (at / "cgroup.controllers").write_text("cpu memory\n")
     (at / "memory.stat").write_text("anon 99999999\n")
@@ -95,16 +95,16 @@ def test_a_group_with_strangers_in_it_says_nothing_about_this_process(tmp_path):
     assert read.cpu_s == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
 
 
-def test_one_that_cannot_be_seen_from_here_is_a_stranger():
+def test_invisible_process_counts_as_foreign():
     assert usage.alone({7, 8}, 7, {7: 1, 8: 7})
     assert not usage.alone({0, 7}, 7, {7: 1})
     assert not usage.alone({8}, 7, {8: 7})
 
 
-def test_nothing_is_read_where_nobody_asked(tmp_path):
+def test_nothing_is_read_when_usage_reports_are_off(tmp_path):
     assert usage.OwnUsage(told(report_usage=False), proc=tmp_path / "none", pid=7).read() is None
 
 
-def test_this_very_process_can_be_measured():
+def test_this_process_can_be_measured():
     read = usage.OwnUsage(told()).read()
     assert read.cpu_s > 0 and read.memory > 1 << 20

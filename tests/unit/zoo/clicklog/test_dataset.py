@@ -26,7 +26,7 @@ def equal(a, b):
 
 
 @pytest.mark.parametrize("kind", ["click", "rank", "pair", "rating", "history"])
-def test_a_batch_is_the_same_made_ahead_in_files_or_on_demand(kind, tmp_path):
+def test_batch_is_the_same_precomputed_in_files_or_on_demand(kind, tmp_path):
     index = np.array([3, 3, 999, 0, 512])
     ahead = ClickLog(1000, kind=kind, spec=SMALL)
     for other in (
@@ -53,7 +53,7 @@ def test_the_ranker_takes_the_samples_of_its_kind():
     zoo.loss(zoo.model("mmoe", tables=log.tables)(x), y).backward()
 
 
-def test_a_data_loader_sees_the_same_batches():
+def test_dataloader_sees_the_same_batches():
     log = ClickLog(64, spec=SMALL)
     (x, y), *_ = DataLoader(log, batch_size=16)
     assert equal((x, y), log.batch(np.arange(16)))
@@ -73,7 +73,7 @@ def test_the_test_part_is_the_end_of_the_log():
     assert test.best_auc() == lazy_test.best_auc()
 
 
-def test_the_truth_of_a_part_is_that_of_its_samples():
+def test_truth_of_a_part_is_that_of_its_samples():
     _, test = ClickLog(10_000, spec=SMALL).split(0.5)
     _, y = test.batch(np.arange(5000))
     labels, _ = test.truth()
@@ -81,7 +81,7 @@ def test_the_truth_of_a_part_is_that_of_its_samples():
     assert test.drawn_auc() == pytest.approx(test.best_auc(), abs=0.02)
 
 
-def test_a_trained_model_comes_near_the_known_best():
+def test_trained_model_comes_near_the_known_best():
     torch.manual_seed(0)
     train, test = ClickLog(60_000, spec=LogSpec(seed=5, cardinalities=FIELDS, interaction_strength=0.3)).split(0.2)
     model = zoo.model("widedeep", tables=train.tables, dim=4, hidden=(32,))
@@ -98,7 +98,7 @@ def test_a_trained_model_comes_near_the_known_best():
     assert test.best_auc() - 0.03 < reached < test.best_auc() + 0.01
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_click_log_arguments_are_refused():
     log = ClickLog(10, spec=SMALL)
     with pytest.raises(errors.UnknownName, match="Did you mean 'history'"):
         ClickLog(10, kind="histori")
@@ -114,7 +114,7 @@ def test_what_cannot_be_is_refused():
         log.part(5, 11)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_leaves_no_file(tmp_path, monkeypatch):
     def no_room(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -124,7 +124,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_processes_that_make_the_same_files_both_get_them(tmp_path, monkeypatch):
+def test_two_processes_generating_the_same_files_both_get_them(tmp_path, monkeypatch):
     publish = array_files._publish
 
     def after_another(*given):
@@ -138,7 +138,7 @@ def test_two_processes_that_make_the_same_files_both_get_them(tmp_path, monkeypa
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_records_decode_to_the_samples_they_were_made_of() -> None:
+def test_records_decode_to_their_samples() -> None:
     rows = dataset.Clicks(seed=3).take(10, 20)
     made = Generator(LogSpec(seed=3)).between(10, 30)
     parsed = dataset.decoder().parse(records_of([row.tobytes() for row in rows]))

@@ -37,7 +37,7 @@ def same(a, b):
 
 @settings(max_examples=30, deadline=None)
 @given(start=st.integers(0, 10**9), length=st.integers(1, 300), data=st.data())
-def test_a_slice_is_the_same_however_it_is_cut(still, drifting, start, length, data):
+def test_slice_is_the_same_for_any_block_size(still, drifting, start, length, data):
     cut = data.draw(st.integers(0, length))
     for made in (still, drifting):
         whole = made.between(start, start + length)
@@ -47,7 +47,7 @@ def test_a_slice_is_the_same_however_it_is_cut(still, drifting, start, length, d
             np.testing.assert_array_equal(getattr(whole, name), parts, err_msg=f"{name}, {start}+{cut}/{length}")
 
 
-def test_samples_do_not_depend_on_the_block_they_are_made_in(drifting):
+def test_samples_do_not_depend_on_their_block(drifting):
     index = np.arange(20_000, dtype=np.int64)
     whole = drifting.rows(index)
     order = np.random.default_rng(0).permutation(len(index))
@@ -56,13 +56,13 @@ def test_samples_do_not_depend_on_the_block_they_are_made_in(drifting):
         np.testing.assert_array_equal(getattr(whole, name)[order], getattr(shuffled, name), err_msg=name)
 
 
-def test_equal_specs_make_equal_logs_and_seeds_differ(still):
+def test_equal_specs_give_equal_logs_and_seeds_differ(still):
     same(still.between(0, 100), Generator(SMALL).between(0, 100))
     other = Generator(LogSpec(seed=12, cardinalities=FIELDS, dense=5, history=6)).between(0, 100)
     assert not np.array_equal(still.between(0, 100).sparse, other.sparse)
 
 
-def test_ids_fill_their_fields_and_the_popular_ones_come_often(still):
+def test_ids_fill_their_fields_with_a_zipf_distribution(still):
     sparse = still.between(0, 50_000).sparse
     assert (sparse >= 0).all()
     assert (sparse < np.array(FIELDS)).all()
@@ -91,7 +91,7 @@ def test_fields_of_one_user_or_item_correlate_and_contexts_do_not(still):
     assert abs(shared_information(2, 4)) < 0.002
 
 
-def test_users_meet_items_that_suit_them():
+def test_users_see_items_that_match_their_taste():
     picky = Generator(LogSpec(seed=1, cardinalities=FIELDS, taste=1.0))
     users = np.arange(FIELDS[0], dtype=np.int64).repeat(20)
     event = np.arange(len(users), dtype=np.int64)
@@ -101,7 +101,7 @@ def test_users_meet_items_that_suit_them():
     assert match.mean() > chance.mean() + 0.3
 
 
-def test_click_and_conversion_rates_are_as_asked():
+def test_click_and_conversion_rates_are_as_requested():
     for noise in (0.0, 0.3):
         spec = LogSpec(cardinalities=FIELDS, click_rate=0.1, conversion_rate=0.2, label_noise=noise)
         rows = Generator(spec).between(0, 100_000)
@@ -129,7 +129,7 @@ def best_auc(made, start, stop):
     return generator.expected_auc(true, true)
 
 
-def test_the_known_best_auc_is_what_the_truth_reaches(still):
+def test_known_best_auc_is_reached_by_the_true_probabilities(still):
     rows = still.between(0, 200_000)
     best = best_auc(still, 0, 200_000)
     assert 0.75 < best < 0.9
@@ -165,7 +165,7 @@ def test_label_noise_lowers_the_best_auc():
     assert aucs[0] > aucs[1] + 0.01 > aucs[2] + 0.02
 
 
-def test_a_frozen_truth_gets_worse_with_lag(drifting):
+def test_frozen_model_gets_worse_with_lag(drifting):
     curve = generator.auc_vs_lag(drifting, [0, 600, 3600, 2 * 3600, 8 * 3600], at_s=10 * 3600, samples=20_000)
     aucs = [point.auc for point in curve]
     assert aucs[0] == pytest.approx(best_auc(drifting, 3_600_000, 3_620_000))
@@ -174,19 +174,19 @@ def test_a_frozen_truth_gets_worse_with_lag(drifting):
     assert aucs[4] == pytest.approx(0.5, abs=0.08)
 
 
-def test_a_truth_that_does_not_drift_never_gets_worse(still):
+def test_without_drift_a_frozen_model_never_gets_worse(still):
     first, last = generator.auc_vs_lag(still, [0, 1e6], samples=5_000)
     assert first.auc == last.auc
 
 
-def test_drift_makes_the_task_neither_easier_nor_harder(drifting):
+def test_drift_keeps_the_difficulty_constant(drifting):
     early, late = drifting.between(0, 50_000), drifting.between(40_000_000, 40_050_000)
     assert late.time_s[0] == 400_000
     assert early.click.mean() == pytest.approx(late.click.mean(), abs=0.15)
     assert best_auc(drifting, 40_000_000, 40_050_000) == pytest.approx(best_auc(drifting, 0, 50_000), abs=0.05)
 
 
-def test_histories_are_of_the_users_taste_and_padded_at_the_end(still):
+def test_histories_match_the_users_taste_and_are_padded_at_the_end(still):
     seen = population.histories(still.world)
     assert seen.shape == (FIELDS[0], SMALL.history)
     assert seen.max() <= FIELDS[1]
@@ -209,7 +209,7 @@ def test_histories_are_of_the_users_taste_and_padded_at_the_end(still):
         {"drift_per_hour": -1.0},
     ],
 )
-def test_a_spec_that_cannot_be_made_is_refused(wrong):
+def test_impossible_log_spec_is_refused(wrong):
     with pytest.raises(errors.BadInput, match=next(iter(wrong))):
         LogSpec(**wrong)
 

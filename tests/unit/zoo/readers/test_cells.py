@@ -9,20 +9,20 @@ from tests.unit.zoo.readers.hashed_text import hash_text
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20), st.binary(min_size=PADDING, max_size=PADDING))
-def test_cells_of_a_buffer_hash_like_single_texts(texts, after):
+def test_buffer_cells_hash_like_single_texts(texts, after):
     buffer = np.frombuffer(b"".join(texts) + after, dtype=np.uint8)
     stops = np.cumsum([len(text) for text in texts])
     starts = stops - [len(text) for text in texts]
     assert hash_cells(buffer, starts, stops).tolist() == [hash_text(text) for text in texts]
 
 
-def test_the_hash_never_changes():
+def test_hash_values_are_stable():
     assert hash_text("") == hash_text(b"")
     known = {"": -2152535657050944081, "68fd1e64": -5777297591053182441, "a longer text": -689134016994548337}
     assert {text: hash_text(text) for text in known} == known
 
 
-def test_hashes_spread():
+def test_hashes_are_spread_evenly():
     ids = np.array([hash_text(f"{number:x}") for number in range(20_000)])
     assert len(set(ids.tolist())) == 20_000
     counts = np.bincount(fold(ids, 101), minlength=101)

@@ -57,13 +57,13 @@ def test_ids_are_folded_into_tables(path):
     assert x.sparse.max() < 5
 
 
-def test_it_travels_to_another_process(path):
+def test_parquet_reader_works_in_another_process(path):
     data = ParquetClicks(path, **COLUMNS)
     before = data.batch(np.arange(7))[0].sparse
     assert pickle.loads(pickle.dumps(data)).batch(np.arange(7))[0].sparse.tolist() == before.tolist()
 
 
-def test_a_misspelt_column_gets_a_hint(path):
+def test_misspelt_column_gets_a_hint(path):
     with pytest.raises(errors.UnknownName, match="Did you mean 'price'"):
         ParquetClicks(path, label="click", dense=["prise"])
 
@@ -83,13 +83,13 @@ def test_another_kind_of_file_is_refused(tmp_path):
         ParquetClicks(tmp_path / "log.tx", label="click")
 
 
-def test_without_pyarrow_it_says_what_to_install(path, monkeypatch):
+def test_without_pyarrow_the_reader_says_what_to_install(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(errors.MissingExtra, match=r"springtide\[parquet\]"):
         ParquetClicks(path, **COLUMNS)
 
 
-def test_a_row_without_a_label_is_refused_not_taken_for_no_click(tmp_path):
+def test_row_without_a_label_is_refused(tmp_path):
     columns = {"click": [1.0, 0.0, 1.0, float("nan")], "user": [1, 2, 3, 4]}
     parquet.write_table(pyarrow.table(columns), tmp_path / "nan.parquet", row_group_size=2)
     columns["click"][3] = None
@@ -103,7 +103,7 @@ def test_a_row_without_a_label_is_refused_not_taken_for_no_click(tmp_path):
             data.batch(np.arange(4))
 
 
-def test_a_damaged_file_is_said_to_be_one(path):
+def test_damaged_parquet_file_is_reported(path):
     whole = bytearray(path.read_bytes())
     whole[4:60] = bytes(56)
     path.write_bytes(whole)

@@ -55,7 +55,7 @@ record = st.tuples(
     last=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_what_is_written_is_read_in_any_order(tmp_path, records, end, last, seed):
+def test_written_records_are_read_in_any_order(tmp_path, records, end, last, seed):
     def line(record):
         label, numbers, categories = record
         return "\t".join("" if c is None else str(c) for c in [label, *numbers, *categories])
@@ -128,7 +128,7 @@ def test_ids_are_folded_into_tables(tmp_path):
         CriteoTsv(tmp_path / "day.txt", tables=[5, 5])
 
 
-def test_many_blocks_are_one_file(tmp_path, monkeypatch):
+def test_file_is_read_across_many_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(text_records, "_BLOCK", 100)
     lines = [GOOD, MISSING] * 20 + ["oops"]
     data = CriteoTsv(write(tmp_path / "day.txt", lines), on_malformed="skip")
@@ -155,7 +155,7 @@ def test_a_changed_file_is_indexed_again(tmp_path):
     assert len(CriteoTsv(path)) == 2
 
 
-def test_a_damaged_index_is_made_again(tmp_path):
+def test_damaged_index_is_rebuilt(tmp_path):
     path = write(tmp_path / "day.txt", [GOOD, GOOD])
     assert len(CriteoTsv(path)) == 2
     (index,) = tmp_path.glob(".day.txt.*.lines")
@@ -185,7 +185,7 @@ def test_empty_files_are_refused(tmp_path):
         AvazuCsv(write(tmp_path / "header.csv", ["id,click"]))
 
 
-def test_in_a_read_only_folder_the_index_goes_to_the_temporary_one(tmp_path, monkeypatch):
+def test_index_of_a_read_only_folder_is_written_to_the_temporary_folder(tmp_path, monkeypatch):
     path = write(tmp_path / "day.txt", [GOOD])
     make = tempfile.mkdtemp
 
@@ -201,7 +201,7 @@ def test_in_a_read_only_folder_the_index_goes_to_the_temporary_one(tmp_path, mon
     assert len(CriteoTsv(path)) == 1
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_leaves_no_file(tmp_path, monkeypatch):
     path = write(tmp_path / "day.txt", [GOOD])
 
     def no_room(*args):
@@ -213,7 +213,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["day.txt"]
 
 
-def test_a_policy_that_does_not_exist_gets_a_hint(tmp_path):
+def test_unknown_policy_gets_a_hint(tmp_path):
     with pytest.raises(errors.UnknownName, match="Did you mean 'skip'"):
         CriteoTsv(write(tmp_path / "day.txt", [GOOD]), on_malformed="skp")
 
@@ -257,7 +257,7 @@ def test_movielens_is_read_in_all_layouts(tmp_path, name, lines):
     assert stars.tolist() == [2.5, 4.0]
 
 
-def test_a_record_is_not_taken_for_the_header(tmp_path):
+def test_first_record_is_not_taken_for_a_header(tmp_path):
     with pytest.raises(
         errors.MalformedRecord, match="line 1 is a record, expected a header with the names of 24 columns"
     ):
@@ -268,7 +268,7 @@ def test_a_record_is_not_taken_for_the_header(tmp_path):
         MovieLens(write(tmp_path / "one.csv", ["1,31,2.5,9"]))
 
 
-def test_columns_in_another_order_than_they_are_read_in_are_refused(tmp_path):
+def test_columns_in_another_order_are_refused(tmp_path):
     swapped = ["movieId,userId,rating,timestamp", "31,1,2.5,9"]
     with pytest.raises(errors.MalformedRecord, match=r"line 1: column 1 is 'movieId', expected 'userId': .* userId"):
         MovieLens(write(tmp_path / "ratings.csv", swapped))
@@ -277,12 +277,12 @@ def test_columns_in_another_order_than_they_are_read_in_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("tables", [5, (3,), ("a", "b"), (0, 4)])
-def test_row_counts_that_are_none_are_refused(tmp_path, tables):
+def test_invalid_row_counts_are_refused(tmp_path, tables):
     with pytest.raises(errors.BadInput, match="tables"):
         MovieLens(write(tmp_path / "ratings.dat", ["1::31::2.5::9"]), tables=tables)
 
 
-def test_stars_that_are_no_number_are_refused(tmp_path):
+def test_non_numeric_ratings_are_refused(tmp_path):
     with pytest.raises(errors.BadInput, match="liked='x': expected the stars from which"):
         MovieLens(write(tmp_path / "ratings.dat", ["1::31::2.5::9"]), liked="x")
 
@@ -302,7 +302,7 @@ def test_movielens_ids_that_do_not_fit_the_tables_are_malformed(tmp_path):
     assert len(MovieLens(path, on_malformed="skip")) == 2
 
 
-def test_a_data_loader_reads_records(tmp_path):
+def test_dataloader_reads_records(tmp_path):
     data = CriteoTsv(write(tmp_path / "day.txt", [GOOD, MISSING] * 3))
     (x, y), *_ = DataLoader(data, batch_size=4)
     assert x.sparse.shape == (4, 26)

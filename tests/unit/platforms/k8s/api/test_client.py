@@ -64,7 +64,7 @@ async def hang_up(request):
     return web.Response()
 
 
-def test_paths_bodies_and_who_asks_are_as_the_api_wants_them():
+def test_request_paths_bodies_and_headers_match_the_api():
     async def work(client, server):
         await client.get(PODS, "ctr")
         await client.get(NODES, "n1")
@@ -90,7 +90,7 @@ def test_paths_bodies_and_who_asks_are_as_the_api_wants_them():
     with_server(work)
 
 
-def test_a_list_is_read_page_by_page_and_its_items_know_their_kind():
+def test_list_is_read_in_pages_and_its_items_have_their_kind():
     async def work(client, server):
         server.plans = [
             (200, {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]}),
@@ -104,7 +104,7 @@ def test_a_list_is_read_page_by_page_and_its_items_know_their_kind():
     with_server(work)
 
 
-def test_a_server_in_trouble_is_asked_again():
+def test_failing_server_is_retried():
     async def work(client, server):
         server.plans = [(500, {}), (429, {}, {"Retry-After": "0"}), hang_up, (200, {"metadata": {"name": "x"}})]
         assert (await client.get(PODS, "x"))["metadata"]["name"] == "x"
@@ -113,7 +113,7 @@ def test_a_server_in_trouble_is_asked_again():
     with_server(work)
 
 
-def test_what_was_created_perhaps_is_not_created_again():
+def test_possibly_executed_create_is_not_retried():
     async def work(client, server):
         server.plans = [(429, {}, {"Retry-After": "0"}), hang_up]
         with pytest.raises(errors.ClusterUnreachable, match="may or may not have carried out the request"):
@@ -123,7 +123,7 @@ def test_what_was_created_perhaps_is_not_created_again():
     with_server(work)
 
 
-def test_an_ended_token_is_read_anew_once():
+def test_expired_token_is_reread_once():
     async def work(client, server):
         server.plans = [(401, {}), (200, {}), (401, {}), (401, {"message": "who"})]
         await client.get(PODS, "x")
@@ -133,7 +133,7 @@ def test_an_ended_token_is_read_anew_once():
     with_server(work)
 
 
-def test_conflicts_and_the_missing_are_told_at_once():
+def test_conflict_and_not_found_are_raised_at_once():
     async def work(client, server):
         server.plans = [(409, {"reason": "Conflict", "message": "m"}), (404, {"message": "none"})]
         with pytest.raises(errors.Conflict):
@@ -144,7 +144,7 @@ def test_conflicts_and_the_missing_are_told_at_once():
     with_server(work)
 
 
-def test_nobody_there_is_told_with_what_to_check_after_the_deadline():
+def test_unreachable_server_is_reported_with_advice_after_the_deadline():
     async def work():
         async with Client(kubeconfig.Access(server="http://127.0.0.1:9", where="context 'c'"), within_s=0.05) as client:
             with pytest.raises(errors.ClusterUnreachable, match="Check that the address is right"):
@@ -153,7 +153,7 @@ def test_nobody_there_is_told_with_what_to_check_after_the_deadline():
     asyncio.run(work())
 
 
-def test_kinds_and_their_parts_are_discovered():
+def test_kinds_and_subresources_are_discovered():
     async def work(client, server):
         known = {"resources": [{"name": "pods"}, {"name": "pods/resize"}]}
         server.plans = [(200, known), (200, known), (404, {})]
@@ -182,7 +182,7 @@ def pod(name, version, uid="u"):
     return {"metadata": {"name": name, "namespace": "team", "uid": uid, "resourceVersion": str(version)}}
 
 
-def test_a_watch_resumes_after_a_break_and_reads_anew_after_410():
+def test_watch_resumes_after_a_break_and_relists_after_410():
     async def work(client, server):
         server.plans = [
             (200, {"metadata": {"resourceVersion": "5"}, "items": [pod("a", 4)]}),
@@ -215,7 +215,7 @@ def test_a_watch_resumes_after_a_break_and_reads_anew_after_410():
     with_server(work)
 
 
-def test_a_watch_that_may_not_be_is_told():
+def test_forbidden_watch_is_raised():
     async def work(client, server):
         server.plans = [(403, {"message": "no"})]
         with pytest.raises(errors.Forbidden):
@@ -225,7 +225,7 @@ def test_a_watch_that_may_not_be_is_told():
     with_server(work)
 
 
-def test_logs_come_line_by_line_however_they_are_cut():
+def test_logs_arrive_line_by_line():
     async def work(client, server):
         server.plans = [stream("one", "two")]
         assert [line async for line in client.logs("p", lines=2, follow=True)] == ["one", "two"]
@@ -244,7 +244,7 @@ histories = st.lists(
 
 
 @given(histories)
-def test_a_reader_has_what_the_cluster_has_whether_events_came_or_were_lost(history):
+def test_mirror_equals_the_cluster_after_lost_events(history):
     """`forget`: a stretch of which no event arrives, and then all is read anew."""
     cluster, known, mirror, lost = {}, client.KnownObjects(), {}, False
 
@@ -276,12 +276,12 @@ def test_a_reader_has_what_the_cluster_has_whether_events_came_or_were_lost(hist
     assert known.relisted(cluster.values()) == []
 
 
-def test_an_event_says_where_to_go_on_from():
+def test_watch_event_gives_the_version_to_resume_from():
     assert client.parse_event(b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}', "3")[1] == "9"
     assert client.KnownObjects().apply("BOOKMARK", {}) == []
 
 
-def test_a_forgotten_version_is_not_an_error_but_another_error_is():
+def test_expired_version_is_not_an_error_but_another_error_is():
     with pytest.raises(errors.Conflict):
         client.parse_event(b'{"type":"ERROR","object":{"code":410}}', "3")
     with pytest.raises(errors.ClusterUnreachable, match="etcd"):
@@ -294,7 +294,7 @@ def refusal(status, **fields):
     return client.Refusal(status=status, **fields)
 
 
-def test_a_status_object_is_read_and_so_is_what_a_proxy_says():
+def test_refusals_are_parsed_from_status_objects_and_proxy_text():
     said = client.read_refusal(409, b'{"kind":"Status","message":"object changed","reason":"Conflict"}')
     assert (said.message, said.reason, said.begun) == ("object changed", "Conflict", True)
     assert client.read_refusal(502, b"<h1>bad</h1>\n").message == "<h1>bad</h1>"
@@ -305,23 +305,23 @@ def test_a_status_object_is_read_and_so_is_what_a_proxy_says():
 
 
 @pytest.mark.parametrize("status", client.BUSY)
-def test_what_may_be_done_twice_is_asked_again_when_the_server_has_trouble(status):
+def test_repeatable_request_is_retried_on_server_trouble(status):
     assert client.retry_pause(client.read_refusal(status, b"{}"), 0, repeatable=True) == client.FIRST_PAUSE_S
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 422])
-def test_a_refusal_of_the_request_itself_is_final(status):
+def test_refusal_of_the_request_itself_is_final(status):
     assert client.retry_pause(client.read_refusal(status, b"{}"), 0, repeatable=True) is None
 
 
-def test_what_must_not_be_done_twice_is_sent_again_only_if_it_was_not_begun():
+def test_unrepeatable_request_is_retried_only_if_not_begun():
     assert client.retry_pause(client.read_refusal(503, b"{}"), 0, repeatable=False) is None
     assert client.retry_pause(refusal(0), 0, repeatable=False) is None
     assert client.retry_pause(refusal(0, begun=False), 0, repeatable=False) is not None
     assert client.retry_pause(client.read_refusal(429, b"{}"), 0, repeatable=False) is not None
 
 
-def test_pauses_grow_up_to_a_bound_and_are_never_shorter_than_the_server_asks():
+def test_retry_pauses_grow_to_a_bound_and_respect_retry_after():
     pauses = [client.retry_pause(refusal(503), attempt, repeatable=True) for attempt in range(20)]
     assert pauses == sorted(pauses) and pauses[-1] == client.LONGEST_PAUSE_S
     assert client.retry_pause(refusal(429, after_s=9.0, begun=False), 0, repeatable=True) == 9.0
@@ -341,16 +341,16 @@ def test_pauses_grow_up_to_a_bound_and_are_never_shorter_than_the_server_asks():
         (503, "", errors.ClusterUnreachable),
     ],
 )
-def test_each_refusal_is_an_error_that_says_what_was_asked(status, reason, kind):
+def test_each_refusal_becomes_an_error_naming_the_request(status, reason, kind):
     error = client.error_of(refusal(status, reason=reason, message="because"), "get pods ctr", "https://c")
     assert type(error) is kind and "get pods ctr" in str(error) and "because" in str(error)
 
 
-def test_who_may_not_is_told_what_to_grant():
+def test_forbidden_error_says_what_to_grant():
     assert "RoleBinding" in str(client.error_of(refusal(403, message="no"), "list pods", "https://c"))
 
 
-def test_a_quota_that_is_used_up_is_no_matter_of_rights():
+def test_exhausted_quota_is_not_a_permission_error():
     said = 'pods "ctr-worker-0-0" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4'
     error = client.error_of(client.Refusal(status=403, message=said, reason="Forbidden"), "create pods", "https://k")
     assert isinstance(error, errors.ClusterRefused) and "grant" not in str(error)

@@ -33,7 +33,7 @@ def headers(reached):
     return asyncio.run(reached.headers())
 
 
-def test_the_current_context_says_server_namespace_and_token(tmp_path):
+def test_current_context_gives_server_namespace_and_token(tmp_path):
     reached = kubeconfig.find(str(written(tmp_path, CONFIG)))
     assert (reached.server, reached.namespace) == ("http://127.0.0.1:1", "team")
     assert headers(reached) == {"Authorization": "Bearer abc"}
@@ -45,18 +45,18 @@ def test_another_context_may_be_named_and_needs_no_user(tmp_path):
     assert (reached.proxy, reached.server_name, headers(reached)) == ("http://p", "n", {})
 
 
-def test_of_several_files_the_first_that_has_a_part_counts(tmp_path):
+def test_first_of_several_kubeconfigs_with_a_part_wins(tmp_path):
     one = written(tmp_path, {"current-context": "here", "contexts": CONFIG["contexts"]}, "one")
     two = written(tmp_path, CONFIG, "two")
     assert kubeconfig.find(f"{one}:{two}").server == "http://127.0.0.1:1"
 
 
-def test_an_unknown_context_is_told_with_the_nearest(tmp_path):
+def test_unknown_context_suggests_the_nearest(tmp_path):
     with pytest.raises(errors.UnknownName, match="Did you mean 'there'"):
         kubeconfig.find(str(written(tmp_path, CONFIG)), "ther")
 
 
-def test_a_kubeconfig_that_is_not_there_or_is_none_is_a_users_mistake(tmp_path):
+def test_missing_or_invalid_kubeconfig_is_a_user_error(tmp_path):
     with pytest.raises(errors.MissingFile, match="KUBECONFIG"):
         kubeconfig.find(str(tmp_path / "nothing"))
     (tmp_path / "text").write_text("just words")
@@ -64,7 +64,7 @@ def test_a_kubeconfig_that_is_not_there_or_is_none_is_a_users_mistake(tmp_path):
         kubeconfig.find(str(tmp_path / "text"))
 
 
-def test_a_pods_account_is_used_and_its_token_read_anew(tmp_path, monkeypatch):
+def test_pod_account_is_used_and_its_token_reread(tmp_path, monkeypatch):
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
@@ -78,14 +78,14 @@ def test_a_pods_account_is_used_and_its_token_read_anew(tmp_path, monkeypatch):
     assert asyncio.run(reached.headers(anew=True))["Authorization"] == "Bearer second"
 
 
-def test_nothing_at_all_says_what_to_set(monkeypatch, tmp_path):
+def test_missing_configuration_says_what_to_set(monkeypatch, tmp_path):
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(errors.MissingFile, match="Set KUBECONFIG"):
         kubeconfig.find(accounts=[])
 
 
-def test_a_program_may_print_the_token_and_says_why_if_it_does_not(tmp_path):
+def test_exec_plugin_provides_the_token_or_its_error(tmp_path):
     says = 'import json; print(json.dumps({"status": {"token": "t", "expirationTimestamp": "2100-01-01T00:00:00Z"}}))'
     plain = {**CONFIG, "users": [{"name": "u", "user": {"exec": {"command": sys.executable, "args": ["-c", says]}}}]}
     reached = kubeconfig.find(str(written(tmp_path, plain)))
@@ -96,7 +96,7 @@ def test_a_program_may_print_the_token_and_says_why_if_it_does_not(tmp_path):
         headers(kubeconfig.find(str(written(tmp_path, plain))))
 
 
-def test_certificates_are_taken_from_within_the_file_or_from_beside_it(tmp_path):
+def test_certificates_are_read_inline_or_from_files(tmp_path):
     (tmp_path / "ca").write_text("of a file")
     part = {"certificate-authority": "ca"}
     assert kubeconfig.content(part, "certificate-authority", tmp_path) == b"of a file"

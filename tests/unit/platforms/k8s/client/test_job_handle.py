@@ -50,12 +50,12 @@ def job(monkeypatch):
     return made
 
 
-def test_following_shows_pods_that_come_later_too(job):
+def test_followed_logs_include_pods_that_start_later(job):
     found = list(job_handle.read_logs({}, "ctr", [], lines=5, follow=True))
     assert sorted(found) == [LogLine(f"worker-{rank}", f"pod-{rank} {line}") for rank in range(3) for line in range(2)]
     assert job.closed
 
 
-def test_a_reader_that_stops_ends_it(job):
+def test_closed_reader_ends_following(job):
     assert next(iter(job_handle.read_logs({}, "ctr", ["worker-0"], lines=5, follow=True))).role == "worker-0"
     assert job.closed

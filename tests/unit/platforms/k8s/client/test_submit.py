@@ -12,21 +12,21 @@ def names_in(archive):
         return tar.getnames()
 
 
-def test_code_is_packed_and_what_is_nobodys_code_is_left_out(tmp_path):
+def test_code_archive_leaves_out_hidden_and_generated_files(tmp_path):
     for name in ("train.py", "lib/model.py", ".git/HEAD", "__pycache__/a.pyc", ".springtide/runs/x", "lib/.hidden"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     assert names_in(submit.pack(tmp_path)) == ["lib/model.py", "train.py"]
 
 
-def test_the_same_files_are_the_same_bytes(tmp_path):
+def test_same_files_give_the_same_archive(tmp_path):
     (tmp_path / "train.py").write_text("print()")
     first = submit.pack(tmp_path)
     (tmp_path / "train.py").touch()
     assert submit.pack(tmp_path) == first
 
 
-def test_too_much_is_refused_with_what_is_largest(tmp_path, seed):
+def test_too_large_code_is_refused_naming_the_largest_file(tmp_path, seed):
     import random
 
     (tmp_path / "train.py").write_text("print()")

@@ -28,14 +28,14 @@ def said(status):
     return {each.type: each.status for each in job_status.conditions(status)}
 
 
-def test_people_see_the_few_figures_that_matter():
+def test_printed_columns_show_the_main_figures():
     fields = job_status.fields(RUNNING, generation=7)
     assert (fields["phase"], fields["workers"], fields["servers"]) == ("Running", "3/4", "2/2")
     assert (fields["samplesPerSecond"], fields["observedGeneration"]) == (123.5, 7)
     assert fields["decision"] == "scale from 3 to 4 workers: faster"
 
 
-def test_programs_read_back_the_whole_status():
+def test_status_fields_give_back_the_whole_status():
     failed = msgspec.structs.replace(RUNNING, phase=JobPhase.FAILED, blame=Blame.USER, detail="Traceback ...")
     for status in (RUNNING, failed):
         fields = msgspec.json.decode(msgspec.json.encode(job_status.fields(status, generation=1)))
@@ -56,14 +56,14 @@ def test_programs_read_back_the_whole_status():
         ({"message": "no master: no node takes it"}, (JobPhase.RUNNING, "no master: no node takes it")),
     ],
 )
-def test_what_the_operator_says_of_a_job_without_a_master_is_not_hidden_by_the_masters_last_words(since, expected):
+def test_operators_message_for_a_job_without_a_master_is_shown(since, expected):
     fields = job_status.fields(RUNNING, generation=1) | since
     fields["conditions"] = [{"type": "MasterRunning", "status": "False"}]
     found = job_status.read(fields, "ctr", 5.0)
     assert (found.phase, found.why[: len(expected[1])], found.samples) == (*expected, RUNNING.samples)
 
 
-def test_what_json_cannot_say_is_left_out():
+def test_non_finite_numbers_are_left_out_of_the_status():
     fields = job_status.fields(
         msgspec.structs.replace(
             RUNNING, training=msgspec.structs.replace(RUNNING.training, loss=math.nan, metrics={"a": math.inf})
@@ -86,12 +86,12 @@ def test_what_json_cannot_say_is_left_out():
         ({"phase": JobPhase.FINISHED}, (False, False, False, True)),
     ],
 )
-def test_conditions_say_what_is_so(changes, expected):
+def test_conditions_reflect_the_status(changes, expected):
     found = said(msgspec.structs.replace(RUNNING, **changes))
     assert tuple(found[kind] for kind in ("Ready", "Progressing", "Degraded", "Finished")) == expected
 
 
-def test_want_of_room_is_the_message():
+def test_missing_roles_are_the_status_message():
     fields = job_status.fields(
         msgspec.structs.replace(RUNNING, roles=roles(3, 4, lacks="1 worker fewer")), generation=1
     )

@@ -18,7 +18,7 @@ def archive(path, **files):
     return path
 
 
-def test_a_role_runs_where_its_code_is(tmp_path):
+def test_role_runs_in_its_code_folder(tmp_path):
     archive(tmp_path / "code.tgz", own_py="print('own', __name__)", pack____init___py="", data_txt="5")
     home = tmp_path / "home"
     role_pod.unpack(tmp_path / "code.tgz", home)
@@ -30,24 +30,24 @@ def test_a_role_runs_where_its_code_is(tmp_path):
     assert ran.stdout.split() == ["own", "__main__", "['--lr',", "'1']", str(home)]
 
 
-def test_nothing_is_unpacked_outside(tmp_path):
+def test_archive_entry_outside_its_folder_is_refused(tmp_path):
     with tarfile.open(tmp_path / "code.tgz", "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("../evil"), io.BytesIO(b""))
     with pytest.raises(errors.BadInput, match="cannot be unpacked"):
         role_pod.unpack(tmp_path / "code.tgz", tmp_path / "home")
 
 
-def test_an_archive_that_is_none_is_told(tmp_path):
+def test_invalid_code_archive_is_reported(tmp_path):
     (tmp_path / "code.tgz").write_text("no")
     with pytest.raises(errors.BadInput, match="submit it again"):
         role_pod.unpack(tmp_path / "code.tgz", tmp_path / "home")
 
 
 @pytest.mark.parametrize(("member", "shown"), [("worker-3", "worker-3"), ("data-worker-0", "data-worker-0")])
-def test_a_role_knows_itself_by_its_setting(member, shown):
+def test_role_is_known_from_its_setting(member, shown):
     assert str(role_pod.role_of(member)) == shown
 
 
-def test_a_member_that_is_none_is_refused():
+def test_invalid_member_name_is_refused():
     with pytest.raises(errors.BadInput, match="such as server-0"):
         role_pod.role_of("nobody")

@@ -34,7 +34,7 @@ def parts(schema_part):
 
 
 @pytest.mark.parametrize("definition", crds.all_definitions(), ids=lambda each: each["metadata"]["name"])
-def test_a_schema_is_structural(definition):
+def test_schema_is_structural(definition):
     """Every part has a type or says that it is left alone: an API server refuses the definition otherwise."""
     for part in parts(schema(definition)):
         free = part.get("x-kubernetes-preserve-unknown-fields") or part.get("x-kubernetes-int-or-string")
@@ -47,7 +47,7 @@ def test_a_schema_is_structural(definition):
     assert definition["metadata"]["name"] == f"{definition['spec']['names']['plural']}.{definition['spec']['group']}"
 
 
-def test_every_field_of_a_job_is_in_its_schema_with_its_words():
+def test_every_job_field_is_in_the_schema_with_its_description():
     properties = schema(crds.elastic_jobs())["properties"]["spec"]["properties"]
     fields = {field.key: field for field in spelling.fields_of(ElasticJob) if field.name != "name"}
     assert properties.keys() == fields.keys()
@@ -55,7 +55,7 @@ def test_every_field_of_a_job_is_in_its_schema_with_its_words():
         assert properties[key].get("description", "") == field.words
 
 
-def test_a_job_as_we_write_it_is_taken():
+def test_our_job_object_is_accepted():
     job = spelling.from_spec(
         {
             "script": "train.py",
@@ -88,11 +88,11 @@ def test_a_job_as_we_write_it_is_taken():
         ({"script": ["t.py"]}, "string"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_the_cluster(spec, word):
+def test_invalid_spec_is_refused_by_the_cluster(spec, word):
     assert any(word in each for each in refusals(crds.elastic_jobs(), {"spec": spec}))
 
 
-def test_a_masters_plan_as_we_write_it_is_taken():
+def test_our_scale_plan_is_accepted():
     pods = (PodWish(role="worker", rank=0, incarnation=1, cpu=0.5, memory=1 << 30), PodWish(role="server", rank=0))
     plan = ScalePlan(job="ctr", origin="master", pods=pods, kill=("ctr-worker-0-0",))
     plain = spelling.plain_of(plan)
@@ -100,12 +100,12 @@ def test_a_masters_plan_as_we_write_it_is_taken():
     assert spelling.made(ScalePlan, plain) == plan
 
 
-def test_a_status_keeps_what_a_newer_master_has_to_say():
+def test_status_schema_preserves_unknown_fields():
     for definition in crds.all_definitions():
         assert schema(definition)["properties"]["status"]["x-kubernetes-preserve-unknown-fields"]
 
 
-def test_columns_lead_to_fields_of_the_schema():
+def test_printer_columns_refer_to_schema_fields():
     for definition in crds.all_definitions():
         (version,) = definition["spec"]["versions"]
         for column in version["additionalPrinterColumns"]:
@@ -114,7 +114,7 @@ def test_columns_lead_to_fields_of_the_schema():
                 assert second in schema(definition)["properties"][first]["properties"], column
 
 
-def test_what_a_job_is_made_of_cannot_change():
+def test_fixed_job_fields_are_immutable():
     rules = schema(crds.elastic_jobs())["properties"]["spec"]["x-kubernetes-validations"]
     for field in crds.FIXED:
         assert any(f"self.{field} == oldSelf.{field}" in rule["rule"] for rule in rules)
@@ -122,7 +122,7 @@ def test_what_a_job_is_made_of_cannot_change():
     assert fields >= set(crds.FIXED) | {"stopped"}
 
 
-def test_a_read_job_is_the_one_that_was_written():
+def test_job_object_is_read_back():
     spec = {"script": "train.py", "kubernetes": {"graceS": 5}}
     job = making.job(spec=spec, annotations={"springtide.dev/code": "ctr-code"}, status={"phase": "Succeeded"})
     assert (job.name, job.code, job.over, job.job.kubernetes.grace_s) == ("ctr", "ctr-code", True, 5)

@@ -33,7 +33,7 @@ def grants(granted, wanted):
 
 
 @pytest.mark.parametrize("only", ["", "ads"])
-def test_the_operator_may_give_masters_their_rights_without_special_leave(only):
+def test_operator_may_grant_the_masters_rights(only):
     (role,) = [
         each
         for each in install_manifests.operator_rights(install_manifests.InstallPlan(image="i", only=only))
@@ -46,7 +46,7 @@ def test_the_operator_may_give_masters_their_rights_without_special_leave(only):
     assert not any("*" in rule["apiGroups"] + rule["resources"] for rule in role["rules"])
 
 
-def test_the_operator_reads_no_secret():
+def test_operator_reads_no_secret():
     secrets = [each for each in install_manifests.OPERATOR_RIGHTS if each.resource == "secrets"]
     assert [each.verbs for each in secrets] == [("create",)]
 
@@ -58,14 +58,14 @@ def test_every_right_has_its_reason():
     )
 
 
-def test_the_page_for_those_who_run_clusters_has_every_right():
+def test_docs_list_every_operator_right():
     page = (sources.ROOT / "docs" / "design" / "kubernetes.md").read_text()
     for each in install_manifests.OPERATOR_RIGHTS:
         group = f" ({each.group})" if each.group else ""
         assert f"| `{each.resource}`{group} | {', '.join(each.verbs)} | {each.why} |" in page
 
 
-def test_in_one_namespace_it_has_no_rights_beyond():
+def test_single_namespace_install_has_no_cluster_rights():
     plan = install_manifests.InstallPlan(image="i", only="ads")
     assert [each["kind"] for each in install_manifests.operator_rights(plan)] == ["Role", "RoleBinding"]
     assert all(each["metadata"]["namespace"] == "ads" for each in install_manifests.operator_rights(plan))
@@ -73,7 +73,7 @@ def test_in_one_namespace_it_has_no_rights_beyond():
     assert "ads" in install_manifests.operator_deployment(plan)["spec"]["template"]["spec"]["containers"][0]["command"]
 
 
-def test_an_editor_of_a_namespace_may_submit_jobs_there():
+def test_namespace_editor_may_submit_jobs():
     edit, view = install_manifests.user_roles()
     assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
     assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
@@ -81,7 +81,7 @@ def test_an_editor_of_a_namespace_may_submit_jobs_there():
 
 
 @pytest.mark.parametrize("plan", [PLAN, BRAINY], ids=["alone", "with a brain"])
-def test_no_pod_of_ours_may_do_anything_on_its_node(plan):
+def test_our_pods_have_no_privileges_on_their_node(plan):
     for body in of_kind(plan, "Deployment"):
         spec = body["spec"]["template"]["spec"]
         assert spec["securityContext"]["runAsNonRoot"]
@@ -93,7 +93,7 @@ def test_no_pod_of_ours_may_do_anything_on_its_node(plan):
         assert body["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_a_brain_is_found_by_its_service_and_its_database_is_on_no_command_line():
+def test_brain_is_found_by_its_service_and_its_database_url_is_hidden():
     (secret,) = of_kind(BRAINY, "Secret")
     assert base64.b64decode(secret["data"]["database"]).decode() == BRAINY.database
     operator, brain = (install_manifests.operator_deployment(BRAINY), install_manifests.brain_deployment(BRAINY))
@@ -108,17 +108,17 @@ def test_a_brain_is_found_by_its_service_and_its_database_is_on_no_command_line(
     assert not of_kind(PLAN, "Service")
 
 
-def test_definitions_come_before_what_needs_them_and_the_operator_last():
+def test_manifests_are_ordered_by_dependency_with_the_operator_last():
     order = [body["kind"] for body in install_manifests.everything(BRAINY)]
     assert order[0] == "Namespace" and order[-1] == "Deployment"
     assert order.index("CustomResourceDefinition") < order.index("ClusterRole")
 
 
-def test_all_that_is_installed_is_of_a_known_kind():
+def test_all_installed_objects_are_of_a_known_kind():
     assert all(isinstance(kinds.kind_of(body), kinds.ObjectKind) for body in install_manifests.everything(BRAINY))
 
 
-def test_a_brain_with_certificates_and_the_operator_each_see_their_own():
+def test_tls_brain_and_operator_mount_their_own_certificates():
     files = serve.make_certificates()
     plan = dataclasses.replace(BRAINY, brain_files=files)
     (kept,) = [each for each in of_kind(plan, "Secret") if each["metadata"]["name"] == install_manifests.BRAIN_TLS]

@@ -24,7 +24,7 @@ def ended(*args, asked=False, present=True, **kwargs):
     return platform.exit_of(pod(*args, **kwargs), LIFE, asked=asked, present=present)
 
 
-def test_exit_codes_and_signals_are_told_as_a_process_would_tell_them():
+def test_container_exit_codes_and_signals_map_to_role_exits():
     assert ended("Succeeded", code=0).clean
     assert (ended("Failed", code=3).code, ended("Failed", code=3).signal) == (3, "")
     killed = ended("Failed", code=143)
@@ -34,7 +34,7 @@ def test_exit_codes_and_signals_are_told_as_a_process_would_tell_them():
 @pytest.mark.parametrize(
     "how", [{"code": 137}, {"code": 137, "reason": "OOMKilled"}, {"code": 1, "reason": "OOMKilled"}]
 )
-def test_a_kill_at_the_memory_limit_is_told_as_such(how):
+def test_kill_at_the_memory_limit_is_reported_as_out_of_memory(how):
     assert ended("Failed", **how).oom and not ended("Failed", **how).evicted
 
 
@@ -48,12 +48,12 @@ def test_a_kill_at_the_memory_limit_is_told_as_such(how):
         {"conditions": [{"type": "DisruptionTarget", "status": "True"}], "code": 137},
     ],
 )
-def test_what_the_cluster_takes_away_is_evicted_whatever_its_exit_status(how):
+def test_pod_removed_by_the_cluster_is_evicted_whatever_its_exit_status(how):
     found = ended("Failed", **how)
     assert found.evicted and not found.oom
 
 
-def test_the_error_that_a_server_or_data_worker_ended_with_is_told_and_a_worker_tells_its_own():
+def test_final_error_of_servers_and_data_workers_is_read_from_the_pod():
     failed = pod("Failed", code=1)
     failed["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = (
         'rt/x.py", line 3, in main\n    raise OSError("disk full")\nOSError: disk full\n'
@@ -65,7 +65,7 @@ def test_the_error_that_a_server_or_data_worker_ended_with_is_told_and_a_worker_
     assert not platform.exit_of(failed, Life(Role(RoleKind.SERVER, 0)), asked=False).error
 
 
-def test_a_pod_that_is_gone_without_a_word_was_taken_and_one_that_we_deleted_was_not():
+def test_missing_pod_counts_as_evicted_unless_we_deleted_it():
     assert ended("Running", present=False).evicted
     assert ended("Failed").evicted  # its node is lost: nobody saw its end
     asked = ended("Running", present=False, asked=True)
@@ -73,14 +73,14 @@ def test_a_pod_that_is_gone_without_a_word_was_taken_and_one_that_we_deleted_was
     assert not ended("Failed", code=137, deleted=True, asked=True).oom
 
 
-def test_a_pod_on_its_way_out_is_known_while_it_runs():
+def test_running_pod_about_to_be_removed_is_detected():
     assert pod_status.why_evicted(pod()) == ""
     assert pod_status.why_evicted(pod(deleted=True))
     told = [{"type": "DisruptionTarget", "status": "True", "message": "preempted by a larger one"}]
     assert pod_status.why_evicted(pod(conditions=told)) == "preempted by a larger one"
 
 
-def test_the_cluster_says_in_its_own_words_why_a_pod_is_not_there():
+def test_reason_for_an_absent_pod_is_the_clusters_own():
     unscheduled = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: Insufficient cpu"}]
     assert pod_status.why_absent(pod("Pending", conditions=unscheduled)) == "Unschedulable: 0/3 nodes: Insufficient cpu"
     image = {"reason": "ImagePullBackOff", "message": "no such image"}
@@ -90,7 +90,7 @@ def test_the_cluster_says_in_its_own_words_why_a_pod_is_not_there():
     assert pod_status.process_started(pod()) and not pod_status.process_started(pod("Pending", waiting=image))
 
 
-def test_a_neighbour_in_the_pod_neither_hides_our_container_nor_keeps_it_from_ending():
+def test_sidecar_neither_hides_our_container_nor_blocks_its_end():
     ours = {"name": "worker", "state": {"terminated": {"exitCode": 3}}}
     sidecar = {"name": "istio-proxy", "state": {"running": {}}}
     pod = {

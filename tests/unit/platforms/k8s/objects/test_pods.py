@@ -29,7 +29,7 @@ def all_pods(given):
     return [pods.master_pod(given, SITE), pods.pod_of(given, WORKER, SITE), pods.pod_of(given, SERVER, SITE)]
 
 
-def test_a_worker_runs_the_script_and_finds_its_master_by_name():
+def test_worker_pod_runs_the_script_and_finds_its_master_by_name():
     pod = pods.pod_of(job(spec={"script": "train.py", "arguments": ["--lr", "0.1"]}), WORKER, SITE)
     (container,) = pod["spec"]["containers"]
     assert pod["metadata"]["name"] == "ctr-worker-0-1"
@@ -44,7 +44,7 @@ def test_a_worker_runs_the_script_and_finds_its_master_by_name():
 
 
 @pytest.mark.parametrize("asked", [{"workers": {"gpu": 1}}, {"quota": {"gpu": 4}}])
-def test_only_workers_take_a_gpu_and_may_run_on_nodes_reserved_for_gpus(asked):
+def test_only_workers_request_gpus_and_tolerate_gpu_nodes(asked):
     master, worker, server = all_pods(job(spec=asked))
     resources = worker["spec"]["containers"][0]["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "1"
@@ -53,13 +53,13 @@ def test_only_workers_take_a_gpu_and_may_run_on_nodes_reserved_for_gpus(asked):
         assert "nvidia.com/gpu" not in str(pod)
 
 
-def test_every_pod_has_the_variables_of_the_secrets_that_the_job_names():
+def test_every_pod_has_the_variables_of_the_jobs_secrets():
     for pod in all_pods(job(spec={"kubernetes": {"environmentSecrets": ["keys", "more"]}})):
         (container,) = pod["spec"]["containers"]
         assert container["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
 
 
-def test_shipped_code_is_unpacked_before_the_role_begins():
+def test_shipped_code_is_unpacked_before_the_role_starts():
     pod = pods.pod_of(job(annotations={names.CODE: "ctr-code"}), WORKER, SITE)
     (container,) = pod["spec"]["containers"]
     assert container["command"][:5] == ["python", "-m", pods.POD_MODULE, "run", "springtide.worker.runner"]
@@ -67,7 +67,7 @@ def test_shipped_code_is_unpacked_before_the_role_begins():
     assert mounts(pod)[names.ARCHIVE] == "archive"
 
 
-def test_no_pod_may_do_anything_on_its_node():
+def test_pods_are_unprivileged():
     for pod in all_pods(job()):
         spec, (container,) = pod["spec"], pod["spec"]["containers"]
         assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == pods.USER
@@ -80,14 +80,14 @@ def test_no_pod_may_do_anything_on_its_node():
         assert spec["automountServiceAccountToken"] is False
 
 
-def test_only_the_master_has_an_account():
+def test_only_the_master_has_a_service_account():
     master, worker, server = all_pods(job())
     assert master["spec"]["serviceAccountName"] == "ctr-master" and mounts(master)[names.ACCOUNT] == "account"
     for pod in (worker, server):
         assert "serviceAccountName" not in pod["spec"] and names.ACCOUNT not in mounts(pod)
 
 
-def test_a_role_sees_the_keys_of_its_own_kind_only():
+def test_role_sees_only_the_keys_of_its_own_kind():
     for pod, kind in zip(all_pods(job()), ("master", "worker", "server"), strict=True):
         (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "credentials"]
         keys = {item["key"] for item in volume["secret"]["items"]}
@@ -102,7 +102,7 @@ def test_without_tls_there_are_no_keys():
     assert "SPRINGTIDE_TLS" not in environment(pod)
 
 
-def test_what_the_user_says_of_pods_reaches_all_of_them():
+def test_pod_options_of_the_user_reach_all_pods():
     wish = {
         "priorityClass": "batch",
         "schedulerName": "volcano",
@@ -128,14 +128,14 @@ def test_what_the_user_says_of_pods_reaches_all_of_them():
         assert spec["terminationGracePeriodSeconds"] == 7 and environment(pod)["A"] == "b"
 
 
-def test_a_users_labels_and_variables_cannot_make_a_pod_somebody_elses():
+def test_user_labels_and_variables_cannot_override_a_pods_identity():
     spec = {"environment": {"SPRINGTIDE_MEMBER": "worker-9"}, "kubernetes": {"labels": {names.JOB: "other"}}}
     for pod in all_pods(job(spec=spec)):
         assert pod["metadata"]["labels"][names.JOB] == "ctr"
         assert environment(pod)["SPRINGTIDE_MEMBER"] != "worker-9"
 
 
-def test_a_lost_node_is_left_soon_unless_the_user_says_otherwise():
+def test_pods_leave_a_lost_node_soon_unless_the_user_sets_otherwise():
     soon = pods.pod_of(job(), SERVER, SITE)["spec"]["tolerations"]
     assert {each["key"]: each["tolerationSeconds"] for each in soon} == {
         "node.kubernetes.io/not-ready": 30,
@@ -146,7 +146,7 @@ def test_a_lost_node_is_left_soon_unless_the_user_says_otherwise():
     assert [each["key"] for each in said].count("node.kubernetes.io/not-ready") == 1
 
 
-def test_everything_belongs_to_the_job():
+def test_every_object_is_owned_by_the_job():
     spec = {"kubernetes": {"runVolume": {"size": "1Gi", "shared": True, "storageClass": "fast"}}}
     given = job(spec=spec)
     made = [thing for _, thing in job_objects.of_job(given)]
@@ -157,7 +157,7 @@ def test_everything_belongs_to_the_job():
         assert thing["metadata"]["namespace"] == "ads" and thing["metadata"]["labels"][names.JOB] == "ctr"
 
 
-def test_the_volume_of_a_run_is_mounted_by_the_master_and_by_all_if_shared():
+def test_run_volume_is_mounted_by_the_master_and_by_all_if_shared():
     alone, shared = (
         job(spec={"kubernetes": {"runVolume": {"size": "1Gi"}}}),
         job(spec={"kubernetes": {"runVolume": {"claim": "mine", "shared": True}}}),
@@ -175,7 +175,7 @@ def test_the_volume_of_a_run_is_mounted_by_the_master_and_by_all_if_shared():
     assert not any(thing["kind"] == "PersistentVolumeClaim" for _, thing in job_objects.of_job(shared))
 
 
-def test_a_master_may_create_nothing_and_touch_no_pod():
+def test_master_may_create_nothing_and_change_no_pod():
     for rule in job_objects.rights(job())["rules"]:
         assert "create" not in rule["verbs"] and "delete" not in rule["verbs"] and "*" not in rule["verbs"]
         assert "secrets" not in rule["resources"]
@@ -184,7 +184,7 @@ def test_a_master_may_create_nothing_and_touch_no_pod():
 
 
 @pytest.mark.parametrize(("servers", "stay"), [(0, 0), (1, 0), (2, 1), (5, 4)])
-def test_nodes_are_emptied_of_one_server_at_a_time(servers, stay):
+def test_node_drains_evict_one_server_at_a_time(servers, stay):
     assert job_objects.budget(job(), servers)["spec"]["minAvailable"] == stay
 
 
@@ -194,7 +194,7 @@ def test_nodes_are_emptied_of_one_server_at_a_time(servers, stay):
     st.integers(0, 9999),
     st.integers(0, 99999),
 )
-def test_a_pods_name_fits_into_a_label_and_its_labels_say_whose_it_is(name, role, rank, incarnation):
+def test_pod_name_fits_a_label_and_its_labels_identify_the_role(name, role, rank, incarnation):
     entry = PodWish(role=role, rank=rank, incarnation=incarnation)
     pod = pods.pod_of(job(name), entry, SITE)
     assert len(pod["metadata"]["name"]) <= 63 and len(pod["spec"]["hostname"]) <= 63
@@ -202,17 +202,17 @@ def test_a_pods_name_fits_into_a_label_and_its_labels_say_whose_it_is(name, role
 
 
 @given(st.floats(0.01, 500), st.integers(1, 1 << 50))
-def test_quantities_are_read_as_they_were_written(cores, size):
+def test_quantities_survive_formatting(cores, size):
     assert kinds.parse_quantity(kinds.cpu_quantity(cores)) == pytest.approx(cores, abs=0.0006)
     assert kinds.parse_quantity(kinds.memory_quantity(size)) == size
 
 
-def test_a_quantity_that_is_none_is_refused():
+def test_invalid_quantity_is_refused():
     with pytest.raises(errors.BadInput, match="quantity 'lots'"):
         kinds.parse_quantity("lots")
 
 
-def test_labels_and_annotations_of_a_job_are_its_pods_too_but_for_those_of_tools():
+def test_job_labels_and_annotations_reach_its_pods_except_tool_metadata():
     marks = {"team": "ads", "cost.example.com/center": "7", "app.kubernetes.io/instance": "other", "note": "job"}
     own = {"kubectl.kubernetes.io/last-applied-configuration": "{}", names.CODE: "", "owner": "me"}
     given = job(labels=marks, annotations=own, spec={"kubernetes": {"labels": {"note": "pod"}}})
@@ -223,14 +223,14 @@ def test_labels_and_annotations_of_a_job_are_its_pods_too_but_for_those_of_tools
         assert set(pod["metadata"]["annotations"]) & set(own) == {"owner"}
 
 
-def test_a_pod_that_nobody_limits_does_not_take_every_core_of_its_node():
+def test_unlimited_pod_does_not_use_every_core_of_its_node():
     told = environment(pods.pod_of(job(), replace(WORKER, cpu=None), SITE))
     assert told["OMP_NUM_THREADS"] == "4"
     own = job(spec={"environment": {"OMP_NUM_THREADS": "16"}})
     assert environment(pods.pod_of(own, replace(WORKER, cpu=None), SITE))["OMP_NUM_THREADS"] == "16"
 
 
-def test_only_the_master_has_what_the_clusters_brain_knows_it_by():
+def test_only_the_master_mounts_the_brain_certificates():
     site = dataclasses.replace(SITE, brain="springtide-brain:7790", brain_tls=True)
     master = pods.master_pod(job(), site)
     assert environment(master)["SPRINGTIDE_BRAIN_TLS"] == names.BRAIN_TLS
@@ -264,7 +264,7 @@ def score(spec, neighbours):
     return found
 
 
-def test_a_trainer_of_its_job_comes_before_a_quiet_node_and_that_before_other_jobs_trainers():
+def test_data_worker_prefers_its_trainers_node_then_quiet_nodes():
     spec = pods.pod_of(job(), FEEDER, SITE)["spec"]
     mine = {names.JOB: "ctr", names.ROLE: "worker"}
     other, server = {names.JOB: "other", names.ROLE: "worker"}, {names.JOB: "other", names.ROLE: "server"}
@@ -273,11 +273,11 @@ def test_a_trainer_of_its_job_comes_before_a_quiet_node_and_that_before_other_jo
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])
-def test_other_roles_are_not_drawn_anywhere(role):
+def test_other_roles_have_no_node_preference(role):
     assert "affinity" not in pods.pod_of(job(), PodWish(role=role, rank=0, cpu=1.0), SITE)["spec"]
 
 
-def test_what_the_user_says_of_pods_and_nodes_stays_as_it_is():
+def test_user_affinity_is_kept():
     said = {"podAffinity": {}, "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
     spec = pods.pod_of(job(spec={"kubernetes": {"affinity": said}}), FEEDER, SITE)["spec"]
     assert spec["affinity"]["podAffinity"] == {} and spec["affinity"]["nodeAffinity"] == said["nodeAffinity"]

@@ -20,23 +20,23 @@ def master(**more):
     return making.pod("ctr-master", making.job(), role="master", **more)
 
 
-def test_a_new_job_gets_a_master_and_all_it_needs_before():
+def test_new_job_gets_a_master_and_its_prerequisites_first():
     (make,) = lifecycle.decide_master(seen()).steps
     assert isinstance(make, MakeMaster) and (make.number, make.in_a_row) == (1, 0)
 
 
-def test_a_master_that_runs_is_left_alone():
+def test_running_master_is_left_alone():
     assert lifecycle.decide_master(seen(master())).steps == ()
     assert lifecycle.master_condition(seen(master()), False, "").status is True
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
-def test_a_masters_pod_that_ends_before_the_job_goes(phase):
+def test_master_pod_that_ended_early_is_deleted_first(phase):
     (step,) = lifecycle.decide_master(seen(master(phase=phase))).steps
     assert isinstance(step, DeletePod) and step.uid == "u-ctr-master"
 
 
-def test_the_next_master_comes_later_each_time_it_does_not_last():
+def test_restart_delay_of_short_lived_masters_grows():
     made = {"masters": 1, "masterMadeAt": kinds.timestamp(AT - 1), "mastersInARow": 0}
     *_, make = lifecycle.decide_master(seen(**made)).steps
     assert (make.number, make.in_a_row) == (2, 1)
@@ -48,19 +48,19 @@ def test_the_next_master_comes_later_each_time_it_does_not_last():
     assert lifecycle.decide_master(seen(**lasted)).steps
 
 
-def test_what_is_said_while_one_waits_does_not_change_with_the_clock():
+def test_waiting_message_does_not_change_with_the_clock():
     made = {"masters": 5, "masterMadeAt": kinds.timestamp(AT), "mastersInARow": 4}
     said = {lifecycle.master_condition(seen(at=AT + s, **made), False, "").message for s in (1, 2, 3)}
     assert len(said) == 1 and "5 in a row ended early" in said.pop()
 
 
-def test_a_master_on_a_node_that_does_not_answer_is_forgotten():
+def test_master_on_an_unresponsive_node_is_forgotten():
     (step,) = lifecycle.decide_master(seen(master(deleted_at=kinds.timestamp(AT - 31)))).steps
     assert isinstance(step, DeletePod) and step.grace_s == 0
     assert lifecycle.decide_master(seen(master(deleted_at=kinds.timestamp(AT - 5)))).again_s == pytest.approx(25)
 
 
-def test_a_pod_of_an_earlier_job_of_the_same_name_is_waited_for():
+def test_pod_of_an_earlier_job_of_the_same_name_is_waited_for():
     decided = lifecycle.decide_master(seen(foreign=["ctr-master"]))
     assert decided.steps == () and decided.again_s
     assert lifecycle.master_condition(seen(foreign=["ctr-master"]), False, "").reason == "NameTaken"
@@ -82,7 +82,7 @@ def waiting(reason, message):
         ({}, "Pending", "waits for a node"),
     ],
 )
-def test_why_there_is_no_master_yet_is_in_the_jobs_status(status, reason, word):
+def test_reason_for_a_missing_master_is_in_the_job_status(status, reason, word):
     found = seen(master(phase="Pending", **status))
     change = status_reports.job_status(found, status_reports.StepOutcome(), PlanStatus())
     assert change["phase"] == "Pending" and word in change["message"]
@@ -91,7 +91,7 @@ def test_why_there_is_no_master_yet_is_in_the_jobs_status(status, reason, word):
     assert [each.reason for each in status_reports.news({}, change)] == [reason]
 
 
-def test_a_master_that_crashes_again_and_again_is_told_with_its_last_line():
+def test_crash_looping_master_is_reported_with_its_last_line():
     status = waiting("CrashLoopBackOff", "back-off 5m0s")
     status["containerStatuses"][0]["lastState"] = {
         "terminated": {"exitCode": 1, "reason": "Error", "message": "Traceback\nValueError: x"}
@@ -100,25 +100,25 @@ def test_a_master_that_crashes_again_and_again_is_told_with_its_last_line():
     assert said.reason == "CrashLoopBackOff" and said.message.endswith("exit status 1, last line: ValueError: x")
 
 
-def test_a_refusal_of_the_cluster_is_told():
+def test_refusal_by_the_cluster_is_in_the_job_status():
     change = status_reports.job_status(
         seen(), status_reports.StepOutcome(master_refused="exceeded quota: pods=0"), PlanStatus()
     )
     assert change["message"] == "no master: exceeded quota: pods=0"
 
 
-def test_the_phase_is_the_masters_once_it_runs():
+def test_phase_is_the_masters_once_it_runs():
     change = status_reports.job_status(seen(master(), phase="Running"), status_reports.StepOutcome(), PlanStatus())
     assert "phase" not in change and "message" not in change
 
 
-def test_nothing_is_written_where_nothing_changed():
+def test_unchanged_status_is_not_written():
     first = status_reports.job_status(seen(master()), status_reports.StepOutcome(), PlanStatus())
     again = seen(master(), at=AT + 60, job=making.job(status=first))
     assert status_reports.job_status(again, status_reports.StepOutcome(), PlanStatus()) is None
 
 
-def test_a_job_goes_when_its_time_is_over():
+def test_finished_job_is_deleted_after_its_keep_time():
     status = {"phase": "Succeeded", "endedAt": kinds.timestamp(AT - 50)}
     keep = {"kubernetes": {"keepS": 60}}
     kept = lifecycle.decide_over(seen(job=making.job(spec=keep, status=status)))
@@ -128,7 +128,7 @@ def test_a_job_goes_when_its_time_is_over():
     assert lifecycle.decide_over(seen(at=AT + 1e6, job=making.job(status=status))).steps == ()
 
 
-def test_a_job_that_is_stopped_before_it_has_a_master_ends_at_once():
+def test_job_stopped_before_it_has_a_master_ends_at_once():
     stopped = making.job(spec={"stopped": True}, status={"phase": "Pending"})
     pod = making.pod("ctr-master", stopped, role="master", phase="Pending")
     assert lifecycle.stopped_early(seen(pod, job=stopped)) and lifecycle.decide_stopped(seen(pod, job=stopped)).steps
@@ -137,14 +137,14 @@ def test_a_job_that_is_stopped_before_it_has_a_master_ends_at_once():
     assert status_reports.stopped(stopped, "enough", AT)["phase"] == "Stopped"
 
 
-def test_a_spec_that_makes_no_sense_fails_the_job_unless_it_runs():
+def test_invalid_spec_fails_a_job_unless_it_runs():
     new = status_reports.rejected({}, 1, "spec.workers.count: wanted 1 or more", AT)
     assert (new["phase"], new["conditions"][0]["status"]) == ("Failed", "False")
     runs = status_reports.rejected({"phase": "Running"}, 2, "bad", AT)
     assert "phase" not in runs and runs["conditions"][0]["message"] == "bad"
 
 
-def test_a_job_that_is_stopped_ends_without_its_master_if_that_does_not_come_back():
+def test_stopped_job_ends_if_its_master_does_not_return():
     lost = {"type": "MasterRunning", "status": "False", "reason": "Unschedulable"}
     lost["lastTransitionTime"] = kinds.timestamp(AT - 50)
     spec = {"stopped": True, "kubernetes": {"pendingS": 60}}
@@ -157,7 +157,7 @@ def test_a_job_that_is_stopped_ends_without_its_master_if_that_does_not_come_bac
         assert lifecycle.left_alone_s(seen(job=other, at=AT + 1e6)) is None
 
 
-def test_a_spec_that_is_edited_to_what_cannot_be_is_told_and_the_last_good_one_is_gone_by():
+def test_invalid_spec_edit_is_reported_and_the_last_valid_spec_used():
     first = status_reports.job_status(seen(master()), status_reports.StepOutcome(), PlanStatus())
     assert first["accepted"] == {"generation": 1, "spec": {"script": "train.py"}}
     job = making.job(spec={"slots": 1000, "stopped": True}, generation=2, status={"phase": "Running", **first})

@@ -26,12 +26,12 @@ def running(entry, **more):
     return pod
 
 
-def test_a_missing_pod_is_made():
+def test_missing_pod_is_created():
     (step,) = pod_plan.decide_pods(seen(WORKER)).steps
     assert isinstance(step, MakePod) and step.pod["metadata"]["name"] == "ctr-worker-0-0"
 
 
-def test_a_life_is_made_once_and_its_end_is_told():
+def test_pod_of_an_incarnation_is_created_once_and_its_deletion_reported():
     made = PlanStatus(budget=0, made={"worker-0": 0}, pods={"ctr-worker-0-0": PodState(phase="Running")})
     now = seen(WORKER, status=made)
     assert pod_plan.decide_pods(now).steps == ()
@@ -40,23 +40,23 @@ def test_a_life_is_made_once_and_its_end_is_told():
     assert status.made == {"worker-0": 0}
 
 
-def test_the_next_life_is_made():
+def test_next_incarnation_is_created():
     made = PlanStatus(budget=0, made={"worker-0": 0})
     (step,) = pod_plan.decide_pods(seen(PodWish(role="worker", rank=0, incarnation=1), status=made)).steps
     assert step.pod["metadata"]["name"] == "ctr-worker-0-1"
 
 
-def test_what_is_not_in_the_plan_is_asked_to_end():
+def test_unplanned_pod_is_deleted():
     (step,) = pod_plan.decide_pods(seen(pods=[running(WORKER)])).steps
     assert step == DeletePod("ctr-worker-0-0", "u-ctr-worker-0-0", 7, "it is no longer in the plan")
 
 
-def test_what_must_end_at_once_gets_no_time():
+def test_pod_to_kill_gets_no_grace_period():
     (step,) = pod_plan.decide_pods(seen(pods=[running(WORKER)], kill=("ctr-worker-0-0",))).steps
     assert isinstance(step, DeletePod) and step.grace_s == 0
 
 
-def test_a_pod_on_its_way_out_is_left_alone_until_it_is_overdue():
+def test_terminating_pod_is_left_alone_until_overdue():
     leaving = running(WORKER, deleted_at="2027-01-15T08:00:00Z")  # AT
     decided = pod_plan.decide_pods(seen(pods=[leaving]))
     assert decided.steps == () and decided.again_s == 30
@@ -65,21 +65,21 @@ def test_a_pod_on_its_way_out_is_left_alone_until_it_is_overdue():
     assert isinstance(step, DeletePod) and step.grace_s == 0
 
 
-def test_ended_pods_stay_for_their_logs_the_newest_of_each_role():
+def test_newest_ended_pod_of_each_role_stays_for_its_logs():
     lives = [PodWish(role="worker", rank=0, incarnation=number) for number in range(5)]
     ended = [running(each, phase="Failed") for each in lives[:4]]
     steps = pod_plan.decide_pods(seen(lives[4], pods=[*ended, running(lives[4])])).steps
     assert {step.name for step in steps} == {"ctr-worker-0-0", "ctr-worker-0-1"}
 
 
-def test_a_job_that_is_over_has_no_running_pods():
+def test_finished_job_has_no_running_pods():
     over = making.job(status={"phase": "Succeeded"})
     ended = PodWish(role="worker", rank=1)
     found = seen(WORKER, ended, job=over, pods=[running(WORKER), running(ended, phase="Succeeded")])
     assert [step.name for step in pod_plan.decide_pods(found).steps] == ["ctr-worker-0-0"]
 
 
-def test_other_resources_are_asked_for_where_the_cluster_can():
+def test_changed_resources_are_patched_where_the_cluster_supports_it():
     more = PodWish(role="worker", rank=0, cpu=2.0)
     (step,) = pod_plan.decide_pods(seen(more, pods=[running(WORKER)], can_resize=True)).steps
     assert step == ResizePod("ctr-worker-0-0", "worker", {"requests": {"cpu": "2000m"}, "limits": {"cpu": "2000m"}})
@@ -89,7 +89,7 @@ def test_other_resources_are_asked_for_where_the_cluster_can():
     assert said.resized == "Unsupported"
 
 
-def test_resources_that_the_cluster_has_added_stay_and_are_no_reason_to_change_a_pod():
+def test_cluster_defaulted_resources_cause_no_resize():
     pod = running(WORKER)
     resources = pod["spec"]["containers"][0]["resources"]
     resources["limits"] = {"cpu": "1", "memory": "2Gi"}  # by a LimitRange
@@ -105,7 +105,7 @@ def test_resources_that_the_cluster_has_added_stay_and_are_no_reason_to_change_a
     }
 
 
-def test_what_cannot_be_had_is_not_asked_for_again_until_something_else_is():
+def test_infeasible_resize_is_not_repeated_for_the_same_plan():
     more = PodWish(role="worker", rank=0, cpu=2.0)
     known = PlanStatus(
         budget=0, pods={"ctr-worker-0-0": PodState(phase="Running", resized="Infeasible")}, observed_generation=3
@@ -116,14 +116,14 @@ def test_what_cannot_be_had_is_not_asked_for_again_until_something_else_is():
     assert len(pod_plan.decide_pods(later).steps) == 1
 
 
-def test_the_budget_follows_the_number_of_servers():
+def test_disruption_budget_follows_the_number_of_servers():
     servers = [PodWish(role="server", rank=rank) for rank in range(3)]
     known = PlanStatus(budget=2)
     steps = pod_plan.decide_pods(seen(*servers, pods=[running(each) for each in servers], status=known)).steps
     assert steps == (SetBudget(3),)
 
 
-def test_pods_leave_a_node_that_is_about_to_go():
+def test_pods_are_evicted_from_a_node_about_to_be_removed():
     taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
     doomed = job_view.doomed([{"metadata": {"name": "n1"}, "spec": {"taints": [taint]}}, {"metadata": {"name": "n2"}}])
     there, elsewhere = running(WORKER), running(PodWish(role="worker", rank=1, cpu=1.0))
@@ -133,7 +133,7 @@ def test_pods_leave_a_node_that_is_about_to_go():
     assert isinstance(step, EvictPod) and step.name == "ctr-worker-0-0" and "Karpenter" in step.why
 
 
-def test_a_pod_of_an_earlier_job_is_waited_for():
+def test_pod_of_an_earlier_job_is_waited_for():
     decided = pod_plan.decide_pods(seen(WORKER, foreign=frozenset({"ctr-worker-0-0"})))
     assert decided.steps == () and decided.again_s is not None
 
@@ -152,7 +152,7 @@ ENTRIES = st.lists(
 
 
 @given(ENTRIES, ENTRIES, st.lists(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]), min_size=6))
-def test_what_is_done_brings_about_the_plan_and_is_not_done_twice(entries, before, phases):
+def test_plan_converges_after_one_pass_and_repeats_no_step(entries, before, phases):
     """A cluster that does what it is told: after one look all wanted pods are there, and no others run."""
     cluster = {each.pod_name("ctr"): running(each, phase=phase) for each, phase in zip(before, phases, strict=False)}
     status = PlanStatus()

@@ -5,7 +5,7 @@ from springtide.platforms.k8s.operator.process import WorkQueue
 from tests.waiting import soon
 
 
-def test_a_job_that_cannot_be_looked_at_holds_up_no_other(monkeypatch):
+def test_job_that_cannot_be_examined_delays_no_other(monkeypatch):
     monkeypatch.setattr(desks, "PAUSES_S", (3600.0,))
     looked = []
 

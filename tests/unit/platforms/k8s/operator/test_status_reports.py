@@ -27,11 +27,11 @@ def merged(old, patch):
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_merge_patch_makes_the_one_of_the_other(old, new):
+def test_merge_patch_turns_one_object_into_the_other(old, new):
     assert merged(old, job_objects.merge_patch(old, new)) == new
 
 
-def test_pods_that_are_gone_leave_the_plans_status_and_what_others_wrote_stays():
+def test_removed_pods_leave_the_plan_status_and_foreign_fields_stay():
     old = PlanStatus(phase="Applied", pods={"a": PodState(phase="Running"), "b": PodState(phase="Running")})
     new = PlanStatus(phase="Applied", pods={"a": PodState(phase="Running")})
     before = {**schema.plain_of(old), "masters": "own words"}
@@ -40,7 +40,7 @@ def test_pods_that_are_gone_leave_the_plans_status_and_what_others_wrote_stays()
     assert job_objects.plan_status({"status": before}) == old
 
 
-def test_a_message_names_the_first_few_pods_that_do_not_run():
+def test_status_message_names_the_first_few_pods_not_running():
     states = {f"w{n}": PodState(phase="Pending", why="Unschedulable: 0/3 nodes") for n in range(5)}
     said = status_reports.pods_message({**states, "s": PodState(phase="Running")})
     assert said.startswith("1 of 6 pods run; w0 Pending (Unschedulable: 0/3 nodes)") and said.endswith("and 2 more")
@@ -52,7 +52,7 @@ def node(name, cpu, memory, *, taints=(), gpus=0, **labels):
     return {"metadata": {"name": name, "labels": labels}, "spec": {"taints": list(taints)}, "status": status}
 
 
-def test_a_job_may_use_the_nodes_that_its_selector_and_tolerations_let_it():
+def test_usable_nodes_follow_the_jobs_selector_and_tolerations():
     spot = {"key": "spot", "value": "yes", "effect": "NoSchedule"}
     soft = {"key": "busy", "effect": "PreferNoSchedule"}
     nodes = [
@@ -71,7 +71,7 @@ def test_a_job_may_use_the_nodes_that_its_selector_and_tolerations_let_it():
     assert capacity_for(making.job(), [])["cpu"] is None
 
 
-def test_a_job_with_gpus_may_use_the_nodes_that_are_reserved_for_gpus():
+def test_gpu_job_may_use_nodes_reserved_for_gpus():
     taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
     nodes = [node("a", "4", "16Gi"), node("b", "8", "32Gi", gpus=4, taints=[taint]), node("c", "8", "32Gi", gpus=2)]
     assert capacity_for(making.job(), nodes)["gpus"] == 2
