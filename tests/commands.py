@@ -1,4 +1,4 @@
-"""Every command of the command line by its words, such as `brain serve`, with the names of its options."""
+"""List every command by its words, such as `brain serve`, with its option names."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""A disk that takes no more, for code in this process: no file may grow beyond a size."""
+"""Simulate a full disk for this process by limiting the size of its files."""
 
 import contextlib
 import resource

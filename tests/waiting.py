@@ -1,4 +1,4 @@
-"""Waiting for what a test expects to become so, instead of sleeping for as long as that usually takes.
+"""Wait for an expected condition instead of sleeping.
 
 In: a condition. Out: what it returned once that was true; AssertionError, when it does not come. Of a job: `until` of
 `springtide.testing.cluster` and its like.

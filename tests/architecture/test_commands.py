@@ -1,4 +1,4 @@
-"""Commands as README and docs give them are commands of ours, with options that they have."""
+"""Check that commands in README and docs exist and have the options shown."""
 
 import re
 

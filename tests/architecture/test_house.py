@@ -1,4 +1,4 @@
-"""The limits that keep the code easy to take over: narrow classes, no import circles, one meaning a name, one format.
+"""Limits that keep the code maintainable: class width, import cycles, unique class names, formatter exceptions.
 
 Each limit is one constant: lower it when a change makes that possible, never raise it.
 """

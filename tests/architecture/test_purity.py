@@ -1,4 +1,4 @@
-"""A module that says it is pure is pure, and those that decide say so. The layers are import-linter's, in pyproject."""
+"""Check that modules declared pure do no I/O, and that deciding modules declare it (layers: see pyproject.toml)."""
 
 import ast
 import re

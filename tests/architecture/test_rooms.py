@@ -1,4 +1,4 @@
-"""Rooms stay small, are named for what is in them, and say at the door what comes in and out."""
+"""Limits on folders, files and functions: size, meaningful names, docstrings."""
 
 import ast
 import collections

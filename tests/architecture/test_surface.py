@@ -1,4 +1,4 @@
-"""What users meet: public names, quick imports, pages that list what there is."""
+"""What users see: public names, import time, and docs pages that list everything they should."""
 
 import importlib
 import inspect

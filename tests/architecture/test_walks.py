@@ -1,4 +1,4 @@
-"""The pictures of the two walks on docs/design/index.md show modules that exist and are really tied to each other."""
+"""Check that the two walks on docs/design/index.md show existing modules that use each other."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""A model on a GPU trains as it does on the CPU: moved by the user's own calls, ids on either device."""
+"""Compare training on a GPU with the CPU: models moved by user calls, ids on either device."""
 
 import numpy as np
 import pytest

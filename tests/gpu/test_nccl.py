@@ -1,4 +1,4 @@
-"""What one GPU shows of bsp over NCCL: a world of one, a rank that waits for another in vain, two ranks on one GPU."""
+"""Test bsp over NCCL as far as one GPU allows: a single rank, a rank without its peer, two ranks on one GPU."""
 
 import datetime
 import os

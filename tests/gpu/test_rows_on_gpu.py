@@ -1,4 +1,4 @@
-"""Rows of a job without servers live in GPU memory: same model as on the CPU, and no wait for the GPU in the loop."""
+"""Rows in GPU memory for jobs without servers: same model as on the CPU, no GPU synchronization in the loop."""
 
 import warnings
 

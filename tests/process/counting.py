@@ -1,4 +1,4 @@
-"""A script that counts: its tables end up holding how often each id was trained. And a check of the counts.
+"""A training script that counts how often each id was trained, and a check of the counts.
 
 A table of zeros trained by SGD at rate 1 with a gradient of -1 an occurrence ends up holding how often each key was
 trained. Sums of small whole numbers are exact in float32, so the counts must equal the data set's own. A dense

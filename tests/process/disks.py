@@ -1,4 +1,4 @@
-"""Small real disks, to be filled. For root, where file systems can be mounted."""
+"""Small real disks that a test can fill. Needs root and mountable file systems."""
 
 import contextlib
 import os

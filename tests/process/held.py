@@ -1,4 +1,4 @@
-"""Whether the kernel holds processes to limits here: it may not, or not for whoever we are."""
+"""Detect whether the kernel enforces process limits for this user."""
 
 import pytest
 

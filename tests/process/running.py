@@ -1,4 +1,4 @@
-"""Starts `springtide run` as a user would, waits for what it says, and never leaves a process behind."""
+"""Start `springtide run` like a user, wait for its output, and end all its processes."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""A policy for tests: from shape to shape whenever it may, more workers, more servers, other cores, and back."""
+"""A test policy that changes the shape whenever it may: more workers, more servers, other cores, and back."""
 
 from dataclasses import replace
 

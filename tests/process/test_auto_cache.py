@@ -1,4 +1,4 @@
-"""A bsp job finds out by itself whether its workers should keep rows: over a network of 1 Gbit/s, on one machine."""
+"""A bsp job decides whether to cache rows: on a 1 Gbit/s network and on one machine."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Every benchmark runs to its end in its quick form and keeps its word on the last line."""
+"""Every benchmark runs to its end with --quick and prints its goals on the last line."""
 
 import json
 import subprocess

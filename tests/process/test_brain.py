@@ -1,4 +1,4 @@
-"""`springtide brain serve` as a user starts it: masters, a kill -9, another brain; and commands that look inside."""
+"""`springtide brain serve` as a user starts it: masters, kill -9, a successor, and inspection commands."""
 
 import asyncio
 import json

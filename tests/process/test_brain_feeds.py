@@ -1,4 +1,4 @@
-"""A real brain shares out cores among data workers of two real jobs, by the metric that it was started with.
+"""A real brain shares cores among data workers of two real jobs by its metric.
 
 Needs control groups that this user may make.
 """

@@ -1,4 +1,4 @@
-"""Five hundred masters and one brain: all are answered in time, and all that was promised fits the cluster.
+"""Load test: five hundred masters and one brain; all are answered in time within the cluster's capacity.
 
 make soak ARGS="tests/process/test_brain_load.py -s"
 """

@@ -1,4 +1,4 @@
-"""The brain's database on a real PostgreSQL server: the same code, the same promises."""
+"""The brain's database on a real PostgreSQL server, with the same guarantees as on SQLite."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""A bsp group's checkpoints are exact at a step: going back to one, or on from one, gives the model of a quiet run."""
+"""bsp checkpoints are exact at a step: a rollback or resume gives the model of an undisturbed run."""
 
 import random
 

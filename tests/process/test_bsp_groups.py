@@ -1,4 +1,4 @@
-"""A bsp group that loses members and changes its size: nothing is lost or repeated, and the model stays the same."""
+"""bsp groups that lose members and change size lose and repeat nothing, with the same model."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""A bsp group whose workers keep rows: killed, scaled and restored, every occurrence is counted once."""
+"""bsp groups with a row cache count every occurrence once when killed, scaled and restored."""
 
 import random
 

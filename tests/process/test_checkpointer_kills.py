@@ -1,4 +1,4 @@
-"""A trainer or its saver is killed: what was saved is found again, and nothing half-written is seen."""
+"""Kill a trainer or its saver process: finished saves are found, partial ones never visible."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Checkpoints over real processes: a job that is stopped half-way goes on elsewhere, and every count is exact."""
+"""Checkpoints over real processes: a stopped job resumes with exact counts."""
 
 import contextlib
 import json

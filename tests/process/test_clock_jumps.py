@@ -1,4 +1,4 @@
-"""The time of day of a whole job jumps: by a day ahead, then two back. No record is lost, none is trained twice."""
+"""The wall clock of a whole job jumps a day ahead, then two back: every record is trained once."""
 
 import pathlib
 import shutil

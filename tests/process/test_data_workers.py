@@ -1,4 +1,4 @@
-"""Data workers that are real processes, killed, stopped, added and taken away: every sample comes once, in order."""
+"""Real data worker processes are killed, stopped, added and removed: every sample comes once, in order."""
 
 import contextlib
 import signal

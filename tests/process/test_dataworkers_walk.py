@@ -1,4 +1,4 @@
-"""The walk of tuning with its real processes, short."""
+"""The tuning walk of data workers with real processes, shortened."""
 
 import pytest
 

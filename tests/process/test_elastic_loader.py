@@ -1,4 +1,4 @@
-"""ElasticLoader with real data workers: whatever is killed, resized or slow, each sample comes once, in order."""
+"""ElasticLoader with real data workers: kills, resizes and slow workers; each sample comes once, in order."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A worker that is started again, and a run that is resumed, go on with the epoch that they were in; no epoch is empty.
+"""Restarted workers and resumed runs continue in their epoch, and no epoch is empty.
 
 The script is as a user writes it: a mean a loop, a schedule stepped once an epoch, a file an epoch. It waits in an
 epoch as long as the test holds it there. Beside the rates a table counts: it must end up as if nothing had happened.

@@ -1,4 +1,4 @@
-"""`springtide export`: a trained model leaves its job and predicts the same in plain PyTorch."""
+"""`springtide export`: an exported model predicts the same in plain PyTorch."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Whatever dies, stops or is scaled: each sample's gradient reaches each row it touches exactly once."""
+"""Under random faults and scaling, each sample's gradient reaches each row it touches exactly once."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Data workers in a real job: whatever becomes of them, each sample is trained exactly once, and the loop goes on."""
+"""Data workers in a real job: each sample is trained exactly once whatever fails."""
 
 import random
 import signal

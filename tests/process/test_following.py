@@ -1,4 +1,4 @@
-"""The closed loop of an online job with real processes: workers follow the traffic, whatever dies meanwhile."""
+"""The closed loop of an online job with real processes: workers follow the traffic despite kills."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A real disk that is full for a while: checkpoints fail and are told, training goes on, and the next one restores."""
+"""A temporarily full disk fails checkpoints with a message; training continues and the next one restores."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The disk of the run's folder is full for a while: the job waits, says so, and goes on with every sample once."""
+"""A full disk of the run folder: the job waits, reports it, and trains every sample once."""
 
 import numpy as np
 import pytest

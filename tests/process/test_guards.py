@@ -1,4 +1,4 @@
-"""Servers are looked after without being asked: memory that would run out, one whose machine is slow.
+"""Guards of servers: impending out-of-memory and slow machines.
 
 Needs control groups that this user may make, as tests/process/test_limits.py does.
 """

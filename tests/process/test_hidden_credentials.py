@@ -1,4 +1,4 @@
-"""A job whose spec is full of credentials: nobody but its user can read them, and nothing that is printed has them."""
+"""Credentials of a spec are readable only by its user and never printed."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Jobs with hidden state, fed by data workers: the same model to the bit as without, and what changes is noticed."""
+"""Jobs with hidden state train a bit-identical model with data workers; changes of that state are detected."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Jobs whose roles share no loopback, no disk, no /dev/shm and no process table: each is on a host of its own."""
+"""Jobs with every role on its own simulated host: no shared network, disk, memory or process table."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The other side of the coin: without identities, workers that are killed leave batches that are trained twice."""
+"""Without identities, killed workers repeat batches: this shows that the counting oracle can fail."""
 
 import numpy as np
 import pytest

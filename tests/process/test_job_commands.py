@@ -1,4 +1,4 @@
-"""Looking at a running job and steering it, from other commands."""
+"""Inspect and control a running job from other commands."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Streams on a real Kafka broker: killed, restarted, hanging, given more partitions. Records come once, in order."""
+"""Streams on a real Kafka broker with kills, restarts, hangs and new partitions: records come once, in order."""
 
 import threading
 

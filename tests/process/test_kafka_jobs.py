@@ -1,4 +1,4 @@
-"""Training from a real Kafka broker: it is killed, hangs, and each record is trained exactly once all the same."""
+"""Training from a real Kafka broker under faults: each record is trained exactly once."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""A real Kafka broker that asks who is there: jobs that have a password train, others hear at once that they may not.
+"""A real Kafka broker with SASL: jobs with a password train, others are refused at once.
 
 It wants a newer broker than the one of `make setup-extra`: see `tests/process/faulty_broker.py`.
 """

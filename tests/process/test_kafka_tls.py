@@ -1,4 +1,4 @@
-"""A real Kafka broker that speaks TLS only and asks every client for its certificate: jobs train, strangers do not."""
+"""A real Kafka broker with TLS and client certificates: jobs train, other clients are refused."""
 
 import pytest
 

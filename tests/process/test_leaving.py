@@ -1,4 +1,4 @@
-"""A server and a worker that their host takes away hand over and leave: counts are exact, nothing is recovered."""
+"""Evicted servers and workers hand over and leave: counts are exact without a recovery."""
 
 import asyncio
 

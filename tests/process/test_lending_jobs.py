@@ -1,4 +1,4 @@
-"""A real job whose trainer waits for data lends its cores to data workers, by the quotas that the kernel holds them to.
+"""A trainer that waits for data lends its cores to data workers within kernel quotas.
 
 Needs control groups that this user may make.
 """

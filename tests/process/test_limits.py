@@ -1,4 +1,4 @@
-"""Limits that the kernel enforces: a CPU quota that shows in CPU seconds, a memory limit that kills and says so.
+"""Limits enforced by the kernel: CPU quotas and memory limits.
 
 Needs control groups that this user may make; version 1 or 2, whichever the machine has.
 """

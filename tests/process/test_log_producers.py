@@ -1,4 +1,4 @@
-"""Real producers of one log, killed at any moment: no record is torn, none of an append that returned is lost."""
+"""Real producers of one log are killed at any moment: no torn record, no lost acknowledged append."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Whole hosts are switched off, with all that ran on them and their disks: every count is exact.
+"""Whole hosts are switched off with their processes and disks: counts are exact.
 
 The journal and the manifests are on a volume that outlives the master's host.
 """

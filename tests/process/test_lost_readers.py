@@ -1,4 +1,4 @@
-"""A job outlives whoever reads what it prints: `2>&1 | head`, a collector that dies or stops, a full `/dev/full`."""
+"""A job survives the reader of its output: `2>&1 | head`, a dead or stalled collector, `/dev/full`."""
 
 import contextlib
 import os

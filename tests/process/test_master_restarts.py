@@ -1,4 +1,4 @@
-"""A master that is killed or hangs is followed by another; workers and servers go on, every shard is trained."""
+"""A killed or hanging master is replaced while workers and servers continue; every shard is trained."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The loss of a host: a server is killed, its folder removed, and the job goes on exactly from its buddy's copies."""
+"""A killed server whose folder is removed is restored from its buddy's copies with exact counts."""
 
 import random
 import shutil

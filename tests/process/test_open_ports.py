@@ -1,4 +1,4 @@
-"""What a stranger on the network meets of a bsp job: ports at the job's own address, and nobody who answers."""
+"""Ports of a bsp job listen on its own address only and tell strangers nothing."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Hosts that share no disk are lost, with their servers, workers and masters: every count is exact."""
+"""Hosts without shared disks are lost with servers, workers and masters: counts are exact."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""A job that plans for itself changes its workers, servers and cores while it trains, and every count stays exact."""
+"""A job that plans its own size changes workers, servers and cores during training with exact counts."""
 
 from dataclasses import replace
 

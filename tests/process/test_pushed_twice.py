@@ -1,4 +1,4 @@
-"""Pushes that come twice, late or from the dead, against servers in processes of their own: each batch counts once."""
+"""Duplicate, late and zombie pushes against real server processes: each batch counts once."""
 
 import contextlib
 import os

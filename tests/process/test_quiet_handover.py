@@ -1,4 +1,4 @@
-"""A server that gives its slots away in a hurry serves nobody meanwhile: requests wait until slots are the target's."""
+"""During an urgent slot handover, requests wait until the target owns the slots."""
 
 import concurrent.futures
 import contextlib

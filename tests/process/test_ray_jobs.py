@@ -1,4 +1,4 @@
-"""Jobs on a real Ray cluster of several raylets: trained, scaled, hurt; the counts are exact in the end."""
+"""Jobs on a real Ray cluster of several raylets under faults and scaling: counts are exact."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""A schedule and a counter of the user's own go on where they were: after a kill, and in a run that is resumed."""
+"""Registered objects of a script resume after a kill and in a resumed run."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The counting oracle: each sample's gradient reaches each row it touches exactly once, over real processes.
+"""Counting oracle over real processes: each sample's gradient reaches each row it touches exactly once.
 
 A table of zeros trained by SGD at rate 1 with a gradient of -1 an occurrence ends up holding how often each key was
 trained. Sums of small whole numbers are exact in float32, so the counts must equal the data set's own.

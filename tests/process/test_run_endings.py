@@ -1,4 +1,4 @@
-"""How a job ends when someone ends it: Ctrl-C, kill -9 of a role or of the agent itself. Nothing is left behind."""
+"""How a job ends: Ctrl-C, kill -9 of a role or of the agent. No process is left."""
 
 import os
 import pathlib

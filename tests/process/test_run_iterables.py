@@ -1,4 +1,4 @@
-"""An IterableDataset whose order is fixed is counted exactly once too, while workers die and come."""
+"""An IterableDataset of fixed order is counted exactly once while workers die and join."""
 
 import pytest
 

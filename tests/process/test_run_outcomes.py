@@ -1,4 +1,4 @@
-"""`springtide run` from the user's side: what it prints, what it returns, where it writes."""
+"""`springtide run` for its user: output, exit status and files."""
 
 import json
 import re

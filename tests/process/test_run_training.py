@@ -1,4 +1,4 @@
-"""`springtide run` with real training: loops are drained, servers lost, data loaders forked, the demo shown."""
+"""`springtide run` with real training: drained loops, lost servers, forking data loaders, the demo."""
 
 import json
 import signal

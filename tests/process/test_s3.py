@@ -1,4 +1,4 @@
-"""A job whose checkpoints and exports are on S3: a server that speaks its protocol, over HTTP, with s3fs.
+"""Checkpoints and exports on S3, through s3fs to a local server of its protocol.
 
 Needs `pip install 'moto[server]' s3fs` (about 150 MB), which `make setup-extra` does not install.
 """

@@ -1,4 +1,4 @@
-"""Servers in containers: memory is shared where it really can be, and where it cannot rows go over the wire."""
+"""Servers in containers: shared memory where it is available, the network elsewhere."""
 
 import contextlib
 import json

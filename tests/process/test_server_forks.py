@@ -1,4 +1,4 @@
-"""A data loader that forks after the client has connected: both work, and the children leave the connection alone."""
+"""Data loaders that fork after the client connected: children do not use its connection."""
 
 import multiprocessing
 

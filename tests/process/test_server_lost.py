@@ -1,4 +1,4 @@
-"""Servers that die, hang or never come: the client says which, after how long, and what to check. It never hangs."""
+"""Servers that die, hang or never start: the client names the server, the timeout and what to check."""
 
 import json
 import os

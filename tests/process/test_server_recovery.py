@@ -1,4 +1,4 @@
-"""A lost server lives again with its slots: each sample's gradient reaches each row it touches exactly once."""
+"""A lost server is restored: each sample's gradient reaches each row it touches exactly once."""
 
 import random
 import signal

@@ -1,4 +1,4 @@
-"""Servers are added and removed under training: slots move while they serve, and every count stays exact."""
+"""Servers are added and removed during training: slots move while served, counts are exact."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""TCP and shared memory are two roads to the same rows, bit for bit; bsp sums are NumPy's, bit for bit."""
+"""TCP and shared memory give bit-identical rows; bsp sums equal NumPy's bit for bit."""
 
 import numpy as np
 import pytest

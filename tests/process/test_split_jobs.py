@@ -1,4 +1,4 @@
-"""A job whose forward() is split: ids are hashed by data workers, and each sample is still trained exactly once."""
+"""Jobs with a split forward(): data workers hash ids, and each sample is trained exactly once."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A bsp group trains from a stream: each record counts once in its group's batch, whoever is lost meanwhile."""
+"""A bsp group trains from a stream: each record counts once whichever role is lost."""
 
 import numpy as np
 import pytest

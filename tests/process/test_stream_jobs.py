@@ -1,4 +1,4 @@
-"""Training from a stream: whatever dies, comes or goes, every record is trained exactly once."""
+"""Training from a stream under faults and scaling: every record is trained exactly once."""
 
 import contextlib
 import shutil

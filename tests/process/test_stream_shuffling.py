@@ -1,4 +1,4 @@
-"""Workers give each other batches of a stream: whether owner or receiver is killed, each record is trained once."""
+"""Workers forward stream batches to each other: each record is trained once if owner or receiver is killed."""
 
 import signal
 

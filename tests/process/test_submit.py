@@ -1,4 +1,4 @@
-"""`springtide submit` on this machine: a job that no terminal keeps, looked at and steered by other commands."""
+"""`springtide submit` on this machine: a job without a terminal, controlled by other commands."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A whole job by TLS: it counts exactly although a server is killed, and nobody who listens on the way reads a word."""
+"""A whole job over TLS counts exactly with a killed server and sends nothing in plaintext."""
 
 import contextlib
 import secrets

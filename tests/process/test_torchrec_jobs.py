@@ -1,4 +1,4 @@
-"""TorchRec's collections in real jobs: whichever worker or server is killed, each id of each bag counts once."""
+"""TorchRec collections in real jobs: each id of each bag counts once when workers or servers are killed."""
 
 import numpy as np
 import pytest

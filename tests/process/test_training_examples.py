@@ -1,4 +1,4 @@
-"""Every example runs as it is, alone, and prints what its last comment says."""
+"""Every example runs unchanged and prints what its last comment says."""
 
 import pathlib
 import subprocess

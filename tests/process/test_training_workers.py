@@ -1,4 +1,4 @@
-"""Several workers on several servers against one process alone: in step the same model, async as good a model."""
+"""Several workers on several servers against one process: the same model in bsp, as good a model in async."""
 
 import json
 import statistics

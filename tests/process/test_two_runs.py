@@ -1,4 +1,4 @@
-"""Two jobs of one name with one place for checkpoints: one of them is told so at its start, the other loses nothing."""
+"""Two jobs of one name sharing a checkpoint place: one is refused at its start, the other loses nothing."""
 
 import numpy as np
 import pytest

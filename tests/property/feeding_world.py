@@ -1,4 +1,4 @@
-"""A job with data workers in virtual time: what it would be seen to do with so many of such a size, with noise.
+"""A job with data workers in virtual time: its observed rates for any number and size of workers, with noise.
 
 The rates come from costs in core seconds; the tuner is shown intervals of it and its targets are carried out at once,
 or an interval later. Used by test_feeding.py.

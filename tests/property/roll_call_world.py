@@ -1,4 +1,4 @@
-"""One random history of slots that move while servers and masters die: who has what, and who thinks so.
+"""One random history of slots that move while servers and masters die: real owners and believed owners.
 
 The master's part is the real `Rollout` over the real record; servers are made up: gates, a hand-over thread, frames on
 the wire, words to the master. A slot's copy is a number that rises with every push; a copy that is opened must be as

@@ -1,4 +1,4 @@
-"""The version protocol of worker caches: whatever happens in whatever order, every read is of the latest version."""
+"""Model checker of the cache protocol: in any order of events every read sees the latest version."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Messages survive the wire as they are; anything else is refused without harm."""
+"""Control messages survive encoding; other bytes are refused without harm."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Views, advice and past jobs survive the way to a brain and back; anything else is refused without harm."""
+"""Views, advice and past jobs survive the way to a brain and back; other bytes are refused."""
 
 import hypothesis.strategies as st
 import msgspec

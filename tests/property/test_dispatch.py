@@ -1,4 +1,4 @@
-"""Whatever data workers do, every step that a trainer wants comes once and in order."""
+"""Random data worker histories: every step a trainer wants comes once and in order."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

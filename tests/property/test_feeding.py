@@ -1,4 +1,4 @@
-"""Whatever a program costs, tuning its data workers ends, stays there, and is worth it."""
+"""Data worker tuning converges, stays, and pays off for any program cost."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Whatever readers do, die of or say too late: no offset of a stream is lost or in two hands, and none is cut twice."""
+"""Random reader histories: no stream offset is lost, leased twice or cut twice."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, a job ends once, with a reason, and its invariants hold."""
+"""Random event histories: a job ends once, with a reason, and its invariants hold."""
 
 import random
 

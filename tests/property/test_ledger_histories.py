@@ -1,4 +1,4 @@
-"""Whatever workers do, die of or say too late: no sample is lost or in two hands at once, all are done in the end."""
+"""Random worker histories: no sample is lost or leased twice, and all are done in the end."""
 
 import collections
 

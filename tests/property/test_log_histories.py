@@ -1,4 +1,4 @@
-"""The log against a model of it: producers, crashes, boots, retention and readers in any order.
+"""The log against a model: producers, crashes, reboots, retention and readers in any order.
 
 The model keeps every record that `append` returned for, by offset. What a reader finds must be that; what it does not
 find must be what retention has deleted or what a dead machine had not yet forced to disk.

@@ -1,4 +1,4 @@
-"""A manifest comes back as it was written; any change to its bytes is noticed. Covers hold whatever servers say."""
+"""Manifests survive encoding, any changed byte is detected, and checkpoint chains are valid."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Slot moves: enough to balance measured load, none that is not needed, nothing left on a server that leaves."""
+"""Slot moves balance the measured load with no unnecessary move and empty every leaving server."""
 
 import numpy as np
 import pytest

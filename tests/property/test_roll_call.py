@@ -1,4 +1,4 @@
-"""Random histories of slots under way while servers and masters die: every slot has one owner, and nothing outdated."""
+"""Random histories of moving slots while servers and masters die: every slot has one owner and the newest copy."""
 
 import pytest
 

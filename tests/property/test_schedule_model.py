@@ -1,4 +1,4 @@
-"""Every plan of the scheduler is legal in Herald's Appendix A, and pushes no row that the appendix does not ask for."""
+"""Every schedule is legal by Herald's Appendix A and pushes no row beyond it."""
 
 from fractions import Fraction
 

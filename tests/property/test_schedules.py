@@ -1,4 +1,4 @@
-"""The native scheduler against plain sets, and what must hold of every schedule: random batches, sizes and settings."""
+"""The native scheduler against plain sets, with invariants, for random batches, sizes and settings."""
 
 import numpy as np
 from hypothesis import given, settings

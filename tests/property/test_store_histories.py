@@ -1,4 +1,4 @@
-"""Random histories of two stores, native and NumPy side by side: after every call they must agree, float for float."""
+"""Random histories of a native and a NumPy store side by side: they agree bit for bit after every call."""
 
 import dataclasses
 import tempfile

@@ -1,4 +1,4 @@
-"""Random histories of online jobs, on real stores, real slot images and the real book of partitions."""
+"""Random histories of online jobs on real stores, slot images and partition ledgers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`springtide reproduce goldminer`: a cluster in virtual time that loses no job and no core, and rows that hold."""
+"""`springtide reproduce goldminer`: the virtual cluster loses no job and no core, and its rows hold."""
 
 import json
 from dataclasses import replace

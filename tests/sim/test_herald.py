@@ -1,4 +1,4 @@
-"""`springtide reproduce herald`: counts agree with counting by hand, and rows hold what they claim."""
+"""`springtide reproduce herald`: counts match an independent count, and its rows hold."""
 
 import json
 

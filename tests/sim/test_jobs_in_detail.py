@@ -1,4 +1,4 @@
-"""Both levels of the simulator agree on a calm job: so the fast one, which only has rates, stands for the real code."""
+"""The rate simulator agrees with the detailed one (real code) on calm jobs."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""`springtide reproduce kale`: days in virtual time that lose no sample, schemes at their best, rows that hold."""
+"""`springtide reproduce kale`: virtual days lose no sample, and its rows hold."""
 
 import csv
 import datetime

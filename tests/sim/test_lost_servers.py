@@ -1,4 +1,4 @@
-"""A server is lost now and then on a virtual clock: nothing is lost or doubled, and what it costs is bounded."""
+"""Servers are lost on a virtual clock: no batch is lost or doubled, and the cost is bounded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`springtide reproduce dlrover-rm`: rows that hold what they claim, in a tiny version."""
+"""`springtide reproduce dlrover-rm`: a tiny version whose rows hold."""
 
 import json
 import runpy

@@ -1,4 +1,4 @@
-"""`springtide simulate`: a table for people, JSON for scripts, plots, and errors that say what to do."""
+"""`springtide simulate`: table, JSON, plots, and errors with advice."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The virtual cluster keeps its books: no job lost, nothing taken that is not there, same seed same story."""
+"""Invariants of the virtual cluster: no lost job, no overcommitment, repeatable from a seed."""
 
 from dataclasses import replace
 from functools import partial

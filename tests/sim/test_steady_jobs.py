@@ -1,4 +1,4 @@
-"""A job that does not change is left alone: its size settles, however noisy its measurements are."""
+"""The size of an unchanging job settles despite noisy measurements."""
 
 from dataclasses import replace
 

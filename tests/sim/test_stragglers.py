@@ -1,4 +1,4 @@
-"""On a virtual clock: with one slow worker a job takes hardly longer than its capacity says."""
+"""On a virtual clock, one slow worker hardly lengthens a job beyond its capacity."""
 
 import pytest
 

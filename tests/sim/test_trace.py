@@ -1,4 +1,4 @@
-"""Trace files are read, and what is wrong with one is said with its line, its field and what was meant."""
+"""Trace files are read; errors name the line, the field and the expected value."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Drawn jobs are as the papers say that users' jobs are, and every constant says where it comes from."""
+"""Generated jobs match the papers' statistics, and every constant names its source."""
 
 import math
 import runpy

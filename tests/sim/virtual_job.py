@@ -1,4 +1,4 @@
-"""A job on a virtual clock: the real book, hands and decisions; only the training of a batch is a number of seconds.
+"""A job on a virtual clock: real ledger, leases and decisions; training a batch only takes time.
 
 In: how fast each worker is. Out: when the last batch was trained, and the decisions on the way.
 """

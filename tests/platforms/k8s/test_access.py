@@ -1,4 +1,4 @@
-"""Who may do what, and what goes with whom: the same on our API server and on a real one."""
+"""Access rights and ownership, equal on our API server and on a real one."""
 
 import asyncio
 import contextlib

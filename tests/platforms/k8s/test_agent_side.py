@@ -1,4 +1,4 @@
-"""Lease, plan and pods as the agent in a master pod uses them, against an API server."""
+"""Lease, plan and pods as the agent in a master pod uses them, on an API server."""
 
 import asyncio
 import contextlib

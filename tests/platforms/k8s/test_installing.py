@@ -1,4 +1,4 @@
-"""Install, look, upgrade, take out: as `springtide k8s` does it."""
+"""Install, inspect, upgrade and remove with `springtide k8s`."""
 
 import pytest
 

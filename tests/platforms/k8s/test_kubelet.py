@@ -1,4 +1,4 @@
-"""Pods run on this machine as they would on a node: on our API server, or on a real one, by the same calls."""
+"""The local kubelet runs pods like a real node, with our API server or a real one."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A test that dies leaves no container behind."""
+"""A killed test run leaves no container."""
 
 import pathlib
 import subprocess

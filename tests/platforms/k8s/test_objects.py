@@ -1,4 +1,4 @@
-"""Objects behave as on every API server: versions, generations, the status apart, schemas, finalizers, selectors."""
+"""API server behaviour of objects: versions, generations, status, schemas, finalizers, selectors."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The operator against an API server, with no more rights than it is installed with. Pods are run by nobody here."""
+"""The operator against an API server with exactly its installed rights; no kubelet runs the pods."""
 
 import contextlib
 import pathlib

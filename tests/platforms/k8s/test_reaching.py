@@ -1,4 +1,4 @@
-"""Commands on a job of a cluster: submitted, seen, scaled and stopped by the API alone; the master's part is played."""
+"""Commands on a cluster job through the API alone: submit, status, scale, stop; the test plays the master."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""Whole jobs and what a cluster does beside running their pods: it announces, refuses, and has several namespaces."""
+"""Whole jobs on a cluster that announces evictions, refuses resizes and has several namespaces."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Whole jobs through the Kubernetes API: operator, master, servers, workers; hurt; the counts are exact."""
+"""Whole jobs through the Kubernetes API with injected faults; counts must be exact."""
 
 import contextlib
 import os

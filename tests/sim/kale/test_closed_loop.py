@@ -1,4 +1,4 @@
-"""A job in virtual time that learns by itself what its workers can train."""
+"""A job in virtual time that learns its workers' capacity."""
 
 import numpy as np
 import pytest

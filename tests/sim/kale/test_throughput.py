@@ -1,4 +1,4 @@
-"""Kale's Table 1 and Fig. 7 from made truth."""
+"""Kale's Table 1 and Fig. 7 from generated measurements."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One online job in virtual time that is told nothing: it measures its workers, learns what they can train, and scales.
+"""One online job in virtual time that measures its workers, learns their capacity, and scales.
 
 In: traffic by time, a past to forecast from, and how workers really are (`Truth`): what a step costs and what each of
 its samples costs, quotas that make rested workers look quick, batches that are cut short at the live head. Out: a

@@ -1,4 +1,4 @@
-"""A real brain in the test's own event loop, masters that talk to it, and liars in its place."""
+"""A real brain in the test's event loop, masters that call it, and lying replacements."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A brain with TLS: masters who were given certificates are heard, all others are turned away and told why."""
+"""A brain with TLS: masters with its certificates are served, others refused with a reason."""
 
 import asyncio
 import pathlib

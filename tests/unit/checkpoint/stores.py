@@ -1,4 +1,4 @@
-"""Small stores with known rows, and checkpoints of them as servers and a master would write these."""
+"""Small stores with known rows, and checkpoints of them as servers and a master write them."""
 
 import pathlib
 import sys

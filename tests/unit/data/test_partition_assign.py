@@ -1,4 +1,4 @@
-"""Partitions are shared evenly, and those that need not move stay."""
+"""Partitions are assigned evenly with few moves."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Where batches go: scripted cases, and any order of offers, deliveries, losses and silences loses no batch."""
+"""Peer shuffle: scripted cases, and no lost batch for any order of offers, deliveries and losses."""
 
 import random
 from collections import deque

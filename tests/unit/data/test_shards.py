@@ -1,4 +1,4 @@
-"""Shards cover each epoch once, look shuffled, and are the same whoever computes them."""
+"""Shards cover each epoch once, look shuffled, and are the same for every process."""
 
 import numpy as np
 import pytest

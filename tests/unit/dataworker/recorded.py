@@ -1,4 +1,4 @@
-"""Forwards that are recorded and split, and run with what a data worker would send."""
+"""Record and split forwards, and run them with what a data worker would send."""
 
 import pickle
 

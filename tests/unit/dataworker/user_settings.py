@@ -1,4 +1,4 @@
-"""A module of the user's, which functions of others read."""
+"""A user module that functions of other modules read."""
 
 MODE = 1
 UNREAD = [1]

@@ -1,4 +1,4 @@
-"""Checkpoints of small models, and exports of them, for tests."""
+"""Checkpoints of small models and their exports, for tests."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Exports are written and read again, whole or as what changed; damage and gaps are told."""
+"""Write and read exports and deltas; damage and gaps are reported."""
 
 import msgspec
 import pytest

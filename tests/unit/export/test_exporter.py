@@ -1,4 +1,4 @@
-"""A job is exported again and again: deltas, now and then all of it; old ones go, readers always find a whole one."""
+"""Continuous export: deltas, periodic full exports, removal of old ones, always an intact one to read."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""What changed between two tables, laid over the older one, is the newer one."""
+"""A delta between two tables, applied to the older one, gives the newer one."""
 
 import io
 import pathlib

@@ -1,4 +1,4 @@
-"""When a bsp group can be formed, and of whom."""
+"""When a bsp group can be formed, and of which members."""
 
 from springtide.domain.data.leases import LeaseHolder
 from springtide.job.bsp_group import GroupArrival, form_group

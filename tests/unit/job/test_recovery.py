@@ -1,4 +1,4 @@
-"""A lost server lives again where its slots can be restored; else the job says why not."""
+"""A lost server is restored if its slots can be; otherwise the job fails with the reason."""
 
 import dataclasses
 

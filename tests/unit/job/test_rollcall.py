@@ -1,4 +1,4 @@
-"""Who has a slot when one server was lost: what those who live have, and what they only thought they had."""
+"""Slot ownership after one server was lost: what survivors hold and what they only believed."""
 
 import pytest
 

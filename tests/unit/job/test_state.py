@@ -1,4 +1,4 @@
-"""How a job reacts to what happens to its processes."""
+"""Reactions of the job state machine to events of its processes."""
 
 import dataclasses
 

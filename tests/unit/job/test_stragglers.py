@@ -1,4 +1,4 @@
-"""Who is slow is told by its peers, robustly; every decision has its reason."""
+"""Robust straggler detection among peers; every decision has a reason."""
 
 import hypothesis.strategies as st
 import pytest

@@ -1,4 +1,4 @@
-"""What a broker that asks for passwords, and those who have one, are told."""
+"""Settings for a Kafka broker with passwords and for its clients."""
 
 import pytest
 

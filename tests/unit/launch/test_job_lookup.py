@@ -1,4 +1,4 @@
-"""Which job is meant, on this machine or on a cluster."""
+"""Find the job a user means, on this machine or on a cluster."""
 
 import sys
 import types

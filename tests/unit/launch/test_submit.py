@@ -1,4 +1,4 @@
-"""A job is handed over: to this machine, or to a cluster that stands in for one."""
+"""Submit a job to this machine or to a fake cluster."""
 
 import sys
 import types

@@ -1,4 +1,4 @@
-"""A run owns its folder and its URL: another one begins nothing there, and one that was taken over writes no more."""
+"""A run owns its checkpoint folder and URL: other runs are refused, and a superseded one writes no more."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The master's answers to its members, without a socket."""
+"""The master's replies to its members, without a socket."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A disk that fills: a checkpoint fails and the next one is whole; a journal that cannot be written is waited for."""
+"""Full disks: a checkpoint fails and the next is complete; the journal waits for space."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a user's new bounds do to a job that runs."""
+"""Effects of new bounds on a running job."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A brain that lies, over a real connection, to a master with a real desk: the job stays as it is, and says why."""
+"""A lying brain over a real connection: the job keeps its shape and logs the reason."""
 
 import asyncio
 from dataclasses import replace

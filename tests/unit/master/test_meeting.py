@@ -1,4 +1,4 @@
-"""Members of a bsp group learn through the master where the others are, and hear at once when one will not come."""
+"""Members of a bsp group exchange addresses through the master and learn at once of a lost member."""
 
 import asyncio
 

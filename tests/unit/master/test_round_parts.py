@@ -1,4 +1,4 @@
-"""A checkpoint while slots move and servers leave: what was under way is saved by its new owner, in another part."""
+"""Checkpoints while slots move and servers leave: new owners save moved slots in another part."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Groups that train through caches, by the schedules that jobs run by, beside groups without: the same to the bit."""
+"""Groups with caches, run by real schedules, equal groups without caches bit for bit."""
 
 import contextlib
 import gc

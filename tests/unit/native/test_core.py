@@ -1,4 +1,4 @@
-"""The native unit tests, each an executable of its own, built by `make native-tests`."""
+"""Run the native unit tests built by `make native-tests`."""
 
 import pathlib
 import subprocess

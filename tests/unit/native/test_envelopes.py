@@ -1,4 +1,4 @@
-"""Envelopes in the native core: what is given must fit, and nothing is copied silently."""
+"""Record envelopes in the native core: checked bounds and no silent copies."""
 
 import numpy as np
 import pytest

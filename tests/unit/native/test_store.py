@@ -1,4 +1,4 @@
-"""The native store through its Python door: what it refuses, how it grows, that its optimizers are torch's."""
+"""The native store through its Python bindings: refusals, growth, and torch's optimizers."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Jobs whose coefficients are known, and profiles of them: what fits and fronts are tested with."""
+"""Jobs with known coefficients and their profiles, for tests of fits and fronts."""
 
 import numpy
 

@@ -1,4 +1,4 @@
-"""Workers in step (bsp) share a batch: how many of them are worth having is found from what was measured."""
+"""bsp jobs: the useful number of workers is found from measurements."""
 
 from dataclasses import replace
 

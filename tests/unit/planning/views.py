@@ -1,4 +1,4 @@
-"""Views of jobs for tests of policies: sensible ones, made by hand, and any at all, by chance."""
+"""Job views for policy tests: sensible ones and arbitrary ones."""
 
 import math
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Peers that connect and never prove themselves: silent ones, and ones that send a byte now and then."""
+"""Peers that connect and never authenticate: silent ones, and ones that trickle bytes."""
 
 import contextlib
 import socket

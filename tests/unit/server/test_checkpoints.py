@@ -1,4 +1,4 @@
-"""A server's part of checkpoints: full first, then what changed; what it does not own or cannot write is not its."""
+"""A server's part of checkpoints: full, then incremental; only slots it owns and could write."""
 
 import errno
 import itertools

@@ -1,4 +1,4 @@
-"""Steps of a bsp group on two servers: whoever is lost when, a step is applied on both or on none."""
+"""bsp steps on two servers are applied on both or on neither, whenever a rank is lost."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Slots from one server to another, as their Python shells do it."""
+"""Slot migration between servers through their Python shells."""
 
 import threading
 

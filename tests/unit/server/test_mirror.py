@@ -1,4 +1,4 @@
-"""Two servers keep copies of each other's files, over real sockets: either's folder may go, and nothing is lost."""
+"""Two servers mirror each other's files over real sockets: either folder may be lost."""
 
 import contextlib
 import shutil

@@ -1,4 +1,4 @@
-"""The next life of a server has the slots of the newest checkpoint that is whole, from wherever that can be read."""
+"""A restored server has the slots of the newest intact checkpoint from any readable source."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Servers with disks of their own: the next life of one reads what it lacks from the others, over real sockets."""
+"""Servers with private disks: a restored one reads missing files from the others over real sockets."""
 
 import contextlib
 import shutil

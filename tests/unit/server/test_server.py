@@ -1,4 +1,4 @@
-"""The server's Python shell: it starts, places, counts and stops; what it cannot do it says."""
+"""The server's Python shell: start, placement, counters, stop, and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The story of a job is JSON lines; a full disk is said so."""
+"""The event log is JSON lines; a full disk is reported."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""What a role's log says about its end."""
+"""The final error in a role's log."""
 
 from springtide.telemetry import logs
 

@@ -1,4 +1,4 @@
-"""Printing never fails and never waits long: a reader that is gone or stalled, and a full disk, cost output only."""
+"""Printing never fails or blocks: lost readers, stalled readers and full disks only lose output."""
 
 import errno
 import os

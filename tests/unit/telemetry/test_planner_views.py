@@ -1,4 +1,4 @@
-"""What a planner was shown survives the way to a file and back; files by hand are read forgivingly, or refused."""
+"""Planner views survive a file; hand-written files are read leniently or refused."""
 
 import json
 import math

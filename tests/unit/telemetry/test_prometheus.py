@@ -1,4 +1,4 @@
-"""Figures as Prometheus reads them."""
+"""Metrics in the format of Prometheus."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""A program run in a prepared job: by itself, or with batches that come through the pipeline of data workers."""
+"""Run a program in a prepared job: by itself, or with batches from data workers."""
 
 import struct
 

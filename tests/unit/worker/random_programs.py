@@ -1,4 +1,4 @@
-"""Programs drawn at random: what they read, how they compute, and what the loop does to it all while it trains."""
+"""Random programs: what they read, how they compute, and what the loop does meanwhile."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Progress is told only of batches whose push every server has: else a worker that dies then has lost them."""
+"""Progress is reported only for batches whose push every server has."""
 
 import gc
 

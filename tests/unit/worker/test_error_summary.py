@@ -1,4 +1,4 @@
-"""The first line of a failed script: its own error, and where in its own code."""
+"""First line of a failed script: its own error and source line."""
 
 import pathlib
 import sys

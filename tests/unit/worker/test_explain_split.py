@@ -1,4 +1,4 @@
-"""A script under observation: what is told of one that trains, and of those that do not."""
+"""Reports on a script under observation, training or not."""
 
 import sys
 

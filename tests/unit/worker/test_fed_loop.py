@@ -1,4 +1,4 @@
-"""A loop that is fed over real connections, by a data worker that has only the package: the same model, to the bit."""
+"""A loop fed over real connections trains a bit-identical model."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""An out-of-memory on the GPU says what took the memory, and what to do."""
+"""GPU out-of-memory errors say what used the memory and what to do."""
 
 import gc
 

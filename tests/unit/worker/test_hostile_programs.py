@@ -1,4 +1,4 @@
-"""Programs whose hidden state changes: fed by data workers they train the same model to the bit, each of them."""
+"""Programs with changing hidden state train bit-identical models when fed by data workers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What slots remember of a loop: every batch that was handed out and pushed, stepped on or not, on every server."""
+"""Identities in slots: every batch handed out and pushed, stepped or not, on every server."""
 
 import pytest
 import torch

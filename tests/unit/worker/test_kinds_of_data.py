@@ -1,4 +1,4 @@
-"""Whatever kind of data set it is: a batch's name always means the same samples, and all of them come once."""
+"""For every kind of dataset a batch name means the same samples, and all come once."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A model predicts the same, bit for bit, wherever its slots lie: they move at rest, all of them and back."""
+"""Predictions are bit-identical wherever a model's slots are placed."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Whatever a program computes, and whatever its loop does to hidden state, fed by data workers it trains the same."""
+"""Random programs with hidden state train the same model when fed by data workers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What `job.prepare` cannot use is refused before anything is made of it: what was given, what is wanted."""
+"""`job.prepare` refuses unusable arguments up front and says what is expected."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A loop whose tables are on servers: the same as alone, for every optimizer, whatever the number of servers."""
+"""A loop with tables on servers equals a single process, for every optimizer and number of servers."""
 
 import msgspec
 import pytest

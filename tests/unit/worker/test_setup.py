@@ -1,4 +1,4 @@
-"""Weights that come too late are refused in a job, and those that come in time are what tables begin with."""
+"""Weights loaded after prepare are refused in a job; those loaded before become the first values."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""What a script has of its job's spec: data sets by name, and tables as they are to be."""
+"""What a script gets from its job's spec: datasets by name, and table options."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A bsp group is split unless something forbids it, and what is said then is true."""
+"""bsp groups are split unless something forbids it, with a correct reason."""
 
 from types import SimpleNamespace
 

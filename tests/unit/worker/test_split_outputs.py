@@ -1,4 +1,4 @@
-"""A split forward() gives back what the user's own makes, of whatever class; and says in plain words why it is none."""
+"""A split forward() returns the user's output class, or says plainly why it is not split."""
 
 import dataclasses
 from collections import OrderedDict

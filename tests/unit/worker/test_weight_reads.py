@@ -1,4 +1,4 @@
-"""`table.weight` in a job: in the middle of a pass and after it, alone and on servers, async, bsp and with a cache."""
+"""`table.weight` in a job: within a pass and after it, alone, on servers, async, bsp and with a cache."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""One worker in step (bsp), tables on servers: the losses of plain PyTorch to 1e-5 over 200 steps, for the whole zoo.
+"""bsp with one worker and servers: the losses of plain PyTorch to 1e-5 over 200 steps for the whole zoo.
 
 CI runs every model once and every optimizer once; the grid of both is a soak test.
 """

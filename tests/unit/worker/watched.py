@@ -1,4 +1,4 @@
-"""A job without a cluster whose loop is searched for a split, as by `springtide explain-split`."""
+"""A local job whose loop is watched for a split, as by `springtide explain-split`."""
 
 import functools
 

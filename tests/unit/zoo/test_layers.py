@@ -1,4 +1,4 @@
-"""Dots of all pairs: what a plain batched product gives, and its gradient."""
+"""Pairwise dots and their gradient against a plain batched product."""
 
 import torch
 

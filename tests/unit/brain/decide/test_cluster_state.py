@@ -1,4 +1,4 @@
-"""All jobs of a brain together: who asks is answered, and what was promised is not given twice."""
+"""All jobs of a brain: every caller is answered, and no capacity is promised twice."""
 
 from dataclasses import replace
 

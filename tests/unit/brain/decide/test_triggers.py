@@ -1,4 +1,4 @@
-"""One administrator a job: what is new with it, the most urgent first, and the same not twice."""
+"""Events of a job: the most urgent first, and the same not twice."""
 
 from dataclasses import replace
 

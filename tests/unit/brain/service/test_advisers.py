@@ -1,4 +1,4 @@
-"""A brain that is away, dies or lies: an error of ours, or an answer that the master refuses; never harm."""
+"""An unreachable, dying or lying brain gives an error of ours or a refused answer, never harm."""
 
 import asyncio
 import threading

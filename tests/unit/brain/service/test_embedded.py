@@ -1,4 +1,4 @@
-"""The brain in a master's own process: the same policies, a history of its own, and never in the way."""
+"""The brain embedded in a master: the same policies, a local history, and no blocking."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Executors: any number of them, changed at any time, killed at any time."""
+"""The executor pool: any number of processes, resized or killed at any time."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Whether a brain lives and whether it serves, as a cluster asks it."""
+"""Liveness and readiness of a brain, as a cluster probes them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The service, in the test's own loop: masters ask, are answered together, and a brain after this one knows it all."""
+"""The brain service in the test's event loop: joint answers to masters, and a successor that knows them."""
 
 import asyncio
 import os

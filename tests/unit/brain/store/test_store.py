@@ -1,4 +1,4 @@
-"""The brain's database on SQLite: made, brought up to date, shared, and never trusted."""
+"""The brain's database on SQLite: creation, versions, sharing, and invalid rows."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""Saves return once they are in memory, and every one is told how it ended; loads own their memory."""
+"""Saves return once in memory and report their outcome; loaded tensors own their memory."""
 
 import pathlib
 import resource

@@ -1,4 +1,4 @@
-"""Storage shows whole saves only, keeps the newest, clears away what was cut off."""
+"""Storage shows only complete saves, keeps the newest, and removes leftovers."""
 
 import pathlib
 

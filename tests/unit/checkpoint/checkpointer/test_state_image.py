@@ -1,4 +1,4 @@
-"""Images: laid out, filled in memory, read again; damage is told."""
+"""State images: layout, filling, reading, and detection of damage."""
 
 import collections
 import concurrent.futures

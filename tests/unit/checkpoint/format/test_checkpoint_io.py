@@ -1,4 +1,4 @@
-"""The newest checkpoint that is whole is found; torn, damaged and missing ones are said, and the one before is used."""
+"""Find the newest intact checkpoint; report torn, damaged and missing ones and use the previous."""
 
 import errno
 import resource

@@ -1,4 +1,4 @@
-"""A store behind a URL: whatever its library raises is told as one error, and nobody asks it for folders in vain."""
+"""Stores behind a URL: library errors become one error type, and folders are not listed needlessly."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""One run owns the place of its checkpoints: another one is refused, unless it goes on from what lies there."""
+"""One run owns a checkpoint place; another is refused unless it resumes from there."""
 
 import os
 import subprocess

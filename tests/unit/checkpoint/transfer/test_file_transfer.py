@@ -1,4 +1,4 @@
-"""Copies of other servers' files: whole under their names or not there, and nothing else can be written."""
+"""Copies of other servers' files: complete under their names or absent, and no other names."""
 
 import os
 import zlib

@@ -1,4 +1,4 @@
-"""Copies at a URL: whole or not there, only what is missing is sent, the last few stay."""
+"""Uploads to a URL: complete or absent, only missing files sent, the most recent kept."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`springtide brain`: mistakes are said in one line, and what is inside is shown."""
+"""`springtide brain`: one-line errors and the status output."""
 
 import json
 import logging

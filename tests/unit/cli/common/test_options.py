@@ -1,4 +1,4 @@
-"""Options that belong together, declared in a file of their own."""
+"""Option groups declared in a file of their own."""
 
 from dataclasses import dataclass
 from typing import Annotated

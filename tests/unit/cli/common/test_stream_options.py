@@ -1,4 +1,4 @@
-"""What a user says about a stream, and what is shown of how a job keeps up with it."""
+"""Stream options of a user, and the display of how a job keeps up."""
 
 import http.client
 import json

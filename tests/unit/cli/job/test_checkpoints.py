@@ -1,4 +1,4 @@
-"""What `springtide checkpoints` says."""
+"""Output of `springtide checkpoints`."""
 
 import json
 

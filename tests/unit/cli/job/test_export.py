@@ -1,4 +1,4 @@
-"""What `springtide export` takes when the newest checkpoint is no good."""
+"""`springtide export` when the newest checkpoint is damaged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What `springtide submit` says of a spec, without starting anything."""
+"""`springtide submit --dry-run`: output and errors for a spec."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`springtide explain-split`: what is printed of a report, and one script from end to end."""
+"""`springtide explain-split`: its output, and one script from end to end."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`springtide plan` shows what a policy would do, from a run or from a file; `explain` tells what planning said."""
+"""`springtide plan` for a run or a file, and `explain` for past plans."""
 
 import json
 import pathlib

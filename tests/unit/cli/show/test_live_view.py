@@ -1,4 +1,4 @@
-"""What a job looks like while it runs and when it is over."""
+"""Display of a job while it runs and at its end."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Commands on jobs that are over or were killed, from what their runs have left behind."""
+"""Commands on finished or killed jobs, from the files of their runs."""
 
 import json
 import os

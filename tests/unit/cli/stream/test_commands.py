@@ -1,4 +1,4 @@
-"""The commands for streams, as a user types them."""
+"""The stream commands as a user types them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`springtide forecast` says how well each model would have done on a trace, and what comes next."""
+"""`springtide forecast`: backtests of each model on a trace, and the next day."""
 
 import json
 

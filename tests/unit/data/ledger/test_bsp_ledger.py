@@ -1,4 +1,4 @@
-"""A bsp group goes through a stream as one: the same stretches in the same order, back and on to one step together."""
+"""bsp stream ledger: all ranks get the same ranges in the same order and roll back to one step."""
 
 import random
 

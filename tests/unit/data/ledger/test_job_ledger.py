@@ -1,4 +1,4 @@
-"""Leases go todo -> leased -> done; the tail waits, the dead give back, late words change nothing, cards must agree."""
+"""Shard leases: grants, progress, fencing, expiry, failures, eras, and matching dataset cards."""
 
 import dataclasses
 

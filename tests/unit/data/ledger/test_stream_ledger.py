@@ -1,4 +1,4 @@
-"""Partitions of a stream go to workers whole, change hands without a stop, and are cut alike for whoever reads them."""
+"""Stream partitions: whole leases, handover without a pause, and the same cuts for every reader."""
 
 import dataclasses
 

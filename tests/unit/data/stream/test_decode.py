@@ -1,4 +1,4 @@
-"""Decoders: fields of fixed width, JSON, and functions of the user's."""
+"""Decoders: fixed-width fields, JSON, and user functions."""
 
 import struct
 from typing import Any

@@ -1,4 +1,4 @@
-"""Producing: when records are due, where they go, what they hold, and that the account of them is exact."""
+"""Producers: pace, partition shares, record contents, and exact totals."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which records are trained and which become letters, and where letters go."""
+"""Which records are trained and which become dead letters, and where those go."""
 
 import json
 from pathlib import Path

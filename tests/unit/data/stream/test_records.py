@@ -1,4 +1,4 @@
-"""Records in columns: parts of them, rows of them, and the form that peers send."""
+"""Records in columns: slices, rows, and the wire format of peers."""
 
 import zlib
 

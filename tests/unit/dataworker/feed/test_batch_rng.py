@@ -1,4 +1,4 @@
-"""Random numbers by name: the same for the same batch, and nothing of the process's own changes."""
+"""Random numbers seeded by batch name, without changing the process's generators."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The moves of dispatch one by one; whole histories are in tests/property/test_dispatch.py."""
+"""Single dispatch decisions; whole histories are in tests/property/test_dispatch.py."""
 
 from springtide.dataworker.feed import dispatch
 from springtide.dataworker.feed.dispatch import AssignStep, Dispatch, DropStep, ReleaseWorker, StepFate

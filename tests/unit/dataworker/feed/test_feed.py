@@ -1,4 +1,4 @@
-"""A trainer and its data workers in one process: what is wanted comes once, in order, whoever is there to make it."""
+"""A trainer and its data workers in one process: wanted batches come once and in order."""
 
 import contextlib
 import functools

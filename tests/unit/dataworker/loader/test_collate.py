@@ -1,4 +1,4 @@
-"""Batches are what a DataLoader makes of them; a sample that cannot be made is found by its index."""
+"""Batches equal a DataLoader's; an unreadable sample is located by index."""
 
 import numpy as np
 import pytest

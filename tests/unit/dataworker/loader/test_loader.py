@@ -1,4 +1,4 @@
-"""ElasticLoader in one process: a DataLoader's batches and manners, and a state to go on from."""
+"""ElasticLoader in one process: a DataLoader's batches and behaviour, and a resumable state."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""A loader's state: plain values that go back into a loader of like data, and into no other."""
+"""Loader state: plain values, accepted only by a loader of equal data."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The order of batches: each sample once an epoch, whatever the ranks, and from wherever a run goes on."""
+"""Batch order: each sample once per epoch for any ranks and resume position."""
 
 import itertools
 import json

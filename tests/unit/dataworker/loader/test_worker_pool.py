@@ -1,4 +1,4 @@
-"""How many data workers a loader has by itself: none for cheap batches, more while the loop waits."""
+"""Automatic number of data workers of a loader: none for cheap batches, more while the loop waits."""
 
 from springtide.dataworker.loader.worker_pool import Autosize
 from springtide.domain.data.data_workers import FeedState

@@ -1,4 +1,4 @@
-"""A package: what comes out is what went in, and nothing is unpickled that is not the job's own."""
+"""Packages survive writing and loading; only data sealed by the job is unpickled."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""The process that data workers are forked off: it ends with its loader, and the package with it."""
+"""The fork server of data workers ends with its loader and removes the package."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The files of a package, from a trainer by the master to a data worker, each with a disk of its own."""
+"""Transfer of a package from a trainer through the master to a data worker without a shared disk."""
 
 import asyncio
 import os

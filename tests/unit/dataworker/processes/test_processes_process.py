@@ -1,4 +1,4 @@
-"""A data worker's process: who it is, what it waits for, whom it takes from."""
+"""The data worker process: its stage, what it waits for, and its sources."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""A loader's data workers: as many as are wanted, replaced when they die, given up when they all die for nothing."""
+"""Supervisor of a loader's data workers: wanted number, replacement, and giving up."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""A split forward gives what the user's own gives, bit by bit; recording it changes nothing."""
+"""A split forward equals the user's bit for bit; recording it changes nothing."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""Two sides of one connection: batches arrive whole, through shared memory or the socket, and strangers do not."""
+"""A data worker connection: complete batches by shared memory or socket, and strangers refused."""
 
 import contextlib
 import os

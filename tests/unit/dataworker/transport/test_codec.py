@@ -1,4 +1,4 @@
-"""A batch that travels comes out as it went in; what is no batch is refused before anything is made of it."""
+"""Batches survive packing; other values are refused before allocation."""
 
 import collections
 import contextlib

@@ -1,4 +1,4 @@
-"""Headers are worked out once for batches that look alike, and anew for whatever differs in anything."""
+"""Headers are cached for batches of equal layout and rebuilt for any difference."""
 
 import io
 from collections.abc import Callable, Iterator

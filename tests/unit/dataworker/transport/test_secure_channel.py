@@ -1,4 +1,4 @@
-"""Batches from data workers by TLS: whole, both ways at once, and not for those without certificates."""
+"""Batches from data workers over TLS: both ways at once, and refused without certificates."""
 
 import contextlib
 import datetime

@@ -1,4 +1,4 @@
-"""Memory is used again when its last view is dropped, and not before."""
+"""Shared memory is reused once its last view is dropped, and not before."""
 
 import gc
 import os

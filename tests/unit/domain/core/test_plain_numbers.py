@@ -1,4 +1,4 @@
-"""Numbers of NumPy and torch wherever a user gives one: taken as Python's own are, and refused as those are."""
+"""NumPy and torch numbers are accepted wherever users give a number."""
 
 import dataclasses
 import typing

@@ -1,4 +1,4 @@
-"""Credentials are hidden wherever texts may have them, and ordinary texts stay as they are."""
+"""Hide credentials in any text and keep other text."""
 
 import pytest
 from hypothesis import given

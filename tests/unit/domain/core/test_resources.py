@@ -1,4 +1,4 @@
-"""Limits that make sense, and words for those that do not."""
+"""Parse and check resource limits."""
 
 import pytest
 

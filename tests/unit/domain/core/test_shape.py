@@ -1,4 +1,4 @@
-"""Shapes that make sense, what they take and cost, and words for those that do not."""
+"""Shapes: totals, costs, and errors for invalid ones."""
 
 import math
 from dataclasses import replace

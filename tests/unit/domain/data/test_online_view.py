@@ -1,4 +1,4 @@
-"""An online job as its autoscaler sees it."""
+"""The autoscaler's view of an online job."""
 
 import pytest
 

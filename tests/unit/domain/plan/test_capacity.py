@@ -1,4 +1,4 @@
-"""What a job may become on a machine or a cluster, and what it begins with."""
+"""Bounds and first shape of a job on a machine or a cluster."""
 
 import re
 

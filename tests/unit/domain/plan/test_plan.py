@@ -1,4 +1,4 @@
-"""Plans and decisions carry their reasons; views and settings refuse what makes no sense."""
+"""Plans and decisions carry reasons; invalid views and settings are refused."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A spec as plain data: what goes out comes in again, and every mistake is told with its place."""
+"""Specs as plain data survive a round trip, and every mistake has its path."""
 
 import typing
 from dataclasses import is_dataclass

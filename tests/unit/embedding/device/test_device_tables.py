@@ -1,4 +1,4 @@
-"""A job without servers whose rows are in device memory trains, reads and writes as one whose rows are in the store.
+"""Tables in device memory (jobs without servers) train, read and write like tables in the store.
 
 The device is the CPU here, so that pure torch kernels run the whole path.
 """

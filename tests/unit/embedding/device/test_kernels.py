@@ -1,4 +1,4 @@
-"""Kernels of rows equal the native store to the bit, and Triton equals plain torch.
+"""Row kernels equal the native store bit for bit, and Triton equals plain torch.
 
 SPRINGTIDE_TEST_KERNELS=cuda runs Triton on a GPU; =triton runs it on the CPU, with TRITON_INTERPRET=1.
 """

@@ -1,4 +1,4 @@
-"""First values of tables are applied once: whoever gives them late, having been stopped at it, changes nothing."""
+"""First values of tables are applied once; a late sender changes nothing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where ids come from is found again in the next batch."""
+"""The origin of ids in one batch is found again in the next."""
 
 import dataclasses
 from typing import Any

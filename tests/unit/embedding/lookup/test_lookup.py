@@ -1,4 +1,4 @@
-"""Grouped lookups: what is prefetched, what is not, and gradients that add up as in plain PyTorch."""
+"""Grouped lookups: prefetching, and gradients equal to plain PyTorch."""
 
 import copy
 

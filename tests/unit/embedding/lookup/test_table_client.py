@@ -1,4 +1,4 @@
-"""The client's own calls: declare, read, assign, scan, dense chunks beside embedding rows."""
+"""Calls of the table client: declare, read, assign, scan, and dense chunks beside rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which modules become served tables, under which names, and what is refused."""
+"""Which modules become served tables, their names, and refusals."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""torch optimizers become table kernels: the same updates, the schedulers' rates, and refusals that say what to do."""
+"""torch optimizers become table kernels: equal updates and rates, refusals with advice."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Served nn.Embedding and nn.EmbeddingBag against the real ones: outputs, gradients, weights after a step."""
+"""Served nn.Embedding and nn.EmbeddingBag against the originals: outputs, gradients, updated weights."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""`weight` of a served table: every read gives the whole table, as plain PyTorch has it, or is refused."""
+"""`weight` of a served table gives the whole table like plain PyTorch, or the read is refused."""
 
 import copy
 import io

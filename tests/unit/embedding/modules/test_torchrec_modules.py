@@ -1,4 +1,4 @@
-"""TorchRec's collections, served: the same values, state dicts and training as TorchRec's own."""
+"""Served TorchRec collections: the same values, state dicts and training as TorchRec's own."""
 
 import pathlib
 import tomllib

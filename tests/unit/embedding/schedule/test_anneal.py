@@ -1,4 +1,4 @@
-"""The allocator that searches: even, the same on every rank, and counted as its plans are; never under the bounds."""
+"""The annealing allocator: even, equal on every rank, and counted like its plans."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The scheduler's face: what it refuses, and single cases with a known answer."""
+"""The scheduler's interface: refusals, and small cases with a known answer."""
 
 import numpy as np
 import pytest

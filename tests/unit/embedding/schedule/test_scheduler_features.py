@@ -1,4 +1,4 @@
-"""Whose ids are whose: the ids of each sample, from the calls that a batch brings."""
+"""Assign the ids of a batch's lookup calls to their samples."""
 
 import itertools
 

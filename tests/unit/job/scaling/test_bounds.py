@@ -1,4 +1,4 @@
-"""Bounds that are changed while a job runs: plans keep to them, and what is outside comes in."""
+"""Bounds changed while a job runs: plans keep to them, and the job is scaled into them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Data workers come, feed, leave and die, and the job goes on whatever becomes of them."""
+"""Life cycle of data workers; the job continues whatever happens to them."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A data worker that its host takes away, or that moves to a better one: another feeds before it leaves."""
+"""An evicted or moving data worker is replaced before it leaves."""
 
 import pytest
 

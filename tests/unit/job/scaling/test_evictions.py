@@ -1,4 +1,4 @@
-"""Roles that their host takes away soon: others come at once, and they leave when nothing more is wanted of them."""
+"""Evicted roles are replaced at once and leave when nothing needs them."""
 
 import pytest
 

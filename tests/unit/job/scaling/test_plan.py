@@ -1,4 +1,4 @@
-"""A plan becomes moves: one at a time, never beyond the quota, and never for ever."""
+"""A plan becomes single moves within the quota, and always ends."""
 
 from dataclasses import replace
 

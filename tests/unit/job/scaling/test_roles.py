@@ -1,4 +1,4 @@
-"""Servers that are replaced: by one that is ready, or, when they are far too slow, by their peers at once."""
+"""Replace servers: by a ready one, or by their peers at once if they are very slow."""
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec

@@ -1,4 +1,4 @@
-"""What the planning benchmarks say of jobs whose truth is known."""
+"""Results of the planning benchmarks for jobs with known coefficients."""
 
 import cProfile
 from dataclasses import replace

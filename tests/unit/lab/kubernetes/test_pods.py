@@ -1,4 +1,4 @@
-"""Hosts files, environments and statuses: what pods and people are shown."""
+"""Hosts files, environments and statuses that pods and users see."""
 
 import pytest
 

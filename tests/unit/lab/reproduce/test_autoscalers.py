@@ -1,4 +1,4 @@
-"""The autoscalers that ours is compared with keep to their published rules."""
+"""The baseline autoscalers follow their published rules."""
 
 from itertools import groupby
 

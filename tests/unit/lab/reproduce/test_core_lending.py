@@ -1,4 +1,4 @@
-"""Trainers that wait lend their cores, have them back with their data, and nobody gets what is not there."""
+"""Waiting trainers lend cores and get them back, within capacity."""
 
 import math
 

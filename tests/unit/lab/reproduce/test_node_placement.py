@@ -1,4 +1,4 @@
-"""Machines for data workers: no machine is over its cores, what can be local is, and moving never makes it worse."""
+"""Placement of data workers: within capacity, local where possible, and never worse after a move."""
 
 import pytest
 from hypothesis import given

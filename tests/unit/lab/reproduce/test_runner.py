@@ -1,4 +1,4 @@
-"""Runs beside each other: in order, in other processes, and nobody is left behind."""
+"""Parallel runs: in order, in other processes, and none left over."""
 
 import os
 import signal

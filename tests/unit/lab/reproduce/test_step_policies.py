@@ -1,4 +1,4 @@
-"""How ES and Optimus size a job: what each does next, by what it has seen."""
+"""How ES and Optimus size a job from its measurements."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How well models of throughput foretell what they have not seen."""
+"""Accuracy of throughput models on unseen measurements."""
 
 import pytest
 

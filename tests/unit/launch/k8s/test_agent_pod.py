@@ -1,4 +1,4 @@
-"""What a pod is for says so where there is no pod: one line and an exit status, no traceback."""
+"""Pod entry points outside a pod: one error line and an exit status, no traceback."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What users ask for by the cluster is done once, said once, and lost by no trouble on the way."""
+"""User requests through the cluster are applied once, answered once, and survive outages."""
 
 import asyncio
 

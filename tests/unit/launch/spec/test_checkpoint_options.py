@@ -1,4 +1,4 @@
-"""What a job is told about checkpoints, and which one it goes on from."""
+"""Checkpoint options of a job, and which checkpoint it resumes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is made of what was given of a job's size, and of what was not."""
+"""Initial size of a job from its spec, and what is left to planning."""
 
 import asyncio
 import threading

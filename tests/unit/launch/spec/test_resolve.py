@@ -1,4 +1,4 @@
-"""From what a user wrote down to a plan that an agent can carry out."""
+"""Resolve a user's spec into a plan that an agent can carry out."""
 
 import pathlib
 from dataclasses import replace

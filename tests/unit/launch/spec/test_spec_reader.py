@@ -1,4 +1,4 @@
-"""Specs as people write them, right and wrong."""
+"""Read valid and invalid specs."""
 
 import pathlib
 import re

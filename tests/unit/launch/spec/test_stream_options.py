@@ -1,4 +1,4 @@
-"""What a job may do about a stream, by its spec."""
+"""Stream options of a spec."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A forecaster of a user's own: whatever becomes of it, there is a forecast, and it says whose it is."""
+"""User forecasters: there is always a forecast, and it names its source."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What planning is shown of a job is what its master knows, and no more."""
+"""The planner's view of a job contains what its master knows."""
 
 import msgspec
 import pytest

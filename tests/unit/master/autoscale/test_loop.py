@@ -1,4 +1,4 @@
-"""The closed loop, with a clock that stands still and an adviser that says what it is told."""
+"""The closed loop with a manual clock and a scripted adviser."""
 
 import asyncio
 

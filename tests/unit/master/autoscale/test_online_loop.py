@@ -1,4 +1,4 @@
-"""The closed loop of an online job, with a clock that stands still and a planner that says what it is told."""
+"""The closed loop of an online job with a manual clock and a scripted planner."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a master knows of a stream by its workers' reports."""
+"""Stream statistics of a master from its workers' reports."""
 
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.data.streams import PartitionView, StreamUse

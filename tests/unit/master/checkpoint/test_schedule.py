@@ -1,4 +1,4 @@
-"""Checkpoints as the master runs them, with servers that really write: what is complete, abandoned or failed."""
+"""Checkpoint rounds of the master with servers that really write: complete, abandoned or failed."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Whose files are kept by whom: the next server in the ring, and nobody for oneself."""
+"""Mirroring between servers: each stores the files of another one in the ring."""
 
 import asyncio
 import contextlib

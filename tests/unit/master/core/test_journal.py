@@ -1,4 +1,4 @@
-"""What was promised is found again, whatever ended the master."""
+"""Journaled entries survive any end of the master."""
 
 import asyncio
 import os

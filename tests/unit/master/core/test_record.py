@@ -1,4 +1,4 @@
-"""A record rebuilt from its journal is the record: random histories, with and without a snapshot on the way."""
+"""A record rebuilt from its journal is equal: random histories, with and without snapshots."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Data workers at the master: they join, trainers hear of them, tuning has its way, and a new master knows it all."""
+"""Data workers at the master: joining, notifying trainers, tuning, and a successor master."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Partitions of a stream, as the master hands them out, takes them from the lost and the many, and notes their cuts."""
+"""Stream leases of the master: grants, reclaims, rebalancing, and cuts."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""The master tells workers where the others take batches, and forgets those that it has given up."""
+"""The master publishes shuffle addresses, forgets fenced workers, and admits pushes by staleness."""
 
 import asyncio
 import random

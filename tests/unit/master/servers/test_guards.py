@@ -1,4 +1,4 @@
-"""The master's guards, given servers' reports: what is taken for a slow machine, and what is not yet."""
+"""The master's server guards: what counts as a slow machine."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Servers hear of goals as soon as there are any: the master keeps their heartbeats until then."""
+"""Servers get goals with a waiting heartbeat, as soon as there are any."""
 
 import asyncio
 import threading

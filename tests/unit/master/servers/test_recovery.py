@@ -1,4 +1,4 @@
-"""The master and a lost server, without a socket: who is told what, and when the book goes back."""
+"""Server recovery at the master without sockets: restore orders, and ledger rollbacks."""
 
 import asyncio
 import contextlib

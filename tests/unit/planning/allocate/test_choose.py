@@ -1,4 +1,4 @@
-"""Which shape each job gets."""
+"""Choose a shape for each job."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Options within capacity: greedy, exact, and what lies between them."""
+"""Options within capacity: the greedy and the exact solver."""
 
 import itertools
 from types import SimpleNamespace

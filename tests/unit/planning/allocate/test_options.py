@@ -1,4 +1,4 @@
-"""What a job could have is weighed the same, whether it is looked at alone or in a table of many."""
+"""Options of a job are evaluated the same alone and in a table of many."""
 
 import numpy as np
 from hypothesis import given, settings

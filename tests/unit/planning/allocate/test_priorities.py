@@ -1,4 +1,4 @@
-"""Whose gain counts for how much."""
+"""Priority weights of jobs."""
 
 from dataclasses import replace
 

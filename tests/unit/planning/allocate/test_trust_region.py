@@ -1,4 +1,4 @@
-"""Shapes near those that were measured."""
+"""Candidate shapes near those measured."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Shapes that a job may have."""
+"""Clamp shapes to what a job may have."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

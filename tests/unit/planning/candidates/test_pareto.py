@@ -1,4 +1,4 @@
-"""The front is that of brute force: nothing on it is dominated, nothing that is worth having is missing."""
+"""The Pareto front equals that of brute force."""
 
 import itertools
 import math

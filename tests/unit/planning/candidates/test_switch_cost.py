@@ -1,4 +1,4 @@
-"""What a change of shape costs."""
+"""Cost of a change of shape."""
 
 from dataclasses import replace
 

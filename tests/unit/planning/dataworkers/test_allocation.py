@@ -1,4 +1,4 @@
-"""Cores for data workers among jobs: never more than there are, in the metric's order, by what was measured."""
+"""Allot data worker cores among jobs: within capacity, in the metric's order, from measurements."""
 
 import math
 

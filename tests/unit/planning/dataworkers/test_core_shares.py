@@ -1,4 +1,4 @@
-"""Cores for data workers of several jobs: what workers and servers leave, and never more than that."""
+"""Data worker cores of several jobs come from what workers and servers leave."""
 
 import math
 from dataclasses import replace

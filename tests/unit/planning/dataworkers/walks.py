@@ -1,4 +1,4 @@
-"""What the tests of tuning are told in: one interval, and the same after a target was carried out."""
+"""Helpers for tuning tests: one interval, and the next one after a target was applied."""
 
 from typing import Any
 

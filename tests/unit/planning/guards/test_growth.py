@@ -1,4 +1,4 @@
-"""Growth is carried on by the law that has held: steady, slowing down, or running out."""
+"""Row growth is extrapolated by the law that fits: steady, slowing down, or saturating."""
 
 import math
 

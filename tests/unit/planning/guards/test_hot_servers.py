@@ -1,4 +1,4 @@
-"""First the cause, then the cure: load above its peers' is hot, slow without it is the machine."""
+"""Diagnose a lagging server: more load than its peers is hot, otherwise its machine is slow."""
 
 from hypothesis import given
 from hypothesis import strategies as some

@@ -1,4 +1,4 @@
-"""A server that would run out of memory is seen ahead of time; one that would not is left alone."""
+"""An impending out-of-memory of a server is forecast; others are left alone."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A job that a plan has made slower goes back, by what was measured; chance sends nobody back."""
+"""A job slowed by a plan is rolled back from measurements, never by noise."""
 
 from dataclasses import replace
 

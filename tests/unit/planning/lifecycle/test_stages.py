@@ -1,4 +1,4 @@
-"""A job from its start to its size, and what is mended after."""
+"""Planning stages of a job, from its start to its final size."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The memory that a new job begins with."""
+"""Initial memory of a new job."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a new job begins with."""
+"""Initial shape of a new job."""
 
 import math
 from dataclasses import replace

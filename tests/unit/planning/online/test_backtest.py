@@ -1,4 +1,4 @@
-"""How good forecasters would have been, and which is chosen."""
+"""Backtests of forecasters."""
 
 import numpy as np
 import pytest

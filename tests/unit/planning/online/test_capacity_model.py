@@ -1,4 +1,4 @@
-"""How many samples a second so many workers train, from a few measurements."""
+"""Throughput of a number of workers, from a few measurements."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is to come from now on: a forecast, corrected by what came since it was made."""
+"""A forecast, corrected by the traffic since it was made."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How many workers an online job should have now, and why."""
+"""The number of workers an online job should have now, and why."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Forecasters by name, also those of others."""
+"""Forecasters by name, including user functions."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Traffic of the past by equal steps."""
+"""Past traffic in equal steps."""
 
 import numpy as np
 import pytest

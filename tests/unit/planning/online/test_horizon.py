@@ -1,4 +1,4 @@
-"""How many workers to have at each step to come, when changing them stops or slows the job."""
+"""Plan the workers of each coming step when changes pause or slow the job."""
 
 import numpy as np
 import pytest

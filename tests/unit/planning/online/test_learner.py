@@ -1,4 +1,4 @@
-"""What so many workers can train, learned from windows of their work."""
+"""Worker capacity learned from measurement windows."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What workers did between two moments, and what full batches would have taken them."""
+"""Work of workers between two readings, and the time full batches would take."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What traffic will come, from days and weeks like those before."""
+"""Seasonal traffic forecasts from past days and weeks."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The four figures that online jobs are judged by."""
+"""The four metrics of online jobs."""
 
 import numpy as np
 import pytest

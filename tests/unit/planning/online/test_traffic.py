@@ -1,4 +1,4 @@
-"""Traffic of the past has holes; what is left of a forecast is told as time passes."""
+"""Past traffic with gaps, and forecasts with reasons."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Traffic as streams have it: days and weeks, levels of days, noise."""
+"""Generated traffic: days and weeks, levels of days, noise."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a core is worth, what that allows, and what the fit makes of shapes that were bound by it."""
+"""Throughput per core, the ceiling it sets, and fits of CPU-bound shapes."""
 
 import math
 from dataclasses import replace

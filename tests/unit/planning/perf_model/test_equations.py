@@ -1,4 +1,4 @@
-"""The model's equations, by hand and by array."""
+"""The model's equations for single shapes and arrays."""
 
 import numpy
 import pytest

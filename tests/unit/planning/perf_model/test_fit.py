@@ -1,4 +1,4 @@
-"""Planted coefficients come back, whatever the noise; what cannot be told is named; garbage is refused and says why."""
+"""Planted coefficients are recovered despite noise; undetermined ones are named; invalid input is refused."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Profiles are of times at which the job was what it is said to be; all else is left out."""
+"""Profiles cover only times at which the job had the stated shape."""
 
 from dataclasses import replace
 

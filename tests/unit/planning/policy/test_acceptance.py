@@ -1,4 +1,4 @@
-"""Advice is believed only as far as the job, as it is by now, can follow it."""
+"""Advice is accepted only as far as the job can follow it in its current state."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What lies behind a decision is shown as it was: model, candidates, the one that was chosen."""
+"""Explain a decision: model, candidates, and the chosen one."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Policies by name, and those of other packages."""
+"""Policies by name, including those of other packages."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""No policy harms a job, whatever it sees and whatever it answers."""
+"""No policy harms a job, for any view and any answer."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The policy that leaves every job as its user asked for it."""
+"""The policy that keeps every job at its requested size."""
 
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry

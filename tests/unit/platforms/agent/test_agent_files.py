@@ -1,4 +1,4 @@
-"""The secret and the certificates that an agent draws: whole or not there, so that the next agent may take them."""
+"""Secret and certificate files of an agent are complete or absent, so that the next agent can use them."""
 
 import pytest
 

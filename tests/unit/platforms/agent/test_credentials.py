@@ -1,4 +1,4 @@
-"""Certificates of a job: made in memory, checked by both sides of a connection, renewed in time."""
+"""Certificates of a job: created in memory, checked by both sides, renewed in time."""
 
 import datetime
 import pathlib

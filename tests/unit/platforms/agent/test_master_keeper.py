@@ -1,4 +1,4 @@
-"""Keeping a master running, on a platform that is a script: which master listens, hangs or dies is up to the test."""
+"""Keep a master running, on a scripted platform where the test lets masters listen, hang or die."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Bringing what runs to what is wanted."""
+"""Reconcile running roles with the wanted ones."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What the process of a role is told, the same on every platform."""
+"""What a role process is told, equal on every platform."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Jobs for the tests of this folder, as a cluster has them."""
+"""Job objects as a cluster has them, for tests."""
 
 from springtide.platforms.k8s.objects import job_objects, names
 from springtide.platforms.k8s.objects.pods import Site

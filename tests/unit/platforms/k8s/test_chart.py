@@ -1,4 +1,4 @@
-"""The Helm chart says what `springtide k8s install` does."""
+"""The Helm chart matches `springtide k8s install`."""
 
 import base64
 import importlib.util

@@ -1,4 +1,4 @@
-"""Processes forked from a warm interpreter are like any other, and go when it goes."""
+"""Roles forked from a warm interpreter behave like other processes and end with it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Each process of a job gets its GPU, keeps it over restarts, and gives it back."""
+"""Each process of a job gets its GPU, keeps it over restarts, and releases it."""
 
 import asyncio
 import json

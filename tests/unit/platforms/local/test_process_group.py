@@ -1,4 +1,4 @@
-"""Making and removing control groups, on a made-up tree; `tests/process/test_limits.py` has the real ones."""
+"""Create and remove control groups on a fake tree; `tests/process/test_limits.py` uses real ones."""
 
 import os
 import pathlib

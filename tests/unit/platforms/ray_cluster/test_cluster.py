@@ -1,4 +1,4 @@
-"""A Ray cluster that is called from outside and would not have us: said at once, with what to do."""
+"""A Ray cluster that refuses a connection from outside: immediate error with advice."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Data workers on Ray go beside their trainers, else where the network is quiet, and move there when there is room."""
+"""Data workers on Ray run beside their trainers or on quiet nodes, and move there when there is room."""
 
 import asyncio
 

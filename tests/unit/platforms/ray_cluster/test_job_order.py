@@ -1,4 +1,4 @@
-"""Names and needs of a job's actors on Ray, without a cluster."""
+"""Names and resources of a job's actors on Ray, without a cluster."""
 
 import asyncio
 

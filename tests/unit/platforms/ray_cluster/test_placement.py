@@ -1,4 +1,4 @@
-"""Nodes that Ray announces to take away are left in time; folders of old runs go."""
+"""Roles leave draining Ray nodes in time, and old run folders are removed."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What holds a role's process on a Ray node, without Ray: start, news, end, and what is left afterwards."""
+"""The actor of a role process, without Ray: start, news, end, and leftovers."""
 
 import asyncio
 import stat

@@ -1,4 +1,4 @@
-"""Addresses as they are written down, and which of this host's own is told to others."""
+"""Parse and format addresses, and choose the one advertised to others."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Both sides of a control connection prove that they know the secret: a member trusts no master that does not."""
+"""Both sides of a control connection prove that they know the secret."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""The control plane over TLS: members of the job get in, nobody else does, and nothing can be read on the way."""
+"""The control plane over TLS: only members connect, and traffic is encrypted."""
 
 import asyncio
 import datetime

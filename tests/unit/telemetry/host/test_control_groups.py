@@ -1,4 +1,4 @@
-"""The files of control groups, on a made-up tree: what is written and what is read, version 1 and version 2.
+"""Control group files on a fake tree: what is written and read, versions 1 and 2.
 
 The formats are the kernel's. That a real kernel obeys is tested by `tests/process/test_limits.py`, with the version
 that the machine has; the other version is known to this file only.

@@ -1,4 +1,4 @@
-"""The kind of file system of a path, and how SQLite may keep its journal there."""
+"""File system type of a path, and the SQLite journal mode for it."""
 
 import os
 import pathlib

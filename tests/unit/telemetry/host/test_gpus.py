@@ -1,4 +1,4 @@
-"""The GPUs of a machine are found without torch, as CUDA would count them."""
+"""List the GPUs of a machine without torch, as CUDA counts them."""
 
 import sys
 from types import SimpleNamespace

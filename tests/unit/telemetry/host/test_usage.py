@@ -1,4 +1,4 @@
-"""What a process takes, from /proc."""
+"""Resource usage of a process, from /proc."""
 
 import os
 

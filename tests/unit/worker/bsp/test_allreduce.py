@@ -1,4 +1,4 @@
-"""Ranks as threads over gloo on loopback."""
+"""Allreduce over gloo with ranks as threads on loopback."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""With gradients summed in the order of the batch the model is the same to the bit, however samples are shared out."""
+"""Batch-order gradient sums give a bit-identical model for any allocation of samples."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""A bsp group's model as rows on servers: the same to the bit when it is read back."""
+"""A bsp group's model stored as rows on servers is read back bit-identical."""
 
 import types
 

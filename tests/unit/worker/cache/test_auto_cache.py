@@ -1,4 +1,4 @@
-"""The lowest rank finds out whether a cache pays: it watches, tries a schedule on paper, begins, and looks again."""
+"""The lowest rank decides whether a cache pays: watch, paper schedule, start, check again."""
 
 import dataclasses
 from collections import deque

@@ -1,4 +1,4 @@
-"""A group that shares out its batches by a schedule: every sample is trained once, and the model is that of runs."""
+"""Scheduled allocation of batches: every sample is trained once, with the model of contiguous allocation."""
 
 import itertools
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A group whose workers keep rows: to the bit the losses, parameters and rows of one whose workers keep none."""
+"""A group with a row cache has bit-identical losses, parameters and rows to one without."""
 
 import threading
 

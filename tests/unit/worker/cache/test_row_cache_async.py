@@ -1,4 +1,4 @@
-"""Copies of rows in an async job: within their bytes, as old as allowed, and told."""
+"""Row copies in an async job: bounded in size and age, and reported."""
 
 import types
 

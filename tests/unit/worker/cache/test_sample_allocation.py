@@ -1,4 +1,4 @@
-"""A schedule is of one group: workers that join or leave begin a new one, and what was scheduled before is void."""
+"""A schedule belongs to one group: any change of workers starts a new one."""
 
 from types import SimpleNamespace
 

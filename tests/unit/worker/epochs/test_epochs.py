@@ -1,4 +1,4 @@
-"""Epochs over several lives of a worker: each begins where the one before was, with the rates of that epoch."""
+"""Epochs across restarts of a worker: each resumes at its position with its rates."""
 
 import copy
 import gc

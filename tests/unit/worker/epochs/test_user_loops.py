@@ -1,4 +1,4 @@
-"""The `for` statement around a script's loops over `batches`: found on the stack, continued when an epoch is over."""
+"""Find the script's `for` loops over `batches` on the stack and continue after finished epochs."""
 
 import importlib
 import sys

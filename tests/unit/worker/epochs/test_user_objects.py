@@ -1,4 +1,4 @@
-"""Registered objects: their states travel as plain bytes, and come back to the same names, rates included."""
+"""Registered objects: states are sent as plain bytes and restored by name."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A worker that is fed, and not: batches come in order, whoever makes them, and the change is at any batch."""
+"""Switch a worker's feed on and off: batches stay in order at any batch."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""A batch in parts: every sample once, one name for all parts of a sum, and a sum is trained whole or not at all."""
+"""Gradient accumulation in parts: every sample once, one name per sum, trained whole or not at all."""
 
 import threading
 

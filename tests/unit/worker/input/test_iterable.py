@@ -1,4 +1,4 @@
-"""An IterableDataset is shared by leases: readers skip, and whoever finds the end tells."""
+"""An IterableDataset shared by leases: readers skip ahead, and the first at the end reports it."""
 
 import itertools
 

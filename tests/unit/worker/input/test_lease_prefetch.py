@@ -1,4 +1,4 @@
-"""A worker asks ahead for as much as it will need, once at a time."""
+"""A worker prefetches as many leases as it will need, with one request at a time."""
 
 import threading
 

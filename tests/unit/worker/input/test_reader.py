@@ -1,4 +1,4 @@
-"""Samples that cannot be made in a bsp group: each of the others is trained once, all ranks step alike, all is told."""
+"""Unreadable samples in a bsp group: the others are trained once, ranks stay in step, all are reported."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a worker has leased, has given to its loop, has trained; and what it tells its master of it."""
+"""A worker's leases: granted, claimed and trained ranges, and the reports to its master."""
 
 import hypothesis.strategies as st
 from hypothesis import given

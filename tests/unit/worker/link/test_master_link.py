@@ -1,4 +1,4 @@
-"""The link of a script that trains alone, and how a worker finds its master."""
+"""The link of a single script, and how a worker finds its master."""
 
 from types import SimpleNamespace
 

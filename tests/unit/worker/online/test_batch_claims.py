@@ -1,4 +1,4 @@
-"""Whatever is read when, the batches of a partition are the same: full ones, or cut where the master has noted it."""
+"""Batches of a partition are the same for any reader: full ones, or cut where the master noted it."""
 
 import numpy as np
 from hypothesis import given

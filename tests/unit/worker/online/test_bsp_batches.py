@@ -1,4 +1,4 @@
-"""Ranks of a bsp group read the same batches of a stream, and each trains its part of them."""
+"""Ranks of a bsp group read the same stream batches, and each trains its part."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A loop over a log, alone: every record counts once, however it comes, and the loop ends where the stream does."""
+"""A loop over a log in one process: every record counts once, and the loop ends with the stream."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Two workers' units over real sockets: batches there, words back, strangers and nonsense turned away."""
+"""Shuffle peers over real sockets: batches, acknowledgements, strangers and invalid messages."""
 
 import contextlib
 import datetime

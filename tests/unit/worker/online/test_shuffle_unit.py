@@ -1,4 +1,4 @@
-"""A worker's unit: a plain queue without peers; with them it sends, hears, and loses nothing."""
+"""A worker's shuffle unit: a queue without peers; with peers it sends and receives without loss."""
 
 import threading
 

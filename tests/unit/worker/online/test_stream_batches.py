@@ -1,4 +1,4 @@
-"""Records that cannot be trained leave letters; when these cannot be kept, that is said once and counted."""
+"""Untrainable records become dead letters; unkept letters are logged once and counted."""
 
 import numpy as np
 

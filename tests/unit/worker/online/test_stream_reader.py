@@ -1,4 +1,4 @@
-"""A worker's questions about a stream wait for the master by themselves, and nobody waits for them."""
+"""Stream requests of a worker wait for the master in their own thread."""
 
 import threading
 

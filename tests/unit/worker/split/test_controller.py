@@ -1,4 +1,4 @@
-"""From a watched loop to stages for data workers and back: batches that come with crossings train alike, to the bit."""
+"""From a watched loop to data worker stages and back: batches with crossings train bit-identically."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a few batches of a loop show: how the model is called, and which leaves the loop reads itself."""
+"""What a few batches of a loop show: the model call, and leaves the loop reads itself."""
 
 import dataclasses
 import warnings

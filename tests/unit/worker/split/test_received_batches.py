@@ -1,4 +1,4 @@
-"""A stand-in for a leaf that stayed behind: what it knows for nothing, and that any use gives the real values."""
+"""Placeholders of leaves that were not sent: free metadata, and real values on any use."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""A forward whose moved calls are answered where that is right, and computed here elsewhere; it can be undone."""
+"""A split forward answers moved calls from crossings, computes locally otherwise, and can be removed."""
 
 import copy
 import inspect

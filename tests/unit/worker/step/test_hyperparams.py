@@ -1,4 +1,4 @@
-"""Each table follows the parameter group that holds its weight; one that nothing trains is told apart."""
+"""Each table follows the parameter group of its weight; untrained tables are recognized."""
 
 import pytest
 import torch

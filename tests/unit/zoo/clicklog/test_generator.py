@@ -1,4 +1,4 @@
-"""The generated click log: the same from any slice, correlated, with a truth that is known and that can drift."""
+"""The generated click log: equal for any slice, correlated, with a known truth that can drift."""
 
 import pathlib
 import subprocess

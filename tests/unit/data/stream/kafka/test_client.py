@@ -1,4 +1,4 @@
-"""What a kafka:// URL says, and what of it nobody gets to see."""
+"""Parse kafka:// URLs and hide their secrets."""
 
 import pytest
 from hypothesis import given

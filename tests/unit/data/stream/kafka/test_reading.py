@@ -1,4 +1,4 @@
-"""Streams on librdkafka's mock cluster: partitions, reading from any offset, what is gone, what is wrong."""
+"""Streams on librdkafka's mock cluster: partitions, offsets, deleted records, errors."""
 
 import time
 from types import SimpleNamespace

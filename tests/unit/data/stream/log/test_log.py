@@ -1,4 +1,4 @@
-"""The log in a folder: what producers, readers and those who look after it may count on."""
+"""The log in a folder: guarantees for producers, readers and operators."""
 
 import errno
 import gc

@@ -1,4 +1,4 @@
-"""Which leaves of a batch become arguments of the model: by identity, in whatever the user has put them."""
+"""Which batch leaves become model arguments, by identity, in any container."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

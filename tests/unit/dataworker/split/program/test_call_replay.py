@@ -1,4 +1,4 @@
-"""A forward whose torch calls are answered from what crossed gives what it gives by itself, whatever it does."""
+"""A forward whose torch calls are answered from crossings gives its own result."""
 
 import copy
 import gc

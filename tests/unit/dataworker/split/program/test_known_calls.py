@@ -1,4 +1,4 @@
-"""A known call matches exactly the arguments that were recorded: by type and value, floating-point numbers by bits."""
+"""A known call matches exactly its recorded arguments: by type and value, floats by bits."""
 
 import gc
 import math

@@ -1,4 +1,4 @@
-"""The cut is the one that saves the trainer most, by comparison with every cut there is."""
+"""The chosen cut saves the trainer most, compared with every possible cut."""
 
 import itertools
 

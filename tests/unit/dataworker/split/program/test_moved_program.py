@@ -1,4 +1,4 @@
-"""Distinct integers of data workers' programs are those of torch.unique, to the bit."""
+"""Native unique on data workers equals torch.unique bit for bit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What of a batch travels: the results of the moved part, and only the leaves that a trainer still needs."""
+"""What is sent of a batch: results of the moved part, and the leaves a trainer still needs."""
 
 import operator
 from collections import OrderedDict

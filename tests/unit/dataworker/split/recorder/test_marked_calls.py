@@ -1,4 +1,4 @@
-"""Functions that the user has marked: what they read is watched, and a mark that is wrong is not believed."""
+"""Functions marked stateless: their state is watched, and wrong marks are refused."""
 
 import pickle
 import random

@@ -1,4 +1,4 @@
-"""Arguments are taken apart into leaves and put together again."""
+"""Split arguments into leaves and rebuild them."""
 
 import dataclasses
 import pickle

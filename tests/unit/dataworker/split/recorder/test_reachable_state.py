@@ -1,4 +1,4 @@
-"""What user code can read, as it was: whatever changes is noticed and named, by whichever way it was written."""
+"""Detect and name any change of state that user code can read."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""What `bench allocate` counts and promises, on streams small enough for a unit test."""
+"""Counts and goals of `bench allocate` on streams small enough for a unit test."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every way that `bench cache` compares trains the same model: each read sees how often a row was trained before."""
+"""Every system of `bench cache` trains the same model: each read sees all earlier trainings of its row."""
 
 import concurrent.futures
 import contextlib

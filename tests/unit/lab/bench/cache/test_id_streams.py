@@ -1,4 +1,4 @@
-"""Streams of ids: seeded, within their tables, as correlated as they say, and read from files."""
+"""Id streams: seeded, within their tables, with the stated correlation, or read from files."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What plans cost."""
+"""Traffic of plans."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A scheduler driven over a stream."""
+"""Drive a scheduler over a stream."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What is tried, and what is made of it."""
+"""Shapes that `bench autotune` tries, and its judgement."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What `bench dataworkers` and `bench transfer` make of their rounds."""
+"""Results of `bench dataworkers` and `bench transfer` from their rounds."""
 
 from springtide_lab.bench.core import harness
 from springtide_lab.bench.dataworkers import dataworkers, transfer

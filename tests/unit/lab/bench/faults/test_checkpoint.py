@@ -1,4 +1,4 @@
-"""The arithmetic of `bench checkpoint`: gaps between steps, and the share that checkpoints cost."""
+"""Arithmetic of `bench checkpoint`: gaps between steps, and the cost share of checkpoints."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How long a job was held up, by the moments of its steps."""
+"""How long a job was delayed, from the times of its steps."""
 
 import numpy as np
 

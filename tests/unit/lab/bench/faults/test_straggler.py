@@ -1,4 +1,4 @@
-"""What `bench straggler` makes of what its jobs noted, and that the models it trains are the zoo's."""
+"""Results of `bench straggler` from its jobs' notes; the models it trains are the zoo's."""
 
 import itertools
 

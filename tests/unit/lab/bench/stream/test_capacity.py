@@ -1,4 +1,4 @@
-"""What `bench capacity` says of jobs whose truth is known."""
+"""Results of `bench capacity` for jobs with known capacity."""
 
 import contextlib
 import itertools

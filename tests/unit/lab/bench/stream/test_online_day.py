@@ -1,4 +1,4 @@
-"""Traffic of days for the benchmark of the closed loop, and what it reads off a day."""
+"""Daily traffic for the closed-loop benchmark, and its figures."""
 
 import pytest
 

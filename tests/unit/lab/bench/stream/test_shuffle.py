@@ -1,4 +1,4 @@
-"""What is read off a run of the shuffling bench: who gets how much when, lags, and when a backlog is gone."""
+"""Figures of the shuffle benchmark: load per partition, lag, and when a backlog is drained."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What `bench stream` makes of its rounds, and that its ways read what they say."""
+"""Results of `bench stream` from its rounds; all its readers read the whole log."""
 
 import numpy as np
 import pytest

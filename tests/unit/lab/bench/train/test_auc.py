@@ -1,4 +1,4 @@
-"""What is made of AUCs with and without disturbance, and which rows of a reproduction they fill."""
+"""Results from AUCs with and without faults, and the reproduction rows they fill."""
 
 import json
 

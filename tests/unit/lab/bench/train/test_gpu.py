@@ -1,4 +1,4 @@
-"""`springtide bench gpu` measures nothing without a GPU, and says so."""
+"""`springtide bench gpu` without a GPU says what it needs."""
 
 import pytest
 import torch

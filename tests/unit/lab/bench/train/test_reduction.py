@@ -1,4 +1,4 @@
-"""What `bench reduction` makes of its rounds: a cost a unit, and whether models are the same to the bit."""
+"""Results of `bench reduction`: cost per unit, and bit-identical models."""
 
 import pytest
 

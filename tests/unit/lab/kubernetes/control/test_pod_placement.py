@@ -1,4 +1,4 @@
-"""Where pods go, and why not."""
+"""Pod placement and the reasons against a node."""
 
 from springtide_lab.kubernetes.control import scheduler
 

@@ -1,4 +1,4 @@
-"""What a controller manager would do to a namespace, where there is none."""
+"""Controller-manager decisions for a namespace without one."""
 
 from springtide.platforms.k8s.api.kinds import CLAIMS, CONFIG_MAPS, DISRUPTION_BUDGETS, ELASTIC_JOBS, PODS
 from springtide_lab.kubernetes.control import reconcile

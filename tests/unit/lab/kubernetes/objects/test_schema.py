@@ -1,4 +1,4 @@
-"""Structural schemas: what is unknown goes, what is missing comes, what is wrong is told with its place."""
+"""Structural schemas: pruning, defaults, and faults with their path."""
 
 import hypothesis.strategies as st
 from hypothesis import given

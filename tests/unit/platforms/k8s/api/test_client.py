@@ -1,4 +1,4 @@
-"""Against a server that says what the test tells it to."""
+"""The API client against a scripted server."""
 
 import asyncio
 import contextlib

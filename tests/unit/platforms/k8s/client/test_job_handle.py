@@ -1,4 +1,4 @@
-"""Logs of pods are followed until the job is over, or until nobody reads on."""
+"""Pod logs are followed until the job is over or the reader stops."""
 
 import asyncio
 from types import SimpleNamespace
