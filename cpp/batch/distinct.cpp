@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -109,6 +110,20 @@ uint64_t distinct(std::span<const int64_t> given, const DistinctOut& out) {
   const uint64_t least = static_cast<uint64_t>(*low), range = static_cast<uint64_t>(*high) - least;
   const bool dense = range / kDense < given.size();
   return dense ? by_slots(given, least, range, out) : by_sorting(given, least, range, out);
+}
+
+bool is_distinct(std::span<const int64_t> given, std::span<const int64_t> values, std::span<const int64_t> inverse,
+                 std::span<const int64_t> counts) {
+  if (inverse.size() != given.size() || counts.size() != values.size()) return false;
+  if (std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) != values.end()) return false;
+  std::vector<int64_t> found(values.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    const auto at = static_cast<uint64_t>(inverse[i]);
+    if (at >= values.size() || values[at] != given[i]) return false;
+    ++found[at];
+  }
+  return std::equal(found.begin(), found.end(), counts.begin()) &&
+         std::find(found.begin(), found.end(), 0) == found.end();
 }
 
 }  // namespace springtide

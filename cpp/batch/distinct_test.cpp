@@ -24,6 +24,17 @@ void check(const std::vector<int64_t>& given) {
     ++at;
   }
   for (size_t i = 0; i < given.size(); ++i) CHECK(values[inverse[i]] == given[i]);
+  const std::span<int64_t> those(values.data(), found), often(counts.data(), found);
+  CHECK(is_distinct(given, those, inverse, often));
+  for (std::vector<int64_t>* part : {&values, &inverse, &counts}) {  // a change anywhere is noticed
+    if (given.empty()) break;
+    int64_t& changed = (*part)[given.size() % found];
+    for (const int64_t wrong : {int64_t{1}, int64_t{-1}}) {
+      changed = static_cast<int64_t>(static_cast<uint64_t>(changed) + static_cast<uint64_t>(wrong));
+      CHECK(!is_distinct(given, those, inverse, often));
+      changed = static_cast<int64_t>(static_cast<uint64_t>(changed) - static_cast<uint64_t>(wrong));
+    }
+  }
   std::vector<int64_t> again(given.size());
   CHECK(distinct(given, {again.data(), nullptr, nullptr}) == found);
   CHECK(again == values);

@@ -81,6 +81,8 @@ nb::list held_promises(nb::list promises, nb::object uses, Py_ssize_t attributes
   return slots;
 }
 
+thread_local int forwards_here = 0;  // forwards that run in this thread, of all splits
+
 // All known calls of a split. A forward runs between `begin` and `end`; forwards may nest.
 class KnownCalls {
  public:
@@ -104,6 +106,7 @@ class KnownCalls {
   void begin(nb::object replay, nb::list values, nb::list promises, nb::dict free, nb::object size, bool answers) {
     forwards_.push_back({std::move(replay), std::move(values), std::move(promises), std::move(free), std::move(size),
                          std::vector<bool>(calls_.size()), 0, PyThread_get_thread_ident(), answers});
+    ++forwards_here;
     advance(0);
   }
 
@@ -111,6 +114,7 @@ class KnownCalls {
     if (forwards_.empty()) return;
     const Forward gone = std::move(forwards_.back());  // its objects go last: they may run Python code
     forwards_.pop_back();
+    --forwards_here;
   }
 
   nb::object running() const { return forwards_.empty() ? nb::none() : forwards_.back().replay; }
@@ -310,6 +314,8 @@ void bind_known_calls(nb::module_& m) {
       .def("begin", &KnownCalls::begin, "replay"_a, "values"_a, "promises"_a, "free"_a, "size"_a, "answers"_a,
            "Begin a forward in this thread. answers: answer calls without Python code.")
       .def("end", &KnownCalls::end, "End the forward.")
+      .def_static(
+          "forward_runs", [] { return forwards_here > 0; }, "Return True if a split forward runs in this thread.")
       .def_prop_ro("running", &KnownCalls::running, "The replay of the running forward, or None.")
       .def_prop_ro(
           "handler", [](nb::handle self) { return nb::steal(PyCFunction_New(&handler, self.ptr())); },

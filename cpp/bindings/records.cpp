@@ -53,6 +53,8 @@ void bind_records(nb::module_& m) {
       "given"_a, "values"_a, "inverse"_a, "counts"_a, NoGil(),
       "How many distinct integers are given. They come rising at the begin of `values`, how often each was given in\n"
       "`counts`, and in `inverse` the place among them of each given; an empty array: not wanted.");
+  m.def("is_distinct", &is_distinct, "given"_a, "values"_a, "inverse"_a, "counts"_a, NoGil(),
+        "Return True if these are the distinct integers of `given`, ascending, with their inverse and counts.");
   m.def(
       "open_envelopes",
       [](ByteArray payload, KeyArray starts, KeyArray ends, std::span<uint8_t> states, std::span<int64_t> event_us) {

@@ -5,6 +5,7 @@ takes a promise. The replay answers a call only if data workers made exactly the
 The trainer runs every other call itself, on real tensors. worker/split/split_forward.py uses this module.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class CallReplay:
             lazy_values.on_real,
         )
         self.promises = Promises(kinds, self.calls)
+        _functions_get_tensors()
         self._by_size: OrderedDict[int, dict[int, bit_compare.TensorConstant]] = OrderedDict()
 
     def run(
@@ -118,14 +120,13 @@ class CallReplay:
         undo: list[pytree.Replacement] = []
         try:
             self.calls.begin(answers, answers.values, self.promises.all, answers.free, answers.size, not check)
-            listener, apply = marked_calls.listen(answers.call_marked), _functions_get_tensors()
+            listener = marked_calls.listen(answers.call_marked)
             try:
                 args, kwargs = pytree.substitute((args, kwargs), answers.input, undo)
                 result = answers.unwrapped(forward(*args, **kwargs))
             finally:
                 pytree.restore(undo)
                 marked_calls.listen(listener)
-                torch.autograd.Function.apply = apply  # type: ignore[method-assign]
             del args, kwargs
             undo.clear()
             answers.end()
@@ -419,13 +420,16 @@ NO_ANSWER = object()
 OTHER_CALLS = "forward() made other calls than when it was split"
 
 
-def _functions_get_tensors() -> Any:
-    """Replace `torch.autograd.Function.apply` by a version that gets real tensors, because `__torch_function__` does
-    not see this call. Return the original method."""
-    own = vars(torch.autograd.Function)["apply"]
+@functools.cache
+def _functions_get_tensors() -> None:
+    """Give `torch.autograd.Function.apply` real tensors, in every replay of this process: `__torch_function__` does not
+    see this call. Python forgets all it knows of a class that changes, so the method is replaced once."""
+    own = vars(torch.autograd.Function)["apply"].__func__
 
+    @functools.wraps(own)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return own.__func__(cls, *lazy_values.here(args), **lazy_values.here(kwargs))
+        if KnownCalls.forward_runs():
+            args, kwargs = lazy_values.here(args), lazy_values.here(kwargs)
+        return own(cls, *args, **kwargs)
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
-    return own

@@ -237,11 +237,8 @@ def proven_unique(
 
 
 def _is_unique(given: torch.Tensor, values: torch.Tensor, inverse: torch.Tensor, counts: torch.Tensor) -> bool:
-    if inverse.shape != given.shape or inverse.numel() == 0 or bool((inverse < 0).any()):
-        return False
-    often = torch.bincount(inverse.view(-1), minlength=len(values))
-    ascending = bool((values[1:] > values[:-1]).all()) and bool(often.all())
-    return ascending and torch.equal(often, counts) and torch.equal(values[inverse], given)
+    parts = [part.to(torch.int64).contiguous().view(-1).numpy() for part in (given, values, inverse, counts)]
+    return inverse.shape == given.shape and given.numel() > 0 and _native.is_distinct(*parts)
 
 
 QUICKER: dict[str, Callable[..., Any]] = {"torch.unique": unique, "Tensor.unique": unique}
