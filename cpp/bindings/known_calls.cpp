@@ -2,8 +2,12 @@
 //
 // A forward makes dozens of known calls for every batch, each after a backward pass has emptied the caches. So the
 // comparison reads a few compact templates, and runs no Python code for the usual call.
+#include "bindings/known_calls.h"
+
+#include <array>
 #include <cstring>
 #include <deque>
+#include <utility>
 
 #include "bindings/bindings.h"
 
@@ -33,27 +37,34 @@ Template read_template(nb::handle told) {
   return made;
 }
 
+// A tensor in the result of a call.
+struct Part {
+  Py_ssize_t slot;
+  Py_ssize_t crosses;  // index among the received values; -1 if the part is not sent
+  bool is_read;        // true if a known call reads the part, so that user code gets a promise
+};
+
 struct Call {
   nb::object function;
   std::vector<Template> args;
   std::vector<std::pair<nb::object, Template>> kwargs;
-  Py_ssize_t answer;  // slot of the promise that answers the call; -1 if Python code answers it
-  bool anytime;       // true if forward() may make the call at any time
+  std::vector<Part> parts;  // empty if Python code answers the call
+  bool is_tuple;            // true if the result is a tuple of the parts; else it is the only part
+  bool anytime;             // true if forward() may make the call at any time
 };
 
-bool truth(PyObject* owned) {
-  if (owned == nullptr) throw nb::python_error();
-  const int is_true = PyObject_IsTrue(owned);
-  Py_DECREF(owned);
-  if (is_true < 0) throw nb::python_error();
-  return is_true != 0;
-}
+// The arguments of a call: positional ones, of which `self` may come separately, and named ones.
+struct Arguments {
+  PyObject* self;  // may be null
+  PyObject* const* rest;
+  Py_ssize_t count;  // without self
+  PyObject* dict;    // named arguments, or null
+  PyObject* names;   // names of the arguments after the positional ones, or null
 
-bool equal(PyObject* left, PyObject* right) {
-  const int same = PyObject_RichCompareBool(left, right, Py_EQ);
-  if (same < 0) throw nb::python_error();
-  return same != 0;
-}
+  Py_ssize_t positional() const { return count + (self != nullptr); }
+  Py_ssize_t named() const { return dict ? PyDict_GET_SIZE(dict) : names ? PyTuple_GET_SIZE(names) : 0; }
+  PyObject* operator[](size_t at) const { return self == nullptr ? rest[at] : at == 0 ? self : rest[at - 1]; }
+};
 
 // Slots of promises that something else holds or has given attributes, or of all if C++ holders are not counted.
 // `uses` counts the holders of a tensor in C++, and `attributes` is the number of attributes of a new promise.
@@ -81,19 +92,59 @@ nb::list held_promises(nb::list promises, nb::object uses, Py_ssize_t attributes
   return slots;
 }
 
-thread_local int forwards_here = 0;  // forwards that run in this thread, of all splits
+class KnownCalls;
+thread_local std::vector<KnownCalls*> running_here;  // of the forwards that run in this thread, the innermost last
+
+// Methods of tensors, each with the name of the function that torch passes on for it. Promises have methods of their
+// own for these, which answer known calls without torch's parsing of arguments.
+constexpr std::pair<const char*, const char*> kMethods[] = {
+    {"__getitem__", "__getitem__"},
+    {"__add__", "add"},
+    {"__sub__", "sub"},
+    {"__mul__", "mul"},
+    {"__truediv__", "div"},
+    {"__mod__", "remainder"},
+    {"__and__", "__and__"},
+    {"__or__", "__or__"},
+    {"__xor__", "__xor__"},
+    {"__lshift__", "__lshift__"},
+    {"__rshift__", "__rshift__"},
+    {"__lt__", "lt"},
+    {"__le__", "le"},
+    {"__gt__", "gt"},
+    {"__ge__", "ge"},
+    {"remainder", "remainder"},
+    {"t", "t"},
+    {"contiguous", "contiguous"},
+    {"to", "to"},
+    {"long", "long"},
+    {"float", "float"},
+    {"clamp", "clamp"},
+    {"mean", "mean"},
+    {"sum", "sum"},
+    {"view", "view"},
+    {"reshape", "reshape"},
+    {"unsqueeze", "unsqueeze"},
+};
+constexpr size_t kMethodCount = std::size(kMethods);
+PyObject* tensor_type = nullptr;
+std::array<PyObject*, kMethodCount> method_names{}, own_methods{}, passed_on{};  // passed_on: what torch passes on
 
 // All known calls of a split. A forward runs between `begin` and `end`; forwards may nest.
 class KnownCalls {
  public:
-  // calls: (function, templates of arguments, (name, template) of keyword arguments, answer, anytime) of each.
+  // calls: (function, templates of arguments, (name, template) of keyword arguments, parts, is_tuple, anytime) of each.
   // kinds: torch.Tensor, then all types of constant tensors. surroundings: (function, expected result) of each.
   // outside: runs a call that no forward makes.
   KnownCalls(nb::list calls, nb::tuple kinds, nb::list surroundings, nb::object outside)
       : kinds_(std::move(kinds)), outside_(std::move(outside)) {
     for (nb::handle told : calls) {
       const auto fields = nb::cast<nb::tuple>(told);
-      Call call{nb::object(fields[0]), {}, {}, nb::cast<Py_ssize_t>(fields[3]), nb::cast<bool>(fields[4])};
+      Call call{nb::object(fields[0]), {}, {}, {}, nb::cast<bool>(fields[4]), nb::cast<bool>(fields[5])};
+      for (nb::handle part : nb::cast<nb::tuple>(fields[3])) {
+        const auto [slot, crosses, is_read] = nb::cast<std::tuple<Py_ssize_t, Py_ssize_t, bool>>(part);
+        call.parts.push_back({slot, crosses, is_read});
+      }
       for (nb::handle spec : nb::cast<nb::tuple>(fields[1])) call.args.push_back(read_template(spec));
       for (nb::handle named : nb::cast<nb::tuple>(fields[2])) {
         call.kwargs.emplace_back(nb::object(named[0]), read_template(named[1]));
@@ -103,10 +154,14 @@ class KnownCalls {
     for (nb::handle told : surroundings) surroundings_.emplace_back(nb::object(told[0]), nb::object(told[1]));
   }
 
-  void begin(nb::object replay, nb::list values, nb::list promises, nb::dict free, nb::object size, bool answers) {
-    forwards_.push_back({std::move(replay), std::move(values), std::move(promises), std::move(free), std::move(size),
-                         std::vector<bool>(calls_.size()), 0, PyThread_get_thread_ident(), answers});
-    ++forwards_here;
+  void begin(nb::object replay, nb::list promises, nb::tuple crossing, bool answers) {
+    nb::list values = replay.attr("values");
+    nb::dict real = replay.attr("real"), free = replay.attr("free");
+    nb::object size = replay.attr("size");
+    forwards_.push_back({std::move(replay), std::move(values), std::move(promises), std::move(real), std::move(free),
+                         std::move(crossing), std::move(size), std::vector<bool>(calls_.size()), 0, 0,
+                         PyThread_get_thread_ident(), answers});
+    running_here.push_back(this);
     advance(0);
   }
 
@@ -114,10 +169,12 @@ class KnownCalls {
     if (forwards_.empty()) return;
     const Forward gone = std::move(forwards_.back());  // its objects go last: they may run Python code
     forwards_.pop_back();
-    --forwards_here;
+    if (!running_here.empty()) running_here.pop_back();
   }
 
   nb::object running() const { return forwards_.empty() ? nb::none() : forwards_.back().replay; }
+
+  size_t used() { return now().used; }
 
   bool is_done(size_t at) { return now().done.at(at); }
 
@@ -127,18 +184,9 @@ class KnownCalls {
   }
 
   bool matches(size_t at, nb::handle args, nb::handle kwargs) {
-    const Call& call = calls_.at(at);
-    const bool named = !kwargs.is_none();
-    if (!PyTuple_Check(args.ptr()) || PyTuple_GET_SIZE(args.ptr()) != std::ssize(call.args)) return false;
-    if (named && !PyDict_Check(kwargs.ptr())) return false;
-    if ((named ? PyDict_GET_SIZE(kwargs.ptr()) : 0) != std::ssize(call.kwargs)) return false;
-    for (size_t place = 0; place < call.args.size(); ++place) {
-      if (!fits(call.args[place], PyTuple_GET_ITEM(args.ptr(), place))) return false;
-    }
-    for (const auto& [name, spec] : call.kwargs) {
-      if (!holds(kwargs.ptr(), name.ptr(), spec)) return false;
-    }
-    return true;
+    if (!PyTuple_Check(args.ptr()) || !(kwargs.is_none() || PyDict_Check(kwargs.ptr()))) return false;
+    return matches(at, Arguments{nullptr, reinterpret_cast<PyTupleObject*>(args.ptr())->ob_item,
+                                 PyTuple_GET_SIZE(args.ptr()), kwargs.is_none() ? nullptr : kwargs.ptr(), nullptr});
   }
 
   bool argument_matches(size_t at, size_t place, nb::handle given) {
@@ -158,24 +206,31 @@ class KnownCalls {
   nb::object call(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs) {
     if (forwards_.empty() || now().thread != PyThread_get_thread_ident()) return outside_(func, args, kwargs);
     const size_t at = now().expected;
-    if (now().answers && at < calls_.size() && calls_[at].answer >= 0 && equal(func.ptr(), calls_[at].function.ptr()) &&
-        matches(at, args, kwargs) && surroundings_fit()) {
-      const Py_ssize_t slot = calls_[at].answer;
-      nb::object promise = nb::borrow(now().promises[slot]);
-      now().values[slot] = promise;
-      mark_done(at);
-      return promise;
+    if (is_answered(at) && equal(func.ptr(), calls_[at].function.ptr()) && matches(at, args, kwargs) &&
+        surroundings_fit()) {
+      return answer(at);
     }
     return now().replay.attr("call")(func, args, kwargs);
+  }
+
+  // Returns the answer to a method call if it is the next known call; else null.
+  nb::object answer_method(PyObject* function, const Arguments& given) {
+    if (forwards_.empty() || now().thread != PyThread_get_thread_ident()) return {};
+    const size_t at = now().expected;
+    const bool is_known = is_answered(at) && calls_[at].function.ptr() == function && matches(at, given) &&
+                          torch_function_fits() && surroundings_fit();
+    return is_known ? answer(at) : nb::object();
   }
 
  private:
   struct Forward {
     nb::object replay;  // the ForwardReplay
     nb::list values, promises;
-    nb::dict free;
+    nb::dict real, free;
+    nb::tuple crossing;
     nb::object size;
     std::vector<bool> done;
+    size_t used;      // received values that this class has given to user code
     size_t expected;  // the first call in recorded order that the forward has not made
     unsigned long thread;
     bool answers;  // false if each call is computed and compared
@@ -192,11 +247,89 @@ class KnownCalls {
     forward.expected = at;
   }
 
+  // Returns false if torch would not pass a call of a promise on as usual: modes, or a call that has disabled it.
+  static bool torch_function_fits() {
+    static PyObject* const stack = Py_NewRef(nb::module_::import_("torch._C").attr("_len_torch_function_stack").ptr());
+    static PyObject* const enabled =
+        Py_NewRef(nb::module_::import_("torch._C").attr("_is_torch_function_enabled").ptr());
+    return !truth(PyObject_CallNoArgs(stack)) && truth(PyObject_CallNoArgs(enabled));
+  }
+
+  bool is_answered(size_t at) { return now().answers && at < calls_.size() && !calls_[at].parts.empty(); }
+
+  // Answers a known call with received values and promises.
+  nb::object answer(size_t at) {
+    Forward& forward = now();
+    const Call& call = calls_[at];
+    nb::object tuple = call.is_tuple ? nb::steal(PyTuple_New(std::ssize(call.parts))) : nb::object();
+    for (size_t i = 0; i < call.parts.size(); ++i) {
+      const Part& part = call.parts[i];
+      nb::object given = nb::borrow(forward.promises[part.slot]);
+      if (part.crosses < 0) {
+        forward.values[part.slot] = given;
+      } else {
+        const nb::object value = nb::borrow(forward.crossing[part.crosses]);
+        forward.real[nb::int_(part.slot)] = nb::make_tuple(value, attribute(value.ptr(), names().version));
+        ++forward.used;
+        if (part.is_read) {
+          forward.values[part.slot] = given;
+        } else {
+          given = value;
+        }
+      }
+      if (!call.is_tuple) {
+        mark_done(at);
+        return given;
+      }
+      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), given.release().ptr());
+    }
+    mark_done(at);
+    return tuple;
+  }
+
+  bool matches(size_t at, const Arguments& given) {
+    const Call& call = calls_.at(at);
+    if (given.positional() != std::ssize(call.args) || given.named() != std::ssize(call.kwargs)) return false;
+    for (size_t place = 0; place < call.args.size(); ++place) {
+      if (!fits(call.args[place], given[place])) return false;
+    }
+    for (const auto& [name, spec] : call.kwargs) {
+      if (given.dict != nullptr ? !holds(given.dict, name.ptr(), spec) : !holds(given, name.ptr(), spec)) return false;
+    }
+    return true;
+  }
+
+  bool holds(const Arguments& given, PyObject* key, const Template& spec) {
+    for (Py_ssize_t at = 0; at < given.named(); ++at) {
+      if (equal(PyTuple_GET_ITEM(given.names, at), key)) return fits(spec, given.rest[given.count + at]);
+    }
+    return false;
+  }
+
+  // Returns true if an input is unchanged and requires no gradient.
+  bool is_unwritten(Forward& forward, Py_ssize_t slot) {
+    const nb::object known = nb::borrow(PyDict_GetItemWithError(forward.real.ptr(), nb::int_(slot).ptr()));
+    if (known.is_valid() && PyTuple_CheckExact(known.ptr())) {
+      PyObject* leaf = PyTuple_GET_ITEM(known.ptr(), 0);
+      PyObject* version = PyTuple_GET_ITEM(known.ptr(), 1);
+      const Names& n = names();
+      if (version == Py_None) return !truth(attribute(leaf, n.changed));
+      if (PyLong_CheckExact(version)) {
+        return equal(attribute(leaf, n.version).ptr(), version) && !truth(attribute(leaf, n.requires_grad));
+      }
+    }
+    return nb::cast<bool>(forward.replay.attr("is_unwritten")(slot));
+  }
+
   bool is_kind(PyObject* given) const {
     for (nb::handle kind : kinds_) {
       if (reinterpret_cast<PyObject*>(Py_TYPE(given)) == kind.ptr()) return true;
     }
     return false;
+  }
+
+  static bool is_still(nb::handle constant, PyObject* given) {
+    return nb::cast<const TensorConstant&>(constant).is_still(given);
   }
 
   bool all_fit(const Template& spec, PyObject* const* given) {
@@ -219,13 +352,13 @@ class KnownCalls {
       case Kind::input: {
         PyObject* values = forward.values.ptr();
         if (spec.number >= PyList_GET_SIZE(values) || PyList_GET_ITEM(values, spec.number) != given) return false;
-        return spec.kind == Kind::slot || nb::cast<bool>(forward.replay.attr("is_unwritten")(spec.number));
+        return spec.kind == Kind::slot || is_unwritten(forward, spec.number);
       }
       case Kind::free:
         return reinterpret_cast<PyObject*>(Py_TYPE(given)) == kinds_[0].ptr() &&
-               nb::cast<bool>(forward.free[spec.value].attr("is_still")(nb::handle(given)));
+               is_still(forward.free[spec.value], given);
       case Kind::constant:
-        return is_kind(given) && nb::cast<bool>(spec.value.attr("is_still")(nb::handle(given)));
+        return is_kind(given) && is_still(spec.value, given);
       case Kind::same:
         return given == spec.value.ptr();
       case Kind::equal:
@@ -303,27 +436,88 @@ PyObject* handle_call(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 PyMethodDef handler{"__torch_function__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&handle_call)),
                     METH_FASTCALL, "Handle a torch call that takes a promise."};
 
+// A method of promises. User code may have replaced torch's own method, so it is looked up for each call.
+template <size_t method>
+PyObject* call_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* named) {
+  try {
+    const nb::object found = attribute(tensor_type, method_names[method]);
+    if (!running_here.empty() && found.ptr() == own_methods[method]) {
+      nb::object answer = running_here.back()->answer_method(passed_on[method], {self, args, count, nullptr, named});
+      if (answer.is_valid()) return answer.release().ptr();
+    }
+    std::vector<PyObject*> all{self};
+    all.insert(all.end(), args, args + count + (named != nullptr ? PyTuple_GET_SIZE(named) : 0));
+    return PyObject_Vectorcall(found.ptr(), all.data(), static_cast<size_t>(count) + 1, named);
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+template <size_t... method>
+std::array<PyMethodDef, kMethodCount> definitions_of(std::index_sequence<method...>) {
+  return {PyMethodDef{kMethods[method].first,
+                      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_method<method>)),
+                      METH_FASTCALL | METH_KEYWORDS, "Answer a known call, or call the method of torch.Tensor."}...};
+}
+
+// Gives a class of promises methods for those of these functions that torch passes on for a method of a tensor.
+void add_methods(nb::handle promise_type, const nb::set& functions) {
+  static std::array<PyMethodDef, kMethodCount> definitions = definitions_of(std::make_index_sequence<kMethodCount>());
+  if (tensor_type == nullptr) {
+    const nb::object type = nb::module_::import_("torch").attr("Tensor");
+    for (size_t method = 0; method < kMethodCount; ++method) {
+      method_names[method] = PyUnicode_InternFromString(kMethods[method].first);
+      own_methods[method] = Py_NewRef(type.attr(kMethods[method].first).ptr());
+      passed_on[method] = Py_NewRef(type.attr(kMethods[method].second).ptr());
+    }
+    tensor_type = Py_NewRef(type.ptr());
+  }
+  for (size_t method = 0; method < kMethodCount; ++method) {
+    if (!functions.contains(nb::handle(passed_on[method]))) continue;
+    const nb::object made =
+        nb::steal(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(promise_type.ptr()), &definitions[method]));
+    nb::setattr(promise_type, kMethods[method].first, made);
+  }
+  // `__getitem__` makes the class a sequence for C code, which torch.Tensor is not.
+  auto* const type = reinterpret_cast<PyTypeObject*>(promise_type.ptr());
+  auto* const own = reinterpret_cast<PyTypeObject*>(tensor_type);
+  if (type->tp_as_sequence != nullptr) {
+    type->tp_as_sequence->sq_item = own->tp_as_sequence != nullptr ? own->tp_as_sequence->sq_item : nullptr;
+  }
+}
+
 }  // namespace
 
 void bind_known_calls(nb::module_& m) {
   m.def("held_promises", &held_promises, "promises"_a, "uses"_a.none(), "attributes"_a,
         "Slots of promises that something besides this list holds, or that have more attributes.");
+  m.def("add_methods", &add_methods, "promise_type"_a, "functions"_a,
+        "Give a class of promises methods that answer known calls of these functions.");
+  nb::class_<TensorConstant>(m, "TensorConstant", "A copy of a tensor that the moved part reads.")
+      .def(nb::init<nb::object>(), "value"_a)
+      .def_prop_ro("value", &TensorConstant::value)
+      .def("is_still", &TensorConstant::is_still, "given"_a,
+           "Return True if the tensor has these bits and requires no gradient.");
   nb::class_<KnownCalls>(m, "KnownCalls", "The known torch calls of a split forward().")
       .def(nb::init<nb::list, nb::tuple, nb::list, nb::object>(), "calls"_a, "kinds"_a, "surroundings"_a, "outside"_a,
-           "calls: (function, templates, (name, template) of keyword arguments, answer, anytime) of each.")
-      .def("begin", &KnownCalls::begin, "replay"_a, "values"_a, "promises"_a, "free"_a, "size"_a, "answers"_a,
+           "calls: (function, templates, (name, template) of keyword arguments, parts, is_tuple, anytime) of each.")
+      .def("begin", &KnownCalls::begin, "replay"_a, "promises"_a, "crossing"_a, "answers"_a,
            "Begin a forward in this thread. answers: answer calls without Python code.")
       .def("end", &KnownCalls::end, "End the forward.")
       .def_static(
-          "forward_runs", [] { return forwards_here > 0; }, "Return True if a split forward runs in this thread.")
+          "forward_runs", [] { return !running_here.empty(); }, "Return True if a split forward runs in this thread.")
       .def_prop_ro("running", &KnownCalls::running, "The replay of the running forward, or None.")
       .def_prop_ro(
           "handler", [](nb::handle self) { return nb::steal(PyCFunction_New(&handler, self.ptr())); },
           "A `__torch_function__` that answers known calls.")
+      .def_prop_ro("used", &KnownCalls::used, "Number of received values that were given without Python code.")
       .def("is_done", &KnownCalls::is_done, "at"_a, "Return True if the forward has made this call.")
       .def("mark_done", &KnownCalls::mark_done, "at"_a)
-      .def("matches", &KnownCalls::matches, "at"_a, "args"_a, "kwargs"_a.none(),
-           "Return True if these are the arguments of this call.")
+      .def("matches", nb::overload_cast<size_t, nb::handle, nb::handle>(&KnownCalls::matches), "at"_a, "args"_a,
+           "kwargs"_a.none(), "Return True if these are the arguments of this call.")
       .def("argument_matches", &KnownCalls::argument_matches, "at"_a, "place"_a, "given"_a.none(),
            "Return True if this is the positional argument of this call.")
       .def("surroundings_fit", &KnownCalls::surroundings_fit,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from springtide._native import KnownCalls
+from springtide._native import KnownCalls, TensorConstant
 from springtide.dataworker.split.program import known_calls, lazy_values
 from springtide.dataworker.split.program.known_calls import NOTHING, KnownEntry, MatchContext
 from springtide.dataworker.split.program.lazy_values import Promise, Promises
@@ -69,7 +69,7 @@ class CallReplay:
                     slots[PartKey(call.number, at)] = len(slots)
                     kinds.append((part.kind, part.device) if part.is_tensor else None)
         self.crossing, self.slots, self.leaves = crossing, len(slots), len(inputs)
-        values = {key: bit_compare.TensorConstant(value) for key, value in constants.items()}
+        values = {key: TensorConstant(value) for key, value in constants.items()}
         free = {slots[PartKey(call.number, at)] for call in known if call.free for at in range(len(call.parts))}
         marked = marked or MarkedCode()
         context = MatchContext(slots, values, free, len(inputs), marked)
@@ -88,14 +88,14 @@ class CallReplay:
         self.read = frozenset(slot for entry in self.entries for slot in entry.reads)
         """Slots that known calls read. forward() gets promises for these slots, and plain values for all others."""
         self.calls = KnownCalls(
-            [entry.native for entry in self.entries],
+            [entry.native(self.read) for entry in self.entries],
             bit_compare.KINDS,
             [*SURROUNDINGS, (torch.get_default_dtype, torch.get_default_dtype())],
             lazy_values.on_real,
         )
-        self.promises = Promises(kinds, self.calls)
+        self.promises = Promises(kinds, self.calls, set(self.by_function))
         _functions_get_tensors()
-        self._by_size: OrderedDict[int, dict[int, bit_compare.TensorConstant]] = OrderedDict()
+        self._by_size: OrderedDict[int, dict[int, TensorConstant]] = OrderedDict()
 
     def run(
         self,
@@ -119,7 +119,7 @@ class CallReplay:
         answers = ForwardReplay(self, given, crossing, pristine, check=check)
         undo: list[pytree.Replacement] = []
         try:
-            self.calls.begin(answers, answers.values, self.promises.all, answers.free, answers.size, not check)
+            self.calls.begin(answers, self.promises.all, tuple(crossing), not check)
             listener = marked_calls.listen(answers.call_marked)
             try:
                 args, kwargs = pytree.substitute((args, kwargs), answers.input, undo)
@@ -138,7 +138,7 @@ class CallReplay:
             self.calls.end()
         return result, answers.report
 
-    def free_values(self, size: int) -> dict[int, bit_compare.TensorConstant]:
+    def free_values(self, size: int) -> dict[int, TensorConstant]:
         """Return the results of calls that depend on no input, for this batch size."""
         found = self._by_size.get(size)
         if found is None:
@@ -147,7 +147,7 @@ class CallReplay:
                 for entry in self.free:
                     for slot, value in zip(entry.slots, entry.made(values.__getitem__, size), strict=True):
                         values[slot] = value
-                        found[slot] = bit_compare.TensorConstant(value)
+                        found[slot] = TensorConstant(value)
             self._by_size[size] = found
             if len(self._by_size) > SIZES:
                 self._by_size.popitem(last=False)
@@ -189,7 +189,7 @@ class ForwardReplay:
         self.size = call_recorder.batch_size(given)[1]
         self.free = to.free_values(self.size)
         self._to, self._crossing, self._pristine, self._check = to, crossing, pristine, check
-        self._real: dict[int, tuple[Any, Any]] = {}
+        self.real: dict[int, tuple[Any, Any]] = {}
         """Real tensor of each slot (inputs, received and computed values), with its version counter at arrival. A list
         input has its original content for a version, and an absent input has None.
         """
@@ -206,9 +206,9 @@ class ForwardReplay:
         value."""
         tensor = leaf.springtide_here if is_absent(leaf) else leaf
         if isinstance(leaf, list | tuple):
-            self.values[number], self._real[number] = leaf, (leaf, tuple(leaf))
+            self.values[number], self.real[number] = leaf, (leaf, tuple(leaf))
         elif tensor is None or call_recorder.is_plain(tensor):
-            self._real[number] = leaf, None if is_absent(leaf) else leaf._version
+            self.real[number] = leaf, None if is_absent(leaf) else leaf._version
             self._inputs[id(leaf)] = self.values[number] = self._to.promises.all[number]
 
     def input(self, leaf: Any) -> Any:
@@ -216,6 +216,7 @@ class ForwardReplay:
 
     def end(self) -> None:
         report, other, self._other = self.report, self._other, None
+        report.used += self._to.calls.used
         if report.complete:
             report.why = ""
         elif not report.why:
@@ -272,7 +273,7 @@ class ForwardReplay:
 
     def is_unwritten(self, number: int) -> bool:
         """Return True if the input is unchanged and requires no gradient."""
-        leaf, version = self._real[number]
+        leaf, version = self.real[number]
         if type(version) is int:
             return bool(leaf._version == version) and not leaf.requires_grad
         return not leaf.changed if version is None else tuple(leaf) == version
@@ -304,7 +305,7 @@ class ForwardReplay:
     def _give(self, slot: int, value: Any) -> Any:
         """Store a value in its slot. Return a promise if known calls read the slot, else the value."""
         if isinstance(value, torch.Tensor):
-            self._real[slot] = value, value._version
+            self.real[slot] = value, value._version
             if slot in self._to.read:
                 value = self.values[slot] = self._to.promises.all[slot]
         return value
@@ -313,11 +314,11 @@ class ForwardReplay:
         """Answer an in-place call on an intermediate result without views."""
         known, slot = entry.known, target.springtide_slot
         # user code may hold the target, so run the call
-        if slot < self._to.leaves or slot in self._real or self._is_shared(slot):
+        if slot < self._to.leaves or slot in self.real or self._is_shared(slot):
             return NO_ANSWER
         if known.parts[0].crosses >= 0:
             value = self._crossed(known.parts[0])
-            self._real[entry.first] = value, value._version
+            self.real[entry.first] = value, value._version
         return self._moved(target, entry)
 
     def _is_shared(self, slot: int) -> bool:
@@ -340,9 +341,9 @@ class ForwardReplay:
             return self.values[entry.gives_arg]
         result = lazy_values.on_real(PROVEN.get(known.name, func), args, kwargs)
         if known.writes:
-            value, _ = self._real[args[0].springtide_slot]
+            value, _ = self.real[args[0].springtide_slot]
             self._compare(entry, known.parts[0], value)
-            self._real[entry.first] = value, value._version
+            self.real[entry.first] = value, value._version
             return self._moved(args[0], entry)
         given = []
         for slot, part, value in zip(entry.slots, known.parts, results_of(result)[0], strict=True):
@@ -363,17 +364,17 @@ class ForwardReplay:
 
     def compute(self, slot: int) -> Any:
         """Compute the value of a promise by running its recorded calls in this process."""
-        if slot not in self._real:
+        if slot not in self.real:
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), torch.no_grad():
                 self._make(slot)
-        return self._real[slot][0]
+        return self.real[slot][0]
 
     def _make(self, slot: int) -> None:
         entry = self._to.makers[slot]
         read = self._base if entry.known.view else self._read
         for at, value in zip(entry.slots, entry.made(read, self.size), strict=True):
             if isinstance(value, torch.Tensor):
-                self._real.setdefault(at, (value, value._version))
+                self.real.setdefault(at, (value, value._version))
 
     def _base(self, slot: int) -> Any:
         """Return the base tensor of a view, with all later writes."""
@@ -382,11 +383,11 @@ class ForwardReplay:
     def _read(self, slot: int) -> Any:
         """Return the value that a slot held before any write."""
         value = self._base(slot)
-        _, version = self._real.get(slot, (None, 0))
+        _, version = self.real.get(slot, (None, 0))
         if slot in self.free or (self.is_unwritten(slot) if slot < self._to.leaves else value._version == version):
             return value
         if slot < self._to.leaves:
-            return self._pristine(self._real[slot][0])
+            return self._pristine(self.real[slot][0])
         entry = self._to.makers[slot]
         return dict(zip(entry.slots, entry.made(self._read, self.size), strict=True))[slot]
 
@@ -410,7 +411,7 @@ class ForwardReplay:
     def _forget(self, gone: Sequence[Any], written: Set[int]) -> None:
         """Forget slots that hold one of these promises, or whose tensor lies in written memory."""
         for slot, value in enumerate(self.values):
-            real, _ = self._real.get(value.springtide_slot, (None, 0)) if isinstance(value, Promise) else (None, 0)
+            real, _ = self.real.get(value.springtide_slot, (None, 0)) if isinstance(value, Promise) else (None, 0)
             lies = isinstance(real, torch.Tensor) and not is_absent(real) and memory(real) in written
             if lies or any(value is dropped for dropped in gone):
                 self.values[slot] = NOTHING

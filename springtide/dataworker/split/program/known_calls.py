@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from springtide._native import KnownCalls
+from springtide._native import KnownCalls, TensorConstant
 from springtide.dataworker.split.program import value_keys
 from springtide.dataworker.split.program.value_keys import (
     ContentKey,
@@ -26,7 +26,7 @@ from springtide.dataworker.split.program.value_keys import (
     TorchCall,
     keys_in,
 )
-from springtide.dataworker.split.recorder import bit_compare, torch_functions
+from springtide.dataworker.split.recorder import torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 
 NOTHING = object()
@@ -56,7 +56,7 @@ class MatchContext:
     """The objects that the templates of a program refer to, in the trainer."""
 
     slots: Mapping[Term, int]
-    constants: Mapping[ContentKey, bit_compare.TensorConstant]
+    constants: Mapping[ContentKey, TensorConstant]
     free: Set[int]
     """Slots of the results that depend on no input."""
     inputs: int
@@ -112,21 +112,27 @@ class KnownEntry:
         self.first = self.slots[0] if self.slots else -1
         self.gives_arg = slots[known.same_as] if known.same_as is not None else -1
         self.reads = [slots[term] for term in known.terms]
-        alone = len(known.parts) == 1 and known.parts[0].crosses < 0 and known.gives.kind is None
-        self.plain = alone and own and not known.writes
-        """True if the call returns a single tensor that no other call returned and that data workers do not send."""
 
-    @property
-    def native(self) -> tuple[Any, ...]:
-        """Return function, argument templates, and slot of the promise to return, in the form that `_native.KnownCalls`
-        takes."""
-        template, kwargs = self.context.template, self.known.kwargs
+    def native(self, read: Set[int]) -> tuple[Any, ...]:
+        """Function, templates of arguments, results and their slots, for `_native.KnownCalls`.
+
+        read: slots that known calls read.
+        """
+        template, kwargs, gives = self.context.template, self.known.kwargs, self.known.gives
         named = zip(kwargs.keys, kwargs.items, strict=True) if kwargs is not None else ()
+        is_tuple = gives.kind is tuple and all(child.kind is None for child in gives.children)
+        parts = [
+            (slot, part.crosses, slot in read)
+            for slot, part in zip(self.slots, self.known.parts, strict=bool(self.slots))
+            if part.is_tensor and (part.crosses < 0 or part.device == "cpu")
+        ]
+        simple = len(parts) == len(self.known.parts) and (gives.kind is None or is_tuple) and not self.known.writes
         return (
             self.function,
             tuple([template(spec) for spec in self.known.args]),
             tuple([(name, template(spec)) for name, spec in named]),
-            self.first if self.plain else -1,
+            tuple(parts) if simple else (),
+            is_tuple,
             self.is_marked,
         )
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import _pytree
 
-from springtide._native import KnownCalls, held_promises
+from springtide._native import KnownCalls, add_methods, held_promises
 
 _uses: Any = getattr(torch.Tensor, "_use_count", None)
 """Function that counts the references to a tensor, including references from C++ code. None if this version of torch
@@ -75,12 +75,16 @@ class Promises:
     # of getrefcount
     ALONE = 2
 
-    def __init__(self, kinds: Sequence[tuple[torch.dtype, str] | None], calls: KnownCalls) -> None:
+    def __init__(
+        self, kinds: Sequence[tuple[torch.dtype, str] | None], calls: KnownCalls, functions: Set[Any] = frozenset()
+    ) -> None:
         """Create a promise for each slot. `kinds` has dtype and device by slot; None if the slot holds no tensor.
 
         calls: handles all torch calls that take one of these promises.
+        functions: functions of known calls. Promises have their own methods for them, which are faster.
         """
         self._type = type("Promise", (Promise,), {"springtide_calls": calls, "__torch_function__": calls.handler})
+        add_methods(self._type, set(functions))
         self._kinds = kinds
         self.all: list[Any] = [self._new(slot) for slot in range(len(kinds))]
         """Promises by slot."""

@@ -17,7 +17,6 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 # largest constant that may move, in bytes: comparing 1 MiB takes 0.1 ms on a slow core. Calls with larger constants
 # stay in the trainer.
 MOST_BYTES = 1 << 20
-_STRIDED = torch.strided
 KINDS = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
@@ -49,31 +48,6 @@ def digest(value: torch.Tensor) -> bytes:
     flat = value.detach().reshape(-1)
     held: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
     return hashlib.blake2b(held, digest_size=16).digest()
-
-
-class TensorConstant:
-    """A copy of a tensor that the moved part reads."""
-
-    __slots__ = ("_address", "_bytes", "_dtype", "_odd", "_shape", "value")
-
-    def __init__(self, value: torch.Tensor) -> None:
-        self.value, self._dtype, self._shape = value, value.dtype, value.shape
-        self._bytes, self._address = value.numel() * value.element_size(), value.data_ptr()
-        self._odd = value.is_floating_point() or value.is_complex()
-        """True if tensors of this dtype may have a conjugate or negative bit, and so differ from their memory."""
-
-    def is_still(self, given: torch.Tensor) -> bool:
-        """Return True if the tensor has these bits and requires no gradient."""
-        return (
-            given.dtype is self._dtype
-            and given.shape == self._shape
-            and not given.requires_grad
-            and given.layout is _STRIDED
-            and given.is_cpu
-            and given.is_contiguous()
-            and not (self._odd and (given.is_neg() or given.is_conj()))
-            and _memcmp(given.data_ptr(), self._address, self._bytes) == 0
-        )
 
 
 class Snapshot:

@@ -1,6 +1,8 @@
 """A known call matches exactly its recorded arguments: by type and value, floats by bits."""
 
+import ctypes
 import gc
+import inspect
 import math
 import struct
 import weakref
@@ -12,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide._native import KnownCalls
+from springtide.dataworker.split.program import known_calls
 from springtide.dataworker.split.program.known_calls import MatchContext
+from springtide.dataworker.split.program.lazy_values import Promises
 from springtide.dataworker.split.program.value_keys import InputKey, PartKey, TimesKey, UnknownKey, Writer, decided
 from springtide.dataworker.split.recorder.bit_compare import KINDS
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
@@ -44,6 +48,9 @@ class Replay:
 
     unwritten = True
 
+    def __init__(self, size=1, values=()):
+        self.size, self.values, self.real, self.free = size, list(values), {}, {}
+
     def is_unwritten(self, slot):
         return self.unwritten
 
@@ -55,7 +62,10 @@ def known(args, kwargs, answer=-1, slots=(), inputs=0, surroundings=()):
     context = MatchContext({key: at for at, key in enumerate(slots)}, {}, set(), inputs, MarkedCode())
     named = tuple((name, context.template(spec)) for name, spec in kwargs.items())
     own = tuple(context.template(spec) for spec in args)
-    return KnownCalls([(torch.add, own, named, answer, False)], KINDS, list(surroundings), lambda *call: ("out", call))
+    parts = ((answer, -1, True),) if answer >= 0 else ()
+    return KnownCalls(
+        [(torch.add, own, named, parts, False, False)], KINDS, list(surroundings), lambda *call: ("out", call)
+    )
 
 
 def template(value):
@@ -86,7 +96,7 @@ def test_known_call_matches_only_equal_types_and_bits(recorded, called):
     except UnknownKey:
         return
     calls = known([spec], {"out": spec})
-    calls.begin(Replay(), [], [], {}, 7, True)
+    calls.begin(Replay(7), [], (), True)
     for one in (recorded, called):
         equal = bits(one) == bits(recorded)
         assert calls.argument_matches(0, 0, one) is equal
@@ -98,7 +108,7 @@ def test_known_call_matches_only_equal_types_and_bits(recorded, called):
 
 def test_size_sequence_matches_a_tuple_and_multiples_follow_the_batch():
     calls = known([template((2, 3)), TimesKey(3)], {})
-    calls.begin(Replay(), [], [], {}, 5, True)
+    calls.begin(Replay(5), [], (), True)
     assert calls.matches(0, (torch.Size([2, 3]), 15), None) and calls.matches(0, ((2, 3), 15), {})
     for other in (14, 15.0, True, None, 15 + 2**64):
         assert not calls.matches(0, ((2, 3), other), None)
@@ -122,8 +132,8 @@ def test_known_call_of_an_unmodified_input_is_answered_once():
         return calls.handler(func, (), args, kwargs)
 
     assert call(torch.add, first, second) == ("out", (torch.add, (first, second), None))
-    values = [first, second, None]
-    calls.begin(replay, values, [None, None, promise], {}, 1, True)
+    values = replay.values = [first, second, None]
+    calls.begin(replay, [None, None, promise], (), True)
     replay.unwritten = False
     assert call(torch.add, first, second)[0] == "run"
     replay.unwritten = True
@@ -147,12 +157,81 @@ def test_comparison_errors_reach_the_caller_and_nothing_is_kept():
             raise LookupError("gone")
 
     calls = known([InputKey(0)], {}, answer=0, slots=(InputKey(0),), inputs=1)
-    failing, value = Failing(), object()
+    value = object()
+    failing = Failing(values=[value])
     gone = weakref.ref(failing)
-    calls.begin(failing, [value], [None], {}, 1, True)
+    calls.begin(failing, [None], (), True)
     with pytest.raises(LookupError):
         calls.handler(torch.add, (), (value,), None)
     calls.end()
     del failing
     gc.collect()
     assert gone() is None
+
+
+class Passing(torch.Tensor):
+    """A tensor that returns the function that torch passes on for a call."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (), dtype=torch.int64)
+
+    __torch_function__ = classmethod(lambda cls, func, types, args=(), kwargs=None: func)
+    __torch_dispatch__ = classmethod(lambda cls, *call: None)
+
+
+OWN = {name: value for name in dir(torch.Tensor) if callable(value := inspect.getattr_static(torch.Tensor, name))}
+ARGUMENTS = {"to": (torch.float32,), "contiguous": (), "t": (), "long": (), "float": ()}
+
+
+def promises_of(function, args):
+    """Two promises, and the known call of this function that leads from the first to the second."""
+    own = ((0, 0, None, ()), *((known_calls.KINDS.index("equal"), 0, value, ()) for value in args))
+    calls = KnownCalls([(function, own, (), ((1, -1, True),), False, False)], KINDS, [], lambda *call: "out")
+    promises = Promises([(torch.int64, "cpu")] * 2, calls, {*OWN.values()})
+    replay = Replay(values=[promises.all[0], None])
+    calls.begin(replay, promises.all, (), True)
+    return calls, promises.all, replay
+
+
+METHODS = sorted(vars(type(promises_of(torch.add, ())[1][0])).keys() & OWN.keys() - {"__torch_function__"})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_a_promise_answers_exactly_what_torch_passes_on(name, monkeypatch):
+    args = ARGUMENTS.get(name, (1,))
+    function = getattr(Passing(), name)(*args)
+    calls, (first, second), replay = promises_of(function, args)
+    monkeypatch.setattr(replay, "call", lambda *call: pytest.fail("not answered natively"), raising=False)
+    assert getattr(first, name)(*args) is second and calls.is_done(0)
+    calls.end()
+
+    calls, (first, _), replay = promises_of(torch.sub, args)  # another call is next
+    assert getattr(first, name)(*args) == ("run", (first, *args), {}) and not calls.is_done(0)
+    calls.end()
+
+    calls, (first, _), replay = promises_of(function, args)
+    if name != "__getitem__":  # torch.Tensor would stay a sequence for C code
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, name, lambda self, *given: ("patched", *given))
+            assert getattr(first, name)(*args) == ("patched", *args)
+    with Seen() as seen:
+        getattr(first, name)(*args)
+    assert seen.functions == [function], "a mode sees the call"
+    calls.end()
+
+
+class Seen(torch.overrides.TorchFunctionMode):
+    """A mode that remembers the functions that it sees, and runs none."""
+
+    def __init__(self):
+        self.functions = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.functions.append(func)
+
+
+def test_a_promise_is_no_sequence_for_c_code():
+    calls, (first, _), _ = promises_of(torch.Tensor.__getitem__, (1,))
+    assert ctypes.pythonapi.PySequence_Check(ctypes.py_object(first)) == 0
+    calls.end()
