@@ -1,4 +1,4 @@
-"""Creates files that only their owner can read, under any umask: a run's folder may hold credentials."""
+"""Creates files that only their owner can read, under any umask, because a run's folder may contain credentials."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ FILE = 0o600
 
 
 def opened(path: str | os.PathLike[str], mode: str, *, buffering: int = -1) -> BinaryIO:
-    """Open a file for bytes. Only the owner can read a new file."""
+    """Open a file for bytes. If the file is new, only its owner can read it."""
     made: Any = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags, FILE))  # noqa: SIM115
     return made  # type: ignore[no-any-return]
 

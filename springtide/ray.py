@@ -1,7 +1,7 @@
 """Trains a job from inside a user's Ray program, with `springtide.ray.run(job)`.
 
-The job runs on the Ray cluster to which the program is connected. `springtide status`, `logs`, `scale` and `stop` work
-on it too, as on jobs of `springtide submit --platform ray`, which uses `submit` of this module.
+The job runs on the Ray cluster to which the program is connected. `springtide status`, `logs`, `scale` and `stop`
+work on it too, as on jobs of `springtide submit --platform ray`. That command uses this module's `submit`.
 
     status = springtide.ray.run("train.py", arguments=("--epochs", "3"))
 """
@@ -35,11 +35,12 @@ def run(
     on_status: Callable[[JobStatus], None] = lambda _: None,
     **fields: Any,
 ) -> JobStatus:
-    """Train to the end and return the final status.
+    """Train a job to its end and return the final status.
 
-    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`. `fields` override fields of `ElasticJob`. The
-    call uses the program's Ray connection, else it connects to `address` or to this machine's cluster. Ctrl-C, or an
-    exception in `on_status`, drains the job and is raised again. A second Ctrl-C kills the job.
+    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`. `fields` override fields of `ElasticJob`.
+    The call uses the program's Ray connection. If there is none, it connects to `address` or to this machine's
+    cluster. Ctrl-C, or an exception in `on_status`, drains the job; then it is raised again. A second Ctrl-C kills
+    the job.
     """
     wanted, folder = job_of(job, fields)
     reach = RayJobHandle(submit(wanted, folder, {"address": address} if address else {}, print))
@@ -54,7 +55,7 @@ def run(
 
 
 def submit(job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]) -> str:
-    """Submit to the cluster at `where["address"]`; ship `folder`, unless the nodes have the code (None)."""
+    """Submit a job to the cluster at `where["address"]`. Upload `folder`; None means that the nodes have the code."""
     cluster.connect(where.get("address", ""))
     plan = resolve.resolve(job, job_order.capacity_of(cluster.nodes()), code=folder, say=say)
     submitting.refuse_taken(plan.spec.name)
@@ -65,7 +66,7 @@ def submit(job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str
 
 
 def drain(reach: RayJobHandle, why: str) -> None:
-    """Ask workers to finish their current batch, and wait for the end of the job. Ctrl-C kills the job."""
+    """Ask workers to finish their current batch, and wait for the end of the job. Another Ctrl-C kills the job."""
     try:
         with contextlib.suppress(errors.SpringtideError):
             reach.ask(messages.StopRequest(why))

@@ -1,1 +1,2 @@
-"""The parameter server process: slots, migration, checkpoints, mirrors, restore. Sample walk: the last stop."""
+"""The parameter server process: slots, migration, checkpoints, mirrors, restore. On the path of a sample, it is the
+last stop."""

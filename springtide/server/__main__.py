@@ -1,7 +1,7 @@
-"""Run the parameter server process: `python -m springtide.server.__main__`, configured by the environment.
+"""Runs the parameter server process: `python -m springtide.server.__main__`, configured by the environment.
 
-In: the master's address, this server's name and the job's secret (`config`). Out: a `ServerRole` that serves the data
-plane until the job ends. Heartbeats carry its counters to the master.
+In: the master's address, this server's name, and the job's secret (`config`). Out: a `ServerRole` that serves the
+data plane until the job ends. The server's heartbeats carry its counters to the master.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from springtide.telemetry import logs
 from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
-TIDY_S = 1.0  # most seconds to delete this job's files from the disk at the end
+TIDY_S = 1.0  # most seconds to delete this job's files from the disk when the job ends
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             with saves(role, link, welcome, settings, over) as scattered:
                 serve_job(role, link, welcome, over, OwnUsage(settings), scattered)
         finally:
-            role.stop(drain_s=2.0)  # two seconds suffice, because workers have already left
+            role.stop(drain_s=2.0)  # two seconds suffice to drain, because the workers have already left
     finally:
         link.close()
 
@@ -84,9 +84,9 @@ def saves(
     settings: config.Settings,
     over: threading.Event,
 ) -> Iterator[FileStore | None]:
-    """Save checkpoints on the master's orders, if the job has any; yield the store to restore slots from.
+    """If the job makes checkpoints, save them on the master's orders. Yield the store from which to restore slots.
 
-    The server also keeps mirror files of other servers, and serves and uploads files of a local disk.
+    The server also keeps copies of other servers' files, and serves and uploads the files on a local disk.
     """
     if not welcome.checkpoints:
         yield None

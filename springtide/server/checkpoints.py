@@ -1,7 +1,7 @@
-"""Write a server's part of a checkpoint: copy its slots into a segment file while it serves.
+"""Writes a server's part of a checkpoint: copies its slots into a segment file while the server serves.
 
-The thread copies and writes small pieces without the GIL, and sleeps between them, so that training gets the CPU and
-the slot. Out: a `SaveReport` with the position of each slot. Next: `master.checkpoint.round`.
+The writing thread copies and writes small pieces without the GIL. Between pieces it sleeps, so that training gets
+the CPU and the slot. Out: a `SaveReport` with the position of each slot. Next: `master.checkpoint.round`.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ from springtide.server.server import ServerRole
 log = logging.getLogger(__name__)
 
 BUSY_SHARE = 0.25  # share of one CPU that saving may use while nobody waits for the checkpoint
-REST_S = 0.002  # shortest sleep in seconds; shorter sleeps are added up until they reach it
-WHOLE = sys.maxsize  # bytes per piece (no limit) while somebody waits for the checkpoint
-# increments after a full image; each slot adds 0 to 7 to this number, so that full images spread over time
+REST_S = 0.002  # shortest sleep in seconds; shorter sleeps are added up until they reach this length
+WHOLE = sys.maxsize  # bytes per piece while somebody waits for the checkpoint: no limit
+# most increments after a full image; each slot adds 0 to 7 to this number, so that full images are spread over time
 MOST_LINKS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Full image and increments of one slot that this server has written, up to checkpoint `number`."""
+    """Full image and increments of one slot that this server has written, up to the checkpoint `number`."""
 
     number: int
     cut: int
@@ -49,7 +49,7 @@ class Chain:
     """Bytes of the increments after the full image."""
 
     def long(self, slot: int) -> bool:
-        """Return True if the next save must be a full image, because the increments are many or large."""
+        """Return True if the increments are so many or so large that the next save must be a full image."""
         return self.links >= MOST_LINKS + slot % MOST_LINKS or self.more_bytes > self.full_bytes
 
 
@@ -68,7 +68,8 @@ class SlotSaver:
         sweep: Callable[[Collection[str], int], object] | None = None,
         rest: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Create the saver. `node` is set if the folder is on a local disk, where `sweep` deletes unneeded files."""
+        """Create the saver. `node` is set if the folder is on a local disk. In this case, `sweep` deletes unneeded
+        files."""
         self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
@@ -102,7 +103,7 @@ class SlotSaver:
         if not order.part:
             self._settle(order.base)
             lost = self._leave_lost_chains()
-            if self._node:  # delete unneeded files now: every earlier checkpoint is complete or abandoned
+            if self._node:  # delete unneeded files now, because every earlier checkpoint is complete or abandoned
                 self._sweep(order.needed, order.number - 1)
         pace = WritePace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         try:
@@ -139,7 +140,7 @@ class SlotSaver:
         if self._node and reply.tidy:
             shutil.rmtree(self._folder / self._home, ignore_errors=True)
             with contextlib.suppress(OSError):
-                self._folder.rmdir()  # fails harmlessly if another server still uses the folder
+                self._folder.rmdir()  # this fails harmlessly if another server still uses the folder
 
     def _write(self, order: SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
         """Write all slots of this server, or full images of the ordered slots that it owns now."""
@@ -154,7 +155,7 @@ class SlotSaver:
                 if self._role.owns(slot):
                     self._pending[slot] = grown(since, piece, order.number, cut, file.path.name)
                     done.add(slot)
-                else:  # the slot was handed over during the copy, so the copy may be incomplete
+                else:  # the slot was handed over during the copy, so its copy may be incomplete
                     file.take_back(slot)
 
     def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "WritePace") -> SlotExtent:
@@ -170,7 +171,8 @@ class SlotSaver:
         self._pending = {}
 
     def _leave_lost_chains(self) -> tuple[str, ...]:
-        """Forget chains with a missing or torn file, so that their slots are written in full; return the file names."""
+        """Forget chains that have a missing or torn file, so that their slots are written completely. Return the names
+        of these files."""
         needed = {name for chain in self._chains.values() for name in chain.files}
         self._sizes = {name: size for name, size in self._sizes.items() if name in needed}
         lost = {name for name in needed if self._size(name) != self._sizes.get(name)}
@@ -197,13 +199,13 @@ def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: s
 
 @contextlib.contextmanager
 def behind() -> Iterator[None]:
-    """Lower this thread's priority, so that it does not preempt serving or training threads but still gets its share of
+    """Lower this thread's priority. It then does not preempt serving or training threads, but still gets its share of
     the CPU."""
     if sys.platform != "linux":
         yield
         return
     before = os.sched_getscheduler(0)
-    with contextlib.suppress(OSError):  # a sandbox may forbid this; in that case, saves disturb training slightly more
+    with contextlib.suppress(OSError):  # a sandbox may forbid this; saves then disturb training slightly more
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         yield
@@ -213,7 +215,7 @@ def behind() -> Iterator[None]:
 
 
 class WritePace:
-    """Throttle that sleeps between pieces of work to limit their share of the time, unless the checkpoint is urgent."""
+    """Throttle for saving: sleeps between pieces of work, unless the checkpoint is urgent."""
 
     def __init__(self, share: float, rest: Callable[[float], object], *, waited_for: Callable[[], bool]) -> None:
         self._rest, self._owed, self._factor = rest, 0.0, (1 - share) / share

@@ -1,4 +1,4 @@
-"""Hand over slots to other servers according to the master's goal, and report the moves.
+"""Hands slots over to other servers according to the master's goal, and reports the moves.
 
 In: goals, which arrive with heartbeat replies. Out: slots at their new owners, and `SlotsMoved` to the master. The
 native core moves slots while both servers serve (cpp/migrate/handover.h). Design: docs/design/migration.md.
@@ -18,11 +18,13 @@ from springtide.server.server import ServerRole
 log = logging.getLogger(__name__)
 NICEST = 19
 
-CHUNK_SLOTS = 64  # slots handed over between two reports to the master
-HURRIED_SLOTS = 1024  # slots between two reports if the job waits, because reports then cost more time than moves
-# seconds to wait for the current chunk; after that the process ends, and slots without an acknowledgement stay here
+CHUNK_SLOTS = 64  # number of slots to hand over between two reports to the master
+# number of slots between two reports if the job waits, because reports then cost more time than the moves
+HURRIED_SLOTS = 1024
+# seconds to wait for the current chunk; after that the process ends, and slots that were not acknowledged stay on this
+# server
 STOP_S = 5.0
-AGAIN_S = 0.5  # seconds before a retry, after a target refused or was unreachable
+AGAIN_S = 0.5  # seconds to wait before a retry, after a target has refused or was unreachable
 
 
 class SlotHandover:
@@ -31,7 +33,7 @@ class SlotHandover:
     def __init__(
         self, role: ServerRole, tell: Callable[[SlotsMoved], object], answer: Callable[[], object] = lambda: None
     ) -> None:
-        """Start the thread. `answer` sends an immediate heartbeat, as the answer to a roll call of the master."""
+        """Start the thread. `answer` sends a heartbeat immediately; it is the answer to a roll call of the master."""
         self._role, self._tell, self._answer = role, tell, answer
         self._call = 0
         self.hurried = False
@@ -58,8 +60,8 @@ class SlotHandover:
 
     @property
     def holding(self) -> SlotHoldings:
-        """Return the newest roll call that arrived while no handover ran, the slots in doubt, and whether this server
-        leaves."""
+        """Return the newest roll call that arrived while no handover was running, the slots in doubt, and whether this
+        server leaves."""
         return SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
 
     def stop(self) -> None:
@@ -88,15 +90,16 @@ class SlotHandover:
                 self.hurried = self.hurried and self._goal is not goal
 
     def _heed_call(self, goal: SlotGoal) -> None:
-        """Answer a roll call. No handover from this server is running, and slots from servers that missed the call are
-        refused."""
+        """Answer a roll call. At this moment, this server hands nothing over, and refuses slots from servers that
+        missed the call."""
         if goal.call > self._call:
             self._role.expect_anew()
             self._call = goal.call
             self._answer()
 
     def _work_off(self, goal: SlotGoal) -> bool:
-        """Hand over all parcels in turn; return True if all are done. After each chunk, check for a newer goal."""
+        """Hand over all parcels, one after another. Return True if all are done. After each chunk, check for a newer
+        goal."""
         if not goal.settled:
             return True
         chunk = CHUNK_SLOTS
@@ -120,9 +123,10 @@ class SlotHandover:
         return True
 
     def _settle_doubts(self, goal: SlotGoal) -> list[SlotParcel]:
-        """Return the handovers to retry for slots that were closed for a server that never answered.
+        """Settle slots that were closed for a server that never answered. Return the handovers to retry.
 
-        This server drops a slot that another server now owns. If the target has left for good, serve the slot again.
+        If another server owns such a slot now, this server drops it. If the target has left permanently, this server
+        serves the slot again.
         """
         ask: list[SlotParcel] = []
         for slot, server in dict(self._role.in_doubt).items():
@@ -138,15 +142,16 @@ class SlotHandover:
 
 
 def overtaken(goal: SlotGoal, known: SlotGoal) -> bool:
-    """Pure. Return True if the goal is older than the known goal. Epochs and calls only grow; call 0 means no call."""
+    """Pure. Return True if the goal is older than the known goal. Epochs and numbers of calls only increase. Call 0
+    means no call."""
     return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 
 
 def step_back() -> None:
-    """Give native serving threads the lowest priority until the process ends, below the thread that hands over
-    slots."""
+    """Give the native serving threads the lowest priority until the process ends, so that the thread that hands over
+    slots comes first."""
     ours = {thread.native_id for thread in threading.enumerate()}
     for task in pathlib.Path("/proc/self/task").iterdir():
         if int(task.name) not in ours:
-            with contextlib.suppress(OSError):  # the thread has ended
+            with contextlib.suppress(OSError):  # the thread may have ended already
                 os.setpriority(os.PRIO_PROCESS, int(task.name), NICEST)

@@ -1,7 +1,7 @@
-"""Copy a server's checkpoint files: to another server (mirror), and from a local disk to storage (upload).
+"""Copies a server's checkpoint files: to another server (mirror), and from a local disk to storage (upload).
 
-A server receives copies in a thread. At the same port, the listener serves files to a relaunched server that does not
-find them on its own disk (`checkpoint.transfer.file_transfer`).
+A thread receives the copies of other servers' files. At the same port, the listener serves files to a relaunched
+server that does not find them on its own disk (`checkpoint.transfer.file_transfer`).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from springtide.rpc.transport.listener import Peer, RpcListener
 
 log = logging.getLogger(__name__)
 CONNECT_S = 5.0
-ENDS_S = 10.0  # seconds to wait for the end of a process that has reported its result
+ENDS_S = 10.0  # seconds to wait until a process ends that has reported its result
 
 
 class Mirror:
@@ -53,7 +53,8 @@ class Mirror:
     def copy(
         self, written: Written, buddy: Buddy | None, base: int, pace: AbstractContextManager[None]
     ) -> tuple[Written, str]:
-        """Ensure that the buddy has this file and the earlier files that it needs; return the reason of a failure."""
+        """Ensure that the buddy has this file and the earlier files that this file needs. On failure, return the
+        reason."""
         if buddy is None:
             return written, "no other server can store a copy"
         try:
@@ -70,7 +71,8 @@ class Mirror:
     def _send(
         self, buddy: Buddy, *, needed: tuple[int, int | None], pace: AbstractContextManager[None]
     ) -> tuple[str, ...]:
-        """Send all files that the buddy lacks, except those of abandoned checkpoints; return the names that it has."""
+        """Send all files that the buddy lacks, except files of abandoned checkpoints. Return the names of the files
+        that it has."""
         base, newest = needed
         own = sorted((path.name, path.stat().st_size) for path in self._own.glob(self._files))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]
@@ -91,7 +93,7 @@ class Mirror:
 
 
 class MirrorServer:
-    """Listener that stores other servers' files and serves its own folder, until it is closed."""
+    """Listener that stores files of other servers and serves this server's folder, until it is closed."""
 
     def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
         self._copies, self._turn = SegmentCopies(folder), asyncio.Lock()

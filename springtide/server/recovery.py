@@ -1,4 +1,4 @@
-"""Restore a lost server's slots from the newest complete checkpoint, before its next incarnation serves.
+"""Restores a lost server's slots from the newest complete checkpoint, before the server's next incarnation serves.
 
 If a checkpoint is damaged, the restore uses an older checkpoint or a copy in storage. Next: `server.__main__` reports
 the checkpoint to the master, which rolls its ledger back to that checkpoint.
@@ -24,21 +24,21 @@ NO_COPY = (
 
 
 class RestoredFrom(NamedTuple):
-    """Checkpoint that the slots were restored from."""
+    """Checkpoint from which the slots were restored."""
 
     where: str
     number: int
     spared: tuple[str, ...] = ()
-    """Files read from a mirror with the reason, one sentence each."""
+    """Files that were read from a mirror, with the reason, one sentence each."""
     unusable: tuple[str, ...] = ()
-    """Newer checkpoints that could not be used with the reason, one sentence each."""
+    """Newer checkpoints that could not be used, with the reason, one sentence each."""
 
 
 def bring_back(store: _native.Store, wanted: RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
-    """Import the slots from the named checkpoint, or else from the newest readable checkpoint.
+    """Import the slots from the checkpoint that `wanted` names, or else from the newest readable checkpoint.
 
-    If the named folder has no usable checkpoint, `fallback` is tried, a copy in storage. With local disks, `scattered`
-    replaces the folder.
+    If its folder has no usable checkpoint, try `fallback`, which is a copy in storage. If servers have local disks,
+    `scattered` replaces the folder.
     """
     places: dict[str, str | FileStore] = {where: where for where in (wanted.where, wanted.fallback) if where}
     if scattered is not None and wanted.where == scattered.where:
@@ -79,7 +79,7 @@ def _import(
 
 
 def _learn_tables(store: _native.Store, wanted: RestoreOrder, place: str | FileStore) -> RestoredFrom:
-    """Declare the tables on a server without slots. Such a server restores nothing, so the ledger does not roll
+    """Declare the tables on a server that has no slots. Such a server restores nothing, so the ledger does not roll
     back."""
     try:
         restore(store, place, wanted.number, (), wanted.lineage)
@@ -91,10 +91,10 @@ def _learn_tables(store: _native.Store, wanted: RestoreOrder, place: str | FileS
 def restore(
     store: _native.Store, where: str | FileStore, number: int, slots: Collection[int], lineage: Lineage | None = None
 ) -> dict[str, str]:
-    """Declare the tables of the checkpoint and import these slots; BadInput if the checkpoint is torn or belongs to
-    another run.
+    """Declare the tables of the checkpoint and import these slots. Raise BadInput if the checkpoint is torn or
+    belongs to another run.
 
-    Return the errors of damaged files by name. The restore read the mirrors of these files.
+    Return the errors of damaged files, by file name. The restore read the mirrors of these files.
     """
     began = time.monotonic()
     place = open_store(where) if isinstance(where, str) else where

@@ -1,6 +1,7 @@
-"""The parameter server: native threads serve the tables; Python starts, watches and stops servers, and assigns slots.
+"""The parameter server. Native threads serve the tables; Python starts, watches and stops the server, and assigns
+its slots.
 
-Out: an address that `embedding.lookup.table_client` connects to, and counters. Next: cpp/server/server.h.
+Out: an address to which `embedding.lookup.table_client` connects, and counters. Next: cpp/server/server.h.
 server/__main__.py runs the process. docs/design/wire.md describes the protocol.
 """
 
@@ -18,10 +19,10 @@ from springtide.server.slot_loads import SlotCount
 from springtide.telemetry.host import usage
 
 DRAIN_S = 10.0
-"""Time limit in seconds to answer the requests that have arrived when a server stops."""
+"""Seconds in which a server that stops must answer the requests that have arrived."""
 
 LOOKUP_THREADS = 4
-"""Limit on the threads that share one large request."""
+"""Most threads that share one large request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +34,9 @@ class HandedOver:
     bytes: int
     seconds: float
     longest_freeze_s: float
-    """Longest time in seconds that any slot had no owner."""
+    """Longest time in seconds for which a slot had no owner."""
     local: bool = False
-    """Whether the images went through a Unix socket on this host instead of the network."""
+    """True if the images went through a Unix socket on this host instead of the network."""
     why: str = ""
     """Reason why some slots did not move."""
 
@@ -49,7 +50,7 @@ class HandedOver:
 
 
 class ServerRole:
-    """One server of a job, which serves from ``start`` to ``stop``. Call ``place`` to assign its slots."""
+    """One server of a job. It serves from ``start`` to ``stop``. Call ``place`` to assign its slots."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class ServerRole:
         certificates: str = "",
         **limits: Any,
     ) -> None:
-        """Create the server. `limits` are further fields of `_native.ServerOptions`, such as `port` or `stall_s`."""
+        """Create the server. `limits` has other fields of `_native.ServerOptions`, such as `port` or `stall_s`."""
         self.index = index
         self.hurried = False
         """Whether the checkpoint being written is urgent, because a caller waits for it."""
@@ -73,7 +74,7 @@ class ServerRole:
         """Whether the server refuses further slots."""
         self.in_doubt: dict[int, int] = {}
         """Slots closed here during a handover that was never acknowledged, with the target server."""
-        # more threads than usable cores would compete with the sender of a large request
+        # more threads than usable cores would compete with the client that sends a large request
         threads = threads or min(LOOKUP_THREADS, usage.cores())
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()
@@ -99,7 +100,8 @@ class ServerRole:
         self._placed = True
 
     def learn(self, placement: Placement, addresses: Sequence[str]) -> None:
-        """Learn the owners of other servers' slots, to redirect clients. This server's own slots do not change."""
+        """Learn which servers own the other slots, in order to redirect clients. This server's own slots do not
+        change."""
         known = {rank: address for rank, address in enumerate(addresses) if address and rank != self.index}
         owners = np.ascontiguousarray(placement.server_of_slot, dtype=np.uint16)
         self._server.learn_placement(placement.epoch, owners, known)
@@ -108,8 +110,8 @@ class ServerRole:
         return tuple(self._server.owned()) if self._placed else ()
 
     def owns(self, slot: int) -> bool:
-        """Return True if this server owns the slot. Before slots are placed, and in the last phase of a handover, the
-        server does not own the slot.
+        """Return True if this server owns the slot. The server owns no slot before slots are placed, and does not
+        own a slot in the last phase of the slot's handover.
         """
         return self._placed and bool(self.store.is_open(slot))
 
@@ -141,8 +143,8 @@ class ServerRole:
         self._server.take_back(slot)
 
     def release(self, slot: int) -> None:
-        """Drop a slot that was closed for a transfer without an answer from the target, once it is certain that the
-        target owns it."""
+        """Drop a slot that was closed for a transfer. Call this when it is certain that the target owns the slot,
+        although the target has not answered."""
         self.in_doubt.pop(slot, None)
         self._server.let_go(slot)
 
@@ -151,8 +153,8 @@ class ServerRole:
         self.leaves = True
 
     def expect_anew(self) -> None:
-        """Accept slots only over new connections, because slots that a dead server sent before its death must no longer
-        arrive."""
+        """From now on, accept slots only over new connections, so that slots that a dead server sent before its death
+        are refused."""
         self._server.expect_anew()
 
     def restart_group(self, *, generation: int, workers: int) -> None:

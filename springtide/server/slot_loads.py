@@ -1,6 +1,6 @@
-"""Pure. Pack a server's slots and their loads into the bytes of its heartbeat.
+"""Pure. Packs a server's slots and their loads into the bytes of its heartbeat.
 
-In: (slot, bytes, requests so far) of a server's slots. Out: the unpacked values at the master. Next:
+In: (slot, bytes, requests so far) of each slot of a server. Out: the unpacked values at the master. Next:
 `master.servers.migration`.
 """
 
@@ -19,7 +19,7 @@ class SlotCount(NamedTuple):
     slot: int
     bytes: int
     requests: int
-    """Keys pulled or pushed since this server received the slot."""
+    """Number of keys pulled or pushed since this server received the slot."""
 
 
 def pack(counts: Iterable[SlotCount]) -> bytes:

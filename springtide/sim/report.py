@@ -1,8 +1,8 @@
 """Computes the statistics of a simulation: completion times, completion rates, utilization and OOM kills.
 
-In: a `Story`. Out: a `Summary`. Completion time includes the pending time of pods. The completion rate is finished jobs
-divided by submitted jobs; a re-run counts as another submission. Utilization is used divided by allocated resources,
-both integrated over time (001 §6).
+In: a `Story`. Out: a `Summary`. Completion time includes the pending time of pods. The completion rate is the number
+of finished jobs divided by the number of submitted jobs; each re-run counts as a submission. Utilization is the used
+resources divided by the allocated resources, both integrated over time (001 §6).
 """
 
 import pathlib
@@ -19,11 +19,11 @@ from springtide.sim.engine.running_job import JobEnd, JobOutcome, Used
 from springtide.sim.engine.simulation import Story
 
 LARGE_CPU = 100.0
-"""Cores that separate small from large jobs (000 §6.3)."""
+"""A job with fewer cores than this is small (000 §6.3)."""
 
 
 class CompletionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of finished jobs; None without a finished job."""
+    """Seconds that finished jobs took; None if no job finished."""
 
     jct_mean_s: float | None
     jct_p50_s: float | None
@@ -33,7 +33,7 @@ class CompletionTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Utilization(msgspec.Struct, frozen=True, kw_only=True):
-    """Used share of the allocated cores and bytes; None without allocations or limits."""
+    """Share of the allocated cores and bytes that was used; None without allocations or limits."""
 
     worker_cpu: float | None
     server_cpu: float | None
@@ -47,11 +47,11 @@ class TroubleShares(msgspec.Struct, frozen=True, kw_only=True):
     """Shares of the submitted jobs."""
 
     oom: float
-    """Jobs with at least one OOM."""
+    """Share of jobs with at least one out-of-memory kill."""
     scheduling: float
-    """Jobs that gave up waiting for pods."""
+    """Share of jobs that gave up waiting for pods."""
     slow_hot: float
-    """Jobs that lost more than a tenth of their run time to a hot server."""
+    """Share of jobs that lost more than a tenth of their run time to a hot server."""
     slow_straggler: float
 
 
@@ -63,19 +63,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     reruns: int
     completion: float
     completion_small: float | None
-    """Completion rate of jobs whose users requested less than 100 cores."""
+    """Completion rate of the jobs whose users requested less than 100 cores."""
     completion_large: float | None
     times: CompletionTimes
     used: Utilization
     trouble: TroubleShares
     changes: float
-    """Mean number of plans carried out per job."""
+    """Mean number of plans that were carried out for a job."""
     scaling_s: float | None
-    """Mean seconds from start to the last change."""
+    """Mean seconds from the start of a job to its last change."""
     failures: dict[str, int]
 
     def flat(self) -> dict[str, Any]:
-        """Return all statistics without their groups, as `simulate --json` prints them."""
+        """Return all statistics without their groups, in the form that `simulate --json` prints."""
         found = msgspec.structs.asdict(self)
         for group in ("times", "used", "trouble"):
             found |= msgspec.structs.asdict(found.pop(group))
@@ -210,7 +210,7 @@ def pyplot() -> Any:
 
 
 def check(path: pathlib.Path) -> None:
-    """Fail early if the picture cannot be written."""
+    """Raise an error if the picture cannot be written, before the simulation starts."""
     if path.suffix.lower() not in {".png", ".svg", ".pdf"}:
         raise errors.BadInput(f"--plot {path}: expected a file name that ends in .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():

@@ -1,1 +1,1 @@
-"""Records of a job: its event log as JSON lines, and one log file for each role."""
+"""Records of a job: its event log as lines of JSON, and one log file for each role."""

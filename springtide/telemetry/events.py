@@ -1,6 +1,6 @@
 """Writes and reads the JSON-lines files of a run: the event log of a job, and time series (`Series`).
 
-A full disk only delays lines. A reader skips a line that a crash has cut off.
+If the disk is full, lines are written later. A reader skips a line that a crash has cut off.
 """
 
 import contextlib
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 BEGIN = b'{"at":'
 MOST_UNWRITTEN = 10_000
-"""Most events kept in memory while the disk is full; older events are dropped. A job logs a few a second."""
+"""Most events to keep in memory while the disk is full; older events are dropped. A job logs a few events per
+second."""
 
 
 class EventLog:
@@ -30,7 +31,7 @@ class EventLog:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self._file = private_files.opened(path, "ab", buffering=0)  # open as long as the job runs
+        self._file = private_files.opened(path, "ab", buffering=0)  # the file stays open as long as the job runs
         self._unwritten: deque[bytes] = deque()
         self._torn = _ends_torn(path)
         """True if the file ends with a partial line, which the next event must not continue."""
@@ -59,7 +60,7 @@ class EventLog:
             self.trouble = as_disk_error(error, self.path)
 
     def close(self) -> None:
-        """Close the file. Raise `trouble` if events are missing from the file."""
+        """Close the file. If events are missing in the file, raise `trouble`."""
         self.write_rest()
         self._file.close()
         if self.trouble is not None:
@@ -76,7 +77,7 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line, even if a partial line precedes it; None without events."""
+    """Return the event in a line, even if a partial line comes before it. Return None if there is no event."""
     for begin in (0, line.rfind(BEGIN)):
         if begin >= 0:
             with contextlib.suppress(msgspec.DecodeError):
@@ -108,18 +109,19 @@ def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:
 
 
 class Series(Generic[T]):
-    """An open file of the newest `most` points of one type. The file is rewritten when it has twice as many lines."""
+    """An open file with the newest `most` points of one type. When the file has twice as many lines, it is
+    rewritten."""
 
     def __init__(self, path: pathlib.Path, kind: type[T], *, most: int) -> None:
         self.path, self._kind, self._most = path, kind, most
         self.points: list[T] = read_points(path, kind)[-most:]
         self._lines = len(self.points)
         self._behind = False
-        if path.exists():  # drops a line that a crash has cut off
+        if path.exists():  # rewrite the file, to drop a line that a crash has cut off
             self._write(self.points)
 
     def add(self, *points: T) -> None:
-        """Append points. If the disk is full, these points are written together with later points."""
+        """Append points. If the disk is full, these points are written later, together with others."""
         self.points = [*self.points, *points][-self._most :]
         self._lines += len(points)
         if self._behind or self._lines > 2 * self._most:
@@ -146,8 +148,8 @@ class Series(Generic[T]):
 
 
 def read_points(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> list[T]:
-    """Return all points of a file; none if the file does not exist. With `strict`, an invalid line raises an error that
-    names the line, because a person wrote the file. Without `strict`, an invalid line is skipped.
+    """Return all points of a file. Return none if the file does not exist. With `strict`, an invalid line raises an
+    error that names the line; it is for files that people write. Without `strict`, an invalid line is skipped.
     """
     try:
         lines = path.read_bytes().split(b"\n")

@@ -1,4 +1,4 @@
-"""Names the files of a run, finds runs by the card that each job's agent writes, and sets up the logs of roles."""
+"""Names the files of a run, finds runs by the card that each job's agent writes, and sets up logging in roles."""
 
 import errno
 import logging
@@ -16,11 +16,11 @@ from springtide.domain.core.roles import Role
 from springtide.telemetry import events, output
 
 SCRIPT_RAISED = "---- the script raised ----"
-"""Marker line in a worker's log. The traceback of the user's code follows that line."""
+"""Line in a worker's log that marks the traceback of user code. The traceback follows this line."""
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-_ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # matches a line in _FORMAT
-MOST_READ = 2**16  # bytes at the end of a log that are searched for its last error
-LONGEST = 500  # characters of an error that are kept, because it becomes a line of the job's status
+_ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # matches a line in the format _FORMAT
+MOST_READ = 2**16  # how many bytes at the end of a log are searched for the last error
+LONGEST = 500  # how many characters of an error are kept, because the error becomes a line of the job's status
 
 
 class RunFile:
@@ -43,17 +43,17 @@ class RunFiles:
     events = RunFile("events.jsonl")
     card = RunFile("job.json")
     spec = RunFile("spec.json")
-    """Spec for the job's masters, readable by its owner only."""
+    """Spec for the job's masters, which only its owner can read."""
     secret = RunFile("secret")
     tls = RunFile("tls")
-    """Folder of certificates, with a subfolder for each kind of role, in jobs with TLS."""
+    """Folder of certificates in a job with TLS, with a subfolder for each kind of role."""
     master = RunFile("master.json")
-    """The master's address, or its startup error."""
+    """The master's address, or the error with which the master failed to start."""
     journal = RunFile("journal.db")
     heeded = RunFile("heeded.json")
-    """Spec that the master last received on Kubernetes (`launch.k8s.pod_requests`)."""
+    """On Kubernetes, the spec that the master received last (`launch.k8s.pod_requests`)."""
     view = RunFile("view.json")
-    """Last view of the planner (`telemetry.planner_views`)."""
+    """Last view that the planner got (`telemetry.planner_views`)."""
     traffic = RunFile("traffic.jsonl")
     """Traffic history of the stream, for forecasts (`master.autoscale.forecast`)."""
     forecast = RunFile("forecast.json")
@@ -90,7 +90,7 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
 
 
 def open_log(path: pathlib.Path) -> BinaryIO:
-    """Open a log for appending. If the log cannot be opened because the disk is full, the output is discarded, so that
+    """Open a log for appending. If the disk is full and the log cannot be opened, the output is discarded, so that
     the process can still run.
     """
     try:
@@ -110,14 +110,14 @@ def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
 
 
 class LogTail:
-    """Reader of a growing log file, which returns each whole line once."""
+    """Reader of a growing log file. It returns each complete line once."""
 
     def __init__(self, path: pathlib.Path, at: int = 0) -> None:
         self._path, self.at = path, at
         """`at`: bytes read so far, up to a line's end."""
 
     def more(self, most: int = -1) -> list[str]:
-        """Return new lines, of at most this many bytes."""
+        """Return new lines, with at most this many bytes."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self.at)
@@ -139,9 +139,10 @@ def last_error(path: pathlib.Path, since: int = 0) -> str:
 
 
 def error_in(text: str) -> str:
-    """Return the last error in a log: the line after a traceback, or a logged error, cut to `LONGEST` characters.
+    """Return the last error in a log: the line after a traceback, or an error that was logged. Cut it to `LONGEST`
+    characters.
 
-    The text may begin within a traceback, because clusters keep only the end of a log.
+    The text may begin in the middle of a traceback, because clusters keep only the end of a log.
     """
     found, in_trace = "", False
     for line in text.splitlines():
@@ -191,7 +192,7 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = "local"
     """Platform of the job. On platforms other than local, this folder has only the card."""
     where: dict[str, str] = {}
-    """Coordinates of the job on its platform: an address, a namespace."""
+    """How to find the job on its platform: an address, a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class JobRun:
 
     @property
     def job(self) -> str:
-        """Return the name that users give: the name of the folder (`train-2` is the second run of `train`)."""
+        """Return the name that users use: the name of the folder (`train-2` is the second run of `train`)."""
         return self.files.root.name
 
     @property
@@ -220,7 +221,7 @@ def write_card(files: RunFiles, card: RunCard) -> None:
 
 
 def read_card(files: RunFiles) -> RunCard | None:
-    """Return the card of a run; None if the card is being written or deleted, or belongs to another user."""
+    """Return the card of a run. Return None if the card is being written or deleted, or belongs to another user."""
     try:
         return msgspec.json.decode(files.card.read_bytes(), type=RunCard)
     except (OSError, msgspec.DecodeError):
@@ -238,7 +239,7 @@ def find_runs(base: pathlib.Path) -> list[JobRun]:
 
 
 def start_of(pid: int) -> int | None:
-    """Return the start time of a process, in kernel ticks since boot; None if the process does not run."""
+    """Return the start time of a process, in kernel ticks since boot. Return None if the process does not run."""
     try:
         after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Output of a process: credentials are redacted, and after `keep_going()`, printing never fails or blocks. If the
-reader is gone or does not read, or the disk is full, only the output is lost. Lost bytes are counted, and the count is
-printed as soon as something can be printed again.
+"""Output of a process. Credentials are redacted, and after `keep_going()`, printing never fails or blocks. If the
+reader is gone or does not read, or if the disk is full, only the output is lost. Lost bytes are counted, and the
+count is printed as soon as something can be printed again.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from springtide import config
 from springtide.domain.core import redaction
 
 MOST_HELD = 1 << 20
-"""Maximum bytes held for a reader that does not read, which is some minutes of progress lines. Further output is
+"""Most bytes to keep for a reader that does not read; this is some minutes of progress lines. Further output is
 dropped."""
 PIPE_ROOM = 4096
-"""Bytes that a pipe accepts without blocking whenever `poll` reports it writable (PIPE_BUF)."""
+"""Number of bytes that a pipe accepts without blocking when `poll` says that it is writable (PIPE_BUF)."""
 READER_WAIT_S = 0.1
-"""Seconds to wait for a busy reader to catch up. After such a wait, writes do not wait again until the reader has read
-some output.
+"""Seconds to wait until a busy reader catches up. After such a wait, writes do not wait again until the reader has
+read some output.
 """
 
 
@@ -34,7 +34,8 @@ class SteadyOutput(io.RawIOBase):
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lock = threading.RLock()  # reentrant, because a signal handler may print while its thread prints
+        # a reentrant lock, because a signal handler may print while its own thread prints
+        self._lock = threading.RLock()
         self._held = bytearray()
         self._lost, self._why, self._stalled = 0, "", False
         os.register_at_fork(after_in_child=self._after_fork)
@@ -49,7 +50,7 @@ class SteadyOutput(io.RawIOBase):
         return True
 
     def write(self, data: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override]
-        """Write as much as the descriptor accepts now. Hold or drop the rest."""
+        """Write as much as the descriptor accepts now. Keep or drop the rest."""
         size = memoryview(data).nbytes
         with self._lock:
             if self._held and len(self._held) + size > MOST_HELD:
@@ -59,7 +60,7 @@ class SteadyOutput(io.RawIOBase):
         return size
 
     def finish(self) -> None:
-        """Write all held output, even if the reader is slow, because the program has nothing else to do."""
+        """Write all output that was kept, even if the reader is slow, because the program has nothing else to do."""
         with self._lock:
             self._write_held(None)
 
@@ -86,7 +87,7 @@ class SteadyOutput(io.RawIOBase):
         return len(self._held) if regular else PIPE_ROOM // 2
 
     def _takes(self, wait_s: float | None) -> bool:
-        """Return True if a write to the descriptor does not block, also for a broken descriptor."""
+        """Return True if a write to the descriptor would not block. This includes a broken descriptor."""
         asked = select.poll()
         asked.register(self._descriptor, select.POLLOUT)
         return bool(asked.poll(None if wait_s is None else wait_s * 1000))
@@ -97,14 +98,14 @@ class SteadyOutput(io.RawIOBase):
         self._held.clear()
 
     def _after_fork(self) -> None:
-        """Replace the lock after a fork, because the thread that held it may not exist in the child."""
+        """Replace the lock after a fork, because the thread that held it may not exist in the child process."""
         self._lock = threading.RLock()
         self._held.clear()
 
 
 def keep_going() -> None:
-    """Make standard output and error of this process independent of slow readers. Streams that other code installed
-    stay.
+    """Make standard output and error of this process independent of slow readers. Streams that other code has
+    installed stay.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -141,7 +142,7 @@ _own: set[str] | None = None
 
 
 def remember(*texts: str, variables: Mapping[str, str] | None = None) -> None:
-    """Hide credentials in these texts, such as a job's spec, and in these variables from now on."""
+    """From now on, hide the credentials that occur in these texts, such as a job's spec, and in these variables."""
     for text in texts:
         _remembered.update(redaction.secrets_in(text))
     _remembered.update(redaction.secrets_of_variables(variables or {}))
@@ -161,7 +162,8 @@ def redact_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def option_pairs(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments, plus each option joined with its value as `--option=value`, so that secrets are found."""
+    """Return the arguments, and also each option joined with its value (`--option=value`), so that secrets in them are
+    found."""
     pairs = [f"{name}={value}" for name, value in itertools.pairwise(arguments) if name.startswith("-")]
     return [*arguments, *pairs]
 

@@ -25,7 +25,7 @@ LEFT_OUT: Mapping[type, Mapping[str, Any]] = {
     ResourceBudget: {"cpu": math.inf, "memory": math.inf},
     Profile: {"at": 0.0},
 }
-"""Values for fields that have no default and are missing in a file."""
+"""Values for fields that have no default, used if the fields are missing in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def write(path: pathlib.Path, shown: PlannerView) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Replace numbers that JSON cannot represent by text."""
+    """Replace numbers that JSON cannot represent with text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

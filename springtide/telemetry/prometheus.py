@@ -74,7 +74,7 @@ class MetricsServer:
         self.address = ""
 
     async def start(self, port: int, host: str = "127.0.0.1", *, option: str = "--metrics-port") -> str:
-        """Listen, and return the address. `option` is the option to change if the port is in use."""
+        """Listen, and return the address. `option` is the option that the user should change if the port is in use."""
         try:
             self._server = await asyncio.start_server(self._answer, host, port, limit=MOST_BYTES)
         except OSError as error:
@@ -109,7 +109,7 @@ class MetricsServer:
             return response("404 Not Found", f"metrics are at {self._path}\n")
         try:
             body = self._text()
-        except Exception as error:  # a monitoring request must not harm a job
+        except Exception as error:  # a request for metrics must not harm the job
             log.exception("cannot collect metrics")
             return response("500 Internal Server Error", f"{type(error).__name__}: {error}\n")
         return response("200 OK", body, kind=CONTENT_TYPE, head_only=method == "HEAD")

@@ -1,4 +1,4 @@
-"""Runs a real job on this machine for a test, which can kill, stop, wake and scale its processes.
+"""Runs a real job on this machine for a test. The test can kill, stop, wake and scale its processes.
 
 In: a script and a `JobSpec`. Out: the job's last status. The job runs as with `springtide run`, but without a terminal:
 the agent runs in a thread of the test. The end of the `with` block removes all processes.
@@ -37,16 +37,16 @@ from springtide.rpc.transport import addresses
 from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
-CALL_S = 60.0  # seconds for which a call is repeated if the master is lost meanwhile
+CALL_S = 60.0  # seconds for which a call is repeated if the master is lost
 DEATH_LOOK_S = 0.001
-DEATH_S = 10.0  # most seconds to wait for a killed process, which the kernel may hold in a system call
+DEATH_S = 10.0  # most seconds to wait until a killed process is dead, because the kernel may keep it in a system call
 
 
 class LocalCluster:
     """One job. Roles have the names of their logs: `worker-0`, `server-1`, `master`."""
 
     warm: ClassVar[ForkServerClient | None] = None
-    """Fork server for the workers and servers of all jobs in a test session; None without one."""
+    """Fork server for the workers and servers of all jobs in a test session; None if there is none."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class LocalCluster:
     def __exit__(self, *_: object) -> None:
         while self._thread.is_alive():
             if self._agent is not None:
-                with contextlib.suppress(RuntimeError):  # the loop may have just ended
+                with contextlib.suppress(RuntimeError):  # the loop may have ended a moment ago
                     self._loop.call_soon_threadsafe(self._agent.kill)
             self._thread.join(LOOK_S)
 
@@ -98,7 +98,7 @@ class LocalCluster:
 
     @property
     def story(self) -> list[dict[str, object]]:
-        """All events so far. The file only grows, and tests that wait for an event look at it often."""
+        """Return all events so far. The file only grows, and tests that wait for an event look at it often."""
         size = self.files.events.stat().st_size if self.files.events.exists() else 0
         if size != self._told[0]:
             self._told = (size, events.read(self.files.events))
@@ -135,7 +135,7 @@ class LocalCluster:
         return True
 
     def kill_each(self, *roles: str) -> None:
-        """Kill these roles one after another; wait for a role that is still joining or restarting."""
+        """Kill these roles one after another. If a role is still joining or restarting, wait for it first."""
         for role in roles:
             self.until(lambda _, role=role: self.kill(role))  # type: ignore[misc]
 
@@ -180,7 +180,7 @@ class LocalCluster:
         self._loop.call_soon_threadsafe(self._agent.stop, why)
 
     def until(self, true: Callable[[JobStatus], object], *, within_s: float = 120.0) -> JobStatus:
-        """Poll until the condition is true; AssertionError if the job ends or the time runs out first."""
+        """Wait until the condition is true. Raise AssertionError if the job ends or the time runs out first."""
         deadline = time.monotonic() + within_s
         while not true(self._seen):
             assert not self.over, f"the job has ended before that: {self._ended}"
@@ -192,11 +192,12 @@ class LocalCluster:
         return [event for event in self.story if event["event"] == "moved"]
 
     def settled(self, status: JobStatus, servers: int, *, known: int) -> bool:
-        """Return True if exactly this many servers hold all slots. `known`: number of moves before the request."""
+        """Return True if exactly this many servers hold all slots. `known` is the number of moves before the
+        request."""
         moves = self.moves()
         return (
             len(moves) > known
-            and not moves[-1]["left"]  # the moves must be complete too, because the status may be one poll old
+            and not moves[-1]["left"]  # also wait until the moves are complete, because the status may be one poll old
             and not status.roles.slots_moving
             and status.roles.servers.alive == status.roles.servers.wanted == servers
         )
@@ -229,7 +230,7 @@ class LocalCluster:
 
 
 def is_ours(pid: int) -> bool:
-    """Return True if the process is alive and a role of a job; process ids are reused."""
+    """Return True if the process is alive and is a role of a job; process ids are reused."""
     try:
         command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,1 +1,2 @@
-"""The worker: runs the user's loop, its batches and its steps. Start at job.py; then batches, step, optimizer."""
+"""The worker: runs the user's loop, its batches and its steps. Read job.py first, and then batches, step and
+optimizer."""

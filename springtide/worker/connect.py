@@ -1,4 +1,4 @@
-"""Connect to the servers that hold the tables, and find the host where this worker listens.
+"""Connects to the servers that hold the tables, and finds the address on which this worker listens.
 
 In: the master's WorkerWelcome. Out: a TableClient, the worker's address, and a function that reads the client's
 timings.
@@ -17,14 +17,14 @@ from springtide.worker.link import master_link
 from springtide.worker.link.progress import ClientTime
 
 NANO = 1e-9
-ATTEMPT_S = 5.0  # seconds per attempt; short, because a lost server may return at another address
+ATTEMPT_S = 5.0  # seconds per attempt to connect; short, because a lost server may return at another address
 
 
 def to_tables(
     to_master: master_link.MasterLink, settings: config.Settings, *, behind: Behind | None, before_read: BeforeRead
 ) -> TableClient:
-    """Connect to the job's tables: on its servers, even if servers return at other addresses, or in this process if
-    there are none. `behind` wraps the tables on servers in a row cache.
+    """Connect to the job's tables. They are on its servers, even if servers return at other addresses. If there are
+    no servers, they are in this process. `behind` wraps the tables on servers in a row cache.
     """
     welcome, deadline = to_master.join(), time.monotonic() + settings.connect_timeout_s
     if not welcome.servers:
@@ -52,7 +52,7 @@ def to_tables(
 def _connected(
     welcome: WorkerWelcome, settings: config.Settings, timeout_s: float, client: dict[str, Any]
 ) -> TableClient:
-    nowhere = ("", 0)  # address of a server that has left or is down
+    nowhere = ("", 0)  # address to use for a server that has left or is lost
     return TableClient.connect(
         [addresses.parse(address) if address else nowhere for address in welcome.servers],
         secret=welcome.secret,
@@ -74,7 +74,8 @@ def _connected(
 
 
 def client_time(client: TableClient) -> ClientTime | None:
-    """Return the servers' busy time and this worker's blocked time; None if tables are in this process."""
+    """Return the time for which servers were busy and the time for which this worker waited. Return None if tables are
+    in this process."""
     backend: Any = client.tables
     if not hasattr(backend, "stats"):
         return None
@@ -85,5 +86,5 @@ def client_time(client: TableClient) -> ClientTime | None:
 
 
 def own_host(welcome: WorkerWelcome) -> str:
-    """Return the host where this worker listens: the link's host, else the address that faces the servers."""
+    """Return the host on which this worker listens: the link's host, or else the address that faces the servers."""
     return welcome.host or addresses.facing(*addresses.parse(next(address for address in welcome.servers if address)))

@@ -1,4 +1,4 @@
-"""Summarize an error of the user's script: the error, the user's line, a traceback without Springtide's frames.
+"""Summarizes an error of the user's script: the error, the user's line, and a traceback without Springtide's frames.
 
 In a job, worker/runner.py reports the summary to the master. Without a cluster, an excepthook prints user errors
 without a traceback, unless a debugger, a notebook or other code has set its own hook.
@@ -12,7 +12,7 @@ from types import TracebackType
 
 from springtide import errors
 
-# path of the runner, which is not imported, because it runs as `__main__`
+# path of the runner; the runner is not imported, because it runs as `__main__`
 RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
 NO_BATCH = (
     ": this worker's loop never ran, because other workers had already trained all batches. "
@@ -27,8 +27,8 @@ RESTARTED = (
 def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
     """Return the error with its line in the user's code: `ValueError: no such column (train.py:12)`.
 
-    `unneeded`: the worker got no batch, so variables that its loop sets may be undefined. `started_late`: the epoch in
-    which the script was restarted.
+    `unneeded`: True if the worker got no batch, so that variables that its loop sets may be undefined.
+    `started_late`: the epoch in which the script was restarted, if it was.
     """
     if isinstance(error, SyntaxError):
         where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
@@ -44,34 +44,34 @@ def first_line(error: BaseException, script: str, *, unneeded: bool = False, sta
 
 
 def gpu_memory_text(error: BaseException) -> str:
-    """Return what took the GPU's memory, for an out-of-memory there; empty for another error."""
+    """If the GPU ran out of memory, return what uses its memory; empty for any other error."""
     if type(error).__name__ != "OutOfMemoryError":
         return ""
-    from springtide.worker import gpu_memory  # imports torch
+    from springtide.worker import gpu_memory  # import here, because this module imports torch
 
     return gpu_memory.explain(error)
 
 
 def place(trace: TracebackType | None, script: str) -> str:
-    """Return file and line of the innermost frame in the script's folder, else the name of the script."""
+    """Return the file and line of the innermost frame in the script's folder, or else the name of the script."""
     return (users_lines(trace, script) or [os.path.basename(script)])[-1]
 
 
 def users_lines(trace: TracebackType | None, script: str) -> list[str]:
-    """Return file and line of each frame in the script's folder, innermost last."""
+    """Return the file and line of each frame in the script's folder, the innermost last."""
     folder = os.path.dirname(script) + os.sep
     found = []
     for frame, line in traceback.walk_tb(trace):
         path = os.path.abspath(frame.f_code.co_filename)
         here = path.startswith(folder) and "site-packages" not in path and not is_ours(path)
-        # a frame of code compiled by Cython names the path on the build machine
+        # a frame of code that Cython compiled names a path on the machine where it was built
         if path == script or (here and os.path.exists(path)):
             found.append(f"{os.path.relpath(path, os.path.dirname(script))}:{line}")
     return found
 
 
 def is_all_ours(error: BaseException, script: str) -> bool:
-    """Return True if Springtide raised the error, and the user's code raised no earlier error in its chain."""
+    """Return True if Springtide raised the error and no earlier error in its chain came from user code."""
     at = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     before = error.__cause__ or error.__context__
     while before is not None:

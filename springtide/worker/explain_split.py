@@ -1,4 +1,4 @@
-"""Run a user's script for a few batches, and report the work that data workers could do for it.
+"""Runs a user's script for a few batches, and reports which work data workers could do for it.
 
 Usage: `python -m springtide.worker.explain_split REPORT train.py ...`. Out: a `ScriptReport` as JSON in the file
 REPORT. The process then ends in the middle of the script's loop. Next: cli/lab/explain_split.py.
@@ -35,7 +35,7 @@ ITERABLE = "the data set is an IterableDataset: its samples have no indices that
 
 
 class ObservedJob(Job):
-    """Job whose loop is observed for a split, even without a cluster."""
+    """A job whose loop is observed in order to find a split, even without a cluster."""
 
     def __init__(self, settings: config.Settings, to_master: MasterLink, *, explainer: "ScriptExplainer") -> None:
         super().__init__(settings, to_master)
@@ -113,7 +113,7 @@ def report(splitting: Splitting, source: SampleSource, made: Made) -> ScriptRepo
 
 
 def read_seconds(source: SampleSource) -> float:
-    """Return the fastest of three reads of the first batch, in seconds."""
+    """Read the first batch three times, and return the shortest time in seconds."""
     samples = np.arange(min(source.batch_size, source.samples or 0))
     taken = []
     for _ in range(3):

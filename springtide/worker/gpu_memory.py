@@ -1,4 +1,4 @@
-"""Explains an out-of-memory on the GPU: what takes the memory, and what to do.
+"""Explains why the GPU has no memory left: what uses the memory, and what to do.
 
 In: the models that `job.prepare` has prepared (worker/setup.py). Out: one sentence for the error of a script, which
 worker/error_summary.py adds to it.
@@ -18,7 +18,8 @@ from springtide.embedding.lookup.device_tables import DeviceTables
 from springtide.embedding.modules.table_weight import TableWeight
 
 _prepared: list[Callable[[], tuple[int, int] | None]] = []
-"""For each prepared model, a function that returns its bytes of rows and of dense state; None once it is dropped."""
+"""For each prepared model, a function that returns its bytes of rows and of dense state. It returns None after the
+model is deleted."""
 
 ADVICE = {
     "rows": "keep rows on servers (springtide run --servers 1), or give tables fewer rows or a smaller dim",
@@ -32,14 +33,14 @@ ASKED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes of one GPU, by who holds them."""
+    """Bytes of one GPU, by what uses them."""
 
     total: int
     rows: int
     dense: int
     batch: int
     cached: int
-    """Free bytes that torch keeps in blocks of other sizes."""
+    """Free bytes that torch keeps in blocks of unsuitable sizes."""
     others: int
 
     def __str__(self) -> str:
@@ -58,7 +59,8 @@ class MemoryParts:
 def watch(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer], rows: DeviceTables | None) -> None:
     """Remember a prepared model without keeping it alive."""
     whole, own, tables = weakref.ref(model), weakref.WeakSet(optimizers), rows and weakref.ref(rows)
-    without = {id(param) for param in model.parameters() if isinstance(param, TableWeight)}  # have no memory
+    # table weights use no memory
+    without = {id(param) for param in model.parameters() if isinstance(param, TableWeight)}
 
     def count() -> tuple[int, int] | None:
         now, placed = whole(), tables and tables()
@@ -75,7 +77,7 @@ def watch(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer], rows: D
 
 
 def explain(error: BaseException) -> str:
-    """Return what took the memory and what to do; empty for another error."""
+    """Return what uses the GPU's memory and what to do about it; empty for any other error."""
     if not isinstance(error, torch.cuda.OutOfMemoryError) or not torch.cuda.is_initialized():
         return ""
     free, total = torch.cuda.mem_get_info()

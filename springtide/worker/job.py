@@ -1,7 +1,8 @@
-"""`st.join()` and `job.prepare(...)`: turn a plain PyTorch script into a worker of a job.
+"""`st.join()` and `job.prepare(...)`, which turn a plain PyTorch script into a worker of a job.
 
 In: the user's model, optimizer and data set. Out: the model, optimizer and batches for the loop. Next:
-worker/input/batches.py (the batches), worker/link/optimizer.py (the optimizer), worker/step/step.py (where both meet).
+worker/input/batches.py (the batches), worker/link/optimizer.py (the optimizer), worker/step/step.py (where both
+meet).
 """
 
 import dataclasses
@@ -47,7 +48,8 @@ log = logging.getLogger(__name__)
 One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
 Optimizers = TypeVar("Optimizers", One, list[One], tuple[One, ...])
-# batches per lease of a bsp group; few, because each new lease chooses the partition with the most untrained records
+# batches per lease of a bsp group; few, because a group chooses the partition with the most untrained records only at
+# each new lease
 IN_STEP_BATCHES = 4
 NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
 NOTHING_SKIPPED = "--poison skip does nothing for an IterableDataset: no worker can read past a sample that raises"
@@ -60,7 +62,7 @@ IN_ORDER = (
 
 @takes_numbers()
 def join(**settings: Any) -> "Job":
-    """Join the job that the environment names; without one, train alone on tables in this process.
+    """Join the job that the environment names. If it names none, train alone, with tables in this process.
 
     `settings` are fields of `springtide.config.Settings` and override the environment.
     """
@@ -72,20 +74,20 @@ def open_job(settings: Mapping[str, Any], make: "Callable[..., Job] | None" = No
     loaded = config.load(dict(settings))
     if loaded.debug:
         error_summary.show_all()
-    # without a cluster every call starts a new job, so that a notebook can start over
+    # without a cluster, every call starts a new job, so that a notebook can start over
     to_master = master_link.current(loaded) if loaded.master else master_link.local_link(loaded)
     return (make or Job)(loaded, to_master)
 
 
 class PreparedData(NamedTuple):
-    """Data set of `job.prepare`, with the master's description of it."""
+    """Data set of `job.prepare`, together with its description for the master."""
 
     source: sources.SampleSource
     card: DatasetCard
     parts: int
-    """Batches of the loop that form one batch of the card."""
+    """Number of the loop's batches that form one batch of the card."""
     each: int | None
-    """Samples per rank, in a bsp group whose batch grows with it."""
+    """Number of samples per rank, in a bsp group whose batch grows with the group."""
     picker: SamplePicker
 
 
@@ -120,13 +122,14 @@ class Job:
 
     @property
     def alone(self) -> bool:
-        """Whether there is no cluster, so that tables are in this process."""
+        """True if there is no cluster, so that tables are in this process."""
         return not self._welcome.servers
 
     @property
     def leaving(self) -> bool:
-        """Whether this worker must leave before the end of the data, because of Ctrl-C or because the job scales down.
-        The worker's loop then ends early. Leave the code after the loop to other workers: ``if not job.leaving:``
+        """True if this worker must leave before the end of the data, because of Ctrl-C or because the job scales
+        down. The worker's loop then ends early. Leave the code after the loop to other workers: ``if not
+        job.leaving:``
         """
         return self._link.draining
 
@@ -153,7 +156,7 @@ class Job:
         allocation: str | None = None,
         reduction: str | None = None,
     ) -> tuple[nn.Module, Optimizers, batches.Batches]:
-        """Serve the model's tables, and return the model, the optimizer(s) and the batches for the loop.
+        """Serve the model's tables. Return the model, the optimizer(s) and the batches for the loop.
 
         model: its embeddings (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
             nothing else changes. Do not wrap the model in DistributedDataParallel.
@@ -194,24 +197,24 @@ class Job:
 
     @takes_numbers("self")
     def epochs(self, total: int) -> Iterator[int]:
-        """Return the remaining epochs, 0 to `total` - 1 in a new job: ``for epoch in job.epochs(10):``
+        """Return the remaining epochs, which in a new job are 0 to `total` - 1: ``for epoch in job.epochs(10):``
 
         A restarted worker or a resumed run starts with the first unfinished epoch of the script. The worker gets the
-        rest of that epoch's batches. Schedules and registered objects have their states of that point.
+        rest of that epoch's batches. Schedules and registered objects have the states that they had at that point.
 
-        Epochs count over the whole job: after ``job.epochs(10)``, a loop over ``job.epochs(15)`` has five more. If no
-        epoch is left, the loop enters the last epoch again with a batch that trains nothing, so that variables of the
-        loop are defined. A worker that was asked to leave gets no further epoch.
+        Epochs count over the whole job. After ``job.epochs(10)``, a loop over ``job.epochs(15)`` has five more
+        epochs. If no epoch is left, the loop enters the last epoch again with a batch that trains nothing, so that
+        variables of the loop are defined. A worker that was asked to leave gets no further epoch.
         """
         return self._tracker.epochs(total)
 
     @takes_numbers("self")
     def report(self, **metrics: float) -> None:
-        """Show numbers in the job's progress: `loss` is averaged over samples, other metrics show their last value."""
+        """Show numbers in the job's progress. `loss` is averaged over samples; other metrics show their last value."""
         self._reports.add(metrics)
 
     def register(self, obj: Registered, *, name: str | None = None) -> Registered:
-        """Save and restore an object of the script with the job's checkpoints; return the same object.
+        """Save and restore an object of the script with the job's checkpoints. Return the same object.
 
         obj: a learning-rate scheduler, a random number generator (torch's, NumPy's, Python's), or any object with
             `state_dict()` and `load_state_dict()`. All registered objects together may take 256 KiB.
@@ -234,7 +237,7 @@ class Job:
             self._wired.step.flush_now()
 
     def finish(self) -> None:
-        """Report that the script is done; `springtide run` does this for scripts that it starts."""
+        """Report that the script is done. `springtide run` calls this for the scripts that it starts."""
         self._link.finish()
 
     def _shared(
@@ -308,7 +311,7 @@ class Job:
         seed: int,
         accumulate: int,
     ) -> DatasetCard:
-        """Return the master's description of the data, where an accumulated sum of batches is one batch."""
+        """Return the master's description of the data. A sum of accumulated batches counts as one batch."""
         epochs = validation.number(epochs, "epochs", "a whole number, 1 or more", least=1)
         self._tracker.epochs_a_loop = epochs
         seed = validation.number(seed, "seed", "a whole number that fits into 64 bits", least=-validation.LARGEST)

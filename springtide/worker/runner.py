@@ -1,7 +1,8 @@
-"""Run the worker process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
+"""Runs the worker process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
 
-The script's arguments come through the environment, which other users cannot read (`config.own_arguments`). Out: a
-report of the end to the master. The script sees the same `__name__`, `sys.argv` and `sys.path[0]` as under `python`.
+The script's arguments come from the environment, which other users cannot read (`config.own_arguments`). Out: a
+report to the master when the script ends. The script sees the same `__name__`, `sys.argv` and `sys.path[0]` as under
+`python`.
 """
 
 import builtins
@@ -94,7 +95,8 @@ def report_error(error: BaseException, script: str) -> int:
 
 
 class _TorchComes(importlib.abc.MetaPathFinder):
-    """Import hook that loads `compile_guard` with torch: most scripts make their optimizer before they join."""
+    """Import hook that loads `compile_guard` together with torch, because most scripts create their optimizer before
+    they join."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -107,7 +109,9 @@ class _TorchComes(importlib.abc.MetaPathFinder):
             load = spec.loader.exec_module
 
             def load_both(module: types.ModuleType) -> None:
-                gc.disable()  # torch leaves 200,000 objects that stay; walking them takes a fifth of its start
+                # importing torch creates 200,000 permanent objects, and searching them for garbage would take a fifth
+                # of torch's start
+                gc.disable()
                 try:
                     load(module)
                 finally:

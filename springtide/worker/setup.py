@@ -1,7 +1,8 @@
-"""Connect a model to its tables: serve embeddings, place dense parameters, give all workers the same initial values.
+"""Connects a model to its tables: serves embeddings, places dense parameters, and gives all workers the same initial
+values.
 
-In: the user's model and optimizers, from job.py. Out: a `Wired` for the loop, and the model's outline at the master,
-for exports without the script. Next: worker/step/step.py.
+In: the user's model and optimizers, from job.py. Out: a `Wired` for the loop. The master also gets the model's
+outline, for exports without the script. Next: worker/step/step.py.
 """
 
 import functools
@@ -57,14 +58,14 @@ class Wired:
     step: TrainingStep
     client: TableClient
     ahead: bool
-    """Whether the worker requests the next batch's rows before it trains the current batch."""
+    """True if the worker requests the rows of the next batch before it trains the current batch."""
     group: BspGroup | None = None
     sharing: CacheCoordinator | None = None
-    """Coordinator that allocates batches and caches rows in a bsp group, or None."""
+    """Coordinator that allocates batches and caches rows, in a bsp group; otherwise None."""
     copies: StaleRowCache | None = None
-    """Row cache of this worker in an async job, or None."""
+    """Row cache of this worker, in an async job; otherwise None."""
     cutting: UnitSplitter | None = None
-    """Splitter of batches into units in a bsp group that sums gradients in batch order, or None."""
+    """Splitter of batches into units, in a bsp group that sums gradients in the order of the batch; otherwise None."""
 
     @property
     def cache_use(self) -> CacheUse | None:
@@ -79,9 +80,9 @@ class SharingOptions:
     picker: SamplePicker
     rules: CacheRules
     indexed: bool
-    """Whether the data set has indices."""
+    """True if the data set has indices."""
     unit: int = job_spec.BY_RANK
-    """Samples per unit, if gradients are summed in batch order."""
+    """Number of samples per unit, if gradients are summed in the order of the batch."""
 
     def refuse(self, mode: Mode, model: nn.Module) -> None:
         if self.unit:
@@ -89,7 +90,7 @@ class SharingOptions:
             batch_order.refuse_model(model)
 
     def in_group(self, mode: Mode) -> bool:
-        """Return True if batches may be allocated. A stream or an IterableDataset needs an explicit request."""
+        """Return True if batches may be allocated. For a stream or an IterableDataset, only on explicit request."""
         asked = self.rules.at_once or not self.rules.auto
         return mode == "bsp" and (self.indexed or asked)
 
@@ -180,7 +181,7 @@ def wired_alone(
 def connected(
     to_master: master_link.MasterLink, settings: config.Settings, behind: Behind | None, before_read: BeforeRead
 ) -> TableClient:
-    """Connect to the tables, and follow their servers to other addresses and placements."""
+    """Connect to the tables. Follow their servers to other addresses and placements."""
     client = connect.to_tables(to_master, settings, behind=behind, before_read=before_read)
     to_master.news.servers.follow(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.news.slots.follow(client.reroute)
@@ -188,8 +189,8 @@ def connected(
 
 
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
-    """Return the reducer of a bsp group's dense gradients; `ordered` sums unit by unit in batch order."""
-    # reserved even without a cache, so that gradient sums are equal with and without one
+    """Return the reducer of a bsp group's dense gradients. With `ordered`, it sums units in the order of the batch."""
+    # reserve these even without a cache, so that the sums of gradients are equal with and without a cache
     words = allreduce.words_needed([table.spec.id for table in served])
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=words)
 
@@ -284,9 +285,9 @@ def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
-    """Assign the embeddings' initial weights to the tables, once per job.
+    """Assign the initial weights of embeddings to the tables, once per job.
 
-    A worker that was suspended here may continue after other workers have trained rows. Existing rows are therefore
+    A worker may be suspended here, and continue after other workers have trained rows. Existing rows are therefore
     kept, and slots remember that the assignment is complete.
     """
     given = []
@@ -303,7 +304,7 @@ class _ForwardMark:
 
     def __init__(self, meter: StepMeter) -> None:
         self._done = meter.forward_done
-        # called outside of compiled graphs, because a compiled graph cannot read a clock
+        # call it outside of compiled graphs, because a compiled graph cannot read a clock
         self._outside = compile_guard.outside_graphs(lambda: meter.forward_done())
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -318,7 +319,8 @@ class _ForwardMark:
 
 
 class LoadGuard:
-    """Hook that refuses to load a watched model after `job.prepare`: every worker would overwrite trained rows."""
+    """Hook that refuses to load state into a watched model after `job.prepare`, because every worker would overwrite
+    trained rows."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self._watched: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -334,13 +336,13 @@ class LoadGuard:
         return self
 
     def __reduce__(self) -> Any:
-        return LoadGuard, ()  # a part of the model that is sent to another process may load weights there
+        return LoadGuard, ()  # a part of the model that is sent to another process may load weights in that process
 
 
 def outline(
     model: nn.Module, tables: Sequence[ServedTable], placed: Any, group: Sequence[tuple[str, torch.Tensor]] = ()
 ) -> Outline:
-    """Return which parts of this model are on servers; `group` lists the tensors of a bsp group, in order."""
+    """Return which parts of this model are on servers. `group` has the tensors of a bsp group, in order."""
     held: list[DenseSlot] = []
     if isinstance(placed, ServedDense):
         held = placed.held + [part for part in placed.still if isinstance(part.param, nn.Parameter)]

@@ -1,8 +1,8 @@
 """Model zoo: recommendation models, and data to train them on.
 
-`catalog` has `models` by name. `clicklog` is a generated click log with a known best AUC. `readers` reads public data
-sets: Criteo, Avazu, MovieLens, Parquet. `metrics` has streaming AUC and log loss. Names are imported at first use: the
-generator and the metrics need no torch.
+`catalog` has `models` by name. `clicklog` is a generated click log with a known best AUC. `readers` reads public
+data sets: Criteo, Avazu, MovieLens, Parquet. `metrics` has streaming AUC and log loss. Names are imported on first
+use, because the generator and the metrics need no torch.
 """
 
 from springtide import lazy_names

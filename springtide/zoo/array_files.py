@@ -1,7 +1,8 @@
-"""Arrays of a data set in memory-mapped files that processes share, and clear errors for its files.
+"""Arrays of a data set in memory-mapped files that processes share, with clear errors for these files.
 
 In: blocks of named columns, folders to choose from, and a text that identifies the content. Out: arrays by name. A
-folder gets its name when it is complete, so a reader never sees a partial file. Existing content is reused.
+folder gets its name when it is complete, so a reader never sees a partial file. If the content already exists, it is
+used again.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @contextlib.contextmanager
 def full_is_told(path: Path) -> Iterator[None]:
-    """Convert a full disk within the block to `DiskFull`."""
+    """Convert a full disk inside the block to `DiskFull`."""
     try:
         yield
     except OSError as error:
@@ -76,7 +77,7 @@ def joined(samples: int, blocks: Iterable[Columns]) -> Columns:
 def cached_arrays(
     homes: Sequence[Path], name: str, content: str, blocks: Iterable[Columns], notes: dict[str, Any] | None = None
 ) -> tuple[Columns, dict[str, Any]]:
-    """Return all blocks as arrays of the folder `name`, memory-mapped read-only, and the notes beside them.
+    """Return all blocks as arrays of the folder `name`, memory-mapped and read-only, and the notes stored with them.
 
     The folder is in the first of `homes` that has this content, or else in the first writable one. `notes`
     may be filled while the blocks are made.
@@ -120,13 +121,15 @@ def _publish(scratch: Path, there: Path, content: str) -> None:
     except OSError:
         if not there.exists():
             raise
-        if _read(there, content) is None:  # other content, not the same content written by another process meanwhile
+        # the folder has other content; if another process wrote the same content meanwhile, it is used
+        if _read(there, content) is None:
             shutil.rmtree(there)
             os.rename(scratch, there)
 
 
 def _read(there: Path, content: str) -> tuple[Columns, dict[str, Any]] | None:
-    """Return the arrays in a folder; None without a folder, and for other, missing or damaged content."""
+    """Return the arrays in a folder. Return None if there is no folder, or if its content is different, missing or
+    damaged."""
     try:
         listed = json.loads((there / _LIST).read_text())
         if listed["content"] != content:

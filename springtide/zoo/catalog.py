@@ -37,7 +37,7 @@ class _Draws:
         self.random = np.random.default_rng(seed)
 
     def ids(self, tables: Sequence[int]) -> Tensor:
-        """Draw one column per table; low ids are frequent, as in real logs."""
+        """Draw one column per table. Low ids are frequent, as in real logs."""
         share = self.random.random((self.batch, len(tables))) ** 3
         return torch.from_numpy((share * np.asarray(tables)).astype(np.int64))
 
@@ -78,7 +78,7 @@ class ZooModel:
     """A model of the zoo."""
 
     build: Callable[..., nn.Module]
-    """Class of the model; its first argument is the row counts of the tables."""
+    """Class of the model. Its first argument has the row counts of the tables."""
     tables: tuple[int, ...]
     """Default row counts, small enough for tests."""
     draw: Callable[[_Draws, Sequence[int]], Example]
@@ -117,7 +117,7 @@ def model(name: str, tables: Sequence[int] | None = None, **settings: Any) -> nn
 
 @takes_numbers()
 def example_batch(name: str, batch: int = 64, seed: int = 0, tables: Sequence[int] | None = None) -> Example:
-    """Return a seeded batch with labels for the model of this name; ids are within its `tables`."""
+    """Return a seeded batch with labels for the model of this name. Its ids are within `tables`."""
     if batch < 1:
         raise errors.BadInput(f"a batch has at least one sample, got batch={batch}")
     found = entry(name)

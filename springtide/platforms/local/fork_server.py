@@ -1,7 +1,7 @@
 """Starts workers and servers quickly by forking an interpreter that has imported torch (`fork_server.py`).
 
 A cold start spends half a second (servers) or two core-seconds (workers) on imports. The client returns None if the
-interpreter is not ready or has other variables. If the fork server is killed, its forks die too.
+fork server is not ready, or has other environment variables. If the fork server is killed, its forks die too.
 """
 
 import asyncio
@@ -27,17 +27,19 @@ IMPORTS = (
     "springtide.checkpoint.transfer.file_transfer",
     "springtide.telemetry.host.usage",
 )
-"""Modules that workers, data workers and servers import, without those that run as `__main__`."""
-ANSWER_S = 5.0  # a fork takes 10 ms; a server without a reply for this long is stopped or dead
+"""Modules that workers, data workers and servers import, except those that run as `__main__`."""
+# seconds to wait for a fork, which usually takes 10 ms; a fork server that does not reply for this long is stopped or
+# dead
+ANSWER_S = 5.0
 
 
 class ForkServerClient:
-    """Client of one fork server. The forks end when the client is closed."""
+    """Client of one fork server. When the client is closed, its forks end."""
 
     def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
-        """`after_s`: delay before the server starts, because short jobs never need a fork server.
+        """`after_s` is the delay before the fork server starts, because short jobs never need it.
 
-        `besides`: variables in which forks may differ.
+        `besides` has the variables that may differ between forks.
         """
         self._after_s, self._besides = after_s, besides
         self._environment: dict[str, str] | None = None
@@ -49,7 +51,8 @@ class ForkServerClient:
     def begin(self, environment: Mapping[str, str]) -> None:
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asking.setblocking(False)  # a socket timeout would make calls wait even with MSG_DONTWAIT
+        # set the socket itself to non-blocking, because a socket timeout would make calls wait even with MSG_DONTWAIT
+        self._asking.setblocking(False)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", fork_server.__name__, str(os.getpid()), *IMPORTS],
@@ -57,11 +60,12 @@ class ForkServerClient:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=self._environment,
-                process_group=0,  # in a separate process group, so that Ctrl-C reaches only the agent
+                process_group=0,  # start a separate process group, so that Ctrl-C reaches only the agent
             )
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Return True if a process with these variables can be forked now; start the server if it does not run."""
+        """Return True if a process with these variables can be forked now. If the fork server does not run, start
+        it."""
         if self._environment is None:
             self._environment = self._common(environment)
             self._begins = asyncio.get_running_loop().call_later(self._after_s, self.begin, dict(environment))
@@ -77,7 +81,7 @@ class ForkServerClient:
         process_group: int,
         folders: Sequence[str] = (),
     ) -> ForkedProcess | None:
-        """Fork `python -m module arguments`; None if the server cannot or does not answer."""
+        """Fork `python -m module arguments`. Return None if the fork server cannot fork or does not answer."""
         birth = ForkRequest(
             module=module,
             arguments=arguments,
@@ -109,6 +113,7 @@ class ForkServerClient:
         return self._ready
 
     def _common(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that a fork inherits from the server, because imports may have read these variables."""
+        """Return the variables that a fork inherits from the fork server. They must match, because imported modules may
+        have read them."""
         ours, others = config.PREFIX, self._besides
         return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}

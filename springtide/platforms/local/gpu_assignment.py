@@ -24,10 +24,10 @@ class GpuShare(NamedTuple):
 
 
 def choose_gpu(gpus: Sequence[str], others: Mapping[Role, GpuShare], share: float | None, before: str) -> str:
-    """Return the GPU for a process: the GPU that its role had `before` if that GPU has room, or the GPU with the
-    smallest reserved share and then the fewest processes.
+    """Return the GPU for a process: the GPU that its role had `before`, if that GPU has room. Otherwise return the
+    GPU with the smallest reserved share and then the fewest processes.
 
-    If the shares of all processes exceed the GPUs, the least reserved GPU takes more than fits.
+    If all shares together exceed the GPUs, the GPU with the smallest reserved share gets more than fits.
     """
     if not gpus or share == 0:
         return NONE
@@ -44,14 +44,15 @@ def choose_gpu(gpus: Sequence[str], others: Mapping[Role, GpuShare], share: floa
 
 @dataclass(slots=True)
 class GpuAssignments:
-    """GPUs of the running processes of one job. Among equal GPUs, the order of `gpus` decides."""
+    """GPUs of the running processes of one job. If several GPUs are equally good, the first in `gpus` is used."""
 
     gpus: tuple[str, ...]
     held: dict[Life, GpuShare] = field(default_factory=dict)
     last: dict[Role, str] = field(default_factory=dict)
 
     def assign(self, life: Life, share: float | None) -> str:
-        """Return `CUDA_VISIBLE_DEVICES` for a process that starts. An earlier process of its role makes room."""
+        """Return `CUDA_VISIBLE_DEVICES` for a process that starts. If an earlier process of the same role is still
+        assigned, its share is released first."""
         if life.role.kind not in USERS:
             return NONE
         others = {other.role: held for other, held in self.held.items() if other.role != life.role}

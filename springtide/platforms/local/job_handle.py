@@ -1,4 +1,4 @@
-"""Handle of a job of this machine: its master answers, or the events of a finished job."""
+"""Handle of a job on this machine. The job's master answers; for a finished job, its events do."""
 
 import asyncio
 import time
@@ -82,7 +82,8 @@ class LocalJobHandle:
             tails[role] = logs.LogTail(self.run.files.logs / f"{role}.log")
             yield from [LogLine(role, text) for text in tails[role].more() if text.strip()][-lines:]
         while follow:
-            running = self.run.running  # read before the last check, so that this check sees all output of the job
+            # read `running` before the last check of the log files, so that this check sees all output of the job
+            running = self.run.running
             for role in roles or self.roles():
                 tail = tails.setdefault(role, logs.LogTail(self.run.files.logs / f"{role}.log"))
                 yield from (LogLine(role, text) for text in tail.more())
@@ -92,7 +93,7 @@ class LocalJobHandle:
 
 
 def last_status(run: logs.JobRun) -> JobStatus:
-    """Return the status in the last event, or rebuild it from events if the agent was killed."""
+    """Return the status from the last event. If the agent was killed, rebuild the status from the events."""
     story = events.read(run.files.events)
     if story and story[-1]["event"] == "ended":
         return msgspec.convert(story[-1]["status"], JobStatus)

@@ -1,4 +1,4 @@
-"""Runs roles as processes of this machine: one log file each, one process group, all ended with the agent."""
+"""Runs roles as processes of this machine. Each has its own log file and process group, and all end with the agent."""
 
 import asyncio
 import logging
@@ -25,11 +25,11 @@ from springtide.telemetry.host.gpus import VARIABLE
 
 log = logging.getLogger(__name__)
 
-# kinds of roles that are forked; not the master, which usually starts only once
+# kinds of roles that are forked; the master is not forked, because it usually starts only once
 WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)
 
-# A shell enters the control groups and then executes the interpreter, so that the process is accounted and limited from
-# its first byte of memory.
+# A shell enters the control groups and then executes the interpreter, so that the groups count and limit all memory of
+# the process.
 ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
 
@@ -92,7 +92,7 @@ class LocalPlatform:
             return False
         try:
             running.group.hold_to(limits)
-        except OSError as error:  # the new memory limit is below the current usage
+        except OSError as error:  # the new memory limit is lower than the current usage
             log.warning("%s keeps its limits: %s", life, error.strerror)
             return False
         running.limits = limits
@@ -105,7 +105,7 @@ class LocalPlatform:
         return {life: (usage_of(running), running.limits) for life, running in self._running.items()}
 
     def close(self) -> None:
-        self._watched.groups.close()  # removes most groups; the others follow when their processes are dead
+        self._watched.groups.close()  # this removes most groups; the others are removed when their processes are dead
         self._watched.kill()
         for life in list(self._running):
             self._running[life].process.wait()
@@ -126,7 +126,8 @@ class LocalPlatform:
         )
 
     def _fork(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> ForkedProcess | None:
-        """Fork a warm process, except under a memory limit, which would not count the pages that forks share."""
+        """Fork a process from the fork server. Under a memory limit, do not fork, because the limit would not count
+        pages that forks share."""
         environment = environment_of(launch)
         if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
             return None
@@ -159,7 +160,7 @@ class LocalPlatform:
 
 
 def environment_of(launch: RoleLaunch, *, parent: int = 0) -> dict[str, str]:
-    """Return the variables of a process, which must not outlive the process `parent`."""
+    """Return the variables of a process that must not outlive the process `parent`."""
     settings = {**launch.settings, "parent": str(parent)} if parent else launch.settings
     return config.child_environment(settings, launch.environment, launch.given)
 

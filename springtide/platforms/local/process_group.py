@@ -1,8 +1,8 @@
 """Process group and control groups of one agent.
 
-The processes die with this process, however it ends: `GuardedProcessGroup` starts `platforms.local.watchdog`, which
-kills their group. Folders of control groups are named `springtide-PID-START-NUMBER/ROLE`, so that the next agent can
-remove those of a killed agent.
+The processes die with this process, even if it is killed, because `GuardedProcessGroup` starts
+`platforms.local.watchdog`, which kills their group. Folders of control groups are named
+`springtide-PID-START-NUMBER/ROLE`, so that the next agent can remove the folders of a killed agent.
 """
 
 import asyncio
@@ -23,17 +23,18 @@ from springtide.telemetry.host import control_groups
 from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, GroupV2, kill_members, read_members, write
 from springtide.telemetry.logs import start_of
 
-DYING_S = 2.0  # the kernel keeps a group until its last process has exited, which takes milliseconds
-RETRY_S = 1.0  # seconds to wait after a failed start of a watchdog, when the machine lacks processes or memory
+# seconds to wait until the kernel can remove a group; its last process must exit first, which takes milliseconds
+DYING_S = 2.0
+RETRY_S = 1.0  # seconds to wait after a watchdog could not start because the machine lacked processes or memory
 
 _OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
 PROBE = ProcessLimits(cpu=1.0)
-_numbers = itertools.count(1)  # number of the agent in this process, which may run several jobs
+_numbers = itertools.count(1)  # number of the agent within this process, because a process may run several jobs
 HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
 
 
 class GuardedProcessGroup:
-    """A guarded process group with the id `number`. `say` receives messages for the user. Must be closed with
+    """A guarded process group with the id `number`. `say` receives messages for the user. The owner must end it with
     `kill`.
     """
 
@@ -56,7 +57,7 @@ class GuardedProcessGroup:
 
     def kill(self) -> None:
         self._stop_looking()
-        # the number cannot be reused: the unreaped watchdog belongs to the group
+        # the number cannot be reused, because the watchdog, which nobody has reaped yet, belongs to the group
         os.killpg(self.number, signal.SIGKILL)
         self._watchdog.communicate()
 
@@ -67,7 +68,7 @@ class GuardedProcessGroup:
             time.sleep(0.01)
 
     def _launch(self, group: int) -> "subprocess.Popen[bytes]":
-        """Start a watchdog in process group `group`; 0: in a new group that the process leads."""
+        """Start a watchdog in process group `group`. With 0, start it in a new group that it leads."""
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__, str(group)],
             stdin=subprocess.PIPE,
@@ -75,7 +76,8 @@ class GuardedProcessGroup:
             process_group=group,
         )
         assert process.stdout is not None
-        process.stdout.readline()  # the watchdog has joined its group and ignores signals from here on
+        # wait for its line: the watchdog has joined its group, and ignores signals from now on
+        process.stdout.readline()
         return process
 
     def _replace(self) -> None:
@@ -103,7 +105,7 @@ class Groups:
         self._say = say
         self._found = control_groups.find_hierarchy() if found is None else found
         self._name = f"{name_of(os.getpid())}-{next(_numbers)}"
-        self._made: dict[pathlib.Path, None] = {}  # in order of creation: children after parents
+        self._made: dict[pathlib.Path, None] = {}  # in the order of creation, so that children come after their parents
         self._complained = False
         for folder in set(self._found.folders.values()):
             remove_stale(folder)
@@ -137,7 +139,7 @@ class Groups:
         self._remove(list(self._made)[::-1])
 
     def _make_v1(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
-        # Without a quota the role stays in its CPU group: a new group would change its share of cores.
+        # Without a quota, the role stays in its CPU group, because a new group would change its share of the cores.
         wanted = ["cpuacct", "memory", *(["cpu"] if limits.cpu is not None else [])]
         folder_of = {}
         for controller in wanted:
@@ -182,7 +184,7 @@ class Groups:
 
 
 def why_not(limits: ProcessLimits = PROBE) -> str:
-    """Return why these limits cannot be enforced here; empty if they can."""
+    """Return the reason why this machine cannot enforce these limits; empty if it can."""
     reasons: list[str] = []
     groups = Groups(reasons.append)
     group = groups.make("probe", limits)
@@ -195,9 +197,9 @@ def why_not(limits: ProcessLimits = PROBE) -> str:
 
 
 def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> bool:
-    """Enable controllers for children of a v2 group; False if the move fails.
+    """Enable controllers for the children of a v2 group. Return False if the agent could not be moved.
 
-    A group has either members or such children, so the agent moves into a child.
+    A group may have members or such children, but not both, so the agent moves into a child.
     """
     switch = folder / "cgroup.subtree_control"
     missing = set(controllers) - set(switch.read_text().split())
@@ -222,14 +224,14 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
     removed = []
     try:
         bases = sorted(parent.glob("springtide-*-*-*"))
-    except OSError:  # a process in a pod may not see its own control group
+    except OSError:  # a process in a pod may be unable to see its own control group
         return []
     for base in bases:
         found = _OURS.fullmatch(base.name)
         if found and name_of(int(found[2])) != found[1]:
             children = [child for child in base.glob("*") if child.is_dir()]
             left = [pid for child in children for pid in read_members(child)]
-            # the watchdog will kill remaining processes, and the next run removes the empty group
+            # the watchdog will kill the remaining processes, and the next run will remove the empty group
             if not left:
                 removed += [folder for folder in (*children, base) if remove_folder(folder)]
     return removed
@@ -246,6 +248,6 @@ def remove_folder(folder: pathlib.Path) -> bool:
 
 
 def name_of(pid: int) -> str:
-    """Return the name of an agent's groups; the start time distinguishes reused pids."""
+    """Return the name of an agent's groups. It contains the start time, because process ids are reused."""
     start = start_of(pid)
     return "" if start is None else f"springtide-{pid}-{start}"

@@ -1,7 +1,7 @@
 """Ends all processes of a job when its agent ends, even by SIGKILL. Runs as `python -I -S watchdog.py GROUP`.
 
-Standard input is a pipe whose other end only the agent holds. All roles start in the watchdog's process group, which it
-kills when the pipe closes. GROUP 0: a new group that the watchdog leads.
+Standard input is a pipe whose other end only the agent holds. All roles start in the watchdog's process group. When
+the pipe closes, the watchdog kills this group. GROUP 0 means a new group that the watchdog leads.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Connects to a Ray cluster with helpful errors, and lists its capacity, live nodes and actors.
+"""Connects to a Ray cluster with helpful error messages, and lists the cluster's capacity, live nodes and actors.
 
-A Ray client server (`ray://HOST:10001`) is checked first, with Ray's own messages: Ray would try for half a minute and
-then report only a timeout.
+For a Ray client server (`ray://HOST:10001`), this module first checks the connection and reports Ray's own messages,
+because Ray would try for half a minute and then report only a timeout.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ KNOCK_S = 10.0
 AGAIN_S = 1.0
 NOT_BEGUN = "Initialization failure from server"
 EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "build", ".mypy_cache", ".pytest_cache"]
-"""Patterns in the working directory that are never uploaded."""
+"""Patterns of files in the working directory that are never uploaded."""
 
 SCHEME = "ray://"
 PORT = 10001
@@ -48,7 +48,7 @@ def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> 
         _init(address, runtime_env or {})
     except errors.UserError:
         raise
-    except OSError as error:  # includes ConnectionError
+    except OSError as error:  # OSError includes ConnectionError
         raise unreachable(address, error) from None
     except (ValueError, RuntimeError, exceptions.RayError) as error:
         raise explained(address, error) from None
@@ -128,7 +128,8 @@ def head_node() -> str:
 
 
 def private_state(look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
-    """Read Ray's private state; empty if Ray does not answer, or if this version of Ray has no such state."""
+    """Read Ray's private state. Return an empty dict if Ray does not answer, or if this version of Ray has no such
+    state."""
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
         from ray._private import state
 
@@ -137,22 +138,23 @@ def private_state(look: Callable[[Any], Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def free() -> dict[str, dict[str, float]]:
-    # the public functions only give totals over all nodes
+    # the public functions of Ray return only totals over all nodes
     return private_state(lambda state: state.available_resources_per_node())
 
 
 def seats(job: str, homes: Collection[str]) -> Nodes:
     going = draining()
     cores = {node: has.get("CPU", 0.0) for node, has in free().items() if node not in going}
-    # no public function gives the nodes of actors without a dashboard
+    # without a dashboard, no public function of Ray returns the nodes of actors
     actors = private_state(lambda state: state.actors(actor_state_name="ALIVE")).values()
     where = {actor["Name"]: actor["Address"]["NodeID"] for actor in actors if actor["Name"]}
     return Nodes(free=cores, homes=homes, noise=job_order.noise(job, where))
 
 
 def draining() -> dict[str, int]:
-    """Return nodes that Ray will take away, with the deadline in ms since 1970 (0: as soon as possible)."""
-    return private_state(lambda state: state.state.get_draining_nodes())  # Ray has no public function that lists them
+    """Return the nodes that Ray will take away, each with its deadline in ms since 1970 (0: as soon as possible)."""
+    # Ray has no public function that lists draining nodes
+    return private_state(lambda state: state.state.get_draining_nodes())
 
 
 def holders(job: str) -> dict[Life, Any]:

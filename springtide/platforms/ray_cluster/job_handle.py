@@ -1,4 +1,4 @@
-"""Handle of a job on a Ray cluster: asks its steward, or reads the record of a finished job."""
+"""Handle of a job on a Ray cluster. It asks the job's steward, or reads the record of a finished job."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,13 +100,13 @@ class RayJobHandle:
         return record
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        """Call the steward, waiting for a restart; None if the job is over."""
+        """Call the steward. If the steward is restarting, wait for it. Return None if the job is over."""
         deadline = time.monotonic() + ANSWER_S
         while (steward := cluster.find_steward(self.name)) is not None:
             try:
                 return ray.get(getattr(steward, method).remote(*arguments), timeout=ANSWER_S)
             except (exceptions.RayTaskError, exceptions.RayActorError, exceptions.GetTimeoutError) as error:
-                # through a Ray client, a steward that ends between two calls looks like a failed Ray task
+                # with a Ray client, a steward that ends between two calls looks like a failed Ray task
                 cause = error.cause if isinstance(error, exceptions.RayTaskError) else None
                 if cause is not None and not isinstance(cause, exceptions.RayError):
                     raise error.as_instanceof_cause() from None

@@ -1,4 +1,5 @@
-"""Order of a job on Ray, names and resource requests of its actors, and the record of the finished job.
+"""Defines the order of a job on Ray, the names and resource requests of its actors, and the record of the finished
+job.
 
 Records of running and finished jobs (the newest 50) are in the key-value store of the cluster. A steward ends with its
 job and leaves the last status, the events and the ends of the logs for `job_handle`.
@@ -25,7 +26,7 @@ from springtide.telemetry import events, logs, output
 NAMESPACE = "springtide"
 
 USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
-"""Cores that a role without a limit requests from Ray, as planning assumes; Ray does not enforce this request."""
+"""Cores that a role without a limit requests from Ray. Planning assumes this number, but Ray does not enforce it."""
 ROLES = ("master", *(str(kind) for kind in RANKED))
 """Roles that may request custom resources; the master's resources apply to the steward."""
 
@@ -74,8 +75,8 @@ def life_of(job: str, name: str) -> Life | None:
 
 
 def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
-    """Count, for each node, the other jobs that use its network for training or feeding across nodes. `where`: node of
-    each actor.
+    """Count, for each node, the other jobs whose training or data workers use the node's network. `where` has the
+    node of each actor.
     """
     trained: dict[str, set[str]] = {}
     fed: dict[str, set[str]] = {}
@@ -91,7 +92,7 @@ def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
 
 
 def needs(kind: RoleKind, limits: ProcessLimits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return Ray's options for a role; servers spread over nodes."""
+    """Return the options for Ray of a role. They spread servers over the nodes."""
     cpu = USUAL_CPU.get(kind, 0.0) if limits.cpu is None else limits.cpu
     asked: dict[str, Any] = {"num_cpus": whole(cpu)}
     if limits.memory is not None:
@@ -121,7 +122,7 @@ def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
 
 
 def whole(cpu: float) -> float:
-    """Round a number of cores as Ray requires: fractions are allowed below one core, only whole cores above."""
+    """Round a number of cores as Ray requires: below one core, fractions are allowed; above, only whole cores."""
     return round(cpu, 4) if cpu <= 1 else float(-(-cpu // 1))
 
 
@@ -155,7 +156,7 @@ class RayJobRecord(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     run_folder: str = ""
     begun: bool = False
-    """True once a steward has started the job; a later steward resumes it, or reports why it cannot."""
+    """True if a steward has started the job. A later steward then resumes it, or reports why it cannot."""
     ended_at: float = 0.0
     status: JobStatus | None = None
     """Final status; None while the job is not over."""

@@ -1,7 +1,7 @@
 """Drains roles from nodes that Ray will remove, and moves data workers to better nodes, one at a time.
 
-Both send an `EvictionNotice` to the master: a replacement joins, or a server's slots move, and then the old role ends.
-If a node is removed before its roles have drained, the job recovers as from any other loss.
+Both actions send an `EvictionNotice` to the master. A replacement joins, or a server's slots move, and then the old
+role ends. If a node is removed before its roles have drained, the job recovers as from any other loss.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ Ask = Callable[[Request], Awaitable[Reply]]
 
 HAIR = 1e-6
 log = logging.getLogger(__name__)
-# seconds between two checks; a move costs a process start, so short-lived changes of load do not justify one
+# seconds between two checks; moving a data worker costs the start of a process, so brief changes of load are ignored
 LOOK_S = 30.0
 AGAIN_S = 1.0
-# most seconds to wait until the replacement feeds and the old data worker has left, before the next move
+# most seconds to wait, before the next move, until the replacement serves and the old data worker has left
 PATIENCE_S = 300.0
 Placed = Mapping[Life, tuple[str, float]]
 
 
 class NodeDrain:
-    """Drains the roles of one job: `placed` gives the node of each role, `end` ends a role."""
+    """Drains the roles of one job. `placed` has the node of each role, and `end` ends a role."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class NodeDrain:
             while True:
                 try:
                     self.poll()
-                except Exception:  # Ray may be unreachable; the roles continue, and the next poll may succeed
+                except Exception:  # Ray may be unreachable; the roles continue, and the next check may succeed
                     log.exception("cannot list the nodes that Ray removes")
                 await asyncio.sleep(DRAIN_POLL_S)
         finally:
@@ -67,7 +67,7 @@ class NodeDrain:
 
     async def _hand_over(self, life: Life, why: str) -> None:
         while life in self._placed():
-            with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
+            with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be unreachable
                 reply = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
                 if isinstance(reply, messages.EvictionReply) and reply.free:
                     self._end(life)
@@ -84,7 +84,7 @@ class Nodes:
     homes: Collection[str]
     """Nodes with a trainer of the job."""
     noise: Mapping[str, int]
-    """Number of other jobs that use a node's network for training or feeding across nodes."""
+    """Number of other jobs whose training or data workers use the node's network."""
 
     def worth(self, node: str) -> tuple[bool, int]:
         return node not in self.homes, 0 if node in self.homes else self.noise.get(node, 0)
@@ -92,7 +92,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class DataWorkerMove:
-    """A data worker with a better node."""
+    """A data worker for which there is a better node."""
 
     life: Life
     node: str
@@ -105,7 +105,8 @@ def choose(cpu: float, nodes: Nodes) -> str:
 
 
 def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWorkerMove | None:
-    """Return the worst-placed data worker for which a strictly better node has room. `placed`: node and cores."""
+    """Return the worst-placed data worker for which a strictly better node has room. `placed` has the node and the
+    cores of each data worker."""
     feeding = [(life, *where) for life, where in placed.items() if life.role.kind is RoleKind.DATA_WORKER]
     for life, node, cpu in sorted(feeding, key=lambda entry: (nodes.worth(entry[1]), entry[0]), reverse=True):
         best = choose(cpu, nodes)
@@ -116,7 +117,7 @@ def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWor
 
 
 class DataWorkerMover:
-    """Moves the data workers of one job: `placed` gives the node and requested cores of each role."""
+    """Moves the data workers of one job. `placed` has the node and the requested cores of each role."""
 
     def __init__(self, placed: Callable[[], Placed], nodes: Callable[[], Nodes], ask: Ask) -> None:
         self._placed, self._nodes, self._ask = placed, nodes, ask
@@ -128,7 +129,7 @@ class DataWorkerMover:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.poll()
-            except Exception:  # Ray may be unreachable; data workers feed from their current nodes
+            except Exception:  # Ray may be unreachable; the data workers continue to serve from their current nodes
                 log.exception("cannot look for better nodes for data workers")
 
     async def poll(self) -> None:
@@ -152,7 +153,7 @@ class DataWorkerMover:
         logged = False
         while found.life in self._placed():
             if not logged:
-                with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
+                with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be unreachable
                     reply = await self._ask(messages.EvictionNotice(found.life.role, found.life.incarnation, found.why))
                     if isinstance(reply, messages.EvictionReply) and reply.free:
                         return  # the master wants no replacement

@@ -27,12 +27,12 @@ from springtide.telemetry import logs
 from springtide.telemetry.host.gpus import VARIABLE
 
 OOM = ("running low on memory", "OutOfMemory", "memory pressure", "OOM")
-"""Phrases of Ray's messages after its memory monitor or the kernel has killed a worker."""
+"""Phrases in messages of Ray about a worker that Ray's memory monitor or the kernel has killed."""
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.1  # seconds between two checks of the master's address
 AWAY_S = 1.5  # seconds after which an unreachable actor counts as lost; Ray itself takes at least 15 s longer
-LEAVE_S = 2.0  # seconds for an actor to clean up on its node before it is ended
+LEAVE_S = 2.0  # seconds that an actor has to clean up on its node before it is ended
 
 
 def exit_by_signal(life: Life, pid: int, *, signal: str) -> RoleExit:
@@ -62,7 +62,7 @@ class ActorEntry:
     started: Started | None = None
     asked_to_end: bool = False
     taken: bool = False
-    """True if the node is draining: an exit then counts as an eviction."""
+    """True if the node is draining, in which case an exit counts as an eviction."""
     task: "asyncio.Task[None] | None" = None
 
 
@@ -90,7 +90,7 @@ class RayPlatform:
             node := placement.choose(asked["num_cpus"], self._nodes())
         ):
             asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-        if not asked.get("num_gpus"):  # otherwise a role would see all GPUs of its node
+        if not asked.get("num_gpus"):  # without a GPU request, a role would see all GPUs of its node
             launch = replace(launch, given={VARIABLE: "", **launch.given})
         actor = (
             ray.remote(RoleActor)
@@ -188,7 +188,7 @@ class RayPlatform:
                 started = await (self._find(held) if held.launch is None else self._start(held, held.launch))
         except TimeoutError:
             return self._unplaced(held)
-        if started is None:  # the previous steward died after it created the actor and before it started the process
+        if started is None:  # the previous steward died between creating the actor and starting the process
             return exit_by_signal(held.life, 0, signal="SIGKILL")
         held.started = started
         self._files.log_of(held.life.role).touch()

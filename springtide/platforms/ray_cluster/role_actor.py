@@ -1,7 +1,9 @@
-"""Ray actor that holds one process of a job: starts the process, forwards its log, reports its exit and ends with it.
+"""Ray actor that holds one process of a job. It starts the process, forwards its log, reports its exit, and ends
+with it.
 
-The steward calls this actor. A private `LocalPlatform` enforces limits if permissions allow, and its watchdog kills the
-process and its children when the actor's process ends. An actor without calls for `LONELY_S` ends itself.
+The steward calls this actor. A private `LocalPlatform` enforces limits if permissions allow, and its watchdog kills
+the process and its children when the actor's process ends. An actor that nobody calls for `LONELY_S` seconds ends
+itself.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from springtide.telemetry import logs
 # seconds without a call after which an actor ends itself; a steward calls every second, but Ray may need minutes to
 # give up the steward's node
 LONELY_S = 600.0
-NEWS_S = 2.0  # seconds after which the actor replies without output, to show that it is alive
+NEWS_S = 2.0  # longest time in seconds until the actor replies, even without output, to show that it is alive
 LOOK_S = 0.1  # seconds between two checks of the log
 CHUNK = 1 << 18
 PREFIX = "springtide-holder-"
@@ -42,7 +44,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleOutput:
-    """Output of a process since the last call, and its exit once all output has been returned."""
+    """Output of a process since the last call. After all output, also the exit of the process."""
 
     said: bytes = b""
     exit: RoleExit | None = None
@@ -84,11 +86,11 @@ class RoleActor:
         return None if self._launch is None or self._started is None else (self._launch, self._started)
 
     async def news(self) -> RoleOutput:
-        """Wait up to two seconds for output or the exit."""
+        """Wait up to two seconds for output of the process, or for its exit."""
         self._asked_at = time.monotonic()
         deadline = self._asked_at + NEWS_S
         while True:
-            # read before the last check of the log, which then contains all output of an ended process
+            # read this flag before the last check of the log, so that the check sees all output of an ended process
             gone = self._gone.is_set()
             if unsent := self._unsent():
                 self._told += len(unsent)
@@ -143,7 +145,8 @@ class RoleActor:
 
 
 def told_where(launch: RoleLaunch, folder: pathlib.Path, host: str, own: Set[str] = frozenset()) -> RoleLaunch:
-    """Adapt a launch to this node. Our OMP_NUM_THREADS overrides Ray's, unless the job's `own` variables set it."""
+    """Adapt a launch to this node. Springtide's OMP_NUM_THREADS overrides Ray's, unless the job's `own` variables set
+    it."""
     here = {"master_file": str(folder / "master.json"), "secret_file": str(folder / "secret"), "host": host}
     if launch.settings.get("tls"):
         here["tls"] = str(folder / "tls")

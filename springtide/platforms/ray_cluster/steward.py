@@ -40,7 +40,7 @@ OVER = "over"
 """File that marks the folder of a finished job."""
 KEPT_S = 7 * 86_400.0
 LOST_S = 30 * 86_400.0
-"""Seconds to keep the run folder of a job that never ended because its whole cluster went down."""
+"""Seconds to keep the run folder of a job that did not end, because its whole cluster went down."""
 
 
 class Steward:
@@ -80,7 +80,7 @@ class Steward:
         return logs.tail(path, lines), size
 
     def more(self, offsets: dict[str, int]) -> dict[str, tuple[list[str], int]]:
-        """Return new whole lines of each log, with the offset after the last line."""
+        """Return the new complete lines of each log, with the offset after the last line."""
         found = {}
         for role in self.roles():
             tail = logs.LogTail(self._files.logs / f"{role}.log", offsets.get(role, 0))
@@ -96,7 +96,7 @@ class Steward:
 
     def _keep(self) -> None:
         asyncio.set_event_loop(self._loop)
-        # the previous steward finished the job, but was restarted before it had ended
+        # the previous steward finished the job, and was restarted before it could end itself
         if (end := job_order.end_of(self._order)) is not None:
             self._status = end
             self._leave()
@@ -109,7 +109,7 @@ class Steward:
         except BaseException as error:  # report the error to the user, because the actor's own log is hidden
             log.exception("the steward failed")
             self._fail(f"the steward failed: {type(error).__name__}: {error}", Blame.INFRASTRUCTURE)
-        self._end_all()  # roles are still running only if this steward failed to start
+        self._end_all()  # roles can be running here only if this steward failed to start
         job_order.write_record(job_order.ended_record(self._order, self._status, self._files))
         mark_over(self._files.root)
         self._leave()
@@ -202,7 +202,7 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
 
 
 class TermCounter:
-    """The newest term of a run's masters."""
+    """Counter for the terms of a run's masters."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._path = folder / "term"

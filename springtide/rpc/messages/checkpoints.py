@@ -1,6 +1,6 @@
 """Messages about checkpoints: save orders, reports, mirror copies, and files on servers' own disks.
 
-Next: `master.checkpoint.schedule` gives orders; `server.checkpoints` and `server.mirror` carry out the orders.
+Next: `master.checkpoint.schedule` gives the orders, and `server.checkpoints` and `server.mirror` carry them out.
 """
 
 from springtide.domain.model.checkpoints import Buddy, Written
@@ -9,33 +9,33 @@ from springtide.rpc.messages.types import Reply, Request
 
 
 class SaveRequest(Request, frozen=True):
-    """A server asks which checkpoint to write. The master answers with `SaveOrder` once there is a newer order."""
+    """A server asks which checkpoint to write. The master answers with `SaveOrder` as soon as there is a newer
+    order."""
 
     term: int = 0
     number: int = 0
     part: int = 0
     takes_copies_at: str = ""
-    """Address at which the server receives files as a buddy, and serves files; empty without both tasks."""
+    """Address at which the server receives files as a buddy, and serves files; empty if it does neither."""
     node: str = ""
-    """Machine whose own disk holds the server's files; empty if the server sees the job's folder."""
+    """Machine with the local disk that holds the server's files; empty if the server sees the job's folder."""
 
 
 class SaveOrder(Reply, frozen=True):
-    """The server must write the slots that it owns for this checkpoint, starting any time from now on."""
+    """The server must write the slots that it owns for this checkpoint, as they are now or later."""
 
     term: int
     number: int
     base: int = 0
-    """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is no such
-    checkpoint.
+    """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is none.
     """
     hurry: bool = False
     part: int = 0
-    """Number of a follow-up order, which asks the present owners for slots that were moving during the first order; 0
-    for the first order."""
+    """Number of a follow-up order, which asks the present owners for slots that moved during the first order; 0 for the
+    first order."""
     slots: tuple[int, ...] = ()
     buddy: Buddy | None = None
-    """Server that must get a copy of the written files, if the job keeps mirrors and has another server."""
+    """Server that must get a copy of the written files. None if the job keeps no mirrors or has no other server."""
     needed: tuple[str, ...] = ()
     """Files that a server with its own disk must keep. The server may delete other files of checkpoints up to
     `base`."""
@@ -54,27 +54,25 @@ class SaveReport(Request, frozen=True):
     """CPU seconds of the thread that wrote the part."""
     part: int = 0
     unmirrored: str = ""
-    """Why the buddy has no copy, in a job with mirrors."""
+    """Reason why the buddy has no copy, in a job with mirrors."""
     lost: tuple[str, ...] = ()
-    """Earlier files that were missing or torn. The server wrote the content of these files again in full."""
+    """Earlier files that were missing or torn. The server has written the content of these files again, completely."""
 
 
 class MirrorFiles(Request, frozen=True):
-    """Tells a buddy, by name and size, the segment files of which it should have copies. Answered with
-    `MissingFiles`.
-    """
+    """Tells a buddy, by name and size, which segment files it should have copies of. The answer is `MissingFiles`."""
 
     files: tuple[tuple[str, int], ...]
 
 
 class MissingFiles(Reply, frozen=True):
-    """Files of which the buddy has no complete copy."""
+    """Files of which the buddy lacks a complete copy."""
 
     names: tuple[str, ...]
 
 
 class ReadFile(Request, frozen=True):
-    """Asks for a range of a file. The master has manifests, a server has segment files. Answered with `FileRun`."""
+    """Asks for a range of a file. The master has manifests, and a server has segment files. The answer is `FileRun`."""
 
     name: str
     offset: int = 0
@@ -83,7 +81,7 @@ class ReadFile(Request, frozen=True):
 
 
 class FileRun(Reply, frozen=True):
-    """A range of a file, shorter than requested if the file ends."""
+    """A range of a file. It is shorter than requested if the file ends."""
 
     size: int
     """Size of the whole file; -1 if the file does not exist."""
@@ -95,10 +93,10 @@ class FileHoldersRequest(Request, frozen=True):
 
 
 class FileHolders(Reply, frozen=True):
-    """Checkpoints, and the servers with their own disks that hold files."""
+    """Which checkpoints exist, and which servers with their own disks hold files."""
 
     numbers: tuple[int, ...]
-    """Checkpoints whose manifests the master has."""
+    """Numbers of the checkpoints whose manifests the master has."""
     addresses: dict[str, str]
     """Address at which each server serves files, by server name."""
     awaited: tuple[str, ...] = ()
@@ -106,7 +104,7 @@ class FileHolders(Reply, frozen=True):
 
 
 class CopyRequest(Request, frozen=True):
-    """A server with its own disk asks which files to copy to storage. The master answers once there is a newer
+    """A server with its own disk asks which files to copy to storage. The master answers as soon as there is a newer
     order."""
 
     after: int = 0
@@ -118,7 +116,7 @@ class CopyOrder(Reply, frozen=True):
     id: int
     url: str
     files: tuple[tuple[str, int], ...]
-    """Paths in the server's folder, with their bytes."""
+    """Paths of the files in the server's folder, with their sizes in bytes."""
 
 
 class CopyReport(Request, frozen=True):

@@ -12,17 +12,17 @@ from springtide.rpc.messages.types import Reply, Request, RpcMessage
 
 
 class GroupRequest(Request, frozen=True):
-    """A worker of a bsp job waits for its first or next group. Answered with `GroupReply`."""
+    """A worker of a bsp job waits for its first or next group. The answer is `GroupReply`."""
 
     fresh: bool
-    """True if the worker has no trained dense parameters and takes the parameters of the group."""
+    """True if the worker has no trained dense parameters and takes those of the group."""
     idle: bool
     resting: bool = False
-    """True if the worker's script has ended, and the worker stays only to pass its parameters on."""
+    """True if the worker's script has ended, so that the worker stays only to pass its parameters on."""
     generation: int = 0
-    """Newest generation that the worker knows, even if members of that group could not connect."""
+    """Newest generation of the group that the worker knows of, even if the members of that group could not connect."""
     bound: bool = False
-    """True if the loss of a member also lost cached rows or a part of the current step."""
+    """True if rows in a cache, or a part of the current step, were lost together with a member."""
 
 
 class GroupReply(Reply, frozen=True):
@@ -31,39 +31,39 @@ class GroupReply(Reply, frozen=True):
     generation: int
     ranks: tuple[int, ...]
     leader: int
-    """Rank whose dense parameters the group takes."""
+    """Rank whose dense parameters all members of the group take."""
     first: bool = False
-    """True if no rank has trained yet. All ranks then start with the values with which the leader's script initialized
-    its parameters and weights."""
+    """True if no rank has trained yet. All ranks then start with the values that the leader's script gave its
+    parameters and weights."""
     resting: tuple[int, ...] = ()
-    """Ranks whose scripts have ended, so that they take no more steps."""
+    """Ranks whose scripts have ended, so that they make no more steps."""
     over: bool = False
-    """True if the receiver no longer takes part. The group continues without this worker, or not at all."""
+    """True if the receiver is no longer a member. The group continues without this worker, or not at all."""
     at_rest: bool = False
-    """True if no rank has a step in progress, so that all trained ranks are after the same step."""
+    """True if no rank is in the middle of a step, so that all trained ranks have completed the same step."""
     restored: bool = False
     """True if no rank has the model, but the servers have the model of a checkpoint. The leader reads the model from
     the servers."""
     deaths: int = 0
-    """Number of workers lost from a group so far."""
+    """Number of workers that groups of this job have lost so far."""
     watched_s: float = 0.0
-    """Seconds since the first group formed, over which `deaths` were counted."""
+    """Seconds since the first group formed; `deaths` were counted over this time."""
     return_s: float = 0.0
-    """Extra seconds of a rollback, compared with waiting for one worker (`job.recovery`)."""
+    """How many seconds longer a rollback takes than waiting for one worker (`job.recovery`)."""
     saved: bool = False
     save: int = 0
-    """Number of the final checkpoint, for which the leader must put the model on the servers."""
+    """Number of the final checkpoint, for which the leader must write the model to the servers."""
 
 
 class MeetRequest(Request, frozen=True):
     """A member of a newly formed group shares values with the other members, such as the addresses of its sockets.
 
-    The reply is `MeetReply` once all `wanted` keys are present, or `GroupChanged` once this group is incomplete.
+    The reply is `MeetReply` as soon as all `wanted` keys are present, or `GroupChanged` if this group is incomplete.
     """
 
     generation: int
     given: dict[str, bytes]
-    """All values that the member has shared so far, so that a new master gets them with the repeated request."""
+    """All values that the member has shared so far. A new master gets them when the member repeats the request."""
     wanted: tuple[str, ...] = ()
 
 
@@ -74,28 +74,29 @@ class MeetReply(Reply, frozen=True):
 
 
 class AtStep(Request, frozen=True):
-    """The group's lowest rank has put its dense parameters and optimizers, as of `step`, on the servers.
+    """The group's lowest rank has written its dense parameters and optimizers, as they are after `step`, to the
+    servers.
 
-    Answered when the slots are copied. The final checkpoint is answered when it is complete or abandoned. Until the
-    answer, no rank can take the next step.
+    The master answers when the slots are copied. For the final checkpoint, it answers when the checkpoint is
+    complete or abandoned. Until the answer, no rank can take the next step.
     """
 
     number: int
     step: int
     shard: int
     first: int
-    """First sample of this shard that is not trained yet. All earlier samples are trained."""
+    """First sample of this shard that is not trained yet."""
     last: bool = False
 
 
 class Regroup(Reply, frozen=True):
-    """The bsp group forms again before the next shard. The worker must ask for the new group when it has no step in
-    progress."""
+    """The bsp group forms again before the next shard. The worker must ask for the new group as soon as it is not in
+    the middle of a step."""
 
 
 class Enter(Request, frozen=True):
-    """The worker wants to read values. The master answers when the worker may read, so that at most `bound` other
-    pushes come between its read and its push."""
+    """The worker wants to read values. The master answers when the worker may read. It ensures that at most `bound`
+    other pushes come between the worker's read and its push."""
 
     bound: int
 
@@ -112,16 +113,16 @@ class ShareRequest(Request, frozen=True):
 
 
 class ValueRequest(Request, frozen=True):
-    """Asks for a shared value. Answered once a worker has shared the value."""
+    """Asks for a shared value. The master answers as soon as a worker has shared the value."""
 
     key: str
 
 
 class ClaimRequest(Request, frozen=True):
-    """Claims a task that must be done once in the job, such as initializing the weights of tables.
+    """Claims a task that the job must do only once, such as initializing the weights of tables.
 
-    Answered with `ClaimReply`. The first worker gets its answer immediately. Other workers wait until the task is done,
-    or until the claimant is lost and another worker must take over.
+    The answer is `ClaimReply`. The first worker gets its answer immediately. Other workers wait until the task is
+    done, or until the claimant is lost and another worker must take over.
     """
 
     key: str
@@ -140,7 +141,7 @@ class ValueFound(Reply, frozen=True):
 
 
 class ClaimReply(Reply, frozen=True):
-    """Whether the asking worker must do the task. If False, the task is done."""
+    """Says whether the worker that asked must do the task. If False, the task is done."""
 
     yours: bool
 
@@ -154,14 +155,14 @@ class Shuffler(RpcMessage, frozen=True):
 
 
 class Shufflers(RpcMessage, frozen=True):
-    """All workers that accept batches. Sent to workers with an outdated list of workers."""
+    """All workers that accept batches. The master sends this to workers that have an older list."""
 
     digest: int
     members: tuple[Shuffler, ...] = ()
 
 
 def listed(members: Iterable[Shuffler]) -> Shufflers:
-    """Return the list of these workers with its digest, which is never 0. All masters compute the same digest for the
+    """Return the list of these workers, with its digest, which is never 0. All masters compute the same digest for the
     same workers."""
     ordered = tuple(sorted(members, key=lambda member: member.name))
     text = "\n".join(f"{member.name} {member.address}" for member in ordered)
@@ -169,7 +170,7 @@ def listed(members: Iterable[Shuffler]) -> Shufflers:
 
 
 class CutRequest(Request, frozen=True):
-    """End batches of these leases early. Answered with `CutsNoted`. Asking again does no harm."""
+    """End batches of these leases early. The answer is `CutsNoted`. Sending the request again does no harm."""
 
     cuts: tuple[BatchCut, ...]
     era: int = 0

@@ -1,7 +1,7 @@
-"""Messages about data workers: joining, the roster, and the package that they run.
+"""Messages about data workers: how they join, the list of data workers, and the package that they run.
 
 Mini-batches do not use these messages: trainers and data workers connect directly (`dataworker.transport.channel`).
-Receivers check the seal of a package before they unpickle anything (`dataworker.processes.job_package`).
+Before they unpickle anything, receivers of a package check its seal (`dataworker.processes.job_package`).
 """
 
 from springtide.domain.data.data_workers import LeftOut, stage_of
@@ -9,11 +9,12 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.rpc.messages.types import Reply, Request, RpcMessage
 
 PACKAGE_KEY = "data workers: package"
-"""Key under which a trainer claims, and then shares, the `Package` in the job's folder."""
+"""Key under which a trainer first claims, and then shares, the `Package` in the job's folder."""
 
 
 class JoinDataWorker(Request, frozen=True):
-    """A data worker's process has started. Sent again to every new master. Answered with `DataWorkerWelcome`."""
+    """A data worker's process has started. The data worker sends this again to every new master. The answer is
+    `DataWorkerWelcome`."""
 
     rank: int
     pid: int
@@ -27,7 +28,8 @@ class DataWorkerWelcome(Reply, frozen=True):
 
     spec: JobSpec
     package: str
-    """Folder of the job's package, if visible from here. The package is complete once `PACKAGE_KEY` is shared."""
+    """Folder of the job's package, if this data worker can see it. When `PACKAGE_KEY` is shared, the package is
+    complete."""
 
 
 class DataWorkerReady(Request, frozen=True):
@@ -37,20 +39,20 @@ class DataWorkerReady(Request, frozen=True):
 
 
 class CannotFeed(Request, frozen=True):
-    """A trainer reports that data workers cannot feed it, and therefore cannot feed any trainer of the job."""
+    """A trainer reports that data workers cannot serve it, and therefore cannot serve any trainer of the job."""
 
     why: str
 
 
 class WorkerDecision(Request, frozen=True):
-    """A decision of a worker for the event log, such as the part of its program that data workers take over."""
+    """A worker reports a decision for the event log, such as the part of its program that data workers take over."""
 
     what: str
     why: str
 
 
 class TrainedWithout(Request, frozen=True):
-    """A worker trained a batch without samples that it could not produce. Sending it twice does no harm."""
+    """A worker trained a batch without samples that it could not produce. Sending the message twice does no harm."""
 
     left_out: LeftOut
 
@@ -59,12 +61,13 @@ class Package(RpcMessage, frozen=True):
     """The job's package is complete."""
 
     digest: str
-    """Digest of the program that was split. A worker that split its program differently cannot use this package."""
+    """Digest of the program that was split into parts for data workers and trainers. A worker that split its program
+    differently cannot use this package."""
     stages: int = 1
     gpu_stages: tuple[int, ...] = ()
-    """Stages that run on a GPU, counted from 0."""
+    """Numbers of the stages that run on a GPU, counted from 0."""
     sealed: str = ""
-    """Digest of the package's files, with which a data worker checks that it sees the right files."""
+    """Digest of the package's files, with which a data worker checks that it has the right files."""
 
 
 class Feeder(RpcMessage, frozen=True):
@@ -76,13 +79,13 @@ class Feeder(RpcMessage, frozen=True):
 
 
 class Feeders(RpcMessage, frozen=True):
-    """Data workers that serve now, for trainers and data workers of later stages. The master sends the roster to
-    members with a different epoch.
+    """Data workers that serve now. Trainers and data workers of later stages use this list. The master sends the
+    list to members that have a different epoch of it.
     """
 
     epoch: int
     wanted: int
-    """Number of data workers that the job wants. If the number is above 0, trainers make the package."""
+    """Number of data workers that the job wants. If the number is above 0, a trainer makes the package."""
     members: tuple[Feeder, ...] = ()
 
 
@@ -91,7 +94,8 @@ def feeds(roster: Feeders, *, stage: int, stages: int) -> tuple[Feeder, ...]:
 
 
 class PackageWritten(Request, frozen=True):
-    """A trainer has written the package: its files by name and bytes. Answered with the missing files."""
+    """A trainer has written the package. The message has its files by name and size in bytes. The answer names the
+    missing files."""
 
     sealed: str
     """Digest of the package's list of contents."""
@@ -99,7 +103,7 @@ class PackageWritten(Request, frozen=True):
 
 
 class PackageAsk(Request, frozen=True):
-    """A data worker asks for a file of the package, from an offset. Answered with a `FilePart`."""
+    """A data worker asks for a file of the package, from an offset on. The answer is a `FilePart`."""
 
     sealed: str
     name: str

@@ -1,5 +1,5 @@
-"""Messages between the master and its members: joins, heartbeats, leases, handshakes. For other subjects, see the
-neighbouring modules.
+"""Messages between the master and its members: joins, heartbeats, leases, handshakes. Other modules of this folder
+have the messages for other subjects.
 
 A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides. Before the
 first request, both sides prove that they know the secret (`rpc.transport.auth`).
@@ -32,44 +32,45 @@ from springtide.rpc.messages.types import (
 )
 
 VERSION = 12
-"""Protocol version. Increase this version when a message changes its meaning. Both sides must have the same version."""
+"""Protocol version. Increase it when a message changes its meaning. Both sides must have the same version."""
 
 
 # ---- requests ----
 
 
 class JoinServer(Request, frozen=True):
-    """A server process has started. Answered with `ServerWelcome`, so that the server can build its tables."""
+    """A server process has started. The answer is `ServerWelcome`, with which the server can build its tables."""
 
     rank: int
     pid: int
     incarnation: int = 0
     welcomed: bool = False
-    """True if this master or its predecessor has already told the server its slots."""
+    """True if this master or an earlier one has already told the server which slots it owns."""
     birth: int = 0
     """Random number that the process drew at its start. A restarted container may have the same process id."""
 
 
 class ServerReady(Request, frozen=True):
-    """The server listens for data-plane connections at `address` (host:port). Answered once all servers are ready."""
+    """The server listens for data-plane connections at `address` (host:port). The master answers when all servers are
+    ready."""
 
     address: str
     restored: int = 0
     source: str = ""
-    """Folder or URL of that checkpoint."""
+    """Folder or URL of the checkpoint from which the server restored its slots."""
     error: str = ""
-    """Why the server could not restore its slots. Such a server has no address, and exits."""
+    """Reason why the server could not restore its slots. Such a server has no address, and exits."""
     spared: tuple[str, ...] = ()
-    """Files that the server read from a mirror, and why, one sentence each."""
+    """Files that the server read from a mirror, each with the reason, one sentence each."""
     unusable: tuple[str, ...] = ()
-    """Checkpoints that the server could not restore, and why, one sentence each."""
+    """Checkpoints that the server could not restore, each with the reason, one sentence each."""
 
 
 class JoinWorker(Request, frozen=True):
-    """A worker's script has called `st.join()`. Answered with `WorkerWelcome` once all servers are ready.
+    """A worker's script has called `st.join()`. The master answers with `WorkerWelcome` when all servers are ready.
 
-    The worker repeats this request on every new connection, also to a new master. A repeated request of one incarnation
-    is the same member.
+    The worker repeats this request on every new connection, and to every new master. If the incarnation is the same,
+    the repeated request is from the same member.
     """
 
     rank: int
@@ -90,27 +91,27 @@ class Heartbeat(Request, frozen=True):
 
     report: MemberReport | None = None
     progress: tuple[Progress, ...] = ()
-    """Progress of each lease that the worker holds or has just finished. A report renews the lease."""
+    """Progress of each lease that the worker holds or has just finished. A report about a lease renews the lease."""
     failures: tuple[ReadFailure, ...] = ()
     era: int = 0
-    """Era of the leases in this message: the number of ledger rollbacks when they were granted."""
+    """Era of the leases in this message: how often the ledger had rolled back when they were granted."""
     epoch: int = 0
     slots: bytes = b""
-    """From a server: the slots that it owns, with the load of each (`server.slot_loads`)."""
+    """From a server: the slots that it owns, each with its load (`server.slot_loads`)."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """From a worker: states of the user's registered objects, by name, if they were taken since the last heartbeat."""
+    """From a worker: states of the user's registered objects, by name, if they were saved since the last heartbeat."""
     place: EpochPlace | None = None
-    """From a worker: the place in its script where these states were taken; None for a script without epochs."""
+    """From a worker: the place in its script where these states were saved; None for a script without epochs."""
     holding: SlotHoldings | None = None
-    """From a server with known slots: the answer to a roll call."""
+    """From a server that knows its slots: the answer to a roll call."""
     feeders: int = 0
-    """From a worker: epoch of its known `Feeders`; 0 if the worker knows none."""
+    """From a worker: epoch of the `Feeders` that it knows; 0 if it knows none."""
     shuffle: str = ""
     """From a worker that trains from a stream: its address for batches from other workers; empty if it accepts none."""
     shufflers: int = 0
     """From a worker that trains from a stream: digest of the `Shufflers` that it knows; 0 if the worker knows none."""
     usage: RoleUsage | None = None
-    """Resource use, from a member that measures its own."""
+    """Resource use, from a member that measures its own use."""
 
 
 class LeaseRequest(Request, frozen=True):
@@ -118,19 +119,19 @@ class LeaseRequest(Request, frozen=True):
 
     card: DatasetCard
     progress: tuple[Progress, ...] = ()
-    """Progress of every lease that the worker holds. Leases missing here are granted again."""
+    """Progress of every lease that the worker holds. If a lease is missing here, the master grants it again."""
     failures: tuple[ReadFailure, ...] = ()
     most: int = 1
-    """Largest number of leases that the worker accepts at once."""
+    """Most leases that the worker accepts at once."""
     ends: int | None = None
-    """Samples in an epoch, if the data set has no length and the reader has found its end."""
+    """Number of samples in an epoch, if the data set has no length and the reader has found its end."""
     era: int = 0
     seen: tuple[PartitionRange, ...] = ()
     """All partitions of a stream, as the reader sees them now."""
 
 
 class EpochBegun(Request, frozen=True):
-    """A worker's script begins an epoch or a loop over `batches`, where a relaunched worker restarts."""
+    """A worker's script begins an epoch or a loop over `batches`. If the worker is relaunched, it restarts there."""
 
     place: EpochPlace
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
@@ -138,7 +139,7 @@ class EpochBegun(Request, frozen=True):
 
 
 class PlaceRequest(Request, frozen=True):
-    """Asks at which place this rank's script should begin, before the worker joins. Answered with `PlaceReply`."""
+    """Asks at which place this rank's script should begin, before the worker joins. The answer is `PlaceReply`."""
 
     rank: int
 
@@ -156,13 +157,15 @@ class FinishRequest(Request, frozen=True):
 
 
 class ScriptError(Request, frozen=True):
-    """A worker's script raised, possibly before it joined. `error` is the first line, `trace` the rest."""
+    """A worker's script raised, possibly before it joined. `error` is the first line of the error, and `trace` has the
+    rest."""
 
     rank: int
     error: str
     trace: str = ""
     blame: Blame = Blame.USER
-    """Who is to blame: `INFRASTRUCTURE` if the script raised because it could not reach a server or the master."""
+    """Which party is to blame: `INFRASTRUCTURE` if the script raised because it could not reach a server or the
+    master."""
     incarnation: int = 0
 
 
@@ -173,14 +176,14 @@ class RoleExitReport(Request, frozen=True):
 
 
 class AgentPoll(Request, frozen=True):
-    """The agent asks which roles must exist, and for the job's status. Answered with `AgentOrders`."""
+    """The agent asks which roles must exist, and for the job's status. The answer is `AgentOrders`."""
 
     usage: tuple[RoleUsage, ...] = ()
 
 
 class ScaleRequest(Request, frozen=True):
-    """Set the number of workers, servers and data workers; None leaves this number unchanged. The highest ranks
-    drain.
+    """Set the number of workers, servers and data workers. None leaves a number unchanged. If a number becomes
+    smaller, the highest ranks drain.
     """
 
     workers: int | None = None
@@ -214,36 +217,37 @@ class HeartbeatReply(Reply, frozen=True):
     """The reply to a heartbeat."""
 
     drain: bool = False
-    """Finish the current batch, then stop."""
+    """True if the member should finish its current batch and then stop."""
     stop: bool = False
-    """The job is over, so a server may exit."""
+    """True if the job is over, so that a server may exit."""
     tidy: bool = False
-    """The final checkpoint is stored elsewhere, so the server may also delete the files on its own disk."""
+    """True if the final checkpoint is stored elsewhere, so that the server may also delete the files on its own
+    disk."""
     fenced: bool = False
-    """The master has fenced this incarnation and given its leases to others. The process must exit; its further
+    """True if the master has fenced this incarnation and given its leases to others. The process must exit; its further
     messages are ignored."""
     revoked: tuple[LeaseKey, ...] = ()
     """Leases that the worker no longer holds and must drop."""
     hurry: bool = False
-    """To a worker: request a lease now. To a server: the job waits for its part of a checkpoint."""
+    """For a worker: it should request a lease now. For a server: the job waits for its part of a checkpoint."""
     group_lost: int = 0
     truncate: tuple[ShrinkRequest, ...] = ()
     """Leases that should end early, so that other workers can train the rest."""
     era: int = 0
-    """Number of ledger rollbacks after server losses. Leases of an earlier era are over."""
+    """Number of times that the ledger was rolled back after the loss of a server. Leases of an earlier era are over."""
     servers: ServerAddresses | None = None
-    """Server addresses, if a server has been lost. The worker must apply these messages before it enters a new era."""
+    """Server addresses, if a server was lost. The worker must use these addresses before it enters a new era."""
     healing: bool = False
-    """True while a server is down. The member must send the next heartbeat immediately; the master holds the reply
-    until the server is back or a timeout."""
+    """True while a server is lost. The member must then send the next heartbeat immediately. The master holds the reply
+    until the server is back, or until a timeout."""
     save: int = 0
-    """Number of the checkpoint that is due in the bsp group."""
+    """Number of the checkpoint that the bsp group should make next."""
     goal: SlotGoal | None = None
-    """To a server: placement and slots to hand over. To a worker with an old placement: the new one."""
+    """For a server: the placement, and slots to hand over. For a worker with an old placement: the new placement."""
     feeders: Feeders | None = None
-    """New roster of data workers, if it changed."""
+    """New list of data workers, if it has changed."""
     shufflers: Shufflers | None = None
-    """New list of workers that accept stream batches, if it changed."""
+    """New list of workers that accept batches of a stream, if it has changed."""
 
 
 class ServerWelcome(Reply, frozen=True):
@@ -253,18 +257,18 @@ class ServerWelcome(Reply, frozen=True):
     restore: RestoreOrder | None = None
     placement: Placement | None = None
     checkpoints: str = ""
-    """Folder for the server's part of checkpoints; empty if the job keeps none."""
+    """Folder for the server's part of checkpoints; empty if the job makes no checkpoints."""
     run: str = ""
-    """Identity of the run, which is part of its file names."""
+    """Identity of the run, which is part of the run's file names."""
     claim: str = ""
-    """File name of the run's claim in that folder; empty if unknown. A server that does not find the claim does not see
-    the job's folder, and uses its own disk."""
+    """File name of the run's claim in that folder; empty if unknown. A server that does not find the claim there cannot
+    see the job's folder, so it uses its own disk."""
     generation: int = 0
-    """Generation of the bsp group. Frames of earlier generations are rejected."""
+    """Generation of the bsp group. Servers reject frames of earlier generations."""
 
 
 class PlacementReply(Reply, frozen=True):
-    """The owner of every slot. The server may start serving."""
+    """The owner of every slot. With this reply, the server may start to serve."""
 
     placement: Placement
 
@@ -273,10 +277,11 @@ class WorkerWelcome(Reply, frozen=True):
     """Everything that a worker needs to start training."""
 
     spec: JobSpec
-    """The job's spec at its start. `spec.workers`, by which a batch is shared, does not change when the job scales."""
+    """The job's spec at its start. `spec.workers`, which determines how a batch is shared, does not change when the job
+    scales."""
     rank: int
     servers: tuple[str, ...]
-    """Data-plane addresses of servers, in the order of the placement's server numbers."""
+    """Data-plane addresses of the servers, in the order of the server numbers in the placement."""
     placement: Placement
     incarnation: int = 0
     lives: tuple[int, ...] = ()
@@ -287,16 +292,16 @@ class WorkerWelcome(Reply, frozen=True):
     place: EpochPlace | None = None
     """Place in the script where these states were taken; None if the script begins at its first epoch."""
     lived: bool = False
-    """True for a place from an earlier incarnation of this rank, False for a place from another rank."""
+    """True if the place comes from an earlier incarnation of this rank, False if it comes from another rank."""
     package: str = ""
     secret: bytes = b""
-    """The job's secret, for the data plane. Never sent: the worker's link reads the secret from a file of the
-    worker.
+    """The job's secret, for the data plane. The master never sends it: the worker's link reads it from a file.
     """
     certificates: str = ""
-    """Folder with this worker's certificates, in a job with TLS. Never sent: the worker's link fills this field in."""
+    """Folder with this worker's certificates, in a job with TLS. The master never sends it: the worker's link sets
+    it."""
     host: str = ""
-    """Address at which the worker itself listens. Never sent: the worker's link fills this field in."""
+    """Address at which the worker itself listens. The master never sends it: the worker's link sets it."""
 
 
 class PlaceReply(Reply, frozen=True):
@@ -316,23 +321,24 @@ class LeaseReply(Reply, frozen=True):
     era: int = 0
     servers: ServerAddresses | None = None
     cuts: tuple[BatchCut, ...] = ()
-    """For a stream: known ends of batches that are not full, in these leases."""
+    """For a stream: the known ends, within these leases, of batches that are not full."""
 
 
 class WaitReply(Reply, frozen=True):
     """No lease is available now. The worker may ask again immediately, because the master has already held this request
-    for a while."""
+    for some time."""
 
 
 class DataEnd(Reply, frozen=True):
-    """No lease is left in this pass: all shards are done or held by the asking worker, or the job drains."""
+    """No lease is left in this pass: all shards are done or held by the worker that asks, or the job drains."""
 
     stop: bool = False
-    """True if the job drains and cuts the pass short. The worker's script should end."""
+    """True if the job drains and cuts the pass short, so that the worker's script should end."""
 
 
 class AgentOrders(Reply, frozen=True):
-    """Roles that must exist, and the job's status. The agent starts, ends and reports roles; repeating is harmless."""
+    """Roles that must exist, and the job's status. The agent starts, ends and reports roles. Repeating this message
+    does no harm."""
 
     status: JobStatus
     wanted: tuple[WantedRole, ...] = ()
@@ -347,7 +353,8 @@ class RequestRefused(Reply, frozen=True):
 
 
 class BoundsRequest(Request, frozen=True):
-    """Plan with these least and most workers and servers; None leaves this bound unchanged. Answered with `Ok`."""
+    """Sets the bounds within which plans choose the numbers of workers and servers; None leaves a bound unchanged. The
+    answer is `Ok`."""
 
     workers: tuple[int, int] | None = None
     servers: tuple[int, int] | None = None
@@ -364,13 +371,13 @@ class EvictionNotice(Request, frozen=True):
 
 
 class EvictionReply(Reply, frozen=True):
-    """True if the job no longer needs that process."""
+    """Says whether the process may exit, because the job no longer needs it."""
 
     free: bool
 
 
 class HandshakeChallenge(RpcMessage, frozen=True):
-    """The listener's challenge: the first message on a connection."""
+    """The listener's challenge, which is the first message on a connection."""
 
     version: int
     nonce: bytes
@@ -389,14 +396,14 @@ class HandshakeAccepted(RpcMessage, frozen=True):
 
     proof: bytes
     term: int = 0
-    """Term of the answering master. A member that has seen a higher term disconnects."""
+    """Term of the master that answers. A member that has seen a higher term disconnects."""
 
 
 Join = JoinServer | JoinWorker | JoinDataWorker
 if TYPE_CHECKING:
     AnyRequest = Request
     AnyReply = Reply
-else:  # msgspec finds the class by its tag
+else:  # msgspec selects the class by the tag
     AnyRequest = functools.reduce(operator.or_, Request.__subclasses__())
     AnyReply = functools.reduce(operator.or_, Reply.__subclasses__())
 Handshake = HandshakeChallenge | HandshakeAnswer | HandshakeAccepted | RequestRefused

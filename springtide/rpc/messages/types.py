@@ -18,7 +18,8 @@ class RpcMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Request(RpcMessage, frozen=True):
-    """Base class of requests. A subclass is a message of the control plane: `master.handlers` names its handler."""
+    """Base class of requests. Each subclass is a message of the control plane, and `master.handlers` has its
+    handler."""
 
 
 class Reply(RpcMessage, frozen=True):
@@ -26,8 +27,8 @@ class Reply(RpcMessage, frozen=True):
 
 
 class FilePart(Request, Reply, frozen=True):
-    """A range of a file: of a mirrored segment file, or of the data workers' package. The first range restarts the
-    file, and the last range completes the file.
+    """A range of a file: of a mirrored segment file, or of the data workers' package. The first range begins the
+    file anew, and the last range completes it.
     """
 
     name: str
@@ -52,9 +53,9 @@ class MemberReport(RpcMessage, frozen=True):
     counters: dict[str, float] = {}
     """Counters of a server: rows, bytes, requests."""
     cache: CacheUse | None = None
-    """Cache statistics, from a worker in a bsp group that could cache rows."""
+    """Statistics of the cache, from a worker of a bsp group that can cache rows."""
     feed: FeedState | None = None
-    """Feed statistics, from a worker that data workers could feed."""
+    """Statistics of the input queue, from a worker that data workers can serve."""
     stream: StreamUse | None = None
 
 
@@ -87,7 +88,8 @@ class TrainingStatus(StatusPart, frozen=True):
     loss: float | None = None
     metrics: dict[str, float] = {}
     staleness: int | None = None
-    """Largest number of pushes applied between the read of rows and the push computed from them; async only."""
+    """Largest number of pushes that a server applied between the read of rows and the push computed from them; async
+    only."""
     staleness_p50: int | None = None
     """Median staleness over all pushes, on the server where it is largest."""
     cache: CacheUse | None = None
@@ -101,7 +103,7 @@ class DataStatus(StatusPart, frozen=True):
     shards_total: int = 0
     epochs: int = 0
     feed: FeedState | None = None
-    """Queue fill and wait times of all workers together; None if no worker can be fed by data workers."""
+    """Fill of the queues and waiting times of all workers together; None if data workers cannot serve any worker."""
     poisoned: tuple[Poisoned, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     """First batches that were trained without unreadable samples, as `--poison skip` allows."""
@@ -116,15 +118,15 @@ class RoleCount(msgspec.Struct, frozen=True):
 
 
 class RoleStatus(StatusPart, frozen=True):
-    """Processes that the job has, lacks and has lost."""
+    """Processes that the job has, that it lacks, and that it has lost."""
 
     workers: RoleCount = RoleCount()
     servers: RoleCount = RoleCount()
     data_workers: RoleCount = RoleCount()
     data_workers_why: str = ""
-    """Reason for the number of data workers."""
+    """Reason for the current number of data workers."""
     lacks: str = ""
-    """Roles without room on any host, and the time of the next request; empty if no role is missing."""
+    """Roles for which no host has resources, and the time of the next request; empty if no role is missing."""
     relaunches: int = 0
     slots_moving: int = 0
 
@@ -140,7 +142,7 @@ class CheckpointStatus(StatusPart, frozen=True):
     begun_at: float = 0.0
     """Time of day when that checkpoint began."""
     trouble: str = ""
-    """Why the last checkpoint was not completed; empty if it was."""
+    """Reason why the last checkpoint was not completed; empty if it was completed."""
     uploaded: int = 0
     """Number of the last checkpoint that is also at the checkpoint URL; 0 if there is no such checkpoint."""
     saving_last: bool = False
@@ -158,8 +160,8 @@ class MasterStatus(StatusPart, frozen=True):
     loop_lag_s: float = 0.0
     """Longest delay of the master's event loop in the last ten seconds."""
     disk_trouble: str = ""
-    """Reason why the master cannot write now. Until the master can write, it makes no decisions and grants no
-    leases.
+    """Reason why the master cannot write to its journal at the moment. Until the master can write, it makes no
+    decisions and grants no leases.
     """
 
 
@@ -206,11 +208,12 @@ class RestoreOrder(RpcMessage, frozen=True):
     lineage: Lineage
     """Runs whose checkpoints are accepted. Checkpoints of other runs are rejected."""
     fallback: str = ""
-    """Folder or URL to try if the first is incomplete. Older checkpoints at both places are tried too."""
+    """Folder or URL to try if the first one has no complete checkpoint. Older checkpoints at both places are tried
+    too."""
 
 
 class SlotParcel(RpcMessage, frozen=True):
-    """Slots that a server must hand to another server."""
+    """Slots that a server must hand over to another server."""
 
     server: int
     address: str
@@ -225,13 +228,13 @@ class SlotGoal(RpcMessage, frozen=True):
     """Server addresses by rank; empty for a server that has left or is down."""
     parcels: tuple[SlotParcel, ...] = ()
     call: int = 0
-    """Number of a roll call. The server answers the call once it has stopped handing slots over."""
+    """Number of a roll call. The server answers the call after it has stopped handing slots over."""
     settled: bool = True
-    """True if no roll call is open. Then the placement is right, except for moving slots."""
+    """True if no roll call is open. The placement is then right, except for slots that are moving."""
     hurry: bool = False
-    """True if the job waits for these slots. Then the server hands these slots over before it serves requests."""
+    """True if the job waits for these slots. The server then gives the handover priority over requests."""
     leave: bool = False
-    """True if the server must leave: the server then accepts no more slots, and reports this."""
+    """True if the server must leave. The server then accepts no more slots, and reports this."""
 
 
 class SlotHoldings(RpcMessage, frozen=True):
@@ -239,9 +242,9 @@ class SlotHoldings(RpcMessage, frozen=True):
 
     call: int
     doubts: dict[int, int] = {}
-    """Slots that the server closed for a transfer that the receiver has not confirmed: slot and receiver."""
+    """Slots that the server closed for a transfer that the receiver has not confirmed, each with its receiver."""
     closed: bool = False
-    """True if the server accepts no more slots, so that its present slots are all it will ever have."""
+    """True if the server accepts no more slots, so that it will never have more slots than now."""
 
 
 class SlotsMoved(Request, frozen=True):
@@ -252,12 +255,13 @@ class SlotsMoved(Request, frozen=True):
     bytes: int = 0
     seconds: float = 0.0
     longest_freeze_s: float = 0.0
-    """Longest time that one of these slots had no owner, in seconds."""
+    """Longest time in seconds for which one of these slots had no owner."""
 
 
 class ServerAddresses(RpcMessage, frozen=True):
-    """Addresses and incarnations of the servers. Clients of an earlier incarnation reconnect to these addresses."""
+    """Addresses and incarnations of the servers. Clients that know earlier incarnations reconnect to these
+    addresses."""
 
     addresses: tuple[str, ...]
-    """Server addresses by rank; empty while a server is down."""
+    """Server addresses by rank; an address is empty while its server is lost."""
     lives: tuple[int, ...]

@@ -12,9 +12,9 @@ import msgspec
 from springtide import errors, private_files
 
 EVERYWHERE = ("0.0.0.0", "::", "")
-"""Bind addresses that other hosts cannot connect to."""
+"""Bind addresses to which other hosts cannot connect."""
 
-# an address reserved for documentation; nothing is sent to it, the call only consults the routing table
+# an address that is reserved for documentation; the call sends nothing, and only consults the routing table
 OUTSIDE = ("192.0.2.1", 9)
 
 
@@ -33,12 +33,12 @@ def join(host: str, port: int) -> str:
 def facing(host: str, port: int) -> str:
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(where)  # sends nothing
+        probe.connect(where)  # this sends nothing
         return str(probe.getsockname()[0])
 
 
 def advertised(listens: str, given: str) -> str:
-    """Return the host to advertise: `given`; without it the bind address, or the address that faces other hosts."""
+    """Return the host to advertise: `given`, or else the bind address, or the address that faces other hosts."""
     if given or listens not in EVERYWHERE:
         return given or listens
     try:
@@ -48,19 +48,19 @@ def advertised(listens: str, given: str) -> str:
 
 
 class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Address, term and process of a master, or its startup error."""
+    """Address, term and process of a master. If the master failed to start, its error."""
 
     term: int = 0
-    """Term of the master: 1 for the first master, one more after each takeover."""
+    """Term of the master: 1 for the first master, and one more after each takeover."""
     pid: int = 0
     address: str = ""
-    """host:port at which all roles reach the master; empty if the master could not listen."""
+    """host:port at which all roles can reach the master; empty if the master could not listen."""
     local: str = ""
-    """host:port for processes on the master's host, if different. With this address, the agent need not wait for
-    DNS.
+    """host:port for processes on the master's own host, if it differs. With this address, the agent need not wait
+    for DNS.
     """
     tls: str = ""
-    """For a brain: the folder with certificates for its clients; empty if it serves without TLS."""
+    """For a brain: the folder with the certificates for its clients; empty if it serves without TLS."""
     error: str = ""
     kind: str = ""
     """Class of `springtide.errors` to which this error belongs."""
@@ -71,7 +71,7 @@ def write_master(path: pathlib.Path, where: MasterLocation) -> None:
 
 
 def read_master(path: pathlib.Path) -> MasterLocation | None:
-    """Return the newest master's location; None if no master has written the file yet."""
+    """Return the location of the newest master; None if no master has written the file yet."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=MasterLocation)
     except FileNotFoundError:

@@ -29,18 +29,19 @@ class Rejected(errors.SpringtideError):
 
 
 def proof(secret: bytes, side: str, challenge: bytes, own: bytes) -> bytes:
-    """Compute the proof for two nonces, which requires the secret. `side` prevents echoing a proof back."""
+    """Compute the proof for two nonces, which requires the secret. `side` is part of the proof, so that a proof cannot
+    be echoed back."""
     return hmac.digest(secret, b"springtide-control/" + side.encode() + b"/" + challenge + own, "sha256")
 
 
 async def challenge(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, term: int, *, plane: str = ""
 ) -> None:
-    """Run the listener's side. Return once the caller has proved that it knows the secret, and has been told the
-    master's term.
+    """Run the listener's side of the handshake. Return when the caller has proved that it knows the secret, and has
+    received the master's term.
 
-    `rpc.transport.auth` limits the duration. A proof for one `plane` is invalid for another plane: peers of
-    a job have their own (`worker.online.peers`).
+    `rpc.transport.auth` limits the duration. A proof for one `plane` is invalid on another plane; peers of a job
+    have their own plane (`worker.online.peers`).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     writer.write(frames.pack(messages.HandshakeChallenge(messages.VERSION, nonce)))
@@ -68,7 +69,7 @@ def version_problem(caller: int, listener: int = messages.VERSION) -> str:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
-    """Run the caller's side, and return the master's term. Raise TimeoutError at the deadline."""
+    """Run the caller's side of the handshake, and return the master's term. Raise TimeoutError at the deadline."""
     async with asyncio.timeout(DEADLINE_S):
         return await _answer(reader, writer, secret, plane)
 
@@ -142,7 +143,8 @@ class PendingHandshakes:
 
     @contextlib.asynccontextmanager
     async def handshake(self) -> AsyncIterator[None]:
-        """Limit a handshake in its own task: TimeoutError at its deadline, cancellation if it is evicted."""
+        """Limit a handshake that runs in its own task. It raises TimeoutError at its deadline, and is cancelled if it
+        is evicted."""
         task = asyncio.current_task()
         assert task is not None
         with self.limited(task.cancel):

@@ -1,7 +1,7 @@
 """Synchronous connection to the master, with a thread that runs the event loop and the heartbeat.
 
 The channel reconnects to a master with a higher term, joins again and repeats unanswered requests, which are
-idempotent. The channel finds the next master by the run's master file, or by a stable host name.
+idempotent. The channel finds the next master through the run's master file, or by a stable host name.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from springtide.rpc.transport import addresses, connection
 from springtide.rpc.transport.addresses import MasterLocation
 
 log = logging.getLogger(__name__)
-# seconds; a master on this host answers in milliseconds, and the port of a dead master refuses immediately
+# seconds for one attempt to connect; a master on this host answers in milliseconds, and the port of a dead master
+# refuses immediately
 ATTEMPT_S = 2.0
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # seconds between attempts; the last value repeats
 
@@ -29,7 +30,8 @@ Look = Callable[[], MasterLocation | None]
 
 
 class ReconnectingConnection:
-    """A connection that survives the loss of masters. `patience_s` limits the search for the next master."""
+    """A connection that continues with the next master when a master is lost. `patience_s` limits the search for the
+    next master."""
 
     def __init__(
         self,
@@ -129,12 +131,12 @@ class ReconnectingConnection:
 
 
 BIRTH = secrets.randbits(62)
-"""Random number of this process, which distinguishes a restarted container with the same name and process id."""
+"""Random number of this process. It distinguishes a restarted container, which has the same name and process id."""
 T = TypeVar("T")
 
 
 class MasterChannel:
-    """A synchronous, thread-safe channel, which calls `beat` and `pulse` in its own thread."""
+    """A synchronous, thread-safe channel to the master, which calls `beat` and `pulse` in its own thread."""
 
     def __init__(self, link: ReconnectingConnection, *, connect_timeout_s: float) -> None:
         self._pid = os.getpid()
@@ -158,7 +160,7 @@ class MasterChannel:
 
     @property
     def own_host(self) -> str:
-        """Return this host's address that faces the master, at which other members can connect."""
+        """Return the address of this host that faces the master. Other members can connect to it."""
         link = self._link.connection
         assert link is not None
         return link.own_host
@@ -173,7 +175,7 @@ class MasterChannel:
         pulse: Callable[[messages.HeartbeatReply], bool | None],
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Send `beat()` at regular intervals and pass the reply to `pulse`. Call `lost` once the master is gone.
+        """Send `beat()` at regular intervals and pass the reply to `pulse`. Call `lost` when the master is lost.
 
         If `pulse` returns True, the next heartbeat follows immediately. A fenced member always gets a reply that
         reports the fencing.
@@ -226,7 +228,7 @@ class MasterChannel:
             clock = asyncio.get_running_loop().time
             news, began = None, clock()
             while True:
-                # keep the interval, however long the reply took
+                # keep the interval, even if the reply took long
                 await asyncio.sleep(0 if news else began + every_s - clock())
                 began = clock()
                 answer = await self._link.ask(beat)
@@ -250,7 +252,7 @@ class MasterChannel:
 
 
 def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
-    """Return the channel of a role, which finds the next master by file or by a stable name."""
+    """Return the channel of a role. The channel finds the next master through a file or by a stable name."""
     file, first_s = pathlib.Path(settings.master_file), settings.connect_timeout_s
     link = ReconnectingConnection(
         settings.master,
@@ -264,5 +266,5 @@ def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
 
 
 def own_host(settings: config.Settings, link: MasterChannel) -> str:
-    """Return the host on which this process listens: the setting, else the interface that faces the master."""
+    """Return the host on which this process listens: the setting, or else the interface that faces the master."""
     return settings.host or link.own_host

@@ -1,4 +1,5 @@
-"""Client side of one persistent connection: numbered requests, replies in any order. `channel` wraps it for threads."""
+"""Client side of one persistent connection. Requests are numbered, and replies may arrive in any order. `channel` wraps
+it for threads."""
 
 import asyncio
 import contextlib
@@ -23,12 +24,12 @@ without an answer."""
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """The kind of process to call: a master, or a brain with its own messages."""
+    """The kind of process to call: a master, or a brain, which has its own messages."""
 
     who: str
     returns: "msgspec.msgpack.Decoder[Any]"
     tls: str = "SPRINGTIDE_TLS"
-    """Name of the setting for the caller's certificates."""
+    """Name of the setting that has the caller's certificates."""
 
 
 MASTER = Callee("master", msgspec.msgpack.Decoder(messages.ReplyFrame))
@@ -57,7 +58,7 @@ class RpcConnection:
         self._receiver = asyncio.create_task(self._receive())
 
     async def ask(self, request: Request) -> Reply:
-        """Send a request and wait for its reply. A refusal raises the error that it names."""
+        """Send a request and wait for its reply. If the reply is a refusal, raise the error that it names."""
         if self._lost:
             raise self._lost
         number = next(self._numbers)
@@ -108,7 +109,7 @@ async def connect(
     certificates: str = "",
     role: str = "master",
 ) -> RpcConnection:
-    """Connect and authenticate. Retry for `within_s` if no process listens there.
+    """Connect and authenticate. If no process listens there, retry for `within_s` seconds.
 
     With `certificates` (a folder, `rpc.transport.tls`), use TLS and accept only a `role` of this job.
     """
@@ -155,7 +156,7 @@ async def _open(
 
 
 async def _called(host: str, port: int) -> socket.socket:
-    """Connect to the first responding address. This function creates the socket itself, because a forked child must
+    """Connect to the first address that responds. This function creates the socket itself, because a forked child must
     close its copy."""
     loop = asyncio.get_running_loop()
     refused: OSError = OSError("no address")
@@ -202,6 +203,6 @@ def as_error(refused: messages.RequestRefused) -> errors.SpringtideError:
     if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):
         return errors.JobFailed(refused.error)
     while "__init__" in vars(kind) and issubclass(kind, errors.UserError):
-        # this class composes its own message, so use its parent class for the received message
+        # this class composes its message itself, so raise its parent class with the received message
         kind = kind.__bases__[0]
     return kind(refused.error)

@@ -23,7 +23,7 @@ from springtide.rpc.transport.auth import PendingHandshakes
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.RequestFrame)
 
-MAX_IN_FLIGHT = 64  # most requests of one peer that are handled at the same time; further requests stay in the socket
+MAX_IN_FLIGHT = 64  # most requests of one peer to handle at the same time; further requests wait in the socket
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +63,7 @@ class RpcListener:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int, name: str = "") -> str:
-        """Listen, and return the address with the actual port and the advertised host `said`."""
+        """Listen, and return the address with the actual port and the advertised host."""
         try:
             self._server = await asyncio.start_server(self._serve, host, port, backlog=1024)
         except OSError as error:
@@ -133,7 +133,7 @@ class RpcListener:
             )
         try:
             frame = frames.pack(messages.ReplyFrame(call.id, reply))
-        except errors.BadInput as error:  # reply with the error, because the reply itself cannot be encoded
+        except errors.BadInput as error:  # reply with the error, because the original reply cannot be encoded
             frame = frames.pack(messages.ReplyFrame(call.id, messages.RequestRefused("JobFailed", str(error))))
         if not writer.is_closing():
             writer.write(frame)

@@ -1,7 +1,8 @@
 """Mutual TLS 1.3 between the processes of a job, with certificates of the job's own authority.
 
-A certificate's name is a URI, `springtide:JOB/ROLE`, and must name this job. Host names are not checked, because pods
-change addresses. Each new connection checks the files again; unusable new files leave the previous ones in use.
+The name in a certificate is a URI, `springtide:JOB/ROLE`, and must contain this job. Host names are not checked,
+because pods change addresses. Each new connection checks whether the files have changed. If new files are unusable,
+the previous ones stay in use.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class Identity(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """TLS contexts made from a folder's files, with the stamps of these files."""
+    """TLS contexts made from the files of a folder, with the time stamps of these files."""
 
     files: tuple[tuple[int, int, int], ...]
     identity: Identity
@@ -76,7 +77,7 @@ async def admit(writer: asyncio.StreamWriter, folder: str) -> str:
 
 
 def check_stream(writer: asyncio.StreamWriter, folder: str, role: str = "") -> None:
-    """Check that the peer belongs to this job, and has the `role` if one is given; else raise `Rejected`."""
+    """Check that the peer belongs to this job, and has the `role`, if one is given. Otherwise raise `Rejected`."""
     if folder:
         check(writer.get_extra_info("peercert"), folder, role)
 
@@ -102,8 +103,9 @@ def identity_in(certificate: Any) -> Identity | None:
 
 
 def as_refusal(error: BaseException) -> BaseException:
-    """Convert a TLS error that retrying cannot fix to `Rejected`. Return other errors unchanged."""
-    gone = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the listener closed during the handshake
+    """If retrying cannot fix a TLS error, convert the error to `Rejected`. Return other errors unchanged."""
+    # the listener closed the connection during the handshake
+    gone = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
         return auth.Rejected(explain(error))
     return error
@@ -124,7 +126,7 @@ def explain(error: ssl.SSLError) -> str:
 
 
 def _load(folder: str) -> _Ready:
-    """Return TLS contexts for the present files. Files that change during the read are read again."""
+    """Return TLS contexts for the present files. If files change while they are read, they are read again."""
     root = pathlib.Path(folder)
     with _lock:
         for attempt in range(3):
@@ -134,7 +136,7 @@ def _load(folder: str) -> _Ready:
                     return known
                 caller, listener = _context(root, ssl.PROTOCOL_TLS_CLIENT), _context(root, ssl.PROTOCOL_TLS_SERVER)
                 found = _meet_oneself(caller, listener)
-            except (OSError, ssl.SSLError) as error:  # the files may be in the middle of a replacement
+            except (OSError, ssl.SSLError) as error:  # someone may be replacing the files right now
                 if attempt < 2:
                     continue
                 if (before := _ready.get(folder)) is None:
@@ -166,7 +168,8 @@ def _context(root: pathlib.Path, protocol: int) -> ssl.SSLContext:
 
 
 def _meet_oneself(caller: ssl.SSLContext, listener: ssl.SSLContext) -> Identity | None:
-    """Test our certificate with a handshake in memory, so that a bad certificate fails here and not at a peer."""
+    """Test this process's certificate with a handshake in memory, so that a bad certificate fails here and not at a
+    peer."""
     left, right = ssl.MemoryBIO(), ssl.MemoryBIO()
     calling = caller.wrap_bio(left, right)
     sides = [calling, listener.wrap_bio(right, left, server_side=True)]

@@ -39,8 +39,8 @@ from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
 MEASURED = 1
-"""Number of the random stream for errors in measured cores. The stream is separate, so that these errors do not change
-the job's other random draws.
+"""Number of the random stream for errors of measured cores. The stream is separate, so that these errors do not
+change the job's other random draws.
 """
 
 
@@ -56,7 +56,7 @@ class JobEnd(StrEnum):
 
 @dataclass(slots=True)
 class Used:
-    """Integrals over time: core-seconds and byte-seconds, used and allocated."""
+    """Integrals over time: core-seconds and byte-seconds that were used and that were allocated."""
 
     worker_cpu: float = 0.0
     worker_cpu_of: float = 0.0
@@ -76,7 +76,7 @@ class JobTally:
     changes: int = 0
     ooms: int = 0
     slow_s: float = 0.0
-    """Seconds lost to a hot server or a straggler."""
+    """Seconds that the job lost to a hot server or a straggler."""
     ran_out: Shape | None = None
     """Shape in which a server last ran out of memory."""
     initial: Shape | None = None
@@ -107,26 +107,27 @@ class JobOutcome:
 
 @dataclass(slots=True)
 class JobProgress:
-    """Trained samples, and the accumulated hazard (pods times time), which decides when the job loses a pod."""
+    """Number of trained samples, and the accumulated hazard (pods times time), which decides when the job loses a
+    pod."""
 
     since: float
     """Time up to which the job was advanced."""
     next_loss: float
-    """Hazard at which the job loses its next pod."""
+    """Value of the hazard at which the job loses its next pod."""
     done: float = 0.0
     hazard: float = 0.0
 
 
 @dataclass(slots=True)
 class JobRate:
-    """Current speed of a job, constant until the next event."""
+    """Speed of a job, which is constant until the next event."""
 
     condition: FaultCondition
     speed: Speed | None = None
     held_up: float = 0.0
     """Share of the speed that a hot server or a straggler costs."""
     generation: int = 0
-    """Number of rate changes; events of an earlier generation are void."""
+    """How often the rate has changed. Events that were scheduled under an earlier rate are void."""
 
 
 @dataclass(slots=True)
@@ -135,7 +136,7 @@ class JobObservations:
 
     errors: np.random.Generator
     use_errors: tuple[float, float] = (1.0, 1.0)
-    """Ratio of measured to true cores, of workers and of servers, in the last window."""
+    """Ratio of measured cores to true cores in the last window, for workers and for servers."""
     profiles: list[Profile] = field(default_factory=list)
     launches: list[LaunchTime] = field(default_factory=list)
     row_counts: list[RowCount] = field(default_factory=list)
@@ -145,7 +146,8 @@ class JobObservations:
 
 
 class SimulatedJob:
-    """Mutable state of a job. Call `touch` to advance the job to the current time before any change of its rate."""
+    """Mutable state of a job. Before any change of its rate, call `touch`, which advances the job to the current
+    time."""
 
     def __init__(self, job: TrueJob) -> None:
         self.job = job
@@ -224,14 +226,14 @@ class SimulatedJob:
 
 
 ROOM = 1.15
-"""Ratio of requested memory to forecast memory."""
+"""Factor between the memory that the forecast says and the memory that is requested."""
 MOST_SERVERS, MOST_WORKERS = 64, 100
 WORKERS = tuple(Role(RoleKind.WORKER, rank) for rank in range(512))
 SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
 
 
 def bounds(world: ClusterWorld, *, elastic: bool) -> ShapeBounds:
-    """Return the bounds of a job. Users without autoscaling may ask for any pod that fits a node, without a quota."""
+    """Return the bounds of a job. Users without autoscaling have no quota, and may ask for any pod that fits a node."""
     most, least_cpu = int(world.size.node_memory * GIB), 1.0 if elastic else 0.01
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=least_cpu, server_cpu=least_cpu),
@@ -333,7 +335,8 @@ def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
 
 
 def findings(running: SimulatedJob) -> tuple[GuardFinding, ...]:
-    """Return the findings of the guards. An OOM finding ends once the servers have more memory than at the failure."""
+    """Return the findings of the guards. An out-of-memory finding ends when the servers have more memory than at the
+    failure."""
     shape = running.shape
     if shape is None:
         return ()

@@ -29,8 +29,8 @@ from springtide.sim.world.world import Cluster, TrueJob
 
 HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
 MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
-"""Each measurement of a job covers its last minute, in `WINDOWS` windows. The settle and window times are those of a
-master (`PlanRules`).
+"""A measurement of a job covers its last minute, in `WINDOWS` windows. The settle time and the length of a window
+are those of a master (`PlanRules`).
 """
 LONGEST_S = 60 * DAY_S
 MOST_TRIES = 2
@@ -49,7 +49,7 @@ class Clock:
         self._heap: list[tuple[float, int, Act]] = []
 
     def at(self, when: float, act: Act) -> None:
-        """Schedule an action; a time in the past means now."""
+        """Schedule an action. A time in the past means now."""
         heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
 
     def after(self, seconds: float, act: Act) -> None:
@@ -77,7 +77,7 @@ class Story:
     reasons: list[tuple[float, str, str]] = field(default_factory=list)
     """Time, job and reason of each plan that was carried out."""
     speeds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Steps per second over time, for the jobs to record."""
+    """Steps per second over time, for the jobs whose speed is recorded."""
     held: list[tuple[float, float, float]] = field(default_factory=list)
     """Time, cores and bytes that all jobs held."""
 
@@ -130,7 +130,7 @@ class Simulation:
             self.clock.after(self.system.every_s, self._tick)
 
     def _impatient(self, running: SimulatedJob) -> None:
-        """Fail a job that has waited too long for its first pods."""
+        """Fail a job whose first pods have not started in time."""
         if running.shape is None and not running.launching and not running.ended:
             self.end(running, JobEnd.SCHEDULING)
 
@@ -159,7 +159,7 @@ class Simulation:
         )
 
     def _ask(self, due: list[SimulatedJob]) -> None:
-        """Ask the policy for one decision on these jobs, which share their own and the free resources."""
+        """Ask the policy for one decision about these jobs, which divides their own and the free resources."""
         free = self.cluster.free
         for running in due:
             if running.shape is not None:
@@ -186,7 +186,7 @@ class Simulation:
     def _observe(self, running: SimulatedJob) -> None:
         self.touch(running)
         before = running.observed.row_counts[-1].samples if running.observed.row_counts else 0.0
-        for part in range(1, POINTS + 1):  # points in time at which heartbeats would have reported
+        for part in range(1, POINTS + 1):  # moments at which heartbeats would have reported
             samples = max(before + (running.progress.done - before) * part / POINTS, float(part))
             running.observed.row_counts.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
         del running.observed.row_counts[:-SEEN]
@@ -199,7 +199,7 @@ class Simulation:
     def _measure(self, running: SimulatedJob, shape: Shape, speed: physics.Speed) -> None:
         """Add profiles of the last minute, or of the time since the last change if that is shorter.
 
-        The noise of the simulated world is given for a whole minute; shorter windows get larger errors.
+        The noise of the simulated world is given for a whole minute, so shorter windows have larger errors.
         """
         seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
         larger = math.sqrt(MINUTE_S / seconds)
@@ -223,7 +223,7 @@ class Simulation:
         del running.observed.profiles[:-PROFILES]
 
     def _carry_out(self, decision: Decision) -> None:
-        # jobs that shrink come first, because they free resources
+        # apply plans that shrink jobs first, because these free resources
         for plan in sorted(decision.plans, key=lambda plan: plan.shape.cpu - self._held(plan.job)):
             running = self.jobs.get(plan.job)
             if running is None or running.launching:
@@ -266,7 +266,7 @@ class Simulation:
             self.clock.after(self._sample_s(running.rate.speed), lambda: self._sampled(running))
 
     def _sample_s(self, speed: physics.Speed) -> float:
-        """Return the seconds until a master would have a sample."""
+        """Return the seconds until a master would have its sample."""
         steps_s = self.config.sample_steps / max(speed.steps_s, 1e-9)
         return min(self.config.sample_s, max(SETTLE_S + stages.SAMPLED * WINDOW_S, steps_s))
 
@@ -275,10 +275,10 @@ class Simulation:
             self._ask([running])
 
     def _change(self, running: SimulatedJob, plan: ShapePlan) -> None:
-        """Change the shape: new pods start while the job trains, then the change takes effect.
+        """Change the shape of a job. New pods start while the job trains, and then the change takes effect.
 
-        Without room for both shapes, the shrinking part goes first (`job.scaling.plan`). Then the simulated job pauses
-        until the new pods run.
+        If there is no room for both shapes, the part that shrinks goes first (`job.scaling.plan`). Then the
+        simulated job pauses until the new pods run.
         """
         assert running.shape is not None
         now, then = running.shape, plan.shape
@@ -290,7 +290,7 @@ class Simulation:
         self._record_reason(running, plan)
         seconds = self._pods_s(running, running.shape, plan.shape)
         if self.system.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
-            # new pods initialize together with the others, and that pause is counted separately
+            # new pods initialize together with the others, and the pause for that is counted separately
             seconds = max(0.0, seconds - self.world.pods.init_s)
         if not beside:
             self.pause(running, seconds)
@@ -308,7 +308,7 @@ class Simulation:
             self.pause(running, self.system.mechanisms.pause_s(self.world))
 
     def _apply_plan(self, running: SimulatedJob, plan: ShapePlan) -> None:
-        """Apply the new shape, release surplus resources and restart the measurements."""
+        """Apply the new shape, release surplus resources, and start the measurements again."""
         self.touch(running)
         running.shape = plan.shape
         running.stage = plan.stage or (
@@ -412,9 +412,8 @@ def _servers_change(old: Shape, new: Shape) -> bool:
     return (old.servers, old.server_cpu, old.server_memory) != (new.servers, new.server_cpu, new.server_memory)
 
 
-# ---- faults ----
-# Each job accumulates hazard (pods times time) and loses a pod when the hazard passes a threshold. The threshold is
-# drawn per job, so a job has the same faults under every policy.
+# ---- faults ---- Each job accumulates hazard (pods times time), and loses a pod when the hazard passes a threshold.
+# The threshold is drawn per job, so a job has the same faults under every policy.
 
 
 def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None:
@@ -447,7 +446,7 @@ def _current(running: SimulatedJob, generation: int) -> bool:
 
 
 def _slow_down(sim: Simulation, running: SimulatedJob, generation: int, kind: RoleKind, samples: float) -> None:
-    """Make a worker or a server slow, after so many samples of the job."""
+    """Make a worker or a server slow after this many samples of the job."""
     if not _current(running, generation):
         return
     sim.touch(running)
@@ -463,7 +462,8 @@ def _slow_down(sim: Simulation, running: SimulatedJob, generation: int, kind: Ro
 
 
 def _schedule_repair(sim: Simulation, running: SimulatedJob, seconds: float) -> None:
-    """Schedule the repair after detection: a new pod or moved slots for a live system, otherwise a restart."""
+    """Schedule the repair that follows the detection: a new pod or moved slots in a live system, and a restart in any
+    other."""
     if not sim.system.mechanisms.relieves:
         return
     if sim.system.mechanisms.servers is ServerChange.RESTART:

@@ -23,19 +23,19 @@ from springtide.sim.world.world import TrueJob
 
 
 class ServerChange(StrEnum):
-    """Cost of a change of servers."""
+    """How a system changes servers, which determines the cost of the change."""
 
     RESTART = "restart"
-    """Stop, save to remote storage, prepare, load (000 §2.2)."""
+    """Stop, save to remote storage, prepare, and load (000 §2.2)."""
     INITIALIZE = "initialize"
     """Train while the pods start, then rebuild the graph (001 §6.3)."""
     LIVE = "live"
-    """Train on, with a short pause for a copy through memory (000 §5.2)."""
+    """Continue to train, with a short pause for a copy through memory (000 §5.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanisms:
-    """Abilities of a runtime."""
+    """What a runtime is able to do."""
 
     elastic: bool = True
     """The runtime changes shapes and replaces lost pods. If False, a lost pod fails the job."""
@@ -63,16 +63,16 @@ class System:
     every_s: float = 60.0
     """Seconds between two calls of the policy."""
     again_s: float = 600.0
-    """Minimum seconds until the policy sees a job again, if nothing happened to the job."""
+    """If nothing happened to a job, the policy sees the job again after this many seconds at the earliest."""
     rarely: float = 0.25
-    """The same minimum as a share of the time since the job's last change."""
+    """The same minimum, as a share of the time since the job's last change."""
 
 
 KUBEFLOW = Mechanisms(elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False)
 
 
 def system(name: str, policy: Policy) -> System:
-    """Return the system of a policy: `static` on Kubeflow's mechanisms, any other policy on Springtide's."""
+    """Return the system of a policy. `static` gets Kubeflow's mechanisms, and any other policy gets Springtide's."""
     return System(name=name, policy=policy, mechanisms=KUBEFLOW if name == "static" else Mechanisms())
 
 
@@ -104,7 +104,8 @@ def true_steps_s(job: TrueJob, many: Shapes) -> Array:
 
 
 def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float, waits: Waits | None = None) -> Shape:
-    """Return the fastest shape within the bounds and `cpu` cores; with `waits`, the one that finishes first."""
+    """Return the fastest shape within the bounds and `cpu` cores. With `waits`, return the shape with which the job
+    ends first."""
     many = grid(bounds)
     steps = true_steps_s(job, many)
     if waits is not None:
@@ -125,7 +126,7 @@ def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float, waits: Waits | None =
 
 
 def oracle(jobs: Iterable[TrueJob], *, waits: Waits | None = None) -> System:
-    """Return the system that knows these jobs, and with `waits` the pending times of pods."""
+    """Return the system that knows these jobs. With `waits`, it also knows how long pods wait for a node."""
     known = {job.name: job for job in jobs}
 
     def policy(view: ClusterView, config: PlanningConfig) -> Decision:

@@ -1,7 +1,8 @@
-"""Constants of the simulated world, each with its source: a section of a paper, or "assumed" with a reason.
+"""Constants of the simulated cluster and its jobs, each with its source: a section of a paper, or "assumed" with a
+reason.
 
-Out: `ClusterWorld`; a trace file may override constants. Results of the papers' improved systems are never inputs, only
-their facts about jobs and clusters before the improvement. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
+Out: `ClusterWorld`; a trace file may override constants. The results of the papers' improved systems are never
+inputs. Only facts about jobs and clusters before the improvement are. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
 """
 
 from dataclasses import Field, dataclass, field, fields, replace
@@ -46,7 +47,7 @@ class PodTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTimes:
-    """Costs of a change of servers, and of the loss of one."""
+    """What a change of servers costs, and what the loss of a server costs."""
 
     checkpoint_s: float = known(450.0, "s", "000 §2.2: 5-10 min to remote storage, its middle; stop-and-restart only")
     prepare_s: float = known(450.0, "s", "000 §2.2: 5-10 min to prepare the restart, its middle")
@@ -57,7 +58,7 @@ class ChangeTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRates:
-    """Lost pods, stragglers and hot servers."""
+    """How often pods are lost, and how often there are stragglers and hot servers."""
 
     pod_failures_a_day: float = known(0.015, "1/pod/day", "000 §2.2: daily failure rate of a single pod")
     preemptions_a_day: float = known(
@@ -79,7 +80,7 @@ class FaultRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMix:
-    """Submitted jobs: number, duration and differences."""
+    """Number and duration of submitted jobs, and how they differ."""
 
     jobs_a_day: float = known(2000.0, "jobs", "000 §6: 2K jobs a day")
     batch: int = known(512, "samples", "000 §6, 001 §6.1")
@@ -101,7 +102,7 @@ class JobMix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementNoise:
-    """Errors of the measurements that a policy sees."""
+    """Errors in the measurements that a policy sees."""
 
     noise: float = known(0.05, "sigma", "assumed: error of a step time that is measured over 60 s")
     use_noise: float = known(
@@ -163,7 +164,8 @@ class ClusterWorld:
     requests: RequestSizes = RequestSizes()
 
     def changed(self, **values: float) -> "ClusterWorld":
-        """Return the world with other values for some constants, which need no subject: their names are unique."""
+        """Return the constants with other values for some of them. The subject can be omitted, because the names are
+        unique."""
         world = self
         for name, value in values.items():
             subject, _ = CONSTANTS[name]
@@ -176,32 +178,35 @@ CONSTANTS: dict[str, tuple[str, Field[float]]] = {
     for subject in fields(ClusterWorld)
     for constant in fields(getattr(ClusterWorld(), subject.name))
 }
-"""Subject and field (default, unit, source) of each constant."""
+"""Subject and field of each constant; a field has a default, a unit and a source."""
 
 
 BATCH = 512
 FLOATS = 26 * 16
-"""Floats of a sample in Criteo: 26 tables; 16 floats per row are assumed."""
+"""Number of floats that a sample of Criteo looks up: 26 tables, with an assumed 16 floats per row."""
 DENSE_BYTES = 2e6
 BANDWIDTH = 1.25e9
-"""Network bandwidth of 10 Gb/s in bytes, assumed. Only its product with the coefficient matters, which is set below."""
+"""Network bandwidth of 10 Gb/s in bytes, assumed. Only its product with the coefficient `sync`, which is set below,
+matters."""
 SYNC_S = DENSE_BYTES / BANDWIDTH
 
 TUNED_STEPS_S = 250.0
-"""Steps per second of W&D (000 §6.2) in the hand-tuned shape of 001 Table 2."""
+"""Steps per second of W&D (000 §6.2), in the shape that was tuned by hand in 001 Table 2."""
 LOOKUP_SHARE = 0.39
-"""Share of lookups in a step at the tuned shape: the middle of 30-48% (000 Fig. 1(a))."""
+"""Share of a step that lookups take in the tuned shape: the middle of 30-48% (000 Fig. 1(a))."""
 GRAD, UPD, SYNC, EMB, BETA = 3.48, 2.36, 0.68, 2.45, 2.45
 """Fitted coefficients of 000 §6.2, which have no units.
 
-Assumed units: a batch of 512 is 1, and M/B is 1. D is chosen so that lookups have their share of the step, and the time
-unit so that the tuned shape has its throughput. The text names no model, so W&D is assumed.
+Assumed units: a batch of 512 is 1, and M/B is 1. D is chosen so that lookups have their share of the step, and the
+unit of time so that the tuned shape has its throughput. The text does not name the model of these coefficients, so
+W&D is assumed.
 """
 WIDE_DEEP_CORES = (24 * 2.3 / 210, 85.1 / 210)
 XDEEPFM_CORES = (8 * 18.3 / 47.8, 27.4 / 47.8)
-"""Core-seconds per step of workers and of servers: used cores over steps/s after optimization (001 Table 1)."""
+"""Core-seconds per step of workers and of servers: used cores divided by steps/s after optimization (001 Table 1)."""
 DCN_GRADIENT = 0.98
-"""Gradient time of DCN relative to W&D (batch 512, one thread), measured with `springtide.zoo`; not in the papers."""
+"""Gradient time of DCN relative to W&D (batch 512, one thread). It was measured with `springtide.zoo`, and is not in
+the papers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +218,7 @@ class PaperModel:
     coefficients: Coefficients
     tuned: Shape
     worker_core_s: float
-    """Core-seconds per step on a worker: used cores over steps per second, 001 Table 1."""
+    """Core-seconds per step on a worker: used cores divided by steps per second (001 Table 1)."""
     server_core_s: float
     """Core-seconds per step on all servers together."""
     source: str
@@ -253,14 +258,14 @@ def _wide_deep() -> Coefficients:
 def _xdeepfm() -> Coefficients:
     """Fit the three points of 001: 6.2 steps/s with (1 worker, 1 server), 47.8 with (8, 2), 56 with (10, 2).
 
-    Three points cannot determine five coefficients, so the update and the constant are those of W&D.
+    Three points cannot determine five coefficients, so the update and the constant are taken from W&D.
     """
     wide_deep = _wide_deep()
     one, eight, ten = 1 / 6.2, 8 / 47.8, 10 / 56
-    a_worker_a_server = ten - eight  # the difference between 4 and 5 workers per server
+    a_worker_a_server = ten - eight  # difference between 4 and 5 workers per server
     sync = a_worker_a_server - wide_deep.upd / 16
-    eight_rest = eight - 4 * a_worker_a_server - wide_deep.beta  # grad / 18.3 + emb / 2
-    one_rest = one - sync - wide_deep.upd / 32 - wide_deep.beta  # grad / 19.4 + emb
+    eight_rest = eight - 4 * a_worker_a_server - wide_deep.beta  # this is grad / 18.3 + emb / 2
+    one_rest = one - sync - wide_deep.upd / 32 - wide_deep.beta  # this is grad / 19.4 + emb
     emb = (one_rest - eight_rest * 18.3 / 19.4) / (1 - 18.3 / 19.4 / 2)
     grad = (eight_rest - emb / 2) * 18.3
     return _in_units(grad_s=grad, upd_s=wide_deep.upd, sync_s=sync, emb_s=emb, beta_s=wide_deep.beta)

@@ -1,4 +1,4 @@
-"""Draws a random workload: jobs with the resource requests that users in the papers made.
+"""Draws a random workload: jobs with resource requests like those of the users in the papers.
 
 In: a `ClusterWorld`, a number of jobs, a seed. Out: `TrueJob`s in order of arrival. The same seed gives the same jobs.
 Next: `simulation`.
@@ -23,7 +23,7 @@ from springtide.sim.world.parameters import DAY_S, MODELS, ClusterWorld, PaperMo
 from springtide.sim.world.world import JobFaults, JobMemory, TrueJob
 
 SIZES = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
-"""Core counts that users request."""
+"""Numbers of cores that users request."""
 MOST_WORKERS = 60
 COMMON = "widedeep"
 
@@ -31,7 +31,7 @@ COMMON = "widedeep"
 def jobs(world: ClusterWorld, count: int, seed: int, *, earlier: bool = False) -> tuple[TrueJob, ...]:
     """Draw jobs with Poisson arrivals and recurring users, over as many days as `count` jobs need.
 
-    `earlier` draws other jobs of the same users, from the days before.
+    `earlier` draws other jobs of the same users, from earlier days.
     """
     when, which = (4, 5) if earlier else (1, 3)
     random = np.random.default_rng([seed, when])
@@ -48,7 +48,7 @@ def jobs(world: ClusterWorld, count: int, seed: int, *, earlier: bool = False) -
 def one(
     world: ClusterWorld, model: PaperModel, *, requested: Shape, name: str = "job", steps: int | None = None
 ) -> TrueJob:
-    """Return one test bed job: the unmodified model, no faults, enough memory."""
+    """Return one job of a test bed: the unmodified model, no faults, and enough memory."""
     return TrueJob(
         name=name,
         user="tester",
@@ -97,7 +97,7 @@ def _kinds(world: ClusterWorld, random: np.random.Generator) -> list[TrueJob]:
 
 
 def jittered(job: TrueJob, random: np.random.Generator, spread: float) -> TrueJob:
-    """Vary a job's size: one random factor for computation and one for communication."""
+    """Vary the size of a job, by one random factor for computation and one for communication."""
     compute, move = (math.exp(spread_log) for spread_log in random.normal(0.0, spread, size=2))
     known = job.coefficients
     coefficients = Coefficients(
@@ -112,7 +112,8 @@ def jittered(job: TrueJob, random: np.random.Generator, spread: float) -> TrueJo
 
 
 def _job(world: ClusterWorld, index: int, at: float, kinds: list[TrueJob], random: np.random.Generator) -> TrueJob:
-    kind = kinds[int(len(kinds) * random.random() ** 2)]  # squaring makes some kinds far more frequent than others
+    # the square makes some kinds of jobs far more frequent than others
+    kind = kinds[int(len(kinds) * random.random() ** 2)]
     job = jittered(kind, random, world.jobs.job_spread)
     job = replace(
         job,
@@ -131,7 +132,7 @@ def _job(world: ClusterWorld, index: int, at: float, kinds: list[TrueJob], rando
 
 
 def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> Shape:
-    """Draw the user's request: usually far more than needed, sometimes too little."""
+    """Draw the user's request: usually far more than the job needs, and sometimes too little."""
     tuned = MODELS[job.model].tuned
     scale = (
         math.exp(random.normal(0.0, world.requests.user_workers_spread))
@@ -193,14 +194,14 @@ class TracedJob(TracedRequest):
     user: str = "user"
     kind: str = ""
     at: float = 0.0
-    """Seconds after the start."""
+    """Arrival time, in seconds after the start of the trace."""
     steps: int | None = None
     table_gib: float = 8.0
-    """GiB of tables at the end."""
+    """Size of the tables at the end, in GiB."""
     hot: float = 1.0
-    """Load of the hottest server, in mean loads."""
+    """Load of the hottest server, as a multiple of the mean load of servers."""
     straggles_at: float | None = None
-    """Share of the job after which a worker becomes a straggler."""
+    """When a worker becomes a straggler, as a share of the job."""
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -218,16 +219,16 @@ class WorkloadTrace:
     """Contents of a trace file."""
 
     world: Mapping[str, float] = field(default_factory=dict)
-    """Changed constants of the world, by name."""
+    """Constants of the simulated cluster that the trace changes, by name."""
     jobs: tuple[TracedJob, ...]
 
 
 ROOMS = ("nodes", "node_cpu", "node_memory", "job_cpu")
-"""Constants of the world that must not be 0, because no job could begin."""
+"""Constants that must not be 0, because no job could begin."""
 
 
 def read(path: pathlib.Path) -> tuple[ClusterWorld, tuple[TrueJob, ...]]:
-    """Read a trace file: the world and its jobs in order of arrival."""
+    """Read a trace file. Return the constants, and the jobs in the order of their arrival."""
     text = file_input.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
     place = InputFile(path, text)
     trace = place.build(WorkloadTrace, file_input.parse(path, text))

@@ -1,7 +1,7 @@
 """True speed, resource use and memory limits of a job, and the pods of the cluster.
 
-Eqns 1-6 with the true coefficients give the step time (`planning.perf_model.equations`). A step never takes less than
-its core-seconds need on the available cores. Policies see a job only through noisy profiles.
+The step time follows from Eqns 1-6 with the true coefficients (`planning.perf_model.equations`). A step never takes
+less time than its core-seconds need on the available cores. Policies see a job only through noisy profiles.
 """
 
 import math
@@ -24,7 +24,7 @@ class JobMemory:
     """True memory of a job, in bytes."""
 
     table_bytes: float
-    """Bytes of all tables at the end."""
+    """Bytes of all tables at the end of the job."""
     table_at_start: float
     """Share of `table_bytes` that exists at the first step."""
     worker_bytes: float
@@ -72,11 +72,11 @@ class TrueJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCondition:
-    """Current faults of a running job."""
+    """Faults that a running job has at present."""
 
     hot: float = 1.0
     worker_speed: float = 1.0
-    """Share of its assigned cores that the slowest worker has."""
+    """Speed of the slowest worker's cores, as a share of its assigned cores."""
     server_speed: float = 1.0
     missing: int = 0
     """Number of lost workers that are not replaced yet."""
@@ -119,7 +119,7 @@ def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynam
         steps = workers / slow
     hottest = min(shape.server_cpu / condition.hot, shape.server_cpu * condition.server_speed)
     most = shape.servers * hottest / job.server_core_s
-    if steps > most:  # the servers are the bottleneck, so all workers wait
+    if steps > most:  # the servers are the bottleneck, so all workers wait for them
         wait = step * (steps / most - 1)
         slowed, step, steps = slowed + wait, step + wait, most
     return Speed(
@@ -142,7 +142,7 @@ def server_bytes(job: TrueJob, servers: int, done: float, hot: float = 1.0) -> f
 
 
 def full_at(job: TrueJob, shape: Shape, hot: float = 1.0) -> float:
-    """Return the number of samples that fill a server's memory; infinity if the memory lasts to the end."""
+    """Return the number of samples that fill a server's memory; infinite if the memory suffices to the end."""
     if not shape.server_memory or server_bytes(job, shape.servers, job.samples, hot) <= shape.server_memory:
         return math.inf
     room = (shape.server_memory - job.memory.server_base_bytes) / min(1.0, hot / shape.servers) / job.memory.table_bytes
@@ -159,7 +159,8 @@ def profile(
     noise: Sequence[float],
     cores: tuple[float, float] | None = None,
 ) -> Profile:
-    """Return a profile with independent errors in each term and, with `cores`, in the counted cores."""
+    """Return a profile in which each term has an independent error. With `cores`, the counted cores have an error
+    too."""
     constant = max(now.step_s - sum(now.terms), 0.0)
     gradient, update, synchronization, lookup, rest = (
         steps * term * error for term, error in zip((*now.terms, constant), noise, strict=True)
@@ -236,7 +237,7 @@ def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Gene
 
 
 def between(old: Shape, new: Shape) -> ResourceBudget:
-    """Return the resources during a live change; pods of the same size are shared."""
+    """Return the resources that a live change needs. Pods that keep their size are counted once."""
     cpu = memory = 0.0
     for role in ("worker", "server"):
         before = (getattr(old, f"{role}_cpu"), getattr(old, f"{role}_memory"))
@@ -251,12 +252,13 @@ def between(old: Shape, new: Shape) -> ResourceBudget:
 
 
 def larger(old: Shape, new: Shape) -> ResourceBudget:
-    """Return the maximum of both shapes by cores and by memory, for a change that shrinks before it grows."""
+    """Return the larger amount of cores and of memory of the two shapes, for a change that shrinks before it grows."""
     return ResourceBudget(cpu=max(old.cpu, new.cpu), memory=max(old.memory, new.memory))
 
 
 def new_pods(old: Shape | None, new: Shape) -> tuple[tuple[float, int], tuple[float, int]]:
-    """Return the size and number of new worker and server pods; a pod of another size is a new pod."""
+    """Return the size and number of new worker pods and of new server pods. A pod that changes its size is a new
+    pod."""
     found = []
     for role in ("worker", "server"):
         size = (getattr(new, f"{role}_cpu"), getattr(new, f"{role}_memory"))

@@ -1,7 +1,7 @@
 """Control groups, versions 1 and 2: finds the group of this process, and reads and writes the files of a group.
 
-Groups are made by `platforms.local.process_group`, below this process's own group so that a container's limit still
-holds, or by a container's host (`telemetry.host.usage`).
+Two modules create groups: `platforms.local.process_group` creates them below this process's own group, so that a
+container's limit still applies. Otherwise the host of a container creates them (`telemetry.host.usage`).
 """
 
 import contextlib
@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from springtide.domain.core.resources import ProcessLimits, Usage
 
-PERIOD_US = 100_000  # the kernel's default, in µs: a process over its quota is throttled for the rest of the period
+# length of a quota period in µs, which is the kernel's default; a process that exceeds its quota is throttled for the
+# rest of the period
+PERIOD_US = 100_000
 
-"""Lowest CPU shares (version 1) and weight (version 2). The defaults of other groups are 1024 and 100."""
+"""Lowest CPU shares (version 1) and lowest weight (version 2). Other groups have 1024 and 100 by default."""
 ENDLESS = 1 << 60
 """In version 1, a limit of at least this many bytes means no limit, because the kernel then reports the largest number
 of pages."""
@@ -31,7 +33,7 @@ class _GroupFolders:
         self._folder_of = dict(folder_of)
 
     def admit(self, pid: int) -> None:
-        """Move a process into the group. Future children of the process follow."""
+        """Move a process into the group. Children that the process starts later are also in the group."""
         for folder in self.folders():
             write(folder / "cgroup.procs", pid)
 
@@ -39,7 +41,7 @@ class _GroupFolders:
         return {pid for folder in self.folders() for pid in read_members(folder)}
 
     def folders(self) -> tuple[pathlib.Path, ...]:
-        """Return the folders without duplicates, because hierarchies may be mounted together."""
+        """Return the folders without duplicates. Several hierarchies may be mounted together."""
         return tuple(dict.fromkeys(self._folder_of.values()))
 
     def _text(self, controller: str, name: str) -> str:
@@ -59,19 +61,21 @@ class GroupV1(_GroupFolders):
     """A version 1 control group: a folder in each of several hierarchies."""
 
     def can_hold(self, limits: ProcessLimits) -> bool:
-        """Return True if the group has the controllers for these limits. A group that only counts cannot limit CPU."""
+        """Return True if the group has the controllers for these limits. A group that only counts CPU time cannot limit
+        it."""
         wanted = {"cpu": limits.cpu, "memory": limits.memory}
         return all(name in self._folder_of or limit is None for name, limit in wanted.items())
 
     def hold_to(self, limits: ProcessLimits) -> None:
-        """Write the CPU quota for each period, and the limits on memory and on memory with swap."""
+        """Write the CPU quota per period, the limit on memory, and the limit on memory with swap."""
         if limits.cpu is not None and (cpu := self._folder_of.get("cpu")):
             write(cpu / "cpu.cfs_period_us", PERIOD_US)
             write(cpu / "cpu.cfs_quota_us", int(limits.cpu * PERIOD_US))
         if limits.memory is not None and (memory := self._folder_of.get("memory")):
             names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
             if self._number("memory", names[0]) < limits.memory:
-                names.reverse()  # write the limit with swap first: the limit on memory alone may never exceed it
+                # write the limit with swap first, because the limit on memory alone may never exceed it
+                names.reverse()
             for name in names:
                 if "memsw" not in name or (memory / name).exists():
                     write(memory / name, limits.memory)
@@ -160,13 +164,13 @@ def read_members(folder: pathlib.Path) -> list[int]:
 def read_text(path: pathlib.Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # the group was removed meanwhile, or this kernel does not count the value
+    except OSError:  # the group was removed in the meantime, or this kernel does not count the value
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted hierarchy: its visible part, and the mount point."""
+    """A mounted hierarchy: the part of it that is visible, and its mount point."""
 
     root: str
     at: pathlib.Path
@@ -176,16 +180,16 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """This process's own group: a folder for each available controller (`cpuacct` only in version 1)."""
+    """This process's own group, with a folder for each available controller (`cpuacct` only in version 1)."""
 
     version: int = 0
-    """Version of control groups: 1 or 2; 0 without such events."""
+    """Version of control groups: 1 or 2, or 0 if there are none."""
     folders: Mapping[str, pathlib.Path] = field(default_factory=dict)
 
 
 def find_hierarchy(proc_self: pathlib.Path = PROC_SELF) -> Hierarchy:
-    """Find version 2 if it has the controllers, and otherwise version 1. The kernel assigns each controller to one
-    version.
+    """Find the hierarchy of version 2 if it has the controllers, and otherwise the hierarchy of version 1. The
+    kernel assigns each controller to one version.
     """
     try:
         mounts = parse_mounts((proc_self / "mountinfo").read_text())
@@ -220,7 +224,8 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def parse_paths(text: str) -> dict[str, str]:
-    """Parse the groups of a process by controller: `4:memory:/a/b`. Version 2 (`0::/a/b`) has the empty name."""
+    """Parse the groups of a process by controller: `4:memory:/a/b`. The group of version 2 (`0::/a/b`) has the empty
+    name."""
     found = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
@@ -230,7 +235,7 @@ def parse_paths(text: str) -> dict[str, str]:
 
 
 def group_folder(mount: Mount, path: str) -> pathlib.Path:
-    """Return the folder of a group in the file system. A container may see only a part of the tree."""
+    """Return the folder of a group in the file system. A container may see only a part of the tree of groups."""
     root = mount.root.rstrip("/")
     if root and (path == root or path.startswith(root + "/")):
         path = path[len(root) :]

@@ -1,8 +1,8 @@
-"""Chooses SQLite's journal mode by file system, and checks that a folder accepts files.
+"""Chooses SQLite's journal mode by the file system, and checks that a folder accepts files.
 
-WAL mode keeps its index in shared memory, so on a network file system, processes of two machines would corrupt the
-database. On such file systems, SQLite uses the rollback journal. The check writes a file, so it also notices quotas and
-failing disks.
+WAL mode keeps its index in shared memory. On a network file system, processes on two machines would therefore
+corrupt the database. On such file systems, SQLite uses the rollback journal. The check writes a file, so it also
+detects quotas and failing disks.
 """
 
 import os
@@ -14,8 +14,8 @@ NETWORK = re.compile(
     "9p|afs|beegfs|ceph|cifs|coda|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|pvfs2|smb3|smbfs|virtiofs|wekafs"
     r"|fuse\.(?!fuse-overlayfs$).*"
 )
-"""File systems that several machines, or a machine and its guests, can mount at the same time. Such file systems
-include most FUSE file systems, such as sshfs, gcsfuse and JuiceFS.
+"""Types of file systems that several machines, or a machine and its guests, can mount at the same time. Most FUSE
+file systems are among them, such as sshfs, gcsfuse and JuiceFS.
 """
 
 PROBE_BYTES = 1 << 17
@@ -36,7 +36,8 @@ def kind_of(path: pathlib.Path) -> str:
 
 
 def kind_in(mounts: str, path: str) -> str:
-    """Return the type of the newest mount nearest above an absolute path. `mounts` has the format of proc(5)."""
+    """Return the type of the file system that an absolute path is on: the newest mount that is nearest above the path.
+    `mounts` has the format of proc(5)."""
     best, found = -1, ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -51,14 +52,14 @@ def kind_in(mounts: str, path: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """Decode a path in which the kernel wrote space, tab, newline and backslash as octal numbers."""
+    """Decode a path in which the kernel has written space, tab, newline and backslash as octal numbers."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text
 
 
 def write_error(folder: pathlib.Path) -> str:
-    """Return why a file of some pages cannot be written there; empty if it can."""
+    """Return the reason why a file of a few pages cannot be written there; empty if it can be written."""
     path = folder / f".room.{os.getpid()}"
     try:
         with open(path, "wb", buffering=0) as file:

@@ -1,8 +1,8 @@
-"""Finds the CUDA GPUs that processes of this machine may use, and measures what this process uses of its own.
+"""Finds the CUDA GPUs that processes on this machine may use, and measures how much this process uses its own GPUs.
 
-GPUs are found without torch and without a CUDA context. `CUDA_VISIBLE_DEVICES` limits the GPUs, as for every CUDA
-program. Without that variable, `nvidia-smi -L` lists the GPUs; without `nvidia-smi`, the device files give their
-number. Next: `platforms.local.gpu_assignment`.
+GPUs are found without torch and without a CUDA context. `CUDA_VISIBLE_DEVICES` limits the GPUs, as it does for every
+CUDA program. Without that variable, `nvidia-smi -L` lists the GPUs; without `nvidia-smi`, the device files give
+their number. Next: `platforms.local.gpu_assignment`.
 """
 
 import ctypes
@@ -19,13 +19,14 @@ from springtide.domain.core.resources import GpuUse, sum_gpus
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 DEVICES = pathlib.Path("/dev")
-LIST_S = 30.0  # seconds for nvidia-smi, which loads the driver if no other process holds it
+LIST_S = 30.0  # seconds to wait for nvidia-smi, which must load the driver if no other process uses it
 
 _LINE = re.compile(r"^(?P<part>\s*)(?:GPU|MIG)\b.*\(UUID: (?P<uuid>[A-Za-z0-9-]+)\)\s*$", re.MULTILINE)
 
 
 def visible(given: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the GPUs as `CUDA_VISIBLE_DEVICES` names them. `given`: variables of the job, which precede our own."""
+    """Return the GPUs by the names that `CUDA_VISIBLE_DEVICES` uses. `given` has the variables of the job, which take
+    precedence over the environment."""
     limit = {**config.variables(), **(given or {})}.get(VARIABLE)
     if limit is not None:
         return parse_limit(limit, count())
@@ -33,7 +34,8 @@ def visible(given: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 
 def parse_limit(text: str, cards: int) -> tuple[str, ...]:
-    """Return the devices of a `CUDA_VISIBLE_DEVICES`. As in CUDA, a missing device ends the list."""
+    """Return the devices in a value of `CUDA_VISIBLE_DEVICES`. As in CUDA, a device that does not exist ends the
+    list."""
     devices: list[str] = []
     for device in (part.strip() for part in text.split(",")):
         there = int(device) < cards if device.isdecimal() else cards and device.startswith(("GPU-", "MIG-"))
@@ -44,7 +46,8 @@ def parse_limit(text: str, cards: int) -> tuple[str, ...]:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """Return the devices that `nvidia-smi -L` lists. A card that is cut into MIG instances counts as its instances."""
+    """Return the devices that `nvidia-smi -L` lists. For a card that is divided into MIG instances, return the
+    instances."""
     devices: list[str] = []
     whole = ""
     for line in _LINE.finditer(text):
@@ -74,7 +77,7 @@ def _listed() -> tuple[str, ...]:
 
 
 def own_use() -> GpuUse | None:
-    """Return this process's usage of its GPUs; None if torch in this process has not used a GPU. Never waits for the
+    """Return how this process uses its GPUs; None if torch has not used a GPU in this process. Never waits for the
     GPU.
     """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
@@ -90,13 +93,14 @@ def own_use() -> GpuUse | None:
 
 
 class NvmlUtilization(ctypes.Structure):
-    """`nvmlUtilization_t`: percent of the last sample period in which the GPU computed, or moved memory."""
+    """`nvmlUtilization_t`: the percentages of the last sample period in which the GPU computed and in which it moved
+    memory."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
 def busy_share(uuid: str) -> float | None:
-    """Return how busy a GPU was, from the driver's NVML; None without NVML, and for a MIG instance."""
+    """Return how busy a GPU was, as reported by the driver's NVML. Return None without NVML, and for a MIG instance."""
     library, handle, rates = _nvml(), ctypes.c_void_p(), NvmlUtilization()
     if library is None or library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), ctypes.byref(handle)):
         return None

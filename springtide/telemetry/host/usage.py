@@ -1,7 +1,7 @@
-"""Measures CPU and memory of a process, by its own control group or from `/proc`.
+"""Measures the CPU and memory that a process uses, from its own control group or from `/proc`.
 
-`OwnUsage` is for platforms whose agent is on another host. A container's group also counts child processes. If other
-processes share the group (a bare host, a Ray node), only this process is counted.
+Platforms whose agent is on another host use `OwnUsage`. A container's group also counts child processes. If other
+processes share the group (on a bare host or a Ray node), only this process is counted.
 """
 
 import os
@@ -32,7 +32,7 @@ def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:
         status = (proc / str(pid) / "status").read_text()
     except OSError:
         return Usage()
-    fields = (line.partition(":") for line in status.splitlines())  # such as `VmRSS:   123 kB`
+    fields = (line.partition(":") for line in status.splitlines())  # a line looks like `VmRSS:   123 kB`
     kilobytes = {name: int(rest.split()[0]) for name, _, rest in fields if rest.strip().endswith("kB")}
     return Usage(
         cpu_s=(int(stat[11]) + int(stat[12])) / TICKS_PER_S,
@@ -42,7 +42,7 @@ def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:
 
 
 class OwnUsage:
-    """CPU and memory of this process, from now on."""
+    """CPU and memory that this process uses from now on."""
 
     def __init__(self, settings: config.Settings, *, proc: pathlib.Path = PROC, pid: int | None = None) -> None:
         self._proc, self._pid = proc, os.getpid() if pid is None else pid
@@ -51,7 +51,7 @@ class OwnUsage:
         self._on = settings.report_usage
 
     def read(self) -> RoleUsage | None:
-        """Return the present usage; None if the settings do not request usage and this process uses no GPU."""
+        """Return the present usage. Return None if the settings do not request it and this process uses no GPU."""
         gpu = gpus.own_use()
         if not self._on and gpu is None:
             return None
@@ -73,7 +73,8 @@ def of_role(life: Life, usage: Usage, limits: ProcessLimits) -> RoleUsage:
 
 
 def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
-    """Return the control group of this process alone; None if the process shares a group or has none."""
+    """Return the control group that belongs to this process alone. Return None if the process shares a group or has
+    none."""
     found = control_groups.find_hierarchy(proc / str(pid))
     if not found.folders:
         return None
@@ -82,7 +83,7 @@ def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
 
 
 def alone(members: set[int], pid: int, parent_of: Mapping[int, int]) -> bool:
-    """Return True if all members of a group are this process, its ancestors or its descendants."""
+    """Return True if every member of a group is this process, one of its ancestors, or one of its descendants."""
     above = set(ancestors(pid, parent_of))
     return pid in members and all(
         member in above or member == pid or pid in ancestors(member, parent_of) for member in members

@@ -1,4 +1,4 @@
-"""All-reduce the dense gradients of a bsp group over gloo or NCCL, in one flat bucket per data type.
+"""All-reduces the dense gradients of a bsp group over gloo or NCCL, in one flat bucket per data type.
 
 In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`, and a `GroupVerdict`, which
 sums the flags of all ranks. From these sums, all ranks make the same decision without another message. Ranks find each
@@ -20,15 +20,16 @@ from springtide.worker.link.clients import GroupClient
 from springtide.worker.link.optimizer import set_option
 
 MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this time counts as dead
-# A rank that does not take part within this time counts as dead; a step takes a fraction of it.
+# A rank that does not take part within this time counts as dead. A step takes only a fraction of it.
 TIMEOUT = datetime.timedelta(minutes=5)
-DIGITS = 4  # bytes of a digest; the sum of a byte's squares over 128 ranks is exact in float32
+DIGITS = 4  # bytes of a digest; for up to 128 ranks, the sum of a byte's squares is exact in float32
 FLAGS = ("flush", "empty", "last", "go", "stop", "paper")
 FIXED = len(FLAGS) + 2 + 2 * DIGITS
 
 
 def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
-    """Connect all ranks over `store`, apart from the user's torch.distributed group; None for a group of one."""
+    """Connect all ranks over `store`, separate from the user's torch.distributed group. Return None for a group of one
+    rank."""
     if workers == 1:
         return None
     options = distributed.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -65,7 +66,7 @@ class Reducer:
     """Averages gradients over the group, weighted by each rank's share of the batch."""
 
     def __init__(self, params: Sequence[nn.Parameter], group: Any, *, words: int = 0) -> None:
-        """Create the buckets. `words` is the number of header numbers that travel with the gradients."""
+        """Create the buckets. `words` is how many header numbers are sent with the gradients."""
         self.params = list(params)
         self.group = group
         self.nccl: Any = None
@@ -98,7 +99,7 @@ class Reducer:
 
     @property
     def device(self) -> torch.device:
-        """Device of the parameters; the CPU if they are on several."""
+        """Device of the parameters, or the CPU if they are on several devices."""
         devices = {param.device for param in self.params}
         return devices.pop() if len(devices) == 1 else torch.device("cpu")
 
@@ -112,7 +113,8 @@ class Reducer:
         return [(param.dtype, param.device) for param in self.params]
 
     def follow_moves(self) -> None:
-        """Make new buckets if the user has moved the model, as `model.to("cuda")` after `job.prepare` does."""
+        """Create new buckets if the user has moved the model, for example with `model.to("cuda")` after
+        `job.prepare`."""
         if self._kinds != self._kinds_now():
             self._make_buckets()
 
@@ -136,10 +138,10 @@ class Reducer:
             bucket.own.copy_(bucket.flat)
 
     def reduce(self) -> bool:
-        """Replace each `p.grad` by the group's gradient; return True if any rank wants to skip the step.
+        """Replace each `p.grad` with the gradient of the group. Return True if any rank wants to skip the step.
 
-        If a rank has no gradient for a parameter, its share is zero. If no rank has one, the parameter gets no
-        gradient. `GroupChanged` if a member is lost.
+        If a rank has no gradient for a parameter, it contributes zero. If no rank has a gradient for it, the
+        parameter gets no gradient. Raise `GroupChanged` if a member is lost.
         """
         if self.group is None:
             self.sums = list(self.words)
@@ -150,7 +152,8 @@ class Reducer:
         return False
 
     def _sum(self, part: Callable[["Bucket"], torch.Tensor]) -> bool:
-        """All-reduce a part of every bucket, with the current words; return True if any rank wants to skip."""
+        """All-reduce a part of every bucket, with the current header numbers. Return True if any rank wants to skip the
+        step."""
         for bucket in self._buckets:
             bucket.flat.copy_(bucket.own)
             if bucket is self._buckets[0] and self.words:
@@ -168,10 +171,10 @@ class Reducer:
             present = bucket.flags[-len(members) :].tolist() if members else []
             for index, view, ranks in zip(members, bucket.views, present, strict=True):
                 if ranks:
-                    self.params[index].grad = view.clone()  # a copy, because the next step reuses the bucket
+                    self.params[index].grad = view.clone()  # copy the gradient, because the next step reuses the bucket
 
     def follow(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """After a rank has joined late, use the elder's learning rates and weight decays."""
+        """If a rank has joined late, use the learning rates and weight decays of the leader."""
         if self.group is None or self.elder is None:
             return
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -197,11 +200,11 @@ class Bucket(NamedTuple):
 
     flat: torch.Tensor
     own: torch.Tensor
-    """Copy of this rank's contribution."""
+    """Copy of what this rank contributes."""
     views: list[torch.Tensor]
     flags: torch.Tensor
-    """Three parts: the number of ranks that skip, the sums of the header numbers (first bucket only), and per parameter
-    the number of ranks with a gradient.
+    """Three parts. First, the number of ranks that skip; second, the sums of the header numbers (first bucket only);
+    third, for each parameter, the number of ranks with a gradient.
     """
 
 
@@ -210,35 +213,36 @@ class RankWords:
     """Flags that one rank sends."""
 
     flush: bool = False
-    """Whether all rows must be on the servers after this step."""
+    """True if all rows must be on the servers after this step."""
     empty: bool = False
-    """Whether this step only flushes and trains no batch."""
+    """True if this step only flushes rows and trains no batch."""
     last: bool = False
-    """Whether this rank knows of no further batch. Ranks learn at different times that a job stops."""
+    """True if this rank knows of no further batch. Ranks learn at different times that a job stops."""
     ready: bool = False
-    """Whether this rank knows where the modules find their ids."""
+    """True if this rank knows where the modules find their ids."""
     go: bool = False
-    """Request of the lowest rank to start scheduling batches."""
+    """The lowest rank requests to start scheduling batches."""
     stop: bool = False
-    """Request of the lowest rank to stop scheduling batches."""
+    """The lowest rank requests to stop scheduling batches."""
     paper: bool = False
-    """Request of the lowest rank to simulate schedules for the next batches, in order to measure their cost."""
+    """The lowest rank requests to simulate schedules of the next batches, in order to measure their cost."""
     effort: int = 0
     """Search effort of the schedule, set by the lowest rank."""
     digest: int = 0
     """32-bit digest of the next batch and its schedule; 0 if the batch is not scheduled."""
     refused: frozenset[int] = field(default_factory=frozenset)
-    """Tables whose ids are not all known ahead of forward()."""
+    """Tables whose ids are not all known before forward()."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupVerdict(RankWords):
-    """Combined flags: `ready` is True if all ranks set it, every other flag if any rank sets it."""
+    """The flags of all ranks together: `ready` is True if all ranks set it, and every other flag is True if any rank
+    sets it."""
 
     torn: bool = False
-    """Whether only some of the ranks train a batch in this step."""
+    """True if only some of the ranks train a batch in this step."""
     alike: bool = True
-    """Whether all ranks have the same digest."""
+    """True if all ranks have the same digest."""
 
 
 def words_needed(tables: Sequence[int]) -> int:
@@ -253,7 +257,8 @@ def encode_words(words: RankWords, tables: Sequence[int]) -> list[float]:
 
 
 def decode_words(sums: Sequence[float], tables: Sequence[int], ranks: int) -> GroupVerdict:
-    """Decode the sums. Digests are equal if n times the sum of squares equals the squared sum, for every byte."""
+    """Decode the sums of the header numbers. The digests of n ranks are equal if, for every byte, n times the sum of
+    squares equals the square of the sum."""
     flags = dict(zip(FLAGS, sums, strict=False))
     unready, effort = sums[len(FLAGS) : len(FLAGS) + 2]
     digits, squares = sums[FIXED - 2 * DIGITS : FIXED - DIGITS], sums[FIXED - DIGITS : FIXED]
@@ -268,10 +273,12 @@ def decode_words(sums: Sequence[float], tables: Sequence[int], ranks: int) -> Gr
 
 
 class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
-    """Values of one generation of the group. The store implements only the operations that gloo and NCCL use."""
+    """Values of one generation of a bsp group, in the form of a torch store. The store implements only the operations
+    that gloo and NCCL use."""
 
     def __init__(self, master: GroupClient, generation: int, **given: str) -> None:
-        """Open the store. `given` are values of this rank, which travel with the first address that gloo sets."""
+        """Open the store. `given` has values of this rank, which are sent together with the first address that gloo
+        sets."""
         super().__init__()
         self._master, self._generation = master, generation
         self._given = {key: value.encode() for key, value in given.items()}
@@ -286,18 +293,18 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
         return self._known[key]
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        """Wait for these keys; `GroupChanged` as soon as the master knows that they will not come."""
+        """Wait for these keys. Raise `GroupChanged` as soon as the master knows that they will not arrive."""
         if missing := tuple(key for key in keys if key not in self._known):
             self._meet(*missing)
 
     def values(self, prefix: str, ranks: int) -> list[str]:
-        """Return what every rank has given under this prefix and its rank."""
+        """Return the values that the ranks have set under this prefix and their rank number."""
         keys = [f"{prefix}{rank}" for rank in range(ranks)]
         self.wait(keys)
         return [self._known[key].decode() for key in keys]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return True if these keys are known here, as torch's NCCL asks; it never waits."""
+        """Return True if these keys are known to this process. torch's NCCL calls this method, which never waits."""
         return all(key in self._known for key in keys)
 
     def _meet(self, *wanted: str) -> None:

@@ -1,8 +1,8 @@
-"""Sum the gradients of a bsp step in batch order, for any assignment of samples to ranks.
+"""Sums the gradients of a bsp step in the order of the batch, for any assignment of samples to ranks.
 
-In: each rank's part of a batch, which the loop gets in units of a few samples. Out: sums of rows and dense gradients in
-the order of the units, equal on every rank. The lowest rank that has a row sums its gradients; one rank sums each slice
-of the dense parameters. Design: docs/design/batch-order.md.
+In: each rank's part of a batch, which the loop gets in units of a few samples. Out: sums of rows and dense gradients
+in the order of the units, equal on every rank. The gradients of a row are summed by the lowest rank that has the
+row. Each slice of the dense parameters is summed by one rank. Design: docs/design/batch-order.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ CHANGED = (
     "time, and trains the batch after the last part. Step schedulers once an epoch, not after every optimizer.step()"
 )
 SCHEDULED = {"lr": "the learning rate", "weight_decay": "weight_decay", "momentum": "momentum", "betas": "betas"}
-"""Options of a parameter group that schedulers change, with their names in messages."""
+"""Options of a parameter group that schedulers change, with the names that messages use for them."""
 Rate = tuple[str, list[float]]
 Stepped = tuple[list[int], list[Rate]]
 """Optimizers that have stepped, by id, with their learning rates."""
@@ -50,7 +50,7 @@ class RowGradients(NamedTuple):
     tables: Tables
     keys: Numbers
     places: Numbers
-    """Position in the batch of the unit behind each gradient."""
+    """For each gradient, the position of its unit in the batch."""
     dims: Numbers
     """Number of floats of each gradient."""
     grads: Floats
@@ -81,7 +81,7 @@ def join_rows(parts: Sequence[RowGradients]) -> RowGradients:
 
 def distinct_rows(tables: Tables, keys: Numbers) -> tuple[Numbers, Numbers]:
     """Return the index of each (table, key) among the sorted distinct pairs, and the first position of each pair."""
-    order = np.lexsort((keys, tables))  # stable, so the first of equal pairs stays first
+    order = np.lexsort((keys, tables))  # the sort is stable, so the first of several equal pairs stays first
     new = np.ones(len(keys), dtype=bool)
     new[1:] = (np.diff(keys[order]) != 0) | (np.diff(tables[order]) != 0)
     number = np.empty(len(keys), dtype=np.int64)
@@ -91,11 +91,12 @@ def distinct_rows(tables: Tables, keys: Numbers) -> tuple[Numbers, Numbers]:
 
 def sum_rows(rows: RowGradients) -> RowGradients:
     """Return one gradient per row, summed in the order of its units. The sum starts with the first gradient, not with
-    zero."""
+    zero, so that no bit changes."""
     number, first = distinct_rows(rows.tables, rows.keys)
     order = np.lexsort((rows.places, number))
     number = number[order]
-    turn = np.arange(len(order)) - np.searchsorted(number, number)  # index of the gradient within its row
+    # index of each gradient among the gradients of its row
+    turn = np.arange(len(order)) - np.searchsorted(number, number)
     dims = rows.dims[first]
     ends, begins = np.cumsum(rows.dims), np.cumsum(dims) - dims
     out = np.empty(int(dims.sum()), dtype=np.float32)
@@ -112,8 +113,8 @@ def sum_rows(rows: RowGradients) -> RowGradients:
 
 
 def home_ranks(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
-    """Return, for each row of `rank`, the rank that sums it: the lowest rank that has the row. `ids` holds every rank's
-    rows."""
+    """Return, for each row of `rank`, the rank that sums its gradients: the lowest rank that has the row. `ids` has the
+    rows of every rank."""
     ranks = np.repeat(np.arange(len(ids)), [len(keys) for _, keys in ids])
     number, first = distinct_rows(
         np.concatenate([table_ids[0] for table_ids in ids]), np.concatenate([table_ids[1] for table_ids in ids])
@@ -123,12 +124,12 @@ def home_ranks(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
 
 
 def exchange_bytes(group: Any, parcels: Sequence[bytes]) -> list[bytes]:
-    """Send one buffer to every rank and receive one from every rank; `GroupChanged` if a rank is lost."""
+    """Send one buffer to every rank, and receive one from every rank. Raise `GroupChanged` if a rank is lost."""
     sizes = torch.tensor([len(parcel) for parcel in parcels], device="cpu")
     coming = torch.empty_like(sizes)
     with noticing_loss():
         group.alltoall_base(coming, sizes, [], []).wait()
-        leaving = torch.from_numpy(np.frombuffer(b"".join(parcels), np.uint8).copy())  # may be empty
+        leaving = torch.from_numpy(np.frombuffer(b"".join(parcels), np.uint8).copy())  # the tensor may be empty
         arriving = torch.empty(int(coming.sum()), dtype=torch.uint8, device="cpu")
         group.alltoall_base(arriving, leaving, coming.tolist(), sizes.tolist()).wait()
     return [part.numpy().tobytes() for part in arriving.split(coming.tolist())]
@@ -167,7 +168,7 @@ class OrderedReducer(Reducer):
         self._load_flags(skip, self._present)
 
     def reduce(self) -> bool:
-        """Replace each `p.grad` by the sum of all units in order; return True if any rank wants to skip the step."""
+        """Replace each `p.grad` with the sum of all units in order. Return True if any rank wants to skip the step."""
         if self._sum(lambda bucket: bucket.flags):
             return True
         for number, bucket in enumerate(self._buckets):
@@ -187,8 +188,8 @@ def sum_in_order(units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
 
 
 def sum_units(group: Any, units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
-    """Return the sum of all ranks' units in order. Every rank has at least one unit."""
-    if not units[0][1].numel():  # the model has no parameter of this data type, on any rank
+    """Return the sum over the units of all ranks, in order. Every rank has at least one unit."""
+    if not units[0][1].numel():  # on every rank, the model has no parameter of this data type
         return units[0][1]
     ranks, (floats, kind) = group.size(), (units[0][1].numel(), units[0][1].dtype)
     chunk = -(-floats // ranks)
@@ -211,7 +212,7 @@ def from_bytes(values: bytes, kind: torch.dtype) -> torch.Tensor:
 
 
 class UnitGradients:
-    """Gradients of the units of a step, one object per `job.prepare` with sums in batch order."""
+    """Gradients of the units of a step. Each `job.prepare` with sums in batch order has one such object."""
 
     def __init__(self, client: TableClient, reducer: OrderedReducer) -> None:
         self._client, self._reducer = client, reducer
@@ -228,7 +229,8 @@ class UnitGradients:
         self._now, self._done = unit, False
 
     def keep(self, stepped: Sequence[JobOptimizer], parts: Sequence[_native.StepRows]) -> bool:
-        """Store the gradients of the current unit after the loop has stepped; return True for this rank's last unit."""
+        """Store the gradients of the current unit after the loop has stepped. Return True if it was this rank's last
+        unit."""
         if self._now is None:
             return True
         seen = (
@@ -246,12 +248,12 @@ class UnitGradients:
         return self._now.last
 
     def check_kept(self) -> None:
-        """Raise BadInput if the loop asks for the next unit before it has made a step on the current unit."""
+        """Raise BadInput if the loop asks for the next unit before it has stepped on the current unit."""
         if not self._done:
             raise errors.BadInput(NOT_STEPPED)
 
     def parts(self) -> list[_native.DenseRows]:
-        """Return this rank's part of the push: the rows that no lower rank has, summed over the units of all ranks."""
+        """Return what this rank pushes: the rows that no lower rank has, summed over the units of all ranks."""
         mine, group = join_rows(self._rows), self._reducer.group
         if group is not None:
             mine = exchanged(group, mine)
@@ -295,7 +297,7 @@ def exchanged(group: Any, mine: RowGradients) -> RowGradients:
 
 
 class UnitSplitter:
-    """Splitter of batches into units, one per `job.prepare`."""
+    """Splits batches into units. Each `job.prepare` has one such object."""
 
     def __init__(self, lookups: Lookups, picker: SamplePicker, unit: int) -> None:
         self.unit = unit
@@ -318,11 +320,11 @@ class UnitSplitter:
             batch = self._picker.pick(handed.batch, order.indices, mine, jagged=jagged)
             share = len(mine) / len(order.whole)
             unit = BatchUnit(int(numbers[begin]), share, first=begin == 0, last=end == len(numbers))
-            # crossings belong to this rank's whole part of the batch, not to one unit
+            # the results of data workers belong to this rank's whole part of the batch, not to one unit
             yield replace(handed, batch=batch, unit=unit, crossing=None)
 
     def _jagged(self, batch: Any) -> bool:
-        """Return True if the batch may not have one row per sample, or if nothing is known about the batch yet."""
+        """Return True if the batch may not have one row per sample, or if this is not known yet."""
         if not self._lookups.settled:
             return True
         return any(bag[3] for call in self._lookups.announced(batch) for bag in call.bags)
@@ -339,8 +341,8 @@ def refuse_mode(mode: str, *, indexed: bool) -> None:
 
 
 def refuse_model(model: nn.Module) -> None:
-    """Refuse layers that look across samples or draw random numbers: a sample's gradient must depend only on the sample
-    and the parameters."""
+    """Refuse layers that look across samples or draw random numbers, because the gradient of a sample must depend only
+    on the sample and the parameters."""
     for name, module in model.named_modules():
         what = f"layer {name!r} ({type(module).__name__})"
         if isinstance(module, ACROSS):

@@ -1,9 +1,9 @@
-"""Form the bsp group of this worker, and form it again when a member is lost or the group size changes.
+"""Forms the bsp group of this worker, and forms it again when a member is lost or the group size changes.
 
-In: worker/setup.py forms the first group, worker/step/bsp_step.py later groups. Out: the same step, model and data
-position on every rank. Joining ranks get the leader's model; for checkpoints it goes to a reserved table on servers.
-A step counts once all servers have the parts of all ranks; otherwise the next group repeats the step.
-docs/design/training.md.
+In: worker/setup.py calls it for the first group, and worker/step/bsp_step.py for later groups. Out: the same step,
+model and data position on every rank. Ranks that join get the leader's model. For checkpoints, the model goes to a
+reserved table on the servers. A step counts once all servers have the parts of all ranks; otherwise the next group
+repeats the step. docs/design/training.md.
 """
 
 import logging
@@ -32,10 +32,11 @@ from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
 
-NEVER = 2**62  # number of a checkpoint that is never requested
-PROBES = 5  # round trips per median
-LOOK_S = 0.5  # seconds to wait for other ranks' parts on a server before this rank checks for lost members
-TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"  # keys of values that MessagePack lacks
+NEVER = 2**62  # checkpoint number that is never requested
+PROBES = 5  # number of round trips from which a median is taken
+# seconds to wait until the parts of other ranks are on a server; after that, this rank checks whether a member was lost
+LOOK_S = 0.5
+TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"  # keys that mark values for which MessagePack has no type
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -77,7 +78,7 @@ class GroupStep(Protocol):
 
 @dataclass(slots=True)
 class GroupModel:
-    """State beside the tables that must be equal on all ranks."""
+    """State other than the tables that must be equal on all ranks."""
 
     optimizers: list[torch.optim.Optimizer]
     tensors: Callable[[], list[torch.Tensor]]
@@ -95,8 +96,8 @@ def pack_model(model: GroupModel, place: GroupPosition) -> bytes:
 
 
 def load_model(model: GroupModel, body: bytes) -> GroupPosition:
-    """Restore the model from these bytes and return the model's position in the data; `BadInput` if the bytes belong to
-    another model.
+    """Restore the model from these bytes, and return the model's position in the data. Raise `BadInput` if the bytes
+    belong to another model.
     """
     saved = group_model.decode(body)
     own = model.tensors()
@@ -117,7 +118,7 @@ def load_model(model: GroupModel, body: bytes) -> GroupPosition:
 
 
 def broadcast_bytes(gloo: Any, body: bytes, leader: int) -> bytes:
-    """Return the leader's bytes on every rank; `GroupChanged` if a rank is lost."""
+    """Return the leader's bytes on every rank. Raise `GroupChanged` if a rank is lost."""
     size = torch.tensor([len(body)], device="cpu")
     allreduce.broadcast(gloo, size, leader)
     held = torch.frombuffer(bytearray(body.ljust(int(size))), dtype=torch.uint8)
@@ -159,7 +160,8 @@ def put_model(client: TableClient, body: bytes) -> None:
 
 
 def get_model(client: TableClient) -> bytes:
-    """Return the bytes of the last `put_model`; `JobFailed` if rows of the model are missing or incomplete."""
+    """Return the bytes that `put_model` stored last. Raise `JobFailed` if rows of the model are missing or
+    incomplete."""
     count = group_model.rows_after(client.read(TABLE, np.arange(1)))
     if count is None:
         raise errors.JobFailed(
@@ -173,7 +175,7 @@ def get_model(client: TableClient) -> bytes:
 
 
 class BspGroup:
-    """The bsp group, as this worker knows it."""
+    """The bsp group, as seen by this worker."""
 
     def __init__(
         self, to_master: master_link.MasterLink, client: TableClient, model: GroupModel, reducer: Reducer
@@ -193,7 +195,8 @@ class BspGroup:
         """Newest generation that the master has announced."""
 
     def form(self, stepper: GroupStep, *, resting: bool = False) -> int:
-        """Wait for the group and join it; return the last step complete on all servers, or -1 at the end of the job."""
+        """Wait for the group and join it. Return the last step that is complete on all servers, or -1 at the end of the
+        job."""
         while self._in:
             self._reducer.leave()
             asked = GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
@@ -217,18 +220,19 @@ class BspGroup:
         return -1
 
     def rest(self, stepper: GroupStep) -> None:
-        """Stay in the group after the script has ended, while another rank may need this rank's copy of the model."""
+        """Stay in the group after the script has ended, because another rank may still need this rank's copy of the
+        model."""
         while self._in:
             self.form(stepper, resting=True)
 
     def await_complete(self, step: int) -> None:
-        """Wait until every rank's part of the step is on every server; `GroupChanged` if a member is lost."""
+        """Wait until every rank's part of the step is on every server. Raise `GroupChanged` if a member is lost."""
         while not self._backend.step_complete(step, LOOK_S):
             if self._link.group.lost >= self.place.generation:
                 raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
 
     def round_trip_s(self, step: int) -> float:
-        """Return the median round trip to all servers in seconds, by asking about a complete step."""
+        """Return the median round trip to all servers in seconds. It is measured by asking about a complete step."""
         took = []
         for _ in range(PROBES):
             began = time.perf_counter()
@@ -301,7 +305,8 @@ class BspGroup:
             if formed.restored:
                 restored = load_model(self._model, get_model(self._client))
                 log.info("continuing after step %d with the model on the servers", restored.step)
-            # take the step number from the model: a server that has just received its first slots does not know it
+            # take the step number from the model, because a server that has just received its first slots does not know
+            # it
             if formed.at_rest:
                 complete = stepper.count if restored is None else restored.step
             self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)

@@ -1,4 +1,4 @@
-"""All-reduce over NCCL between workers that have a GPU each; gloo connects the same ranks for everything else.
+"""All-reduce over NCCL between workers that have a GPU each; gloo connects the same ranks for all other exchanges.
 
 In: worker/bsp/group.py, for each new group; the ranks' devices come over the master's connection. Out: `NcclGroup`, or
 None where gloo must sum: on CPUs, and where two workers share a GPU, which NCCL refuses. Next: worker/bsp/allreduce.py.
@@ -20,17 +20,17 @@ from springtide.worker.bsp.allreduce import GroupStore
 
 log = logging.getLogger(__name__)
 
-POLL_S = 2e-5  # seconds between two looks at a sum, which takes some 50 us over NVLink
-DEVICE = "gpu/"  # keys of the ranks' devices in the group's store
+POLL_S = 2e-5  # seconds between two checks of a sum, which takes some 50 us over NVLink
+DEVICE = "gpu/"  # prefix of the keys under which the group's store has the ranks' devices
 SETTINGS = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # otherwise torch ends this process when another rank is lost
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # without this, torch would end this process when another rank is lost
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
 LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo"}
 
 _broken = False
-"""True after NCCL could not connect this worker. Its later groups use gloo."""
+"""True if NCCL failed to connect this worker. Its later groups use gloo."""
 
 
 def device_id(device: torch.device | None) -> str:
@@ -42,32 +42,32 @@ def device_id(device: torch.device | None) -> str:
 
 
 def all_apart(ids: Sequence[str]) -> bool:
-    """Return True if each rank has a GPU, and no two ranks have the same."""
+    """Return True if each rank has a GPU and no two ranks have the same GPU."""
     return all(ids) and len(set(ids)) == len(ids)
 
 
 class NcclGroup:
-    """NCCL communicator of one group. Every wait ends when a member is lost or a limit has passed."""
+    """NCCL communicator of one group. Every wait ends when a member is lost or when a time limit has passed."""
 
     def __init__(self, group: Any, store: GroupStore, device: torch.device, lost: Callable[[], bool]) -> None:
         self.device = device
         self._group, self._store, self._lost = group, store, lost
 
     def allreduce(self, tensor: torch.Tensor) -> None:
-        """Sum the tensor over all ranks in place, and wait for the sum. `GroupChanged` if a member is lost."""
+        """Sum the tensor over all ranks in place, and wait for the sum. Raise `GroupChanged` if a member is lost."""
         with allreduce.noticing_loss():
             done = self.begin(tensor)
         self.await_done(done, allreduce.TIMEOUT)
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], bool]:
-        """Begin to sum; return a function that tells, without waiting, whether the sum is there."""
-        self._group.allreduce([tensor]).wait()  # the GPU's stream waits, not this thread
+        """Begin to sum. Return a function that says, without waiting, whether the sum is complete."""
+        self._group.allreduce([tensor]).wait()  # the GPU's stream waits for the sum; this thread does not
         summed = torch.cuda.Event()
         summed.record(torch.cuda.current_stream(self.device))
         return summed.query
 
     def connect(self) -> None:
-        """Make the communicator with a first sum, in another thread, because NCCL may wait for a rank for ever."""
+        """Create the communicator by a first sum, in another thread, because NCCL may wait for a rank forever."""
         failures: list[BaseException] = []
 
         def first_sum() -> None:
@@ -83,7 +83,8 @@ class NcclGroup:
             raise failures[0]
 
     def await_done(self, done: Callable[[], bool], limit: datetime.timedelta) -> None:
-        """Wait without a blocking call; abort the communicator and raise `GroupChanged` if that is in vain."""
+        """Wait until `done`, without a blocking call. If a member is lost or the limit has passed, abort the
+        communicator and raise `GroupChanged`."""
         ends = time.monotonic() + limit.total_seconds()
         while not done():
             late = time.monotonic() > ends
@@ -94,7 +95,7 @@ class NcclGroup:
             time.sleep(POLL_S)
 
     def abort(self) -> None:
-        """Free this rank from the communicator, also in the middle of a sum; a later call does nothing."""
+        """Free this rank from the communicator, even in the middle of a sum. A second call does nothing."""
         group, self._group = self._group, None
         if group is not None:
             group.abort()
@@ -114,7 +115,7 @@ def open_group(
 def form(
     store: GroupStore, gloo: Any, *, rank: int, workers: int, host: str, device: torch.device, lost: Callable[[], bool]
 ) -> NcclGroup | None:
-    """Return the communicator of this group; None if any rank cannot use NCCL, or two ranks share a GPU."""
+    """Return the communicator of this group. Return None if any rank cannot use NCCL, or if two ranks share a GPU."""
     global _broken
     if gloo is None:
         return None

@@ -1,4 +1,4 @@
-"""Decide by measurement whether a bsp group caches rows; the lowest rank measures, simulates and decides.
+"""Decides by measurement whether a bsp group caches rows. The lowest rank measures, simulates and decides.
 
 In: step timings and batches. Out: a request to start or stop caching, which the next all-reduce carries to all ranks.
 A cache must pass four tests. Pulls and pushes take enough of a step. A simulated schedule saves more than it costs.
@@ -21,28 +21,29 @@ from springtide.worker.cache.row_cache import CacheTraffic, PaperSchedule
 
 log = logging.getLogger(__name__)
 
-WATCHED = 32  # steps per measurement: enough for a stable mean
-COLD = 32  # first steps, which are not measured, because they create rows and touch memory for the first time
-TRIED = 64  # number of simulated batches, of which the second half counts
+WATCHED = 32  # steps per measurement; enough for a stable mean
+COLD = 32  # how many first steps are not measured, because they create rows and touch memory for the first time
+TRIED = 64  # number of simulated batches; only the second half counts
 AGAIN = 1024  # number of steps until the next measurement, after any decision
-# after repeated caches without a benefit, the next measurement comes after up to this many times AGAIN steps
+# after several caches without a benefit, the next measurement comes after up to this many times AGAIN steps
 LONGEST = 16
-WARM = 64  # steps until a cache is warm
-# the fastest and slowest eighth of the steps do not count: they may include a checkpoint or another process's burst
+WARM = 64  # number of steps until a cache is warm
+# one eighth of the steps is ignored at each end, the fastest and the slowest, because they may include a checkpoint or
+# a burst of another process
 ODD = 8
-TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts arrived
+TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts have arrived
 
 
 @dataclass(slots=True)
 class CostEstimate:
-    """Parts of the expected duration of a step with a cache."""
+    """How long a step with a cache is expected to take, in parts."""
 
     reckoned_s: float = 0.0
     """Expected duration of a step with the last cache."""
     read_s: float = 0.0
     """Recent average seconds to read this rank's part of a batch."""
     unseen_s: float = 0.0
-    """Seconds by which a step with the last cache exceeded its estimate."""
+    """By how many seconds a step with the last cache exceeded its estimate."""
 
 
 class DecisionProbes(NamedTuple):
@@ -50,14 +51,14 @@ class DecisionProbes(NamedTuple):
 
     risk: Callable[[], CrashRisk]
     moved: Callable[[], int]
-    """Function that returns the bytes sent so far between this rank and the servers, both ways."""
+    """Function that returns the bytes that this rank and the servers have exchanged so far, in both directions."""
     open_paper: Callable[[], PaperSchedule]
     round_trip: Callable[[], float]
     """Function that measures a round trip to the servers in seconds."""
 
 
 class CacheDecision:
-    """Decision of the lowest rank. The reader's thread reports batches, the loop's thread reports steps."""
+    """Decision of the lowest rank. The reader's thread reports batches to it, and the loop's thread reports steps."""
 
     def __init__(self, steps: Sequence[StepTiming], probes: DecisionProbes) -> None:
         """Create the decision; `steps` are the latest step timings."""
@@ -122,9 +123,9 @@ class CacheDecision:
             self._prove()
 
     def _watch(self) -> None:
-        """Simulate schedules if steps wait long enough for servers; otherwise measure again later."""
+        """Simulate schedules if steps wait for servers long enough. Otherwise measure again later."""
         self._before, self._cold = self._recent(), 0
-        self._cost.unseen_s /= 2  # this excess may be outdated, so each new measurement halves it
+        self._cost.unseen_s /= 2  # halve this excess with each new measurement, because it may be outdated
         measured = self._measured(saved=1.0, beside_s=0.0)
         self._workers = measured.risk.workers
         verdict = cache_benefit.decide(measured)
@@ -138,7 +139,7 @@ class CacheDecision:
             self._go_to("waiting")
 
     def _decide(self) -> None:
-        """Decide by the step times during the simulation, and by the bytes that the schedules would have saved."""
+        """Decide from the step times during the simulation and the bytes that the schedules would have saved."""
         counted = list(self._sent)[TRIED // 2 :]
         lately = self._recent()
         moved = (self._probes.moved() - self._moved) / self._seen or statistics.fmean(

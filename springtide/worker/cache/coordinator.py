@@ -1,8 +1,8 @@
-"""Coordinate sample allocation and row caches of a bsp group around each step.
+"""Coordinates sample allocation and row caches of a bsp group around each step.
 
-In: worker/step/bsp_step.py, before and after every all-reduce and push. Out: flags for the other ranks, and plans for
-the cache. If a condition for allocation or caching fails, the coordinator ends both. Next: sample_allocation.py,
-row_cache.py. Design: docs/design/caching.md.
+In: calls of worker/step/bsp_step.py, before and after every all-reduce and push. Out: flags for the other ranks, and
+plans for the cache. If a condition for allocation or caching is violated, the coordinator ends both. Next:
+sample_allocation.py, row_cache.py. Design: docs/design/caching.md.
 """
 
 import itertools
@@ -36,9 +36,10 @@ from springtide.worker.link.progress import StepMeter
 log = logging.getLogger(__name__)
 
 DEFAULT_POLICY = "anneal"
-BOOKED = 64  # bytes that a cache counts per row beside its image; a test compares it with row_cache.h
-FLOAT = 4  # bytes of a number on the network, for any dtype of the table
-LATELY = 32  # number of recent steps that determine the time budget of a schedule
+# bytes that a cache counts per row in addition to the row's image; a test compares this number with row_cache.h
+BOOKED = 64
+FLOAT = 4  # bytes of a number on the network, for tables of any dtype
+LATELY = 32  # number of recent steps from which the time budget of a schedule follows
 
 DIFFERENT = (
     "ranks have read different samples at the same index: a data set must give all ranks the same samples (make "
@@ -58,7 +59,7 @@ PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
 
 class CacheCoordinator:
-    """Coordinator of allocation and cache, one per `job.prepare` in bsp mode."""
+    """Coordinator of allocation and cache. In bsp mode, each `job.prepare` has one."""
 
     def __init__(
         self,
@@ -74,9 +75,9 @@ class CacheCoordinator:
     ) -> None:
         """Create the coordinator. `needed_s` returns a step's time without waits; `why` is the reason for the cache.
 
-        With `deciding`, the lowest rank decides at runtime whether the job caches, and the other ranks follow. With a
-        cache, the script cannot read rows in the middle of a pass. Caching therefore starts after one whole pass
-        without such a read; with `at_once`, caching may start immediately.
+        With `deciding`, the lowest rank decides during the job whether the group caches rows, and the other ranks
+        follow. While there is a cache, the script cannot read rows in the middle of a pass. Caching therefore starts
+        after one whole pass without such a read; with `at_once`, caching may start immediately.
         """
         self._why, self._deciding = why, deciding
         self.allotting, self.cache = allotting, cache
@@ -88,13 +89,13 @@ class CacheCoordinator:
 
     @property
     def forbids_split(self) -> str:
-        """Return the reason why forward() must stay whole now; empty if it may be split."""
+        """Return the reason why forward() must not be split now; empty if it may be split."""
         if self._deciding is None:
             return ASKED
         return KEPT if self.allotting.permitted else ""
 
     def give_up_cache(self) -> None:
-        """Stop the search for a useful cache, because a part of forward() has moved to data workers."""
+        """Stop looking for a useful cache, because a part of forward() has moved to data workers."""
         self._split = True
         self.allotting.end(SPLIT, for_good=True)
 
@@ -106,11 +107,11 @@ class CacheCoordinator:
 
     @property
     def bound(self) -> bool:
-        """Return True if losing any rank would lose the current step or earlier trained rows."""
+        """Return True if the loss of any rank would lose the current step or rows that were trained earlier."""
         return not self.clean or (self._now is not None and self._now.plan is not None)
 
     def use(self) -> CacheUse | None:
-        """Return cache statistics for users; None if the job chose no cache."""
+        """Return cache statistics for users; None if the user chose that the job has no cache."""
         if self.cache is None:
             return None
         on, why = self.allotting.on, self.allotting.why
@@ -123,7 +124,7 @@ class CacheCoordinator:
         return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
 
     def _found_out(self, deciding: CacheDecision, on: bool) -> str:
-        """Return why the cache is on or off; empty if a cache was found useful and is about to start."""
+        """Return why the cache is on or off. Return an empty text if a cache was found useful and is about to start."""
         if deciding.pays and not on:
             return "" if self._in_pass else NO_PASS
         return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)
@@ -153,13 +154,13 @@ class CacheCoordinator:
             self.cache.close()
 
     def hand_out(self, now: ReadBatch, number: int) -> None:
-        """Hand this batch to the loop for step `number`, before its rows are requested."""
+        """Give this batch to the loop for step `number`, before its rows are requested."""
         self._now, self._in_pass = now, True
         if self.cache is not None and now.plan is not None:
             self.cache.expect(number, now.plan)
 
     def set_words(self, *, empty: bool = False) -> None:
-        """Set this rank's flags for the next all-reduce. Waits until the next batch is read."""
+        """Set this rank's flags for the next all-reduce. This waits until the next batch is read."""
         lookups, tables = self.allotting.lookups, self.allotting.tables
         self._following = self._now.following() if self._now is not None and not empty else None
         coming = None if self._following is None else self._following.plan
@@ -179,7 +180,7 @@ class CacheCoordinator:
             refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
         )
         numbers = allreduce.encode_words(words, tables)
-        # the flags have room for all tables, including tables that cannot be cached
+        # there is room for the flags of all tables, including tables that cannot be cached
         self._reducer.words[: len(numbers)] = numbers
 
     def apply_verdict(self, number: int) -> None:
@@ -197,7 +198,7 @@ class CacheCoordinator:
             self._deciding.on_request(asked=verdict.paper)
         now = None if self._now is None or verdict.empty else self._now.plan
         following = None if self._following is None else self._following.plan
-        if verdict.last:  # the pass ends, the group changes, or the job ends, on at least one rank
+        if verdict.last:  # on at least one rank, the pass ends, the group changes, or the job ends
             self.allotting.end(NOT_YET)
             self.allotting.permitted = (self.allotting.permitted or verdict.go) and not verdict.stop
         elif not verdict.alike:
@@ -230,8 +231,8 @@ class CacheCoordinator:
                 self._deciding.stepped(on=self.allotting.on)
 
     def accumulated(self) -> None:
-        """End scheduling for good, because the loop accumulates gradients over several batches and a schedule covers
-        only one. All rows are now on the servers."""
+        """End scheduling permanently, because the loop accumulates gradients over several batches and a schedule covers
+        only one batch. All rows are now on the servers."""
         self.allotting.end(ACCUMULATED, for_good=True)
         log.warning("each worker trains a contiguous run of each batch from now on: %s", ACCUMULATED)
         self._now = None
@@ -240,8 +241,8 @@ class CacheCoordinator:
 
 
 def needed_s(meter: StepMeter) -> float:
-    """Return the median time of recent steps without waits. Scheduling costs no time if it runs in parallel to a step
-    and is no slower than the step.
+    """Return the median time of recent steps without waits. Scheduling costs no time if it runs beside a step and
+    takes no longer than the step.
     """
     lately = itertools.islice(reversed(meter.steps), LATELY)
     needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
@@ -249,8 +250,8 @@ def needed_s(meter: StepMeter) -> float:
 
 
 def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
-    """Allocate contiguous runs of samples if a layer looks across samples (such as batch norm) and the user chose no
-    policy."""
+    """If a layer looks across samples (such as batch norm) and the user chose no policy, allocate contiguous runs of
+    samples."""
     across = rules.policy is None and any(isinstance(module, ACROSS) for module in model.modules())
     return replace(rules, policy="contiguous") if across else rules
 
@@ -267,7 +268,7 @@ def open_coordinator(
     welcome: WorkerWelcome,
     unit: int = 1,
 ) -> CacheCoordinator | None:
-    """Build the coordinator that allocates the group's batches and caches rows; None if neither is wanted."""
+    """Build the coordinator that allocates the group's batches and caches rows. Return None if neither is wanted."""
     rules = for_model(rules, model)
     if rules.idle or (rules.auto and welcome.spec.workers > scheduler.MOST_WORKERS):
         return None
@@ -329,8 +330,8 @@ def bytes_moved(lookups: Lookups) -> int:
 
 
 def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:
-    """Return the size of these tables' rows on the network. Without a cache, an image of a row counts as large as its
-    value."""
+    """Return the size of these tables' rows on the network. Without a cache, the image of a row counts as large as the
+    row's value."""
     keeps = isinstance(backend, _native.CachedBackend)
     sizes = {}
     for table in chosen:

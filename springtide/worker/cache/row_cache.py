@@ -1,8 +1,8 @@
 """Row caches of a worker. In a bsp group (`RowCache`), a cache executes the schedule's plans step by step.
 
-In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they apply to.
-In an async job (`StaleRowCache`), a cache uses a copy until the copy lacks too many updates of other workers; servers
-see every push, so training stays exactly once. Design: docs/design/caching.md.
+In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they apply
+to. In an async job (`StaleRowCache`), a cache uses a copy of a row until the copy misses too many updates by other
+workers. Servers see every push, so training stays exactly once. Design: docs/design/caching.md.
 """
 
 import threading
@@ -26,7 +26,7 @@ from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.input.batch_plan import AllottedBatch
 
 Parcel = tuple[int, NDArray[np.float32]]
-"""Rank of the peer, and the floats sent to it or received from it."""
+"""Rank of the peer, and the floats that are sent to it or received from it."""
 
 
 class Planner:
@@ -34,14 +34,14 @@ class Planner:
 
     def __init__(self, settings: scheduler.ScheduleSettings) -> None:
         self._scheduler = scheduler.Scheduler(settings)
-        # a loop that ends or accumulates may flush during the scheduling of the next batch
+        # a loop that ends or accumulates may flush while the next batch is being scheduled
         self._lock = threading.Lock()
         self._searches = settings.policy == "anneal"
         self._tables = len(settings.tables or ())
         self._took: list[scheduler.ScheduleTime] = []
 
     def schedule(self, features: Sequence[FeatureIds], samples: int, *, effort: int) -> _native.Scheduled:
-        """Schedule the next batch; `effort` limits sweeps, or tables to score; 0 for the default."""
+        """Schedule the next batch. `effort` limits the number of sweeps, or of tables to score; 0 means the default."""
         how: dict[str, Any] = {"effort": effort} if self._searches else {"best_tables": effort or None}
         with self._lock:
             made = self._scheduler.schedule(features, samples, **how)
@@ -67,10 +67,10 @@ def cached_tables(backend: Any, chosen: Sequence[ServedTable]) -> tuple[CachedTa
 
 
 class RowCache:
-    """Driver of `CachedBackend` around each step, with this rank's view of the cache."""
+    """Controls `CachedBackend` around each step, and tracks what this rank's cache contains."""
 
     def __init__(self, backend: _native.CachedBackend, *, most_dirty: int, gloo: Callable[[], Any], p2p: Way) -> None:
-        """Create the driver. `gloo` returns the current group, for traffic between ranks."""
+        """Create the controller. `gloo` returns the current group, for traffic between ranks."""
         self.backend = backend
         self.clean = True
         self._most_dirty, self._gloo, self._p2p = most_dirty, gloo, p2p
@@ -105,7 +105,7 @@ class RowCache:
         self._planner, self._rank, self._trained = planner, place.rank, 0
 
     def expect(self, number: int, allotted: AllottedBatch) -> None:
-        """Announce that this batch is trained in step `number`, unless `before_push` has already announced it."""
+        """Announce that step `number` trains this batch, unless `before_push` has already announced it."""
         if number not in self._expected:
             self._expected[number] = allotted
             self.backend.set_plan(number, allotted.made.plans[self._rank])
@@ -113,7 +113,8 @@ class RowCache:
     def before_push(
         self, number: int, now: AllottedBatch | None, following: AllottedBatch | None, *, flush: bool
     ) -> None:
-        """Announce the batch after step `number`, so that the push includes the rows that other ranks need for it."""
+        """Announce the batch after step `number`, so that the push includes the rows that other ranks need for this
+        batch."""
         self._expected.pop(number, None)
         if now is not None:
             self._trained, self._planned, self.clean = now.made.step, number, False
@@ -128,7 +129,7 @@ class RowCache:
             self._flushing = True
 
     def after_push(self, number: int) -> None:
-        """Exchange rows and values between ranks for the next step, unless they were exchanged before a flush."""
+        """Exchange rows and values between ranks for the next step, unless this was done before a flush."""
         self.clean |= self._flushing
         postponed, self._flushing, self._postponed = self._postponed, False, False
         if self._p2p != "off" and number + 1 in self._expected and not postponed:
@@ -144,7 +145,7 @@ class RowCache:
                 self.backend.gradients_received(number, peer, floats)
 
     def postpone(self, number: int) -> None:
-        """Move the batch expected in step `number` to the next step, because step `number` only flushes."""
+        """Move the batch of step `number` to the next step, because step `number` only flushes."""
         if number in self._expected:
             self._expected[number + 1] = self._expected.pop(number)
             self.backend.move_plan(number, number + 1)
@@ -171,7 +172,8 @@ class RowCache:
 
 
 def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, int]]) -> list[Parcel]:
-    """Send these parcels, and receive parcels of these sizes (rank, floats), which both sides know from the plan."""
+    """Send these parcels, and receive parcels of these sizes (rank, floats). Both sides know the sizes from the
+    plan."""
     coming = [(peer, torch.empty(floats, device="cpu")) for peer, floats in sizes]
     with noticing_loss():
         arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]
@@ -184,19 +186,19 @@ def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, in
 
 @dataclass(frozen=True, slots=True)
 class CacheTraffic:
-    """Mean bytes that a rank sends and receives per batch, with caches and without."""
+    """Mean bytes that a rank sends and receives per batch, with and without caches."""
 
     with_caches: float
     without: float
     seconds: float = 0.0
-    """Duration of the simulation in seconds."""
+    """Seconds that the simulation took."""
 
 
 PaperSchedule = Callable[[Sequence[FeatureIds], int], CacheTraffic]
 
 
 def paper_schedule(planner: Planner, sizes: Mapping[int, RowSize]) -> PaperSchedule:
-    """Return a function that simulates the next batch, to measure the bytes a cache would save."""
+    """Return a function that simulates the next batch, to measure how many bytes a cache would save."""
 
     def simulate(features: Sequence[FeatureIds], samples: int) -> CacheTraffic:
         began = time.perf_counter()
@@ -208,7 +210,7 @@ def paper_schedule(planner: Planner, sizes: Mapping[int, RowSize]) -> PaperSched
 
 
 class StaleRowCache:
-    """Row cache with bounded staleness: `wrap` puts the cache before the tables, then `keep` chooses the tables to
+    """Row cache with bounded staleness. `wrap` puts the cache before the tables, and then `keep` chooses the tables to
     cache."""
 
     def __init__(self, rules: CacheRules) -> None:
@@ -222,7 +224,7 @@ class StaleRowCache:
         return self._backend
 
     def keep(self, served: Sequence[ServedTable]) -> None:
-        """Cache rows of those tables that can be cached. The tables must already be declared."""
+        """Cache the rows of those tables that can be cached. The tables must already be declared."""
         assert self._backend is not None
         chosen = [table for table in served if _native.CachedBackend.cacheable(native_spec(table.spec))]
         self._backend.cache_tables([table.spec.id for table in chosen])

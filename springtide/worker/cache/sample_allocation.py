@@ -1,8 +1,8 @@
-"""Allocate samples of the group's batch to this rank, by a schedule that is equal on every rank.
+"""Allocates samples of the group's batch to this rank, by a schedule that is equal on every rank.
 
 In: whole batches, read one batch ahead, and the combined flags of the ranks. Out: this rank's part of each batch. A
-schedule starts once every rank knows where its modules find their ids. A schedule ends with the pass, with the group,
-or if two ranks read different samples at the same index. Design: docs/design/caching.md.
+schedule starts once every rank knows where its modules find their ids. A schedule ends with the pass or with the
+group, or if two ranks read different samples at the same index. Design: docs/design/caching.md.
 """
 
 import logging
@@ -34,7 +34,7 @@ NO_IDS = "the ids of every table are computed inside the model, or by data worke
 
 
 class SampleAllocator:
-    """Allocator of samples. The reader's thread calls `make_ready`, the loop's thread all other methods."""
+    """Allocator of samples. The reader's thread calls `make_ready`, and the loop's thread calls all other methods."""
 
     def __init__(
         self,
@@ -46,10 +46,11 @@ class SampleAllocator:
         deciding: CacheDecision | None = None,
         unit: int = 1,
     ) -> None:
-        """Create the allocator. `begin` opens a schedule for some of `tables`; samples go in groups of `unit`.
+        """Create the allocator. `begin` starts a schedule for some of `tables`. Groups of `unit` samples stay
+        together.
 
-        `deciding` decides when to schedule, and sees whole batches on request. Without `deciding`, scheduling is
-        permitted.
+        `deciding` decides when to schedule, and can request whole batches. Without `deciding`, scheduling is always
+        allowed.
         """
         self._unit = unit
         self.lookups, self.tables = lookups, tuple(tables)
@@ -106,9 +107,9 @@ class SampleAllocator:
 
     def make_ready(self, handed: ReadBatch) -> ReadBatch:
         order, schedule, turn = handed.order, self._schedule, self._turn
-        if order.whole is None or handed.empty:  # too few samples to split: every rank trains all of them
+        if order.whole is None or handed.empty:  # there are too few samples to divide, so every rank trains all of them
             return handed
-        if handed.whole and len(order.whole) < self.place.workers:  # too few samples are readable
+        if handed.whole and len(order.whole) < self.place.workers:  # too few samples of the batch can be read
             return ReadBatch(replace(order, share=1 / self.place.workers), handed.batch)
         if schedule is None:
             self._show(handed)
@@ -139,14 +140,15 @@ class SampleAllocator:
             deciding.observe(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
 
     def _whole(self, handed: ReadBatch) -> Any:
-        """Return the group's batch; None if some samples cannot be read. All ranks come to the same result."""
+        """Return the group's batch; None if some samples cannot be read. All ranks get the same result."""
         if handed.whole or handed.order.whole is None:
             return handed.batch
         try:
             return self._picker.fetch(handed.order.whole)
         except errors.JobFailed:
             raise
-        except Exception as error:  # a user's data set may raise anything; the rank that trains the samples reports it
+        # a user's data set may raise anything; the rank that trains the samples reports the error
+        except Exception as error:
             log.info("a batch is not scheduled: %s", error)
             return None
 

@@ -1,4 +1,4 @@
-"""Track a worker's position in the epochs of its script, across restarts: `job.epochs` and loops over `batches`.
+"""Tracks a worker's position in the epochs of its script, across restarts: `job.epochs` and loops over `batches`.
 
 In: the script starts an epoch or a loop. Out: the number of the loop, and whether an earlier incarnation has finished
 it. The worker reports the start of every epoch and loop, with the states of the script's objects, before it trains the
@@ -26,13 +26,13 @@ class BegunLoop(NamedTuple):
     """Loop over `batches` that the script has started."""
 
     number: int
-    """Number of the loop among all loops of the script, including those of earlier incarnations."""
+    """Number of the loop among all loops of the script, including the loops of earlier incarnations."""
     finished: bool = False
-    """Whether an earlier incarnation has finished the loop."""
+    """True if an earlier incarnation has finished the loop."""
 
 
 class LoopNames:
-    """Name of the script's `for` statement around its loops over batches."""
+    """Name of the `for` statement that contains the script's loops over batches."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class LoopNames:
 
 
 class EpochTracker:
-    """Position of the script in its epochs, one per job."""
+    """Position of the script in its epochs. Each job has one."""
 
     def __init__(
         self, to_master: MasterLink, registry: ObjectRegistry, welcome: WorkerWelcome, *, folder: str = ""
@@ -122,7 +122,7 @@ class EpochTracker:
                 yield self._next_epoch
                 self._epoch = None
                 if self._is_leaving():
-                    return  # the epoch was cut short, so the next incarnation starts with it
+                    return  # the epoch was cut short, so the next incarnation starts with this epoch
                 self._next_epoch += 1
             if self._next_epoch == total and self._loops_here:
                 self._begin_epoch(total, sys._getframe(1))
@@ -145,7 +145,7 @@ class EpochTracker:
     # ---- loops over batches ----
 
     def begin_loop(self, frame: FrameType) -> BegunLoop:
-        """Start a loop of the script in this frame. `EpochFinished` if the script must skip it."""
+        """Start a loop of the script in this frame. Raise `EpochFinished` if the script must skip the loop."""
         if self._is_leaving() and self._loops_here:
             log.warning("this worker was asked to leave, so its script ends before the next epoch")
             raise SystemExit(0)
@@ -180,8 +180,7 @@ class EpochTracker:
 
     @property
     def ends_script(self) -> bool:
-        """Return True if the worker drains and its script must end, because the worker gets no batch of the current
-        epoch."""
+        """Return True if the worker drains and gets no batch of the current epoch, so that its script must end."""
         return self._is_leaving() and (self._behind or self._loops_here > 1)
 
     # ---- internal ----

@@ -1,8 +1,9 @@
-"""Find the `for` statement around a script's loops over `batches`, and let it skip finished epochs.
+"""Finds the `for` statement around a script's loops over `batches`, and lets it skip finished epochs.
 
-In: the stack when a loop starts, and the statement's name before a restarted script runs. Out: the script, compiled so
-that `EpochFinished`, raised where the loop would start, continues the statement. Only a restarted script is recompiled:
-`for ...: body` becomes `for ...: try: body; except EpochFinished: continue`. Design: docs/design/epochs.md.
+In: the stack when a loop starts. In a restarted script, also the name of the statement. Out: the script, compiled so
+that `EpochFinished`, raised where the loop would start, continues the statement. Only a restarted script is
+recompiled: `for ...: body` becomes `for ...: try: body; except EpochFinished: continue`. Design:
+docs/design/epochs.md.
 """
 
 import ast
@@ -20,13 +21,13 @@ from typing import Any, NamedTuple
 
 from springtide import errors
 
-# name of `EpochFinished` in `builtins`, where every module of a script finds it
+# name under which `builtins` has `EpochFinished`, so that every module of a script finds it
 SIGNAL = "__springtide_epoch_finished__"
 OURS = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 
 
 class EpochFinished(BaseException):
-    """Signal that continues the `for` statement compiled for it."""
+    """Signal that makes the `for` statement compiled for it continue with the next epoch."""
 
 
 class Loop(NamedTuple):
@@ -38,12 +39,12 @@ class Loop(NamedTuple):
     """Index among the loops of the function, in source order."""
 
     def named(self, folder: str) -> str:
-        """Return a name that stays valid after a restart and most edits, such as `train.py main 0`."""
+        """Return a name that remains valid after a restart and after most edits, such as `train.py main 0`."""
         return f"{os.path.relpath(self.file, folder)} {self.function} {self.number}"
 
 
 _compiled: set[Loop] = set()
-"""Statements of this process that continue on `EpochFinished`."""
+"""Statements in this process that continue with the next epoch on `EpochFinished`."""
 _parsing = threading.Lock()  # Python 3.11 cannot build two syntax trees at the same time (gh-106905)
 _parsed: dict[str, list[tuple[str, int, Any]]] = {}
 _absolute: dict[str, str] = {}
@@ -55,7 +56,7 @@ def note_script(given: str, script: str) -> None:
 
 
 def script_folder() -> str:
-    """Return the folder of the running script; the current folder without a script."""
+    """Return the folder of the running script, or the current folder if there is no script."""
     return os.path.dirname(_path(getattr(sys.modules.get("__main__"), "__file__", None) or ""))
 
 
@@ -64,7 +65,8 @@ def _path(named: str) -> str:
 
 
 def enclosing(frame: types.FrameType | None) -> Loop | None:
-    """Return the innermost `for` loop around the stack; None without one, for a `while`, or outside the user's code."""
+    """Return the innermost `for` loop around the stack. Return None if there is none, for a `while`, or outside the
+    user's code."""
     while frame is not None:
         path = _path(frame.f_code.co_filename)
         if not path.startswith(OURS) and (found := _innermost(frame, path)) is not None:
@@ -100,7 +102,7 @@ def variables(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
 def _locals(frame: types.FrameType) -> dict[str, Any]:
     found = dict(frame.f_locals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        # clear the copy, because the frame would keep it, and all objects in it, until the frame ends
+        # clear the copy, because the frame would keep it and all objects in it until the frame ends
         frame.f_locals.clear()
     return found
 
@@ -111,7 +113,8 @@ def continues(loop: Loop) -> bool:
 
 
 def install(script: str, name: str) -> types.CodeType | None:
-    """Make the named statement continue on `EpochFinished`; return the code of the script if it holds the statement.
+    """Make the named statement continue on `EpochFinished`. If the script itself contains the statement, return the
+    script's code.
 
     A statement in a module is compiled when the script imports the module.
     """
@@ -130,7 +133,7 @@ def _code(loop: Loop) -> types.CodeType | None:
     try:
         tree = ast.parse(source, loop.file)
     except SyntaxError:
-        return None  # ignore the error, which running the script will raise
+        return None  # ignore the error, because running the script will raise it too
     for function, number, node in _loops(tree):
         if (function, number) == (loop.function, loop.number) and isinstance(node, ast.For):
             handler = ast.ExceptHandler(type=ast.Name(SIGNAL, ast.Load()), name=None, body=[ast.Continue()])
@@ -162,7 +165,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loader that recompiles the module and bypasses the bytecode cache, which holds the unchanged source."""
+    """Loader that recompiles the module. It bypasses the bytecode cache, which has the unchanged source."""
 
     def __init__(self, name: str, path: str, loop: Loop) -> None:
         super().__init__(name, path)
@@ -182,7 +185,7 @@ def _innermost(frame: types.FrameType, path: str) -> tuple[str, int, ast.stmt] |
         first, last = node.body[0], node.body[-1]
         begins, ends = (first.lineno, first.col_offset), (last.end_lineno or 0, last.end_col_offset or 0)
         if function == code.co_qualname and begins <= (at[0], at[2]) <= ends:
-            found = function, number, node  # keep the last match: inner loops come after the loops around them
+            found = function, number, node  # keep the last match, because inner loops come after the loops around them
     return found
 
 
@@ -191,13 +194,15 @@ def _loops_of(path: str) -> list[tuple[str, int, Any]]:
         if path not in _parsed:
             try:
                 _parsed[path] = list(_loops(ast.parse("".join(linecache.getlines(path)), path)))
-            except (SyntaxError, ValueError, SystemError):  # SystemError if another thread parses at the same time
+            # SystemError occurs if another thread parses at the same time
+            except (SyntaxError, ValueError, SystemError):
                 return []
         return _parsed[path]
 
 
 def _loops(tree: ast.AST) -> Iterator[tuple[str, int, Any]]:
-    """Yield all loops of a module, outer before inner: qualified function name, number in the function, node."""
+    """Yield all loops of a module, outer loops before inner loops: the qualified name of the function, the number of
+    the loop in it, and the node."""
     counts: dict[str, int] = {}
 
     def walk(node: ast.AST, function: str, prefix: str) -> Iterator[tuple[str, int, Any]]:

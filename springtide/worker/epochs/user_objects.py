@@ -1,8 +1,9 @@
-"""Save and restore the script's own objects with the job's checkpoints: `job.register(obj)`, learning-rate schedules.
+"""Saves and restores the script's own objects with the job's checkpoints: `job.register(obj)`, learning-rate
+schedules.
 
-In: registered objects, and schedulers found in the script's variables. Out: their states with heartbeats, and the
-position in the script where they were taken. A restarted worker restores a state when the script registers the object,
-and again when the script reaches that position.
+In: registered objects, and schedulers found in the script's variables. Out: their states, which heartbeats carry,
+and the position in the script where they were saved. A restarted worker restores a state when the script registers
+the object, and again when the script reaches that position.
 """
 
 import logging
@@ -22,14 +23,16 @@ from springtide.domain.data.samples import EpochPlace
 from springtide.worker.epochs import user_loops
 from springtide.worker.link.optimizer import JobOptimizer, set_option
 
-MOST_BYTES = 256 * 1024  # limit for all objects of a worker, because the master's journal stores them repeatedly
+# size limit for all objects of a worker together, because the master's journal stores them repeatedly
+MOST_BYTES = 256 * 1024
 log = logging.getLogger(__name__)
 NAME = "springtide.schedules"
 RATES = ("lr", "weight_decay")  # options that servers follow during training
 
 
 class ObjectRegistry:
-    """Registered objects of one worker; `given` holds the states known at the start, `tell` sends new states."""
+    """Registered objects of one worker. `given` has the states that are known at the start, and `tell` sends new
+    states."""
 
     def __init__(
         self,
@@ -40,7 +43,8 @@ class ObjectRegistry:
         clock: Callable[[], float] = time.monotonic,
         away: bool = False,
     ) -> None:
-        """Create the registry. `away` means that the script has not reached the position of the given states."""
+        """Create the registry. `away` is True if the script has not reached the position at which the given states were
+        saved."""
         self._given, self._tell, self._every_s, self._clock = dict(given), tell, every_s, clock
         self._objects: dict[str, Any] = {}
         self._due = clock()
@@ -69,14 +73,14 @@ class ObjectRegistry:
         return any(known is obj for known in self._objects.values())
 
     def come_back(self) -> None:
-        """Restore all objects, because the script has reached the position of the given states."""
+        """Restore all objects, because the script has reached the position at which the given states were saved."""
         for name, obj in self._objects.items():
             if (known := self._given.get(name)) is not None:
                 put_back(obj, state_image.decode_state(known))
         self._given.clear()
 
     def take(self, place: EpochPlace) -> dict[str, bytes]:
-        """Return the states at a new position of the script, to which later states belong too."""
+        """Return the states at a new position of the script. Later states belong to this position too."""
         self.place, self._quiet = place, False
         self.taken = self._checked(self._objects)
         self._due = self._clock() + self._every_s
@@ -118,7 +122,8 @@ class ObjectRegistry:
         return taken
 
     def _free_name(self, kind: str) -> str:
-        """Return a name by class and order of registration, so that a script always gets the same names."""
+        """Return a name made from the class and the order of registration, so that a script always gets the same
+        names."""
         number = 1
         while (name := kind if number == 1 else f"{kind}-{number}") in self._objects:
             number += 1
@@ -154,13 +159,13 @@ def put_back(obj: Any, state: Any) -> None:
 
 
 def set_rates(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-    """Set the optimizer's rates to the scheduler's last rates, because loading a scheduler does not."""
+    """Set the optimizer's rates to the last rates of its scheduler, because loading a scheduler does not set them."""
     for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=False):
         set_option(group, "lr", float(rate))
 
 
 class Schedules:
-    """Learning-rate schedules of some optimizers, except schedules that the script has `registered` itself."""
+    """Learning-rate schedules of some optimizers. Schedules that the script has `registered` itself are left out."""
 
     def __init__(self, optimizers: Sequence[JobOptimizer], registered: Callable[[Any], bool]) -> None:
         self._optimizers, self._registered = list(optimizers), registered

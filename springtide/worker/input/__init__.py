@@ -1,1 +1,2 @@
-"""Batches for the loop: leases, read-ahead, iterable data sets. Sample walk: after job.py."""
+"""Batches for the loop: leases, read-ahead, iterable data sets. On the path of a sample, this package comes after
+job.py."""

@@ -1,4 +1,4 @@
-"""Turn leases into batch orders: sample indices with an identity that does not depend on the worker.
+"""Turns leases into orders for batches: sample indices with an identity that does not depend on the worker.
 
 In: the leases in worker/link/lease_tracker.py and, in a bsp group, the rank. Out: a `BatchOrder` per batch, and the
 `ReadBatch` that carries the order with its samples to the loop. Next: data/source.py reads, batches.py yields.
@@ -28,26 +28,27 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOrder:
-    """One mini-batch to read and train. An order without ranges is a pause: no batch is available now."""
+    """One mini-batch to read and train. An order without ranges is a pause, which means that no batch is available at
+    the moment."""
 
     indices: Indices
     ranges: tuple[SampleRange, ...] = ()
     share: float = 1.0
-    """This rank's share of the group's batch, by which its gradient is weighted in a bsp group."""
+    """This rank's share of the group's batch, with which a bsp group weights the rank's gradient."""
     claim: BatchClaim | None = None
-    """Claim on the lease, which includes the parts of the other ranks."""
+    """Claim on the lease. It includes the parts of the other ranks."""
     whole: Indices | None = None
-    """Indices of all samples of the group's batch, if every rank knows them."""
+    """Indices of all samples in the group's batch, if every rank knows them."""
     places: Indices | None = None
-    """Positions of the samples in the group's batch, in rising order."""
+    """Positions of the samples in the group's batch, in ascending order."""
     regroups: int | None = None
-    """Generation of the bsp group that must form again before the next batch; an order with it has no batch."""
+    """Generation of a bsp group that must form again before the next batch. An order with a generation has no batch."""
     borrowed: bool = False
-    """Whether this rank borrows one sample of another rank, because it can read none of its own samples. The gradient
-    of the borrowed sample has weight 0.
+    """True if this rank borrows one sample of another rank, because it can read none of its own samples. The
+    gradient of the borrowed sample has weight 0.
     """
     last: bool = True
-    """Whether this order completes the step's batch: False while more parts follow."""
+    """True if this order completes the step's batch; False while more parts follow."""
 
     @property
     def samples(self) -> int:
@@ -73,10 +74,10 @@ def leased(
 ) -> Iterator[BatchOrder]:
     """Yield batches of leased shards until the pass is over for all workers, or the job is `draining`.
 
-    In a bsp group every rank leases the same shards and takes its part of each batch, in whole `unit`s; `place` returns
-    the current rank, size and generation. With weak scaling every rank gets `each` samples. A PAUSE means that no lease
-    is available now. One may become available when another worker returns a lease, or after this worker has reported
-    its last batches as trained.
+    In a bsp group every rank leases the same shards and takes its part of each batch, in whole `unit`s. `place`
+    returns the current rank, size and generation. With weak scaling every rank gets `each` samples. A PAUSE means
+    that no lease is available at the moment. One may become available when another worker returns a lease, or after
+    this worker has reported its last batches as trained.
     """
     tracker.begin_pass(card)
     rank, group, generation = 0, 1, 0
@@ -95,7 +96,8 @@ def leased(
                     )
                 leases.keep_up(card, claim.end - claim.begin)
                 size = shards.size(card, grant.nth)
-                known = size if size < 2**32 else 0  # the samples of the shard are part of batch identities
+                # number of samples in the shard, which is part of the identity of a batch
+                known = size if size < 2**32 else 0
                 yield order_of(grant, claim, read[1], rank, group, unit, shard_samples=known)
                 continue
             answer = leases.more(card)
@@ -112,7 +114,7 @@ def leased(
 def order_of(
     grant: Grant, claim: BatchClaim, indices: Indices, rank: int, group: int, unit: int = 1, *, shard_samples: int = 0
 ) -> BatchOrder:
-    """Return this rank's part of a batch; `indices` are the indices of the whole lease."""
+    """Return this rank's part of a batch. `indices` has the indices of the whole lease."""
     whole = claim.end - claim.begin
     part = shards.rank_part(whole, rank=rank, workers=group, unit=unit)
     count, first = part.stop - part.start, claim.begin + part.start
@@ -129,10 +131,10 @@ def order_of(
 
 
 def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
-    """Return the order of a rank that trains these samples (positions in the group's batch) instead of a contiguous
-    run.
+    """Return the order of a rank that trains these samples instead of a contiguous run. `chosen` has their positions
+    in the group's batch.
 
-    Servers identify a group's step by its number, so only the number of samples in a rank's range matters.
+    Servers identify the step of a group by its number, so only the number of samples in a rank's range matters.
     """
     assert order.whole is not None
     ranges = tuple(dataclasses.replace(part, count=len(chosen)) for part in order.ranges)
@@ -142,7 +144,8 @@ def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
 
 
 def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = False) -> BatchOrder:
-    """Restrict the order to these samples under its identity; with `whole`, positions count in the group's batch."""
+    """Restrict an order to these samples, and keep its identity. With `whole`, positions are positions in the group's
+    batch."""
     if whole:
         assert order.whole is not None
         return dataclasses.replace(order, whole=order.whole[kept])
@@ -151,8 +154,8 @@ def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = F
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:
-    """Return begin and end of each batch of a shard. A last batch that is smaller than the group is added to the
-    previous batch."""
+    """Return the begin and the end of each batch of a shard. A last batch that is smaller than the group is added to
+    the previous batch."""
     ends = [*range(batch_size, samples, batch_size), samples]
     if len(ends) > 1 and ends[-1] - ends[-2] < group:
         del ends[-2]
@@ -173,7 +176,7 @@ def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
         )
     full, rest = divmod(card.samples_used, card.batch_size)
     if 0 < rest < group:
-        # the last shard must hold at least one full batch, to which a small remainder can be added
+        # the last shard must have at least one full batch, to which a small remainder can be added
         fitting = next(size for size in itertools.count(card.shard_batches) if full % size)
         return dataclasses.replace(card, shard_batches=fitting)
     return card
@@ -184,17 +187,18 @@ class Fed(NamedTuple):
 
     batch: Any
     crossing: tuple[Any, ...] | None = None
-    """Results of the moved part of forward(). None if there are none, so that the user's own forward() runs."""
+    """Results of the part of forward() that moved to data workers. None if there are none, so that the user's own
+    forward() runs."""
     check: bool = False
-    """Whether to compare these results with the results of forward() in this worker."""
+    """True if these results must be compared with the results of forward() in this worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllottedBatch:
-    """Schedule of a batch, kept beside this rank's part of it."""
+    """Schedule of a batch, kept together with this rank's part of the batch."""
 
     whole: Any
-    """The group's batch, to split it differently if the schedule becomes invalid."""
+    """The group's batch, which is divided differently if the schedule becomes invalid."""
     made: Any
     """`_native.Scheduled`: its step, the rank of each sample, and the cache plan of each rank."""
     digest: int
@@ -205,38 +209,39 @@ class AllottedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchUnit:
-    """Unit of a batch."""
+    """A unit of a batch: samples whose gradients are summed together."""
 
     place: int
     """Index of the unit in the group's batch."""
     share: float
-    """Fraction of the group's batch, which weights the unit's gradients."""
+    """Share of the group's batch that the unit has, with which the unit's gradients are weighted."""
     first: bool
     last: bool
-    """Whether this is the last unit of this rank's part."""
+    """True if this is the last unit of this rank's part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """Batch with its order."""
+    """A batch together with its order."""
 
     order: BatchOrder
     batch: Any
     whole: bool = False
-    """Whether the batch is the whole group's batch instead of this rank's part."""
+    """True if the batch is the whole group's batch instead of this rank's part."""
     plan: AllottedBatch | None = None
-    """Schedule of the batch, or None."""
+    """Schedule of the batch; None if it is not scheduled."""
     crossing: tuple[Any, ...] | None = None
     """Results of the moved part of forward() that data workers computed for this batch."""
     check: bool = False
-    """Whether to compare these results with the results of forward() in this worker."""
+    """True if these results must be compared with the results of forward() in this worker."""
     unit: BatchUnit | None = None
-    """Unit of this rank's part, if gradients are summed in batch order. `order` is then the order of the whole part."""
+    """Unit of this rank's part, if gradients are summed in the order of the batch. `order` is then the order of the
+    whole part."""
     empty: bool = False
-    """Whether no sample of the batch can be trained. The loop does not get such a batch; servers only get its
+    """True if no sample of the batch can be trained. The loop does not get such a batch; the servers only get its
     identity."""
     following: "Callable[[], ReadBatch | None]" = lambda: None
-    """Function that waits for the next batch, if batches are read ahead; None if none follows."""
+    """Function that waits for the next batch, if batches are read ahead; None if no batch follows."""
 
     @property
     def seen(self) -> Any:
@@ -244,7 +249,7 @@ class ReadBatch:
 
 
 PAUSED = ReadBatch(PAUSE, None)
-"""Pause after which there may be no further batch. The step pushes all batches handed out so far and waits for the
-push."""
+"""A pause that may be the end of the batches. The step pushes all batches that the loop has got so far, and waits for
+the push."""
 RESTING = ReadBatch(PAUSE, None)
-"""Pause after which more batches come. A loop that accumulates gradients continues its sum."""
+"""A pause after which more batches follow. A loop that accumulates gradients continues its sum."""

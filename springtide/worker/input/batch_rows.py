@@ -1,4 +1,4 @@
-"""Take samples out of a whole batch: by rows if possible, else by reading the samples again.
+"""Takes samples out of a whole batch: by rows if possible, and otherwise by reading the samples again.
 
 In: the group's batch, and the positions of some of its samples. Out: the batch that this rank trains.
 """
@@ -27,7 +27,8 @@ class SamplePicker(Protocol):
     def fetch(self, samples: Indices) -> Any: ...
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
-        """Return the batch of the samples at these positions; `jagged`: the batch does not have one row per sample."""
+        """Return the batch of the samples at these positions. With `jagged`, the batch does not have one row per
+        sample."""
         ...
 
 
@@ -43,7 +44,8 @@ class SourcePicker:
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
         """Return the batch of the samples at these positions of a batch.
 
-        Take rows if every tensor is as long as the batch and none holds offsets (`jagged`); otherwise read again.
+        Take rows if every tensor is as long as the batch and none contains offsets (`jagged`). Otherwise read the
+        samples again.
         """
         if self._source.rowwise and not jagged:
             try:

@@ -1,4 +1,5 @@
-"""The `batches` that the user's loop iterates over: handed to the step, ended when all workers end.
+"""The `batches` that the user's loop iterates over. Each batch is passed to the step, and the loop ends when all
+workers end.
 
 In: a feed of batches (worker/input/feeds.py). Out: batches for the user's loop, or one trained batch again for a loop
 that would otherwise get none. Next: worker/step/step.py receives every batch.
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Repeats:
-    """Repeated batches of one `job.prepare`."""
+    """Repeated batches for one `job.prepare`."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Repeats:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def hand_out(self, epoch: int) -> Any:
-        """Return the first batch of an epoch for this worker; None if the batch cannot be read."""
+        """Return this worker's first batch of an epoch; None if the batch cannot be read."""
         try:
             batch = self._first_of(epoch)
         except Exception as error:  # a user's data set may raise anything
@@ -65,7 +66,8 @@ class Repeats:
 
     def _first_of(self, epoch: int) -> Any:
         if self._source.samples is None and self._card.in_step:
-            return None  # every rank takes part in every round, so a rank without a batch has no round to repeat
+            # every rank takes part in every round, so a rank without a batch has no round that it could repeat
+            return None
         if self._source.samples is None:
             return as_batch(next(iter(self._source.stream()), None))
         card = self._card
@@ -76,7 +78,8 @@ class Repeats:
 
 
 class Batches:
-    """Iterable of batches for the training loop, as `Batch(x, y)` or the result of collate; iterate again for more."""
+    """Iterable of batches for the training loop: `Batch(x, y)`, or the result of collate. Iterate again for the next
+    pass."""
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class Batches:
         repeats: Repeats | None = None,
         epochs: int = 1,
     ) -> None:
-        """Create the iterable; `repeats` hands out a trained batch to an otherwise empty loop."""
+        """Create the iterable. `repeats` provides a trained batch for a loop that would otherwise be empty."""
         self.epoch = 0 if tracker is None else tracker.epoch
         """Epoch that the loop trains or will start with."""
         self.completes_step = True
@@ -201,7 +204,7 @@ class Batches:
             splitting.on_batch_done()
 
     def _leave(self) -> None:
-        """End the pass after a break or an error. If the process is ending, do not wait."""
+        """End the pass after a `break` or an error. If the process is ending, do not wait."""
         if sys.is_finalizing():
             return
         try:

@@ -1,10 +1,10 @@
-"""Receive a worker's batches from data workers: find the work that data workers can do, hand the work over, and
-connect.
+"""Switches a worker to batches from data workers: finds the work that data workers can do, hands it over, and
+connects to them.
 
-In: the master's list of data workers. When the master first wants data workers, the worker finds, between two batches,
-the part of its program that they can run (worker/split/controller.py). One worker of the job writes the job's package.
-Data workers feed every worker whose program was split in the same way. A worker whose program was split differently
-reports the reason to the master and reads its own data.
+In: the master's list of data workers. When the master first wants data workers, the worker finds the part of its
+program that they can run (worker/split/controller.py), between two batches. One worker of the job writes the job's
+package. Data workers serve every worker whose program was split in the same way. A worker whose program was split
+differently reports the reason to the master and reads its own data.
 """
 
 import logging
@@ -63,7 +63,8 @@ class DataWorkerFeed:
         return replace(state, stateless_s=self.splitting.stateless_s, checked=self.splitting.checked)
 
     def read(self, wanted: Iterable[WantedBatch], own: Own, asked: Callable[[], WantedBatch]) -> Iterator[Any]:
-        """Yield batches in order; `own` makes a batch here, `asked` returns the request of the current batch."""
+        """Yield batches in order. `own` makes a batch in this process, and `asked` returns the request for the current
+        batch."""
         assert self._feed is not None
         received = self.splitting.received
         for made in self._feed.read(wanted, own, fed=lambda: self._is_wanted):
@@ -72,7 +73,8 @@ class DataWorkerFeed:
             else:
                 yield received.receive(made, asked().indices, asked().name)
             if received.wrong:
-                self._feed.refuse()  # use no batches of data workers; this worker builds the queued batches instead
+                # use no more batches from data workers; this worker makes the queued batches itself
+                self._feed.refuse()
 
     def close(self) -> None:
         if self._feed is not None:
@@ -103,7 +105,7 @@ class DataWorkerFeed:
     # ---- package for data workers ----
 
     def between_batches(self) -> None:
-        """Prepare the package once data workers are wanted. Runs in the loop's thread between two batches."""
+        """Prepare the package as soon as data workers are wanted. Runs in the loop's thread between two batches."""
         if self._is_wanted and self._feed is None and not self._unfed:
             self.splitting.watch()
             if self.splitting.ready:
@@ -136,8 +138,8 @@ class DataWorkerFeed:
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
 
     def _agree(self, made: Made) -> None:
-        """Write the package, unless another worker has written one; use data workers if the package holds this worker's
-        program.
+        """Write the package, unless another worker has written it. If it contains this worker's program, use data
+        workers.
         """
         try:
             found = self._package(made)
@@ -165,7 +167,8 @@ class DataWorkerFeed:
                     sealed = job_package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
                     self._link.shared.deliver(folder, sealed)
             except errors.UserError:
-                self._link.shared.settle(PACKAGE_KEY)  # no package will come: checkpoints must not wait for one
+                # no package will be written, so checkpoints must not wait for one
+                self._link.shared.settle(PACKAGE_KEY)
                 raise
             stages = made.pipeline.stages
             with_gpu = tuple(number for number, stage in enumerate(stages) if stage.device == "cuda")
@@ -184,7 +187,7 @@ class DataWorkerFeed:
 
 
 def refuse(to_master: MasterLink, why: str) -> None:
-    """Tell the master, whenever it wants data workers, that they cannot be used. The report runs in its own thread,
+    """Whenever the master wants data workers, tell it that they cannot be used. The report runs in its own thread,
     because the link's thread must not wait for a reply."""
 
     def on_feeders(news: Feeders) -> None:

@@ -1,7 +1,9 @@
-"""Feeds of batches for the loop: read the samples of orders, in parts for gradient accumulation, or one batch ahead.
+"""Provides batches for the loop: reads the samples of orders, in parts for gradient accumulation, or one batch
+ahead.
 
-In: orders of batch_plan.py. Out: `ReadBatch`es for batches.py. With gradient accumulation, the mini-batches of one sum
-are leased and pushed as one batch. With read-ahead, a thread reads and prepares the next batch while the loop trains.
+In: the orders of batch_plan.py. Out: `ReadBatch`es for batches.py. With gradient accumulation, all mini-batches of
+one sum are leased and pushed as one batch. With read-ahead, a thread reads and prepares the next batch while the
+loop trains.
 """
 
 import dataclasses
@@ -37,7 +39,8 @@ class BatchReadahead:
         *,
         pauses: bool = False,
     ) -> None:
-        """Create the read-ahead; `make_ready` runs in its thread, `review` in the loop's. `timed` gets read times."""
+        """Create the read-ahead. `make_ready` runs in its own thread, and `review` in the loop's thread. `timed` is
+        called with the time of each read."""
         self._feed, self._make_ready, self._review, self._timed = feed, make_ready, review, timed
         self._pauses = pauses
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-ahead")
@@ -64,7 +67,7 @@ class BatchReadahead:
             close()
 
     def _take(self) -> ReadBatch | None:
-        if self._next is None:  # at the start, and again after a change of the group is complete
+        if self._next is None:  # at the start, and again after the group has changed
             self._next = self._thread.submit(self._read)
         coming, self._next = self._next, None
         return coming.result()
@@ -96,7 +99,7 @@ def check(accumulate: int, *, in_step: bool) -> None:
 
 
 def split(orders: Iterable[BatchOrder], size: int) -> Iterator[BatchOrder]:
-    """Split each order into parts of `size` samples; orders without a batch pass unchanged."""
+    """Split each order into parts of `size` samples. An order without a batch stays unchanged."""
     for order in orders:
         yield from parts_of(order, size)
 
@@ -137,7 +140,8 @@ def complete(feed: Iterable[ReadBatch]) -> Iterator[ReadBatch]:
 
 
 def without_empty(parts: Sequence[ReadBatch]) -> list[ReadBatch]:
-    """Return the parts for the loop. Neighbouring parts take over the ranges of parts without a trainable sample."""
+    """Return the parts for the loop. If a part has no sample that can be trained, a neighbouring part takes over its
+    range."""
     kept = [part for part in parts if not part.empty] or list(parts[:1])
     begins = [part.order.ranges[0].first for part in (parts[0], *kept[1:])]
     ends = [*begins[1:], begins[0] + sum(part.order.samples for part in parts)]
@@ -160,9 +164,10 @@ def read(
 ) -> Iterator[ReadBatch]:
     """Read the batches that the orders name. Readers in other processes run ahead, so orders queue up here.
 
-    With `tracker`, an unreadable batch goes to other workers, a batch with a revoked lease is skipped, and a `draining`
-    job drops batches read ahead. Without a tracker, an error of the reader ends the loop. While `wholes` returns True,
-    the whole group's batches are read. If not `plain`, every rank must train at least one sample.
+    With `tracker`, an unreadable batch goes to other workers, a batch whose lease was revoked is skipped, and a
+    `draining` job drops batches that were read ahead. Without a tracker, an error of the reader ends the loop. While
+    `wholes` returns True, the batches of the whole group are read. If not `plain`, every rank must train at least
+    one sample.
     """
     under_way: deque[tuple[BatchOrder, bool]] = deque()
 
@@ -211,7 +216,7 @@ def _made(source: SampleSource | BatchReader, wanted: Iterator[WantedBatch], *, 
 
 
 def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
-    """Return the samples to read for an order, with the batch's identity, which is the same on every worker."""
+    """Return the samples to read for an order. They have the batch's identity, which is the same on every worker."""
     if not order.ranges:
         return WantedBatch(order.indices, None)
     first = order.ranges[0]

@@ -1,5 +1,5 @@
-"""Batches of an IterableDataset: each worker reads the whole data set and trains its share, by leases or in rounds of a
-group.
+"""Batches of an IterableDataset. Each worker reads the whole data set and trains its share, by leases or in rounds
+of a group.
 
 Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
 (`IterableRounds`): every rank reads rounds of one mini-batch per rank; a schedule may distribute a round's samples
@@ -28,13 +28,13 @@ from springtide.worker.input.feeds import BatchReadahead, parts_of
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
-SHARD_BATCHES = 16  # few, because a worker must read past all earlier shards to reach its own
-MOST_SHARDS = 2**20  # shard numbers reserved for a pass of unknown length; shard numbers have 32 bits
-KEPT = 4  # number of recent rounds that are kept: the current, the next, the one being read, and one spare
+SHARD_BATCHES = 16  # batches per shard; few, because a worker must read past all earlier shards to reach its own
+MOST_SHARDS = 2**20  # number of shard numbers to reserve for a pass of unknown length; shard numbers have 32 bits
+KEPT = 4  # number of recent rounds to keep: the current round, the next, the one that is being read, and one in reserve
 
 
 class IterableReader:
-    """Reader of mini-batches by position; a position before the current position starts a new iteration."""
+    """Reads mini-batches by position. For a position before the current one, it starts a new iteration."""
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
@@ -68,7 +68,8 @@ def leased(
     alone: bool = False,
     parts: int = 1,
 ) -> Iterator[ReadBatch]:
-    """Yield mini-batches at leased positions, epoch after epoch; `parts` mini-batches form one batch of the card."""
+    """Yield the mini-batches at leased positions, epoch after epoch. A batch of the card consists of `parts`
+    mini-batches."""
     if not alone:
         say_once()
     for epoch in epochs:
@@ -108,7 +109,7 @@ def one_epoch(
             assert reader.length is not None
             tracker.end_at(-(-reader.length // parts) * card.batch_size)
         elif tracker.holds(order.claim):
-            # the last accumulated batch of an iteration may have fewer parts, on every worker; its identity still
+            # on every worker, the last accumulated batch of an iteration may have fewer parts; its identity still
             # covers all parts
             named = parts_of(order, card.batch_size // parts)
             whole = [*named[: len(found) - 1], merged(named[len(found) - 1 :])]
@@ -122,7 +123,7 @@ def merged(parts: Sequence[BatchOrder]) -> BatchOrder:
 
 
 class RecentRound(NamedTuple):
-    """Recent round with the number of its first sample. Samples are numbered through all passes."""
+    """A recent round, with the number of its first sample. Samples are numbered through all passes."""
 
     first: int
     samples: list[Any]
@@ -148,7 +149,7 @@ class IterableRounds:
     def read(self, epochs: range, *, wholes: Callable[[], bool] | None = None) -> Iterator[ReadBatch]:
         """Yield round after round. An incomplete last round is left out, because every rank needs a batch.
 
-        If a schedule may allocate the samples, `wholes` returns whether rounds are needed whole.
+        If a schedule may allocate the samples, `wholes` returns whether whole rounds are needed.
         """
         for epoch in epochs:
             first = 0
@@ -176,21 +177,22 @@ class IterableRounds:
         return self.fetch(samples[places])
 
     def _order(self, epoch: int, first: int, counts: Sequence[int]) -> BatchOrder:
-        """Return the order of this rank's mini-batch in a round, whose mini-batches have `counts` samples."""
+        """Return the order of this rank's mini-batch in a round. `counts` has the number of samples of each mini-batch
+        in the round."""
         mine = counts[self._rank]
         identity = SampleRange(epoch=epoch, shard=epoch * self._workers + self._rank, first=first, count=mine)
         return BatchOrder(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
 
     def _numbered(self, order: BatchOrder, parts: Sequence[list[Any]], wholes: Callable[[], bool]) -> ReadBatch:
-        """Return a round whose samples a schedule may allocate; if its mini-batches differ in size, return this rank's
-        mini-batch.
+        """Return a round whose samples a schedule may allocate. If its mini-batches differ in size, return only this
+        rank's mini-batch.
         """
         size = len(parts[self._rank])
         if not size or any(len(part) != size for part in parts):
             return ReadBatch(order, as_batch(self._collate(parts[self._rank])))
         samples = [sample for part in parts for sample in part]
         numbers = self._number + np.arange(len(samples))
-        # append before the batch is handed on, because `fetch` may need the round
+        # append the round before the batch is passed on, because `fetch` may need the round
         self._recent.append(RecentRound(self._number, samples))
         self._number += len(samples)
         places = np.arange(self._rank * size, (self._rank + 1) * size)

@@ -1,7 +1,7 @@
-"""Request leases ahead of need, so that the loop does not wait for the master.
+"""Requests leases ahead of need, so that the loop does not wait for the master.
 
-In: the link, which puts new leases into worker/link/lease_tracker.py. Out: the master's last answer, for batch_plan.py.
-Requests run in a separate thread, because the master holds a request while it has no lease to grant.
+In: the link, which puts new leases into worker/link/lease_tracker.py. Out: the master's last answer, for
+batch_plan.py. Requests run in a separate thread, because the master holds a request while it has no lease to grant.
 """
 
 import time
@@ -15,13 +15,13 @@ from springtide.worker.link.clients import LeaseAnswer, LeaseClient
 from springtide.worker.link.lease_tracker import LeaseTracker
 
 Ask = Callable[[DatasetCard, int], LeaseAnswer]
-PATIENCE_S = 0.02  # seconds to wait for an answer before the reader continues with the leases that it holds
-# seconds of work to hold, at the recent pace: more than the ten seconds that a master may need to restart
+PATIENCE_S = 0.02  # seconds to wait for an answer; after that, the reader continues with the leases that it holds
+# seconds of work to hold at the recent pace, which is more than the ten seconds that a master may need to restart
 LEAD_S = 12.0
-LOOK_S = 0.1  # seconds between two checks of the held work
-PACE_S = 10.0  # seconds of the window in which the pace is measured
-MOST = 16  # leases per request
-# most leases to hold; with shards of one or two batches, LEAD_S seconds of work would be thousands of leases
+LOOK_S = 0.1  # seconds between two checks of how much work is held
+PACE_S = 10.0  # length in seconds of the window over which the pace is measured
+MOST = 16  # most leases to request at a time
+# most leases to hold; if a shard had only one or two batches, LEAD_S seconds of work would be thousands of leases
 MOST_HELD = 64
 
 
@@ -38,7 +38,7 @@ class DirectLeases:
         """Request leases ahead of need, after the loop has claimed `samples`."""
 
     def close(self) -> None:
-        """Let the thread end without waiting for it."""
+        """Tell the thread to end, and do not wait for it."""
 
 
 def open_leases(client: LeaseClient, *, direct: bool) -> DirectLeases:
@@ -68,10 +68,10 @@ class PrefetchedLeases(DirectLeases):
         self._samples = 0
 
     def more(self, card: DatasetCard) -> LeaseAnswer:
-        """Return the master's answer, or WaitReply if it has not arrived yet; the request continues, so call again.
+        """Return the master's answer, or WaitReply if it has not arrived yet. The request stays open, so call again.
 
-        A DataEnd counts only if this worker had trained all its leases when it asked. Otherwise, the master may have
-        given a part of this worker's leases to other workers.
+        A DataEnd counts only if this worker had trained all its leases when it sent the request. Otherwise, the
+        master may have given a part of this worker's leases to other workers.
         """
         if self._asked is None:
             self._submit(card, 1 if len(self._looks) > 1 else 2)

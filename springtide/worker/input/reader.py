@@ -1,8 +1,9 @@
-"""Read the batches that orders name, by this worker itself or by data workers once the job has some.
+"""Reads the batches that orders name. This worker reads them itself, or data workers do if the job has some.
 
-In: wanted batches in order. Out: the same batches in order. The source may change between any two batches; leases,
-identities and the end of a pass do not depend on the source. If a batch cannot be read, the reader finds the bad
-samples, and builds the rest of the batch (--poison skip) or names them in the error. Next: feed_switch.py, feeds.py.
+In: the wanted batches, in order. Out: the same batches in order. The source may change between any two batches,
+because leases, identities and the end of a pass do not depend on it. If a batch cannot be read, the reader finds the
+bad samples. It then builds the rest of the batch (--poison skip), or names the bad samples in the error. Next:
+feed_switch.py, feeds.py.
 """
 
 import logging
@@ -41,14 +42,14 @@ class BadSamples:
 
 
 class BatchRest(NamedTuple):
-    """Readable rest of a batch."""
+    """The rest of a batch without its bad samples."""
 
     batch: Any
-    """Collated rest of the batch, or None if no sample is left."""
+    """The collated rest of the batch; None if no sample is left."""
     kept: Indices
-    """Positions of the kept samples among the requested samples."""
+    """Positions of the remaining samples among the requested samples."""
     borrowed: bool = False
-    """Whether the batch is a sample of another rank, whose gradient has no weight."""
+    """True if the batch is a sample of another rank, whose gradient has weight 0."""
 
 
 def find(fetch: Fetch, indices: Indices) -> BadSamples | None:
@@ -68,7 +69,7 @@ def without(fetch: Fetch, indices: Indices, poison: BadSamples | None) -> tuple[
         return BatchRest(None, kept), poison
     try:
         return BatchRest(fetch(indices[kept]), kept), poison
-    except Exception as raised:  # no single sample is at fault, so no worker can build this batch
+    except Exception as raised:  # no single sample causes the error, so no worker can build this batch
         return BatchRest(None, kept[:0]), BadSamples(tuple(indices.tolist()), on_one_line(raised))
 
 
@@ -97,7 +98,8 @@ class OwnReads:
 
 
 class BatchReader:
-    """Reader of batches in a cluster. `read` runs in the loop's or a read-ahead thread, the rest in the loop's."""
+    """Reader of batches in a cluster. `read` runs in the loop's thread or in a read-ahead thread. All other methods run
+    in the loop's thread."""
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class BatchReader:
             self._feed.close()
 
     def read(self, wanted: Iterable[WantedBatch], *, tolerant: bool = False) -> Iterator[Any]:
-        """Yield batches in the requested order, as `SampleSource.read` does; batches of data workers are `Fed`."""
+        """Yield batches in the requested order, as `SampleSource.read` does. Batches of data workers are `Fed`."""
         orders, ended, self._own.last = iter(wanted), False, time.perf_counter()
 
         def until_switch(fed: bool) -> Iterator[WantedBatch]:
@@ -194,12 +196,12 @@ class BatchReader:
     def _replacement(self, failed: UnreadableBatch, asked: WantedBatch, tolerant: bool, fed: bool) -> Any:
         """Return a replacement for a batch that could not be built: its rest, or an error that names the bad samples.
 
-        A failure on data workers may not be a sample's fault: perhaps the batch cannot be sent, or the data worker
-        lacks a file.
+        A failure on data workers may not be the fault of a sample: perhaps the batch cannot be sent, or the data
+        worker lacks a file.
         """
 
         def fetch(indices: Any) -> Any:
-            # seed the generators for this batch, and leave the loop's random state unchanged
+            # seed the generators for this batch, without changing the loop's random state
             with batch_rng.seeded(self._welcome.spec.seed, asked.name):
                 return self._source.fetch(indices)
 
@@ -214,7 +216,7 @@ class BatchReader:
         bad = find(fetch, asked.indices)
         if self._skips:
             return self._rest(fetch, asked, bad)
-        if not tolerant:  # raises the data set's error, unless the batch is readable by now
+        if not tolerant:  # this raises the data set's error, unless the batch can be read by now
             return Fed(as_batch(fetch(asked.indices)))
         return failed if bad is None else UnreadableBatch(f"{bad}: {bad.error}")
 
@@ -232,7 +234,7 @@ class BatchReader:
         name = asked.name
         if rest.batch is None and bad is not None and asked.group is not None:
             borrowed = borrow(fetch, asked.group.indices)
-            if borrowed is None:  # all ranks come to the same result
+            if borrowed is None:  # all ranks get the same result
                 name, bad = asked.group.name, replace(bad, indices=tuple(asked.group.indices.tolist()))
             else:
                 rest = borrowed
@@ -245,7 +247,7 @@ class BatchReader:
 
 
 class _Noted(deque[WantedBatch]):
-    """Queue of requested batches without an answer. Iterate over the queue to request more batches."""
+    """Queue of requested batches that have no answer yet. Iterate over the queue to request more batches."""
 
     def __init__(self, wanted: Iterator[WantedBatch]) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """Requests of a worker to its master, by subject: leases, the bsp group, shared values, reports.
 
-In: the worker's loop and setup. Out: one request per call over `Ask`, to a real master (`rpc.transport.channel`) or to
-the `LocalMaster`. Next: link/master_link.py owns one client of each kind and sends heartbeats.
+In: calls of the worker's loop and setup. Out: one request per call over `Ask`, to a real master
+(`rpc.transport.channel`) or to the `LocalMaster`. Next: link/master_link.py owns one client of each kind and sends
+heartbeats.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ ObjectStates = tuple[dict[str, bytes], EpochPlace | None]
 
 
 class StopState:
-    """Whether this worker must stop, because the job drains or the master has fenced the worker."""
+    """Whether this worker must stop, because the job drains or because the master has fenced the worker."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -34,8 +35,8 @@ class StopState:
 
     @property
     def draining(self) -> bool:
-        """Return True once the worker must end its loop after the current batch; raise `Fenced` if the master has
-        fenced this worker."""
+        """Return True if the worker must end its loop after the current batch. Raise `Fenced` if the master has fenced
+        this worker."""
         if self._fenced:
             raise errors.Fenced(
                 f"worker-{self._rank} was fenced after missing heartbeats, and other workers train its leases"
@@ -62,10 +63,10 @@ class LeaseClient:
         self._reported = LeaseReport()
 
     def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> LeaseAnswer:
-        """Request up to `most` more leases; `seen` holds the partitions of a stream.
+        """Request up to `most` more leases. `seen` has the partitions of a stream.
 
-        `WaitReply` means ask again. `DataEnd` means that the master has no further lease of this pass; the worker still
-        trains the leases that it holds.
+        `WaitReply` means to ask again. `DataEnd` means that the master has no further lease of this pass; the worker
+        still trains the leases that it holds.
         """
         if self._stop.draining:
             return messages.DataEnd()
@@ -89,13 +90,13 @@ class LeaseClient:
         return reply
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
-        """Ask the master to end batches at these offsets; the tracker gets the cuts that the master notes."""
+        """Ask the master to end batches at these offsets. The tracker gets the cuts that the master records."""
         reply = self._ask(coordination.CutRequest(cuts, self.tracker.era))
         assert isinstance(reply, coordination.CutsNoted)
         self.tracker.note_cuts(reply.cuts, reply.era)
 
     def begin_report(self) -> LeaseReport:
-        """Return the report for the next heartbeat; `on_reply` marks the news as received."""
+        """Return the report for the next heartbeat. `on_reply` marks its content as received."""
         self._reported = self.tracker.report()
         return self._reported
 
@@ -120,17 +121,17 @@ class GroupClient:
         return reply
 
     def meet(self, request: coordination.MeetRequest) -> dict[str, bytes]:
-        """Exchange values with the members of the new group; `GroupChanged` if a member will not come."""
+        """Exchange values with the members of the new group. Raise `GroupChanged` if a member will not arrive."""
         reply = self._ask(request)
         assert isinstance(reply, coordination.MeetReply)
         return reply.values
 
     def stop_at(self, request: coordination.AtStep) -> bool:
-        """Wait while the servers copy their state after this step; return False if the copy could not begin."""
+        """Wait while the servers copy their state after this step. Return False if the copy could not begin."""
         return isinstance(self._ask(request), messages.Ok)
 
     def enter(self, bound: int) -> None:
-        """Wait until this worker may read values, so that at most `bound` other pushes come between its read and its
+        """Wait until this worker may read values. At most `bound` other pushes then come between its read and its
         push."""
         self._ask(coordination.Enter(bound))
 
@@ -143,7 +144,7 @@ class GroupClient:
 
 
 class SharedValues:
-    """Small values and once-only work, shared by all workers of a job."""
+    """Small values that all workers of a job share, and work that only one of them does."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -157,7 +158,8 @@ class SharedValues:
         return reply.value
 
     def claim(self, key: str) -> bool:
-        """Return True if this worker must do the once-only work; return False if another worker has already done it."""
+        """Return True if this worker must do work that is done only once. Return False if another worker has done
+        it."""
         reply = self._ask(coordination.ClaimRequest(key))
         assert isinstance(reply, coordination.ClaimReply)
         return reply.yours
@@ -166,8 +168,8 @@ class SharedValues:
         self._ask(coordination.ClaimDone(key))
 
     def once(self, key: str, work: Callable[[], None]) -> None:
-        """Do the work on the first worker that calls; the others wait. If this worker dies, another worker does the
-        work.
+        """Do the work on the first worker that calls this method; the other workers wait. If this worker dies,
+        another worker does the work.
         """
         if self.claim(key):
             work()
@@ -179,7 +181,8 @@ class SharedValues:
 
 
 class ReportClient:
-    """Client that reports to the master: progress and object states with the next heartbeat, events immediately."""
+    """Client that reports to the master. Progress and object states go with the next heartbeat, and events go
+    immediately."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -195,12 +198,13 @@ class ReportClient:
             self.latest, self._unsent = report, True
 
     def keep_objects(self, states: dict[str, bytes], place: EpochPlace | None) -> None:
-        """Send the states of the user's objects with the next heartbeat; later states replace them."""
+        """Send the states of the user's objects with the next heartbeat. Later states replace earlier ones."""
         with self._lock:
             self._objects = (states, place)
 
     def begin_epoch(self, place: EpochPlace, states: dict[str, bytes]) -> None:
-        """Report the script's position to the master, where a restarted script resumes; wait for the reply."""
+        """Report the script's position to the master, and wait for the reply. A restarted script resumes at this
+        position."""
         self._ask(messages.EpochBegun(place, states))
         with self._lock:
             self._objects = ({}, None)
@@ -220,7 +224,7 @@ class ReportClient:
             return self.latest if unsent else None
 
     def take_objects(self) -> ObjectStates:
-        """Return the states for the next message. The same states are sent again until `on_reply`."""
+        """Return the states for the next message. The same states are sent again until `on_reply` is called."""
         self._objects_sent = self._objects
         return self._objects_sent
 

@@ -1,6 +1,7 @@
-"""Track the leases of one worker: batches claimed by the loop, batches trained, and the end of each lease.
+"""Tracks the leases of one worker: batches that the loop has claimed, batches that are trained, and the end of each
+lease.
 
-In: grants and revocations from the link's thread, claims of worker/input/batch_plan.py, acknowledgements of
+In: grants and revocations from the link's thread, claims of worker/input/batch_plan.py, and acknowledgements of
 worker/step. Out: batches to read, and progress for the master. All methods are thread-safe.
 """
 
@@ -18,14 +19,14 @@ from springtide.telemetry.output import redact
 
 
 class BatchClaim(NamedTuple):
-    """Samples `begin` to `end` of a shard, given to the loop as one batch of the lease that starts at `first`."""
+    """Samples `begin` to `end` of a shard. The loop got them as one batch of the lease that starts at `first`."""
 
     shard: int
     first: int
     begin: int
     end: int
     era: int = 0
-    """Era of the lease. After a server is lost, acknowledgements of earlier eras do not count."""
+    """Era of the lease. After a server is lost, acknowledgements for earlier eras do not count."""
 
 
 @dataclass(slots=True)
@@ -37,12 +38,12 @@ class HeldLease:
     claimed: int
     offset: int
     trained: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Acknowledged batches that follow an unacknowledged batch. Maps the begin of a batch to its end and its number of
-    void offsets."""
+    """Batches that are acknowledged although an earlier batch is not. Maps the begin of a batch to its end and its
+    number of void offsets."""
     cuts: set[int] = field(default_factory=set)
-    """Ends of partial batches of a stream partition, as noted by the master."""
+    """Ends of partial batches of a stream partition, as the master has recorded them."""
     void: int = 0
-    """Offsets before `offset` that held nothing to train."""
+    """Number of offsets before `offset` without a record to train."""
 
     @property
     def progress(self) -> Progress:
@@ -54,7 +55,7 @@ class HeldLease:
 
 
 class LeaseTail(NamedTuple):
-    """Unclaimed rest of a partition's lease from `begin` on, with the known cuts after `begin`."""
+    """The part of a partition's lease that is not claimed yet, from `begin` on, with the known cuts after `begin`."""
 
     grant: Grant
     begin: int
@@ -74,7 +75,7 @@ class LeaseReport(NamedTuple):
 
 
 class LeaseTracker:
-    """All leases of this worker in order of arrival, except that leases returned by other workers go first."""
+    """All leases of this worker in the order of their arrival. Leases that other workers returned come first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +96,7 @@ class LeaseTracker:
     # ---- the loop ----
 
     def begin_pass(self, card: DatasetCard) -> None:
-        """Begin a pass over this data set; give leases of other data sets back to the master."""
+        """Begin a pass over this data set, and return the leases of other data sets to the master."""
         with self._lock:
             self._card, self.ends = card, None
 
@@ -109,7 +110,8 @@ class LeaseTracker:
                 held.claimed = min(held.claimed, held.end)
 
     def claim(self, samples: int, *, group: int = 1) -> tuple[Grant, BatchClaim] | None:
-        """Claim the next batch of at most `samples`. A remainder smaller than `group` joins the batch."""
+        """Claim the next batch of at most `samples`. If fewer than `group` samples would remain, they join the
+        batch."""
         with self._lock:
             while self._unclaimed:
                 held = self._unclaimed[0]
@@ -134,7 +136,7 @@ class LeaseTracker:
             ]
 
     def claim_run(self, tail: LeaseTail, end: int) -> BatchClaim | None:
-        """Claim the batch from `tail.begin` to `end` of a partition; return None if the lease no longer covers it."""
+        """Claim the batch from `tail.begin` to `end` of a partition. Return None if the lease no longer covers it."""
         with self._lock:
             held = self._held.get(LeaseKey(tail.grant.shard, tail.grant.first))
             if held is None or held.claimed != tail.begin or not held.claimed < end <= held.end:
@@ -150,7 +152,8 @@ class LeaseTracker:
                     held.end = min(held.end, max(held.claimed, held.offset, end))
 
     def holds(self, claim: BatchClaim) -> bool:
-        """Return True while this worker may train the batch: its lease is neither revoked nor cut before the batch."""
+        """Return True while this worker may train the batch, which means that its lease is not revoked and not cut
+        before the batch."""
         with self._lock:
             held = self._of(claim)
             return held is not None and claim.begin < held.end
@@ -159,7 +162,7 @@ class LeaseTracker:
         with self._lock:
             for claim in claims:
                 held = self._of(claim)
-                # already acknowledged: two workers may train the same stream batch
+                # the batch is already acknowledged, because two workers may train the same batch of a stream
                 if held is None or claim.end <= held.offset:
                     continue
                 held.trained.setdefault(claim.begin, (claim.end, self._void.pop(claim, 0)))
@@ -168,7 +171,7 @@ class LeaseTracker:
                     held.offset, held.void = min(held.end, end), held.void + void
 
     def note_void(self, claim: BatchClaim, offsets: int) -> None:
-        """Record how many offsets of a batch hold nothing to train. Must be called before the batch is acknowledged."""
+        """Record how many offsets of a batch have no record to train. Call this before the batch is acknowledged."""
         with self._lock:
             self._void.pop(claim, None)
             if offsets and claim.era == self.era:
@@ -179,7 +182,7 @@ class LeaseTracker:
             return self._void.get(claim, 0)
 
     def fail(self, claim: BatchClaim, error: str) -> None:
-        """End the lease before an unreadable batch, so that other workers try the rest of the lease."""
+        """End the lease before a batch that cannot be read, so that other workers try the rest of the lease."""
         with self._lock:
             held = self._of(claim)
             if held is not None and claim.begin < held.end:
@@ -195,7 +198,7 @@ class LeaseTracker:
                 held.end = held.claimed = held.offset
 
     def skip_to(self, shard: int, first: int) -> None:
-        """Skip everything before this sample, for a rank that joins after the group has trained it."""
+        """Skip everything before this sample, because the group had trained it before this rank joined."""
         with self._lock:
             self._begin = LeaseKey(shard, first)
 
@@ -217,7 +220,7 @@ class LeaseTracker:
     def add_grants(
         self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[BatchCut] = ()
     ) -> None:
-        """Add granted leases. Leases of another data set are returned immediately; leases of an earlier era are
+        """Add granted leases. A lease of another data set is returned immediately, and a lease of an earlier era is
         dropped."""
         with self._lock:
             self._enter(era)
@@ -238,7 +241,7 @@ class LeaseTracker:
             self._line_up(new)
 
     def note_cuts(self, cuts: Iterable[BatchCut], era: int) -> None:
-        """Keep the cuts that the master noted, for leases of this era that are still held."""
+        """Keep the cuts that the master has recorded, for leases of this era that are still held."""
         with self._lock:
             if era == self.era:
                 self._note(cuts)
@@ -248,7 +251,7 @@ class LeaseTracker:
             return LeaseReport(tuple(held.progress for held in self._held.values()), tuple(self._failures), self.era)
 
     def on_reported(self, report: LeaseReport) -> None:
-        """Forget the leases that this report shows as done, because the master has received it."""
+        """Forget the leases that are done according to this report, because the master has received it."""
         with self._lock:
             if report.era != self.era:
                 return
@@ -262,11 +265,11 @@ class LeaseTracker:
     def apply_changes(
         self, revoked: Collection[LeaseKey], wishes: Iterable[ShrinkRequest], *, hurry: bool = False, era: int = 0
     ) -> bool:
-        """Drop revoked leases, and shorten leases at the master's request, but not before claimed batches.
+        """Drop revoked leases. Shorten leases at the master's request, but never to before a claimed batch.
 
-        Return True if a lease was shortened. The caller should then report immediately, because other workers wait for
-        the part of the lease behind the cut. A message of an earlier era changes nothing; a message of a new era drops
-        all leases.
+        Return True if a lease was shortened. The caller should then report immediately, because other workers wait
+        for the rest of the lease. A message of an earlier era changes nothing; a message of a new era drops all
+        leases.
         """
         granted = False
         with self._lock:
@@ -297,7 +300,7 @@ class LeaseTracker:
                 self._unclaimed.append(held)
 
     def _first_of(self, grant: Grant) -> int:
-        """Return the first sample of a lease that the group had not trained before this worker joined."""
+        """Return the first sample of a lease that the group had not yet trained when this worker joined."""
         if grant.shard < self._begin.shard:
             return grant.end
         return max(grant.first, self._begin.first if grant.shard == self._begin.shard else 0)

@@ -1,7 +1,8 @@
-"""A worker's link to its master: joins the job, sends heartbeats, reports the end.
+"""A worker's link to its master. It joins the job, sends heartbeats, and reports the end of the script.
 
 Out: `rpc.messages` over `rpc.transport.channel`, or to the `LocalMaster` without a cluster. Only the process that
-joined may use the link, because a forked DataLoader child does not hold the socket. Next: clients.py, subscriptions.py.
+joined may use the link, because a forked DataLoader child does not own the socket. Next: clients.py,
+subscriptions.py.
 """
 
 import os
@@ -32,7 +33,8 @@ ALONE = LeaseHolder(rank=0)
 
 
 def current(settings: config.Settings | None = None) -> "MasterLink":
-    """Return this process's only link, created on first use: to the environment's master, else to a local master."""
+    """Return this process's only link, which is created on first use. It leads to the master in the environment, or
+    else to a local master."""
     global _current
     if _current is None:
         _current = open_link(settings or config.load())
@@ -60,7 +62,7 @@ def open_link(settings: config.Settings) -> "MasterLink":
 
 
 class LocalMaster:
-    """Master inside a worker that trains alone, without servers; it grants this worker all shards."""
+    """Master inside a worker that trains alone, without servers. It grants all shards to this worker."""
 
     def __init__(self, settings: config.Settings) -> None:
         self._settings = settings
@@ -68,7 +70,7 @@ class LocalMaster:
         self._shared: dict[str, bytes] = {}
 
     def ask(self, request: Any) -> Any:
-        """Answer a request; requests without a specific reply get Ok."""
+        """Answer a request. If there is no specific reply for it, answer Ok."""
         answers: dict[type, Callable[[Any], Reply]] = {
             messages.JoinWorker: lambda _: self.welcome(),
             messages.LeaseRequest: self.lease,
@@ -86,7 +88,7 @@ class LocalMaster:
         return messages.Ok() if answer is None else answer(request)
 
     def welcome(self) -> WorkerWelcome:
-        """Return rank 0 of 1; the store in this process owns all slots."""
+        """Return the welcome for rank 0 of 1, in which the store in this process owns all slots."""
         settings = self._settings
         return WorkerWelcome(
             spec=JobSpec(
@@ -141,7 +143,7 @@ def local_link(settings: config.Settings, master: LocalMaster | None = None) -> 
 
 
 class WorkerIdentity(NamedTuple):
-    """Identity of this worker, and the connection data that it adds to the master's welcome."""
+    """Identity of this worker, and the connection data that the worker adds to the master's welcome."""
 
     rank: int
     incarnation: int = 0
@@ -187,7 +189,7 @@ class MasterLink:
 
     @property
     def joined(self) -> bool:
-        """Return True once the script has called `st.join()`."""
+        """Return True after the script has called `st.join()`."""
         return self._welcome is not None
 
     def first_place(self) -> EpochPlace | None:
@@ -197,7 +199,7 @@ class MasterLink:
 
     @property
     def draining(self) -> bool:
-        """Return True once this worker must end its loop, because the job stops or continues without it."""
+        """Return True if this worker must end its loop, because the job stops or continues without it."""
         return self._stop.draining
 
     def dismiss(self) -> None:
@@ -217,7 +219,8 @@ class MasterLink:
             self._master.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
-        """Report an exception of the script, possibly before it joined; `error` is its first line."""
+        """Report an exception of the script to the master, possibly before the script has joined. `error` is the first
+        line of the exception."""
         if not self._over:
             self._over = True
             identity = self._identity

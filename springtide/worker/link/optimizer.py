@@ -1,5 +1,5 @@
-"""The optimizer that `job.prepare` returns: the wrapper shares the user's groups and state, and its step() is the job's
-training step.
+"""The optimizer that `job.prepare` returns. It wraps the user's optimizer and shares its groups and state, and its
+step() is the job's training step.
 
 In: the user's torch.optim optimizer. The wrapper and the user's optimizer share their parameter groups, so a
 learning-rate scheduler of either acts on both. Next: worker/step/step.py applies the step.
@@ -16,9 +16,10 @@ from springtide import errors
 
 
 class JobOptimizer(torch.optim.Optimizer):
-    """Wrapper of the user's optimizer `own`: `step()` trains tables and dense parameters where they live."""
+    """Wrapper of the user's optimizer `own`. `step()` trains tables and dense parameters where they are: on servers or
+    in this process."""
 
-    # GradScaler then leaves the decision to skip to step(), so that a skipped batch still counts.
+    # With this attribute, GradScaler leaves the decision to skip to step(), so that a skipped batch still counts.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -29,14 +30,14 @@ class JobOptimizer(torch.optim.Optimizer):
         fixed: bool,
         tables: Iterable[torch.nn.Parameter] = (),
     ) -> None:
-        """Wrap `own`. With `fixed`, no parameter may be added later; weights of `tables` may never be added."""
+        """Wrap `own`. With `fixed`, no parameter may be added later. Weights of `tables` may never be added."""
         self.own = own
         self._tables = {id(weight) for weight in tables}
         self._apply = apply
         self._fixed = fixed
         self._waiting = False
         self._aside: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
-        # sets up hooks only; Optimizer.__init__ would build separate groups
+        # this sets up only the hooks, because Optimizer.__init__ would build separate groups
         self.__setstate__({"defaults": own.defaults})
 
     @property
@@ -48,7 +49,7 @@ class JobOptimizer(torch.optim.Optimizer):
         return self.own.state
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Train on all batches since the last step. A closure is evaluated once, as in SGD or Adam."""
+        """Train on all batches since the last step. A closure is evaluated once, as SGD and Adam do."""
         return self._watched_step(closure) if is_watched(self) else self._step(closure)
 
     def _step(self, closure: Callable[[], float] | None) -> float | None:
@@ -64,8 +65,8 @@ class JobOptimizer(torch.optim.Optimizer):
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients. If this optimizer's step still waits for another optimizer, first save the gradients for the
-        common push."""
+        """Clear gradients. If this optimizer has stepped but waits for another optimizer, first save the gradients for
+        the common push."""
         if self._waiting:
             params = [param for group in self.param_groups for param in group["params"]]
             self._aside += [(param, param.grad) for param in params if param.grad is not None]
@@ -79,7 +80,7 @@ class JobOptimizer(torch.optim.Optimizer):
             super().zero_grad(set_to_none)
 
     def bring_back(self) -> list[tuple[torch.nn.Parameter, torch.Tensor | None]]:
-        """Restore the saved gradients for the push; return the newer gradients, which the caller puts back after the
+        """Restore the saved gradients for the push. Return the newer gradients, which the caller puts back after the
         push."""
         aside, self._aside, self._waiting = self._aside, [], False
         newer = [(param, param.grad) for param, _ in aside]
@@ -115,7 +116,7 @@ class JobOptimizer(torch.optim.Optimizer):
 
 
 def set_option(group: dict[str, Any], name: str, number: float) -> None:
-    """Set an option of a parameter group in place if the option is a tensor."""
+    """Set an option of a parameter group. If the option is a tensor, change the tensor in place."""
     if isinstance(group[name], torch.Tensor):
         group[name].fill_(number)
     elif group[name] != number:
@@ -123,7 +124,8 @@ def set_option(group: dict[str, Any], name: str, number: float) -> None:
 
 
 def unscale(optimizer: JobOptimizer) -> bool:
-    """Do the work that torch.amp.GradScaler leaves to the optimizer: return True for an infinity, else unscale."""
+    """Do the work that torch.amp.GradScaler leaves to the optimizer: return True if a gradient is infinite, and
+    otherwise unscale the gradients."""
     found = getattr(optimizer, "found_inf", None)
     if found is not None and bool(found):
         return True
@@ -135,7 +137,8 @@ def unscale(optimizer: JobOptimizer) -> bool:
 
 
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Return True if a hook or torch's profiler observes the steps. Torch's wrapper costs a tenth of a small step."""
+    """Return True if a hook or torch's profiler observes the steps. Without an observer, the step can avoid torch's
+    wrapper, which costs a tenth of a small step."""
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks

@@ -1,7 +1,7 @@
-"""Time each step's phases, and report a worker's totals: steps, samples, loss, seconds.
+"""Times the phases of each step, and reports a worker's totals: steps, samples, loss, seconds.
 
 In: marks from the loop, the step and the model's forward, and `job.report`. Out: the StepTiming and TimingSum of
-domain/plan/profile.py, and a report at intervals, which the next heartbeat carries.
+domain/plan/profile.py, and a regular report, which the next heartbeat carries.
 """
 
 import math
@@ -18,7 +18,7 @@ from springtide.rpc.messages.types import MemberReport
 from springtide.worker.link import master_link
 
 SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))
-KEPT_STEPS = 4096  # number of steps whose timings are kept individually (1 MiB); their sums are kept for ever
+KEPT_STEPS = 4096  # how many steps have their own timings (1 MiB); the sums cover all steps
 
 
 class StepMeter:
@@ -27,7 +27,7 @@ class StepMeter:
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, spent: "Callable[[], ClientTime | None]" = lambda: None
     ) -> None:
-        """`spent` reads the client's times at both ends of a step; None if tables are in this process."""
+        """`spent` returns the client's times at both ends of a step; None if tables are in this process."""
         self.clock, self._spent = clock, spent
         self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
         """Timings of the latest steps."""
@@ -38,7 +38,7 @@ class StepMeter:
         self._data_s = self._lookup_s = 0.0
 
     def restart(self) -> None:
-        """Start a pass; the time since the last step, such as an evaluation, does not count."""
+        """Start a pass. The time since the last step, such as an evaluation, does not count."""
         self._last_end = self._handed = self._forward_end = self.clock()
         self._last = self._spent() or NOTHING
         self._data_s = self._lookup_s = 0.0
@@ -47,11 +47,11 @@ class StepMeter:
         self._data_s += seconds
 
     def looked_up(self, seconds: float) -> None:
-        """Add lookup time; tables in this process look rows up during the call, without a request."""
+        """Add lookup time, because tables in this process look up rows during the call, without a request."""
         self._lookup_s += seconds
 
     def handed_out(self) -> None:
-        """Mark the start of forward. With accumulation, the last batch of a step counts."""
+        """Mark the start of forward. With gradient accumulation, the last batch of a step counts."""
         self._handed = self._forward_end = self.clock()
 
     def forward_done(self) -> None:
@@ -145,20 +145,20 @@ class ProgressReporter:
 
 
 class ClientTime(NamedTuple):
-    """Seconds so far, as the table client measured them."""
+    """Seconds so far by activity, as the table client measured them."""
 
     lookup_s: float = 0.0
-    """Seconds that servers spent on lookups, mean over servers."""
+    """Seconds that servers spent on lookups, as the mean over servers."""
     update_s: float = 0.0
-    """Seconds that servers spent on applying gradients, mean over servers."""
+    """Seconds that servers spent on applying gradients, as the mean over servers."""
     synchronization_s: float = 0.0
-    """Seconds with a request in flight less the servers' own time, mean over servers."""
+    """Seconds with a request in flight, minus the servers' own time, as the mean over servers."""
     wait_s: float = 0.0
-    """Seconds that this process was blocked on an answer."""
+    """Seconds that this process waited for an answer."""
 
 
 class StepTerms(NamedTuple):
-    """Time of a step, divided among the resources that would shorten it."""
+    """Time of a step, divided among the resources that could shorten it."""
 
     gradient_s: float = 0.0
     update_s: float = 0.0
@@ -170,9 +170,9 @@ NOTHING = ClientTime()
 
 
 def exposed(before: ClientTime, after: ClientTime, *, own_s: float) -> StepTerms:
-    """Return the terms of a step on served tables: this process's own work, and its waits.
+    """Return the terms of a step with tables on servers: this process's own work, and its waits.
 
-    Servers work while the worker computes, so only the worker's blocked time counts as time of the servers.
+    Servers work while the worker computes, so only the time that the worker waits counts as the servers' time.
     """
     lookup, update, under_way, waited = (late - early for early, late in zip(before, after, strict=True))
     busy = lookup + update + under_way

@@ -1,4 +1,4 @@
-"""Pass the master's news to subscribers: server addresses, slot placement, data workers, shuffle peers.
+"""Passes the master's news to subscribers: server addresses, slot placement, data workers, shuffle peers.
 
 In: heartbeat replies and lease replies. Out: calls to the client of the tables and to the reader of batches, and the
 epochs that the next heartbeat acknowledges. A server leaves only after every worker uses a placement without it.
@@ -26,7 +26,8 @@ News = TypeVar("News")
 
 
 class SlotsFollower:
-    """Subscriber to slot placements with its own thread: connecting to a server must not delay heartbeats."""
+    """Subscriber to slot placements. It has its own thread, because connecting to a server must not delay
+    heartbeats."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +44,7 @@ class SlotsFollower:
         with self._lock:
             if self.newest is None or goal.placement.epoch > self.newest.placement.epoch:
                 self.newest = goal
-            if self._call is None:  # the tables do not exist yet, and will use the newest placement
+            if self._call is None:  # the tables do not exist yet; when they do, they use the newest placement
                 self.epoch = max(self.epoch, goal.placement.epoch)
             elif not self._busy and self.epoch < self.newest.placement.epoch:
                 self._busy = True
@@ -70,12 +71,12 @@ class SlotsFollower:
                 log.warning("placement %d is not followed yet: %s", goal.placement.epoch, error)
                 with self._lock:
                     self._busy = False
-                return  # the next heartbeat reply retries
+                return  # try again with the next heartbeat reply
             self.epoch = goal.placement.epoch
 
 
 class Topic(Generic[News]):
-    """Newest news of one kind, for one subscriber. The subscriber's calls must not block the link's thread."""
+    """The newest news of one kind, for one subscriber. The subscriber's calls must not block the link's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,7 +106,7 @@ class Subscriptions:
         """Address where this worker accepts batches of other workers; empty if it accepts none."""
 
     def take_servers(self, servers: ServerAddresses | None) -> None:
-        """Switch to restarted servers before the worker uses a lease of their new era.
+        """Switch to the restarted servers, before the worker uses a lease of the new era.
 
         If the worker acknowledged an epoch before it switched, an old incarnation of a server could acknowledge a push
         that counts for the new incarnation.

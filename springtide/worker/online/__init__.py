@@ -1,1 +1,2 @@
-"""Stream training in a worker: read leased partitions, exchange batches with peers, hand batches to the loop."""
+"""Trains from a stream in a worker: reads leased partitions, exchanges batches with peers, and passes batches to the
+loop."""

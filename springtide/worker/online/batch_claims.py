@@ -1,8 +1,10 @@
-"""Pure. Track the records read of each partition: the end of its next batch, and whether that batch is complete.
+"""Pure. Tracks the records that were read from each partition: where the next batch ends, and whether that batch is
+complete.
 
-A batch ends at the next multiple of the batch size, at a cut that the master has noted, or at the end of the partition.
-A worker that has requested a cut waits for the answer, even if the batch fills up meanwhile: once the master has noted
-the cut, any other reader of the partition ends the batch there. Next: stream_reader.py claims the batches.
+A batch ends at the next multiple of the batch size, at a cut that the master has noted, or at the end of the
+partition. A worker that has requested a cut waits for the answer, even if the batch fills up meanwhile. After the
+master has recorded the cut, every other reader of the partition ends the batch there. Next: stream_reader.py claims
+the batches.
 """
 
 from collections import deque
@@ -16,12 +18,12 @@ from springtide.domain.data.leases import LeaseKey
 from springtide.domain.data.streams import BatchCut
 from springtide.worker.link.lease_tracker import LeaseTail
 
-MOST_AHEAD = 8  # batches to read ahead in a partition that waits for a cut
+MOST_AHEAD = 8  # most batches to read ahead in a partition that waits for a cut
 
 
 class ReadyBatch(NamedTuple):
-    """Batch that the worker can claim: the records from `tail.begin` to `end`. A batch without records is a gap in the
-    offsets.
+    """Batch that the worker can claim: the records from `tail.begin` to `end`. A batch without records is a gap in
+    the offsets.
     """
 
     tail: LeaseTail
@@ -45,7 +47,7 @@ class PartitionHead:
     """Next offset to read."""
     pieces: deque[ReadPiece] = field(default_factory=deque)
     asked: int | None = None
-    """Requested cut that the master has not confirmed yet."""
+    """Cut that was requested and that the master has not confirmed yet."""
 
     @property
     def key(self) -> LeaseKey:
@@ -69,18 +71,20 @@ class PartitionHeads:
         self._heads: dict[int, PartitionHead] = {}
 
     def follow(self, tails: Iterable[LeaseTail]) -> None:
-        """Follow the current leases and claims; forget records of all other leases or positions."""
+        """Follow the current leases and claims. Forget the records of all other leases or positions."""
         heads: dict[int, PartitionHead] = {}
         for tail in sorted(tails, key=lambda tail: tail.begin):
             partition = tail.grant.nth
-            if tail.begin >= tail.end or partition in heads:  # the earlier of two leases of a partition is read first
+            # if a partition has two leases, read the earlier one first
+            if tail.begin >= tail.end or partition in heads:
                 continue
             head = self._heads.get(partition)
             if head is None or head.tail.begin != tail.begin or head.key != (tail.grant.shard, tail.grant.first):
                 head = PartitionHead(tail, tail.begin)
             head.tail = tail
             if head.asked is not None and (head.asked in tail.cuts or not tail.begin < head.asked < tail.end):
-                head.asked = None  # the cut is noted, or not needed because the lease ends there
+                # the master has recorded the cut, or the cut is not needed because the lease ends there
+                head.asked = None
             heads[partition] = head
         self._heads = heads
 
@@ -92,7 +96,8 @@ class PartitionHeads:
         }
 
     def take_in(self, chunk: Chunk, at: float) -> int:
-        """Add a chunk, unless its offset is unexpected; return how many of its records retention has deleted."""
+        """Add a chunk of records, unless its offset is unexpected. Return how many of its records retention has
+        deleted."""
         head = self._heads.get(chunk.partition)
         if head is None or chunk.first != head.position:
             return 0
@@ -102,7 +107,8 @@ class PartitionHeads:
         return chunk.expired
 
     def whole(self) -> Iterator[ReadyBatch]:
-        """Yield complete batches, partition after partition. The caller must call `claimed` or `dropped` for each."""
+        """Yield complete batches, partition after partition. For each batch, the caller must call `claimed` or
+        `dropped`."""
         for head in list(self._heads.values()):
             while (found := self._next(head)) is not None:
                 before = head.tail.begin
@@ -124,7 +130,7 @@ class PartitionHeads:
         self._heads.pop(whole.tail.grant.nth, None)
 
     def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:
-        """Return the cuts to request: for incomplete batches without a new record since this time, and for earlier
+        """Return the cuts to request: for incomplete batches that got no new record since `before`, and for earlier
         requests that the master has not confirmed.
         """
         cuts: list[BatchCut] = []
@@ -141,7 +147,7 @@ class PartitionHeads:
         }
 
     def _stuck(self, head: PartitionHead) -> bool:
-        """Return True if the partition waits for the master to confirm a cut and has already read `MOST_AHEAD` batches
+        """Return True if the partition waits until the master confirms a cut, and has already read `MOST_AHEAD` batches
         ahead."""
         return head.asked is not None and head.position >= head.tail.begin + MOST_AHEAD * self._batch_size
 

@@ -1,8 +1,9 @@
-"""Batches of a stream for a bsp group: all ranks read the same offsets, and each rank trains its part.
+"""Batches of a stream for a bsp group. All ranks read the same offsets, and each rank trains its part.
 
-In: leases of data/ledger/bsp_ledger.py, in the same order for all ranks. Out: batches for the loop, with a pause
-while no records arrive. Each rank decodes the whole batch, so that all ranks agree on the trainable records. The ranks
-divide the trainable records into contiguous runs, or as a schedule chooses (worker/cache/sample_allocation.py).
+In: leases of data/ledger/bsp_ledger.py, in the same order for all ranks. Out: batches for the loop, and a pause
+while no records arrive. Each rank decodes the whole batch, so that all ranks agree on which records can be trained.
+The ranks divide the trainable records into contiguous runs, or as a schedule chooses
+(worker/cache/sample_allocation.py).
 """
 
 import dataclasses
@@ -34,8 +35,9 @@ from springtide.worker.online.usage_report import StreamMeter
 from springtide.worker.step.step import StepListener
 
 log = logging.getLogger(__name__)
-KEPT = 4  # number of recent batches that are kept: the current, the next, the one being read, and one spare
-POLL_S = 0.2  # seconds between checks for the end of the job, while expected records do not arrive
+# number of recent batches to keep: the current batch, the next, the one that is being read, and one in reserve
+KEPT = 4
+POLL_S = 0.2  # seconds between two checks for the end of the job, while expected records do not arrive
 
 
 class RecentBatch(NamedTuple):
@@ -46,11 +48,11 @@ class RecentBatch(NamedTuple):
     first: int
     records: Records
     event_s: int
-    """Event time of the stream in seconds, up to this batch."""
+    """Event time of the stream in seconds, up to and including this batch."""
 
 
 class BspStreamFeed(StepListener):
-    """Feed of a stream in a bsp job, one per `job.prepare`; call `batches` once per pass."""
+    """Feed of a stream in a bsp job. Each `job.prepare` has one; call `batches` once per pass."""
 
     def __init__(
         self,
@@ -62,7 +64,8 @@ class BspStreamFeed(StepListener):
         each: int | None = None,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the feed. `each`: records per rank if a batch grows with the group. `idle` is called on pauses."""
+        """Create the feed. `each`: number of records per rank, if a batch grows with the group. `idle` is called at
+        each pause."""
         self.stream, self.card, self.link, self.each, self._idle = stream, card, link, each, idle
         self.use = StreamMeter()
         self.making = RecordDecoder(dataset, self.use)
@@ -82,7 +85,7 @@ class BspStreamFeed(StepListener):
 
     def batches(self) -> Iterator[ReadBatch]:
         feed, sharing = self.read(), self._sharing
-        if sharing is not None:  # read one batch ahead, so that a schedule can plan it
+        if sharing is not None:  # read one batch ahead, so that the scheduler can plan it
             sharing.restart(self.place)
             feed = iter(BatchReadahead(feed, sharing.allotting.make_ready, sharing.allotting.review, pauses=True))
         for handed in feed:
@@ -121,7 +124,7 @@ class BspStreamFeed(StepListener):
                     handed = self._made(*claimed, records, place)
                     if handed is not None:
                         yield handed
-                    else:  # no record can be trained; all ranks come to the same result
+                    else:  # no record can be trained; all ranks get the same result
                         tracker.acknowledge([claimed[1]])
                     continue
                 answer = self.link.leases.lease(self.card, 1, self._read_bounds())
@@ -174,7 +177,7 @@ class BspStreamFeed(StepListener):
         return self._bounds
 
     def _read(self, reader: StreamReader, partition: int, claim: BatchClaim) -> Records | None:
-        """Read all records of a batch; return None if the job drains before they arrive."""
+        """Read all records of a batch. Return None if the job drains before they arrive."""
         if self._stands != {partition: claim.begin}:
             reader.assign({partition: claim.begin})
         at, parts = claim.begin, [Records.none()]
@@ -198,7 +201,8 @@ class BspStreamFeed(StepListener):
         return chunks
 
     def _made(self, grant: Grant, claim: BatchClaim, records: Records, place: GroupPlace) -> ReadBatch | None:
-        """Return this rank's part, or the whole batch. With fewer records than ranks, each rank trains all records."""
+        """Return this rank's part of the batch, or the whole batch. With fewer records than ranks, each rank trains all
+        records."""
         batch, records = self.making.whole(grant.nth, records, tell=place.rank == 0)
         before, count = self._recent[-1] if self._recent else None, len(records)
         self.link.leases.tracker.note_void(claim, claim.end - claim.begin - count)
@@ -206,7 +210,7 @@ class BspStreamFeed(StepListener):
             return None
         first = 0 if before is None else before.first + len(before.records)
         recent = RecentBatch(claim, grant.nth, first, records, self.making.event_s)
-        # in one assignment, because the loop's thread may read it at the same time
+        # replace the tuple in one assignment, because the loop's thread may read it at the same time
         self._recent = (*self._recent[1 - KEPT :], recent)
         if count < place.workers:
             return ReadBatch(order_of(claim, count, share=1.0 / place.workers), shaped(batch))
@@ -228,8 +232,8 @@ class BspStreamFeed(StepListener):
 def order_of(
     claim: BatchClaim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
 ) -> BatchOrder:
-    """Return the order of `count` records of a batch. For a shared batch, these are the records at `places` of
-    `whole`."""
+    """Return the order of `count` records of a batch. If the ranks share the batch, these are the records at `places`
+    of `whole`."""
     ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=count),)
     indices = PAUSE.indices if whole is None or places is None else whole[places]
     return BatchOrder(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)

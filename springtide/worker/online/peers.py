@@ -1,10 +1,10 @@
-"""Connections between the workers that shuffle a stream: each worker opens a connection to every other worker and sends
-batches over it.
+"""Connections between the workers that shuffle a stream. Each worker opens a connection to every other worker, and
+sends batches over it.
 
-In: the shuffle unit names the batches to send, the master sends addresses. Out: calls to the shuffle unit, in the
-thread of this channel. Both sides prove that they know the job's secret; frames are bounded, and nothing is unpickled.
-Undelivered messages are not sent again. If a peer is lost or silent, the shuffle unit takes back the batches that it
-had sent to the peer.
+In: the shuffle unit names the batches to send, and the master sends addresses. Out: calls to the shuffle unit, in
+the thread of this channel. Both sides prove that they know the job's secret; frames are bounded, and nothing is
+unpickled. Undelivered messages are not sent again. If a peer is lost or silent, the shuffle unit takes back the
+batches that it had sent to the peer.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 ALIVE_S = 1.0  # seconds between keep-alive messages on an idle connection
-SILENT_S = 4.0  # seconds of silence of a peer after which this worker takes back the batches that it had sent
-DEAD_S = 30.0  # seconds of silence after which the connection closes
-AWAY_S = 1.0  # seconds; a tick that comes this late shows that this process was stopped or starved
+SILENT_S = 4.0  # if a peer is silent for this many seconds, this worker takes back the batches that it sent to the peer
+DEAD_S = 30.0  # if a peer is silent for this many seconds, the connection is closed
+AWAY_S = 1.0  # seconds; if a tick is this late, this process was stopped or got no CPU
 RETRY_S, RETRY_MOST_S = 0.05, 2.0
-GOODBYE_S = 2.0  # most seconds to send the last messages
+GOODBYE_S = 2.0  # most seconds to wait until the last messages are sent
 BUFFER = 2**20
 PLANE = "shuffle-"
-"""Prefix of the authentication proofs (`rpc.transport.auth`) of these connections. Proofs made for other kinds of
-connections are invalid on these connections.
+"""Prefix of the authentication proofs (`rpc.transport.auth`) of these connections. A proof for any other kind of
+connection is invalid on these connections.
 """
-# most bytes of a frame: more than the largest sendable batch (shuffle_unit.SENDABLE_BYTES) with offsets and times
+# most bytes of a frame; enough for the largest batch (shuffle_unit.SENDABLE_BYTES) with its offsets and times
 MAX_BYTES = 80 * 2**20
-MAX_WORD_BYTES = 2**20  # most bytes of all other messages
+MAX_WORD_BYTES = 2**20  # most bytes of any other message
 
 
 class PeerIdentity(NamedTuple):
@@ -68,7 +68,7 @@ class PeerLine:
 
 
 class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
-    """Base of all messages between peers."""
+    """Base class of all messages between peers."""
 
 
 class Peers:
@@ -99,7 +99,8 @@ class Peers:
         child_guard.abandon_in_forks(self)
 
     def follow(self, addresses: Mapping[str, str]) -> None:
-        """Update the addresses of workers by name. A working connection stays open even if its peer is not listed."""
+        """Update the addresses of the workers, by name. A working connection stays open even if its peer is not
+        listed."""
         self._soon(self._follow, {name: at for name, at in addresses.items() if name != self._own.name})
 
     # ---- messages of the unit ----
@@ -108,7 +109,8 @@ class Peers:
         self._soon(self._send, peer, run)
 
     def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None:
-        """Tell a caller that these batches are trained, with the number of void offsets of each."""
+        """Tell a caller that these batches are trained. `claims` has the number of offsets without a record to train,
+        for each batch."""
         self._soon(self._send_to, self._callers, peer, BatchTrained(tuple(claims), tuple(claims.values())))
 
     def back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
@@ -150,7 +152,7 @@ class Peers:
                 self._dialing[name] = self._start(self._dial(name, address))
 
     async def _dial(self, name: str, address: str) -> None:
-        """Call a peer repeatedly, as long as the master lists it at this address."""
+        """Call a peer again and again, as long as the master lists it at this address."""
         wait, last = RETRY_S, ""
         try:
             while self._known.get(name) == address:
@@ -166,10 +168,10 @@ class Peers:
         finally:
             del self._dialing[name]
             if not self._closed:
-                self._follow(self._known)  # the peer may have a new address by now
+                self._follow(self._known)  # the peer may have got a new address
 
     async def _call(self, name: str, address: str) -> None:
-        """Run one connection to a peer until it ends; `EOFError` when the connection ends."""
+        """Run one connection to a peer until it ends. Then raise `EOFError`."""
         host, port = addresses.parse(address)
         async with asyncio.timeout(auth.DEADLINE_S):
             connecting = tls.connecting(self._own.certificates)
@@ -247,7 +249,7 @@ class Peers:
 
     def _send(self, peer: str, run: RecordRun) -> None:
         line = self._lines.get(peer)
-        if line is not None:  # without a connection, the shuffle unit treats the peer as lost
+        if line is not None:  # after the end of its connection, the shuffle unit treats the peer as lost
             batch = BatchForwarded(run.claim, run.partition, run.records.to_bytes())
             self._write(line, frames.pack(batch, limit=MAX_BYTES))
 
@@ -301,7 +303,7 @@ class Peers:
         self._loop.close()
 
     def abandon(self) -> None:
-        """Replace inherited sockets in a forked child, so that connections end with the parent."""
+        """Replace inherited sockets in a forked child, so that connections end when the parent ends."""
         if self._closed:  # its descriptors may belong to other files by now
             return
         self._closed = True
@@ -312,13 +314,13 @@ class Peers:
 
 
 class PeerHello(PeerMessage, frozen=True, tag=0):
-    """Name of the calling worker, such as `worker-2.0`."""
+    """Message with the name of the calling worker, such as `worker-2.0`."""
 
     name: str
 
 
 class BatchForwarded(PeerMessage, frozen=True, tag=1):
-    """Batch of the calling worker, for the called worker to train."""
+    """Message with a batch of the calling worker, which the called worker should train."""
 
     claim: BatchClaim
     partition: int
@@ -330,21 +332,22 @@ class PeerAlive(PeerMessage, frozen=True, tag=2):
 
 
 class PeerReady(PeerMessage, frozen=True, tag=3):
-    """Whether the called worker accepts batches. The called worker sends this message first, and after every change."""
+    """Message that says whether the called worker accepts batches. The called worker sends it first, and after every
+    change."""
 
     ready: bool
 
 
 class BatchTrained(PeerMessage, frozen=True, tag=4):
-    """Batches of the calling worker that the called worker has trained."""
+    """Message that names batches of the calling worker that the called worker has trained."""
 
     claims: tuple[BatchClaim, ...]
     void: tuple[int, ...]
-    """Number of offsets without a trainable record, for each batch."""
+    """Number of offsets without a record to train, for each batch."""
 
 
 class BatchReturned(PeerMessage, frozen=True, tag=5):
-    """Batches of the calling worker that the called worker gives back untrained."""
+    """Message that names batches of the calling worker that the called worker returns untrained."""
 
     claims: tuple[BatchClaim, ...]
 
@@ -373,14 +376,15 @@ def run_of(batch: BatchForwarded, owner: str) -> RecordRun:
 def open_unit(
     to_master: MasterLink, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
 ) -> ShuffleUnit:
-    """Open the unit, until `ShuffleUnit.close`. With "none", or without a cluster, the unit is a plain queue."""
+    """Create the shuffle unit, which works until `ShuffleUnit.close`. With the strategy "none", or without a cluster,
+    it is a plain queue."""
     chosen = strategy if any(welcome.servers) else "none"
     unit = ShuffleUnit(
         to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.spec.seed * 65537 + welcome.rank
     )
     if chosen == "none":
         return unit
-    # imported here, because it imports torch, which a unit without peers does not need
+    # import here, because this module imports torch, which a unit without peers does not need
     from springtide.worker import connect
 
     name = str(LeaseHolder(welcome.rank, welcome.incarnation))

@@ -1,8 +1,9 @@
-"""A worker's shuffle unit: queues stream batches of its reader and its peers for the loop.
+"""A worker's shuffle unit. It queues batches of a stream for the loop: batches that this worker or its peers have
+read.
 
-In: the reader offers batches, the loop takes them, and the channel's thread reports on peers. Out: runs for the loop,
-and for peers through `Wires` (peers.py). data/peer_shuffle.py decides where each batch goes; with the strategy "none",
-or without peers, the unit is a plain queue.
+In: the reader offers batches, the loop takes them, and the channel's thread reports on peers. Out: runs for the
+loop, and for peers through `Wires` (peers.py). data/peer_shuffle.py decides where each batch goes; with the strategy
+"none", or without peers, the unit is a plain queue.
 """
 
 import random
@@ -18,7 +19,8 @@ from springtide.data.stream.records import Records
 from springtide.domain.core import validation
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
-SENDABLE_BYTES = 64 * 2**20  # largest batch that is sent to a peer; a worker that reads a larger batch trains it itself
+# largest batch to send to a peer, in bytes; a worker that reads a larger batch trains it itself
+SENDABLE_BYTES = 64 * 2**20
 
 
 class ShuffleUse(NamedTuple):
@@ -27,27 +29,28 @@ class ShuffleUse(NamedTuple):
     queue: int = 0
     forwarded: int = 0
     forwarded_bytes: int = 0
-    """Bytes sent to other workers: batches, and all messages about batches."""
+    """Bytes sent to other workers: batches and all messages about them."""
     received: int = 0
     came_home: int = 0
-    """Number of forwarded batches that peers gave back untrained, or that this unit took back."""
+    """Number of batches that were sent to peers and came back untrained: a peer returned them, or this unit took them
+    back."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """Undecoded batch. The claim of a batch is its identity: the same shard, begin and end always name the same
-    records.
+    """Records of a batch that are not decoded yet. The claim of a batch is its identity, because the same shard,
+    begin and end always name the same records.
     """
 
     claim: BatchClaim
     partition: int
     records: Records
     owner: str = ""
-    """Worker that holds the lease and sent the batch; empty for this worker."""
+    """Worker that holds the lease and sent the batch; empty if it is this worker."""
 
 
 class Wires(Protocol):
-    """Transport to peers. Calls never block, and undeliverable messages are dropped."""
+    """Transport to peers. Calls never block, and messages that cannot be delivered are dropped."""
 
     sent_bytes: int
     """Bytes sent to peers, including messages about batches."""
@@ -61,7 +64,7 @@ class Wires(Protocol):
     def announce(self, ready: bool) -> None: ...
 
     def close(self) -> None:
-        """Send the remaining messages and disconnect. This is the only call that blocks, and it blocks briefly."""
+        """Send the remaining messages and disconnect. Only this call blocks, and only briefly."""
         ...
 
 
@@ -88,7 +91,7 @@ class ShuffleUnit:
         """Records of all batches that are queued here or sent to a peer."""
         self._early: list[RecordRun] = []
         """Batches from peers that learned of a new era before this worker."""
-        # used directly, because an interrupt in Condition.__enter__ would leave it locked
+        # the code enters this lock directly, because an interrupt in Condition.__enter__ would leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._wires: Wires | None = None
@@ -124,7 +127,7 @@ class ShuffleUnit:
     # ---- the loop ----
 
     def take(self, timeout_s: float) -> RecordRun | None:
-        """Return the next batch to train; None after the timeout. Batches with a lost lease are dropped."""
+        """Return the next batch to train, or None after the timeout. Batches whose lease is lost are dropped."""
         deadline = self._clock() + timeout_s
         with self._lock:
             while not self._closed:
@@ -143,8 +146,8 @@ class ShuffleUnit:
             return None
 
     def trained(self, claims: Iterable[BatchClaim]) -> None:
-        """Handle trained batches, which every server now has: acknowledge this worker's own batches, and notify the
-        owners of the others.
+        """Handle batches that every server now has: acknowledge this worker's own batches, and notify the owners of
+        the others.
         """
         claims = list(claims)
         self._tracker.acknowledge(claims)
@@ -161,9 +164,9 @@ class ShuffleUnit:
             self._prune([run.claim])
 
     def drain(self, timeout_s: float) -> bool:
-        """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches at
-        peers. Return False if a peer did not answer. Such a peer may still train these batches; the partition's next
-        reader notices that servers already have them.
+        """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches
+        at peers. Return False if a peer did not answer. Such a peer may still train these batches. The next reader
+        of the partition then finds that servers already have them.
         """
         deadline = self._clock() + timeout_s
         with self._lock:
@@ -213,9 +216,10 @@ class ShuffleUnit:
             self._act(self._shuffle.on_ready(peer, ready, self._clock()))
 
     def peer_sent(self, peer: str, run: RecordRun) -> None:
-        """Accept a batch of a peer. A batch of a newer era waits until this worker knows the era.
+        """Accept a batch of a peer. If it belongs to a newer era, it waits until this worker knows the era.
 
-        Otherwise, an old incarnation of a server could acknowledge the batch for the new incarnation.
+        Without this rule, an old incarnation of a server could acknowledge the batch in place of the new
+        incarnation.
         """
         with self._lock:
             self._received += 1
@@ -225,7 +229,8 @@ class ShuffleUnit:
                 self._take_in(run)
 
     def peer_done(self, peer: str, trained: Mapping[BatchClaim, int]) -> None:
-        """Acknowledge batches that a peer has trained, with their number of void offsets; ignore unknown batches."""
+        """Acknowledge batches that a peer has trained, each with its number of offsets without a record to train.
+        Ignore unknown batches."""
         with self._lock:
             claims = [claim for claim in trained if claim in self._runs and not self._runs[claim].owner]
             for claim in claims:

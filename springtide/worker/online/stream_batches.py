@@ -1,8 +1,8 @@
-"""Batches of a stream for an async worker's loop, until the stream or the job ends.
+"""Batches of a stream for the loop of an async worker, until the stream or the job ends.
 
-In: the shuffle unit, which stream_reader.py fills. Out: decoded batches, with a pause while there is nothing to train.
-Records that cannot be trained are counted and dead-lettered; every worker makes the same choice for a record. After the
-push, `on_trained` notifies the meter and the shuffle unit.
+In: the shuffle unit, which stream_reader.py fills. Out: decoded batches, and a pause while there is nothing to
+train. Records that cannot be trained are counted and become dead letters. Every worker makes the same choice for a
+record. After the push, `on_trained` notifies the meter and the shuffle unit.
 """
 
 import dataclasses
@@ -31,13 +31,14 @@ from springtide.worker.online.usage_report import StreamMeter
 from springtide.worker.step.step import StepListener
 
 PATIENCE_S = 0.05  # seconds to wait for a batch before the loop checks for the end
-# seconds to wait for batches at peers; after that, the partition's next worker trains or skips these batches
+# seconds to wait for batches that are at peers; after that, the partition's next worker trains these batches or skips
+# them
 DRAIN_S = 5.0
 log = logging.getLogger(__name__)
 
 
 class StreamFeed(StepListener):
-    """Feed of a stream, one per `job.prepare`; call `batches` once per pass."""
+    """Feed of a stream. Each `job.prepare` has one; call `batches` once per pass."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class StreamFeed(StepListener):
         idle: Callable[[], None] = lambda: None,
         parts: int = 1,
     ) -> None:
-        """Create the feed. `idle` is called on pauses. The loop gets each batch in `parts` parts."""
+        """Create the feed. `idle` is called at each pause. The loop gets each batch in `parts` parts."""
         self._dataset, self._stream, self._card, self._link, self._unit = dataset, stream, card, to_master, unit
         self._idle = idle
         self._part_size = card.batch_size // parts
@@ -78,7 +79,8 @@ class StreamFeed(StepListener):
             while not self._link.draining:
                 run = self._unit.take(patience_s)
                 if run is not None:
-                    patience_s = 0.0  # do not delay the push of the previous batch while no batch is ready
+                    # do not wait, because the push of the previous batch should not be delayed while no batch is ready
+                    patience_s = 0.0
                     yield from self._handed(run)
                 else:
                     if failure := reading.failure or asking.failure:
@@ -86,7 +88,7 @@ class StreamFeed(StepListener):
                     if asking.over and not tracker.is_busy and self._unit.idle:
                         return
                     if not tracker.is_busy:
-                        asking.hurry()  # request more leases, or the end
+                        asking.hurry()  # request more leases, or learn that the data has ended
                     patience_s = PATIENCE_S
                     self._use.waits(True)
                     self._idle()
@@ -105,9 +107,9 @@ class StreamFeed(StepListener):
         )
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Drop batches that a server refused because it has only some of their records: another worker now owns these
-        records, and has formed other batches from them. Return False if this worker still holds the lease, which is an
-        error.
+        """Drop batches that a server refused because it has only some of their records. Another worker now owns
+        these records, and has formed other batches from them. Return False if this worker still holds the lease,
+        which is an error.
         """
         tracker = self._link.leases.tracker
         if any(tracker.holds(claim) for claim in claims):
@@ -124,11 +126,12 @@ class StreamFeed(StepListener):
         self._stream.close()
 
     def row_clock(self) -> int:
-        """Return the event time of the stream in seconds up to the loop's batch, which measures the age of rows."""
+        """Return the event time of the stream in seconds, up to the loop's batch. The age of rows is measured with
+        it."""
         return self._making.event_s
 
     def _read_out(self) -> bool:
-        """Return True if all samples of this worker's leases are claimed, so that these leases yield no further
+        """Return True if all samples of this worker's leases are claimed, so that these leases give no further
         batch."""
         tails = self._link.leases.tracker.tails()
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
@@ -140,7 +143,7 @@ class StreamFeed(StepListener):
         full = [(piece, ready.batch) for piece, ready in made if ready.batch is not None]
         count = sum(ready.records for _, ready in made)
         self._link.leases.tracker.note_void(run.claim, run.claim.end - run.claim.begin - count)
-        if not full:  # no record can be trained; every reader comes to the same result
+        if not full:  # no record can be trained; every reader gets the same result
             return [ReadBatch(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]
         self._use.handed(run.claim, run.records, count)
         begins = [run.claim.begin, *(int(piece.offsets[0]) for piece, _ in full[1:]), run.claim.end]
@@ -179,8 +182,8 @@ class RecordDecoder:
         return self._made(partition, records, tell=True)
 
     def whole(self, partition: int, records: Records, *, tell: bool) -> tuple[Any, Records]:
-        """Return a batch that all ranks read, with its trainable records. Only the rank with `tell` reports the other
-        records.
+        """Return a batch that all ranks read, with the records that can be trained. Only the rank with `tell`
+        reports the other records.
         """
         made = self._made(partition, records, tell=tell)
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
@@ -197,7 +200,8 @@ class RecordDecoder:
         if made.letters and tell:
             self._put_aside(made.letters)
         if made.records:
-            # the median and the append time guard row ages against wrong clocks and future records
+            # take the median, and limit it by the append time, so that wrong clocks and records from the future do not
+            # distort the ages of rows
             happened = np.minimum(made.event_at, records.appended_at.max())
             self.event_s = max(self.event_s, int(np.median(happened)))
         return made

@@ -1,8 +1,8 @@
-"""Threads that lease partitions of a stream, read them, claim whole batches and queue them for the loop.
+"""Threads that lease partitions of a stream, read them, claim complete batches and queue them for the loop.
 
-In: the stream's bounds and chunks. Out: leases and noted cuts in worker/link/lease_tracker.py, and runs in the shuffle
-unit. One lease request is always open, so that a lost worker's partitions move without delay. While the master is away,
-reading and training continue. A full queue blocks the reading.
+In: the bounds of the stream, and chunks of records. Out: leases and recorded cuts in worker/link/lease_tracker.py,
+and batches in the shuffle unit. One lease request is always open, so that a lost worker's partitions move without
+delay. While no master answers, reading and training continue. If the queue is full, reading waits.
 """
 
 import abc
@@ -23,15 +23,15 @@ from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit
 from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
-POLL_S = 0.05  # longest delay in seconds until the reader reacts to a new or revoked lease
-MOST_BATCHES = 8  # limit of one poll
-NAP_S = 0.01  # seconds to pause after a poll that returned less than a batch
-EVERY_S = 2.0  # seconds between partition discoveries while this worker holds leases
-SOON_S = 0.05  # seconds between two requests; the master holds a request that it cannot answer yet
+POLL_S = 0.05  # longest time in seconds until the reader reacts to a new or revoked lease
+MOST_BATCHES = 8  # most batches to read in one poll
+NAP_S = 0.01  # seconds to pause after a poll that returned less than one batch
+EVERY_S = 2.0  # seconds between two searches for new partitions, while this worker holds leases
+SOON_S = 0.05  # seconds between two requests; the master itself holds a request that it cannot answer yet
 
 
 class StreamThread(abc.ABC):
-    """Daemon thread of a pass. `failure` is the error that ended the thread; the loop raises it."""
+    """Daemon thread of a pass. `failure` is the error that ended the thread, which the loop raises."""
 
     def __init__(self, name: str) -> None:
         self.failure: BaseException | None = None
@@ -49,7 +49,7 @@ class StreamThread(abc.ABC):
     def _carefully(self, do: Callable[[], None]) -> None:
         try:
             do()
-        except BaseException as error:  # the loop must raise any error
+        except BaseException as error:  # pass any error on, because the loop must raise it
             if not self._ended.is_set():
                 self.failure = error
 
@@ -60,7 +60,7 @@ class StreamThread(abc.ABC):
 
 
 class StreamLeases(StreamThread):
-    """Leases of a stream, one object per pass."""
+    """Leases of a stream. Each pass has one such object."""
 
     def __init__(self, to_master: MasterLink, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
         assert card.stream is not None
@@ -78,13 +78,13 @@ class StreamLeases(StreamThread):
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
         if self._ended.is_set() or (self._cutting is not None and self._cutting.is_alive()):
             return
-        self._cutting = threading.Thread(  # a daemon, because the master may be away when the script ends
+        self._cutting = threading.Thread(  # a daemon thread, because no master may answer when the script ends
             target=self._carefully, args=(lambda: self._link.leases.cut(cuts),), name="springtide-cuts", daemon=True
         )
         self._cutting.start()
 
     def close(self) -> None:
-        """Stop requesting leases. A request in flight ends by itself, and its leases return."""
+        """Stop requesting leases. A request in flight ends without this call, and its leases are returned."""
         self._ended.set()
         self._wake.set()
 
@@ -102,7 +102,7 @@ class StreamLeases(StreamThread):
                 if partition.final:
                     tracker.end_run(partition.partition, partition.end)
             self.over = isinstance(answer, messages.DataEnd) and not busy
-            # wait, unless the answer was a lease: then ask for more immediately
+            # after an answer with a lease, ask for more immediately; after any other answer, wait
             if not isinstance(answer, messages.LeaseReply):
                 self._wake.wait(SOON_S)
 
@@ -117,7 +117,7 @@ class StreamLeases(StreamThread):
 
 
 class StreamBatchReader(StreamThread):
-    """Reader of a stream, one per pass."""
+    """Reader of a stream. Each pass has one."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class StreamBatchReader(StreamThread):
             if not self._offer(whole):
                 return
         ends = dict(reader.ends())
-        # do not cut a batch while the queue is full: the batch would wait anyway, and may fill up meanwhile
+        # while the queue is full, do not cut a batch, because the batch would have to wait and may fill up meanwhile
         if cuts := heads.lingering(ends, time.monotonic() - max(self._linger_s, self._unit.wait_s)):
             self._asking.cut(cuts)
         self._use.record_position(heads.oldest(), ends)
@@ -190,11 +190,11 @@ class StreamBatchReader(StreamThread):
         if chunks:
             self._warn("")
             if sum(len(chunk.records) for chunk in chunks) < self._few:
-                self._ended.wait(NAP_S)  # pause, so that on a slow stream, the next records are read together
+                self._ended.wait(NAP_S)  # pause, so that the next records of a slow stream are read together
 
     def _offer(self, whole: ReadyBatch) -> bool:
-        """Wait for room in the queue, then claim the batch, unless another worker has leased the partition meanwhile.
-        Return False to stop reading.
+        """Wait for room in the queue, and then claim the batch, unless another worker has leased the partition
+        meanwhile. Return False to stop reading.
         """
         while not self._unit.await_room(POLL_S):
             if self._ended.is_set():

@@ -1,4 +1,4 @@
-"""Meter a worker's use of a stream for its reports: records, dead letters, positions, lag. Thread-safe.
+"""Measures how a worker uses a stream, for its reports: records, dead letters, positions, lag. Thread-safe.
 
 The lag of a record is the time from its append until every server has it. The clocks of two machines measure these
 times. If a clock jumps, only the lag is wrong.
@@ -17,13 +17,13 @@ from springtide.domain.data.leases import LeaseKey
 from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTail
 
-KEPT_LAGS = 4096  # records in the quantiles
-OF_A_BATCH = 16  # records sampled per batch
+KEPT_LAGS = 4096  # number of records from which the quantiles are computed
+OF_A_BATCH = 16  # number of records to sample from each batch
 NO_TIMES: NDArray[np.float64] = np.empty(0)
 
 
 class LoopTime:
-    """Time that the loop waited and worked, and the durations of its steps."""
+    """How long the loop waited and worked, and how long its steps took."""
 
     def __init__(self, counter: Callable[[], float]) -> None:
         self._counter = counter
@@ -111,18 +111,18 @@ class StreamMeter:
                 self._under_way.pop(claim, None)
 
     def record_position(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
-        """Record the read position: append times of the oldest unclaimed records, and the ends of partitions."""
+        """Record what was read: the append times of the oldest unclaimed records, and the ends of partitions."""
         with self._lock:
             self._oldest = oldest
-            self._ends |= ends  # a partition without a reader keeps its last known end
+            self._ends |= ends  # if nobody reads a partition, it keeps its last known end
 
     def waits(self, idle: bool, records: int = 0) -> None:
-        """Record that the loop is idle, or starts a batch of `records`; the previous batch is done."""
+        """Record that the loop is idle, or begins a batch of `records` records. The previous batch is then done."""
         with self._lock:
             self._time.switch(idle, records)
 
     def report(self, tails: Iterable[LeaseTail]) -> StreamUse:
-        """Return all totals except the shuffle unit's; `tails` are this worker's partitions."""
+        """Return all totals except those of the shuffle unit. `tails` has this worker's partitions."""
         with self._lock:
             self._time.count()
             p50, p99 = np.quantile(np.array(self._lags or [0.0]), (0.5, 0.99)).tolist()
@@ -154,8 +154,8 @@ class StreamMeter:
         return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
 
     def _end_of(self, tail: LeaseTail) -> int | None:
-        """Return the end offset of a partition; None while the lag is unknown. A guessed end would look like a sudden
-        burst of records.
+        """Return the end offset of a partition; None as long as the lag is unknown. A guessed end would look like a
+        sudden burst of records.
         """
         end = self._ends.get(tail.grant.nth)
         return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))

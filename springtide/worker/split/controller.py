@@ -1,4 +1,4 @@
-"""Find the part of a loop that data workers can run: reading, collating, the stateless part of forward().
+"""Finds the part of a loop that data workers can run: reading, collating, and the stateless part of forward().
 
 In: the user's model and data set, and batches of the loop. Out: a Pipeline for data workers, and the handling of the
 batches that they send. Next: loop_watcher.py observes the model, dataworker/split/split.py finds the split,
@@ -37,7 +37,7 @@ from springtide.worker.split.split_forward import SplitForward
 log = logging.getLogger(__name__)
 
 Indices = NDArray[np.int64]
-SHORT_S = 0.01  # shortest pause in seconds that is reported; users do not notice shorter ones
+SHORT_S = 0.01  # shortest pause in seconds to report, because users do not notice shorter pauses
 OFF = "--split off was asked for"
 
 
@@ -47,14 +47,14 @@ class Made:
 
     pipeline: Pipeline
     digest: str
-    """Digest of the split, equal on all workers with the same split."""
+    """Digest of the split, which is equal on all workers with the same split."""
     types: Mapping[str, type] = field(default_factory=dict)
-    """User-defined types in a batch, by their names in messages."""
+    """Types in a batch that the user has defined, by their names in messages."""
     explanation: Explanation | None = None
     why: str = ""
     """Reason why forward() stays whole; empty if a part of it moved."""
     seconds: float = 0.0
-    """Seconds that the loop was blocked by the search."""
+    """Seconds for which the search paused the loop."""
 
     @property
     def summary(self) -> str:
@@ -74,7 +74,7 @@ class SplitRules(NamedTuple):
     on_split: Callable[[], None]
     on_ready: Callable[[], None]
     apart: bool
-    """True if separate stages compute the moved part."""
+    """True if separate stages of data workers run the moved part."""
 
 
 class Splitting:
@@ -93,10 +93,10 @@ class Splitting:
         on_split: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the split. `forbidden` returns why forward() must stay whole now, or nothing.
+        """Create the object. `forbidden` returns the reason why forward() must not be split now, or an empty text.
 
-        `on_split` runs when a part of forward() moves, `on_ready` once the loop was observed long enough. All run in
-        the loop's thread, between two batches.
+        `on_split` runs when a part of forward() moves, and `on_ready` when the loop was observed for long enough.
+        All run in the loop's thread, between two batches.
         """
         self.received = ReceivedBatches(source, seed, every=1 if mode == "verify" else CHECKED)
         self._model, self._source, self._seed = model, source, seed
@@ -117,7 +117,7 @@ class Splitting:
     # ---- before the split ----
 
     def watch(self, *, looking: bool = False) -> None:
-        """Observe the calls of the model for some batches; with `looking`, only estimate the movable part."""
+        """Observe the calls of the model for some batches. With `looking`, only estimate how much could move."""
         if self._enabled:
             self._watching.begin(looking=looking)
 
@@ -128,8 +128,8 @@ class Splitting:
 
     @property
     def stateless_s(self) -> float:
-        """Return the seconds that this worker spends on the movable part of forward(): estimated before `make`, then
-        measured.
+        """Return the seconds that this worker spends on the movable part of forward(). Before `make` they are
+        estimated, and after it they are measured.
         """
         return self._seconds if self._made is not None else self._leading.seconds
 
@@ -142,7 +142,7 @@ class Splitting:
             self._seconds += self._seconds_a_batch if handed.crossing is None else 0.0
             return handed.batch
         if self._made is None:
-            # copy the structure now, because the loop may remove items from the batch
+            # copy the structure of the batch now, because the loop may remove items from it
             parts, shape = pytree.flatten(handed.batch)
             self._seen = shape.rebuild([part.detach() if _is_plain(part) else part for part in parts])
         if self._made is None and self._watching.begun and self._watching.eager:
@@ -161,9 +161,10 @@ class Splitting:
     # ---- the split ----
 
     def make(self) -> Made:
-        """Build the pipeline for data workers and try it on a real batch; takes some tenths of a second, once.
+        """Build the pipeline for data workers and try it on a real batch. This takes some tenths of a second, and
+        happens once.
 
-        BadInput if a batch holds values that cannot be sent. A forward() that cannot be split stays whole.
+        Raise BadInput if a batch contains values that cannot be sent. A forward() that cannot be split stays whole.
         """
         if self._made is None:
             self._watching.end(self._watching.lacking)
@@ -194,7 +195,7 @@ class Splitting:
 
     @property
     def place(self) -> str:
-        """Return file and line where the user's code calls the model; empty if no call was observed."""
+        """Return the file and line where the user's code calls the model; empty if no call was observed."""
         return self._watching.place
 
     @property
@@ -222,13 +223,13 @@ class Splitting:
         )
 
     def _one_batch(self) -> Any:
-        """Return a batch that the loop has received, if possible, because reading another batch might change the data
-        set's state. Return None if no batch can be read."""
+        """Return a batch. If possible, use one that the loop has received, because reading another batch might change
+        the data set's state. Return None if no batch can be read."""
         if self._seen is not None:
             return self._seen
         indices = np.arange(min(self._source.batch_size, self._source.samples or 0))
         try:
-            with seeded(self._seed, (0,)):  # leaves the loop's random state unchanged
+            with seeded(self._seed, (0,)):  # use separate generators, so that the loop's random state does not change
                 return as_batch(self._source.fetch(indices))
         except Exception:
             log.info("the first batch cannot be made", exc_info=True)

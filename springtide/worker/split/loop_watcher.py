@@ -1,8 +1,9 @@
-"""Observe some batches of a loop: the model's arguments, its torch calls, and the leaves that the loop reads itself.
+"""Observes some batches of a loop: the model's arguments, its torch calls, and the leaves that the loop itself
+reads.
 
-In: batches handed to the loop, and calls of the model. Out: a `ModelCall`, recorded forwards (no forward runs twice),
-and an estimate of the movable time; or the reason why no split is possible. Once data workers are wanted, the model's
-arguments are placeholders, which reveal every read outside the model. Next: controller.py.
+In: batches that the loop has received, and calls of the model. Out: a `ModelCall`, recorded forwards (no forward
+runs twice), and an estimate of the movable time; or the reason why no split is possible. Once data workers are
+wanted, the model's arguments are placeholders, which reveal every read outside the model. Next: controller.py.
 """
 
 import abc
@@ -25,9 +26,10 @@ from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog
 from springtide.worker.split import received_batches
 
 BATCHES = 4
-"""Number of observed batches: the first shows the arguments, the others show the use of their leaves."""
+"""Number of batches to observe. The first shows the model's arguments, and the others show how their leaves are
+used."""
 PATIENCE = 16
-"""Number of batches without a call of the model after which the watcher gives up."""
+"""After this many batches without a call of the model, the watcher gives up."""
 NOT_CALLED = (
     "model(...) was not called in training mode with the current batch, or the model is compiled (torch.compile), "
     "which keeps it whole"
@@ -36,7 +38,7 @@ TOO_FEW = f"the loop has had fewer than {BATCHES} batches, too few to see how it
 PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 EVERY = 16
-"""Interval of timed batches. Hooks on every module cost microseconds each."""
+"""One of this many batches is timed. Hooks on every module cost microseconds each."""
 
 
 class Watching:
@@ -65,7 +67,7 @@ class Watching:
         self._looking = True
 
     def begin(self, *, looking: bool = False) -> None:
-        """Observe from the next batch on; with `looking`, only observe how the model is called."""
+        """Observe from the next batch on. With `looking`, only observe how the model is called."""
         if not self.begun:
             self.begun = True
             self._hook = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
@@ -131,7 +133,7 @@ class Watching:
                 assert self.call is not None
                 self._recording.expect(self.call)
                 if self._uncounted:
-                    self.seen, self._uncounted = self.seen + 1, False  # one observed call per batch suffices
+                    self.seen, self._uncounted = self.seen + 1, False  # one observed call per batch is enough
                     self._recording.record(keep=self.seen == BATCHES)
 
     def _observe_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -158,7 +160,7 @@ class Watching:
 
 
 def whole_leaves(call: arguments.ModelCall) -> list[arguments.Path]:
-    """Return the leaves of the batch that are passed to the model unchanged, if the loop makes no views of them."""
+    """Return the leaves of the batch that reach the model unchanged, if the loop makes no views of them."""
     viewed = {leaf.route.path for leaf in call.leaves() if leaf.route.view}
     paths = dict.fromkeys(leaf.route.path for leaf in call.leaves() if not leaf.route.view)
     return [path for path in paths if path not in viewed]
@@ -208,7 +210,7 @@ class ForwardStandIn(abc.ABC):
     def __reduce__(self) -> Any:
         if self._instances_own:
             return functools.partial, (self._before,)
-        # resolves to the class, because the unpickled instance has no attributes yet
+        # this resolves to the class, because an instance that is being unpickled has no attributes yet
         return getattr, (self._model, "forward")
 
 
@@ -229,7 +231,7 @@ class Recording(ForwardStandIn):
         self._keep: bool | None = None
 
     def expect(self, call: arguments.ModelCall) -> None:
-        """Expect the next call of the model to have this form; reads during the call count as the model's."""
+        """Expect the next call of the model to have this form. Reads during the call count as reads of the model."""
         self._call, self._keep = call, None
 
     def record(self, *, keep: bool) -> None:
@@ -281,7 +283,7 @@ def unfit(model: nn.Module) -> str:
 
 
 def surrounded() -> str:
-    """Return why the surroundings of the model prevent recording now; empty if they do not."""
+    """Return why the context of the model prevents recording now; empty if it does not."""
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return "a torch mode that sees every call is on (torch.set_default_device, an operation profiler)"
     if _compiles():
@@ -329,7 +331,7 @@ class Leading:
 
 
 def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the submodules of a model that hold parameters; skip compiled modules, because a hook would recompile
+    """Yield the submodules of a model that have parameters. Skip compiled modules, because a hook would recompile
     them."""
     if not compiled(model):
         for child in model.children():

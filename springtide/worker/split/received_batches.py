@@ -1,7 +1,9 @@
-"""Receive batches of data workers: fill missing leaves, and compare a share of the batches with this worker's own.
+"""Receives batches of data workers, fills in missing leaves, and compares a share of the batches with this worker's
+own results.
 
-In: trees from dataworker/feed/feed.py. Out: `Fed` batches. A leaf that data workers did not send is an `Absent`, which
-reads its values on first use. At the first difference, the worker stops using data workers. Next: controller.py.
+In: trees from dataworker/feed/feed.py. Out: `Fed` batches. A leaf that data workers did not send is an `Absent`,
+which reads its values on first use. At the first difference, the worker stops using data workers. Next:
+controller.py.
 """
 
 import functools
@@ -27,8 +29,8 @@ from springtide.worker.input.batch_plan import Fed
 
 log = logging.getLogger(__name__)
 Indices = NDArray[np.int64]
-CHECKED = 64  # one of this many batches is also computed here and compared
-REREAD = 4  # one of this many compared batches is also read from the data set here
+CHECKED = 64  # this worker also computes one of this many batches, and compares the results
+REREAD = 4  # this worker also reads one of this many compared batches from the data set
 Read = Callable[[], torch.Tensor]
 OF_TYPE = {
     torch.Tensor.long: torch.int64,
@@ -41,14 +43,14 @@ OF_TYPE = {
 }
 STAYING = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.contiguous, *OF_TYPE}
 DESCRIBING = torch_functions.DESCRIBING | {"Tensor.stride", "Tensor.is_contiguous"}
-"""Names of the functions that a placeholder answers itself, because its shape and dtype suffice."""
+"""Functions that a placeholder can answer itself, because its shape and dtype suffice."""
 
 
 class ReceivedBatches:
-    """Receiver of batches for the reading thread; the loop's thread may also call `differs`."""
+    """Receiver of batches for the thread that reads. The loop's thread may also call `differs`."""
 
     def __init__(self, source: SampleSource, seed: int, *, every: int) -> None:
-        """Create the receiver. The worker also builds one of `every` batches itself, and compares."""
+        """Create the receiver. This worker also builds one of `every` batches itself, and compares the results."""
         self.reread = 0
         """Number of batches read again here, because the loop read a leaf that data workers did not send."""
         self.compared = 0
@@ -70,8 +72,8 @@ class ReceivedBatches:
         self._said = False
 
     def differs(self, why: str) -> None:
-        """Report that a received result differs. The current batch is trained correctly, and no further result is
-        accepted.
+        """Report that a received result differs from this worker's own result. The current batch is trained
+        correctly, and no further results are accepted.
         """
         log.error("data workers return other results than this program: %s", why)
         self.wrong = self.wrong or why
@@ -97,33 +99,34 @@ class ReceivedBatches:
                 self.differs(f"{at} of the data set differs between this worker and a data worker")
                 return mine
         again = BatchAgain(self.read_again, self.paths, indices, name)
-        # fill in leaves that the first stage omitted, even if a later stage failed
+        # fill in leaves that the first stage did not send, even if a later stage failed
         batch = payload.filled(batch, again.stand_in)
         return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
 
     def _rereads(self, name: BatchName | None) -> bool:
-        """Return True if a compared batch is also read here.
+        """Return True if this worker also reads a batch that it compares.
 
-        If reading draws random numbers, it must run in the loop's thread, which may use the same generator.
+        If reading draws random numbers, it must run in the loop's thread, because both may use the same generator.
         """
         alone = not self.draws or threading.get_ident() == self.loop_thread
         return alone and (self.every == 1 or self.checks(name, every=REREAD * self.every))
 
     def _stale(self, tree: Mapping[str, Any]) -> str:
-        """Return the reason why data workers read other data than this process would; empty if no change was found."""
+        """Return the reason why data workers read other data than this process would read; empty if nothing has
+        changed."""
         if "changed" in tree:
             return f"the data set changes while it is read: {tree['changed']}"
         changed = self.data.changed() if self.data is not None else ""
         return f"the data set has changed since it was sent to data workers: {changed}" if changed else ""
 
     def own_named(self, indices: Indices, name: BatchName | None) -> Fed:
-        """Build a batch here instead of on a data worker, with the random numbers that the data worker would use."""
+        """Build a batch in this process instead of on a data worker, with the same random numbers."""
         alone = threading.get_ident() == self.loop_thread
         with seeded(self._seed, name if self.draws and alone else None):
             return self.own(indices)
 
     def checks(self, name: BatchName | None, *, every: int | None = None) -> bool:
-        """Return True if this batch belongs to the random share that is compared."""
+        """Return True if this batch belongs to the random share of batches that are compared."""
         every = self.every if every is None else every
         if every == 1 or name is None:
             return every == 1
@@ -136,7 +139,7 @@ class ReceivedBatches:
         return tuple(range(len(self.paths))) if self.checks(name) else tuple(sorted(self._wanted))
 
     def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
-        """Read the whole batch again in this worker, because the loop needs a leaf that data workers did not send."""
+        """Read the whole batch again in this worker, because the loop needs a leaf that was not sent."""
         self.reread += 1
         if number not in self._wanted:
             self._wanted.add(number)
@@ -152,18 +155,19 @@ class Absent(torch.Tensor):
     """Placeholder that turns into its tensor on first use."""
 
     springtide_absent = True
-    """Mark by which other packages recognize a placeholder without importing this module."""
+    """Mark with which other packages recognize a placeholder without importing this module."""
     springtide_read: Read
     springtide_here: torch.Tensor | None
     springtide_version: int
     springtide_fresh: Read
-    """Function that reads the original values again, without any later writes."""
+    """Function that reads the original values again, without later writes."""
     springtide_exposed: bool
-    """Whether the script holds the tensor's memory (`.numpy()`, `.data`) and can write to it undetected."""
+    """True if the script has access to the tensor's memory (`.numpy()`, `.data`), and can therefore write to it
+    undetected."""
 
     @staticmethod
     def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> "Absent":
-        """Create a placeholder; `read` is called once, `fresh` reads the original values again."""
+        """Create a placeholder. `read` is called once; `fresh` reads the original values again."""
         made: Absent = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
         made.springtide_read, made.springtide_here, made.springtide_version = read, None, 0
         made.springtide_fresh, made.springtide_exposed = fresh or read, False
@@ -187,9 +191,10 @@ class Absent(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer functions that need no values, return the placeholder for no-op casts, run others on the tensor.
+        """Answer functions that need no values. For casts that change nothing, return the placeholder. Run all other
+        functions on the tensor.
 
-        Once the values are read, the tensor answers everything: its gradient or shape may have changed.
+        After the values are read, the tensor answers everything, because its gradient or shape may have changed.
         """
         kwargs, name = kwargs or {}, torch_functions.name_of(func)
         if name in DESCRIBING and args and is_absent(args[0]) and args[0].springtide_here is None:
@@ -209,7 +214,7 @@ class Absent(torch.Tensor):
 
 
 class BatchAgain:
-    """Batch that may have to be read again, once for all its leaves."""
+    """A batch that may have to be read again, but only once for all its leaves."""
 
     def __init__(
         self,
@@ -247,7 +252,7 @@ def present(tree: Any) -> Any:
 
 
 def behind(leaf: Any) -> Any:
-    """Return the real tensor but leave the placeholder untouched, so that the next use counts as the first."""
+    """Return the real tensor without changing the placeholder, so that the next use counts as the first."""
     return leaf.springtide_read() if is_absent(leaf) else leaf
 
 

@@ -1,8 +1,8 @@
-"""Run a model's forward() with its moved torch calls answered by the results of data workers.
+"""Runs a model's forward(), and answers its moved torch calls with the results of data workers.
 
-The results are used in training mode, if the model is called with the unmodified leaves of the current batch. This
-worker computes all other calls itself. Each torch call that differs from the split is detected
-(dataworker/split/program/call_replay.py), and some batches are also computed here and compared.
+The results are used in training mode, if the loop calls the model with the unmodified leaves of the current batch.
+This worker computes all other calls itself. If a torch call differs from the split, this is detected
+(dataworker/split/program/call_replay.py). This worker also computes some of the batches itself and compares.
 """
 
 import logging
@@ -22,18 +22,18 @@ from springtide.worker.split.loop_watcher import ForwardStandIn, surrounded
 
 log = logging.getLogger(__name__)
 
-STALE = 64  # consecutive calls with unusable results after which the split no longer fits the program
+STALE = 64  # after this many calls in a row with unusable results, the split no longer fits the program
 
 
 class InHand:
-    """Current batch with crossings, and a snapshot of its state on arrival."""
+    """The current batch with results of data workers, and a snapshot of the batch's state on arrival."""
 
     __slots__ = ("_marks", "_snapshots", "check", "crossing", "parts", "used")
 
     def __init__(
         self, call: arguments.ModelCall, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
     ) -> None:
-        """Take a snapshot of the batch; `read` marks the parts that the moved part of forward() reads."""
+        """Take a snapshot of the batch. `read` marks the parts that the moved part of forward() reads."""
         self.crossing, self.check, self.used = crossing, check, False
         self.parts = call.find(batch)
         """Parts of the batch that the model is called with."""
@@ -46,7 +46,7 @@ class InHand:
 
     @property
     def untouched(self) -> bool:
-        """Return True if these parts are unmodified and no part newly requires a gradient."""
+        """Return True if these parts are unmodified and none of them has been set to require a gradient."""
         if not all(snapshot.is_still for snapshot in self._snapshots.values()):
             return False
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
@@ -69,7 +69,7 @@ class SplitForward(ForwardStandIn):
         sample: Any,
         on_difference: Callable[[str], None],
     ) -> None:
-        """Replace the model's forward. `sample` shows which parts of a batch become which inputs.
+        """Replace the model's forward. `sample` shows which part of a batch becomes which input.
 
         `on_difference` is called if a received result differs, or if the split no longer fits the program.
         """
@@ -109,7 +109,7 @@ class SplitForward(ForwardStandIn):
 
     def _answered(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         crossing = now.crossing
-        if self._twice:  # forward() may modify its inputs, and the next call needs the original values
+        if self._twice:  # forward() may modify its inputs, and the second call needs the original values
             crossing = [value.clone() if isinstance(value, torch.Tensor) else value for value in crossing]
         now.used = True
         result, answers = self._split.answering.run(
@@ -131,7 +131,7 @@ class SplitForward(ForwardStandIn):
         return result
 
     def _stop(self, why: str) -> None:
-        """Stop using results of data workers, including those already received."""
+        """Stop using results of data workers, even those that have already arrived."""
         self._off = True
         self._on_difference(why)
 

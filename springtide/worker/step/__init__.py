@@ -1,1 +1,2 @@
-"""One training step: pull rows, push gradients, acknowledge. Sample walk: before embedding/lookup."""
+"""One training step: pull rows, push gradients, acknowledge. On the path of a sample, this package comes before
+embedding/lookup."""

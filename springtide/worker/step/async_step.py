@@ -1,7 +1,7 @@
 """The step of a worker that trains at its own pace, in an async job or without a cluster.
 
-In: worker/step/step.py. Out: one push per step, identified by its batches; the next push waits for it. With a bound on
-staleness, the master decides when the worker may read values. Next: dense.py.
+In: calls of worker/step/step.py. Out: one push per step, identified by the step's batches. The next push waits until
+this push is done. With a bound on staleness, the master decides when the worker may read values. Next: dense.py.
 """
 
 import logging
@@ -31,7 +31,7 @@ class AsyncStep(TrainingStep):
         max_staleness: int | None = None,
         unstepped: UnsteppedGradients | None = None,
     ) -> None:
-        """Create the step; `served`: servers hold tables and dense parameters."""
+        """Create the step. `served`: True if servers hold the tables and dense parameters."""
         ahead = served and max_staleness is None
         super().__init__(context, own, fixed=served, ahead=ahead, named=named)
         self._max_staleness = max_staleness
@@ -50,12 +50,13 @@ class AsyncStep(TrainingStep):
         self._prefetcher.hand_out(now, following, began)
 
     def on_batch_done(self) -> None:
-        # only some of several optimizers have stepped; push their gradients without waiting for the others
+        # only some of several optimizers have stepped, so push their gradients without waiting for the others
         if self._stepped:
             self._send()
         elif self._unstepped is not None and self._due and self.named and self._batches.ranges:
             self._unstepped.refuse()
-            # the loop skipped this batch; push it alone, because a push of several batches can be applied in part
+            # the loop skipped this batch; push it alone, because servers may apply only a part of a push of several
+            # batches
             self._send()
 
     def pause(self) -> None:
@@ -108,7 +109,7 @@ class AsyncStep(TrainingStep):
             self._unstepped.clear()
 
     def _enter(self) -> None:
-        """Wait until values may be read. Several batches that are summed in one push count once."""
+        """Wait until this worker may read values. Several batches that are summed in one push count as one."""
         if self._max_staleness is not None and not self._entered:
             self._context.link.group.enter(self._max_staleness)
             self._entered = True
@@ -129,7 +130,7 @@ class AsyncStep(TrainingStep):
                 self._context.listener.on_trained(claims)
 
     def _is_torn(self, pending: _native.Pending) -> bool:
-        """Wait for a push; return True if servers refused it because another worker now holds its batches."""
+        """Wait for a push. Return True if servers refused it because another worker now holds its batches."""
         try:
             pending.wait()
         except errors.PartlyApplied as error:

@@ -1,7 +1,8 @@
-"""The step of a bsp group: all ranks sum their gradients, push, and apply the step once all servers have it.
+"""The step of a bsp group. All ranks sum their gradients, push them, and apply the step when all servers have it.
 
-In: worker/step/step.py. Out: the same step on every rank. If a member is lost, the next group repeats the step. Next:
-worker/bsp/group.py, worker/cache/coordinator.py, worker/bsp/batch_order.py. Design: docs/design/training.md.
+In: calls of worker/step/step.py. Out: the same training step, made on every rank. If a member is lost, the next
+group repeats the step. Next: worker/bsp/group.py, worker/cache/coordinator.py, worker/bsp/batch_order.py. Design:
+docs/design/training.md.
 """
 
 import functools
@@ -36,7 +37,8 @@ class BspStep(TrainingStep):
         units: UnitGradients | None,
         named: bool,
     ) -> None:
-        """Create the step; `coordinator` allocates batches and caches rows, `units` sums in batch order."""
+        """Create the step. `coordinator` allocates batches and caches rows, and `units` sums gradients in the order of
+        the batch."""
         super().__init__(context, own, fixed=False, ahead=False, named=named)
         self._group, self._coordinator, self._units = group, coordinator, units
         self._applying: _native.Pending | None = None
@@ -74,7 +76,7 @@ class BspStep(TrainingStep):
             self._group.keep(self, self._applying)
 
     def skip(self, now: ReadBatch) -> None:
-        """Take a step that trains nothing. All ranks then skip the batch, even if one rank could read some of its
+        """Make a step that trains nothing. All ranks then skip the batch, even if one rank could read some of its
         samples.
         """
         batches = PushBatches()
@@ -110,11 +112,11 @@ class BspStep(TrainingStep):
 
     @property
     def bound(self) -> bool:
-        """Return True while losing any rank would lose cached rows or its part of the current batch."""
+        """Return True while the loss of any rank would lose cached rows, or the rank's part of the current batch."""
         return self._coordinator is not None and self._coordinator.bound
 
     def catch_up(self, step: int) -> None:
-        """Count the current step and apply its dense part, if it is complete on all servers."""
+        """If the current step is complete on all servers, count it and apply its dense part."""
         finish = self._finish
         if finish is not None and step > self.count:
             self._finish = None
@@ -132,7 +134,7 @@ class BspStep(TrainingStep):
         ]
 
     def begin_at(self, step: int, position: DataPosition, counts: list[int]) -> None:
-        """Continue after this step from this position, as a rank that is new to the group."""
+        """Continue from this position, as a rank that joins the group after this step."""
         self._context.rates.steps = counts
         self.count = self._context.lookups.after_step = step
         self._position = position
@@ -149,7 +151,7 @@ class BspStep(TrainingStep):
         self._end_step(batches.samples)
 
     def _keep_unit(self, units: UnitGradients, stepped: list[JobOptimizer]) -> bool:
-        """Keep the gradients of a unit; return True for the last unit of this rank's part."""
+        """Keep the gradients of a unit. Return True if it is the last unit of this rank's part."""
         parts = [] if self._skip else self._table_parts(stepped, units.share)
         last = units.keep(stepped, parts)
         self._context.lookups.clear()
@@ -165,13 +167,13 @@ class BspStep(TrainingStep):
     def _step_aside(self, batches: PushBatches) -> None:
         in_hand, number = self._batches, self.count + 1
         self._step_together([], batches, True, empty=True)
-        if self.count == number:  # if the job stops, the step does not count, and the current batch stays untrained
+        if self.count == number:  # if the job stops, the step does not count, and the current batch remains untrained
             self._batches = in_hand
 
     def _step_together(
         self, stepped: list[JobOptimizer], batches: PushBatches, wants_skip: bool, *, empty: bool = False
     ) -> None:
-        """All-reduce, push, and apply the step once all servers have it; repeat the step if a member is lost."""
+        """All-reduce, push, and apply the step when all servers have it. If a member is lost, repeat the step."""
         number, again = self.count + 1, False
         rows: list[Any] | None = None
         hyper: list[Hyper] = []
@@ -183,13 +185,13 @@ class BspStep(TrainingStep):
                 skip = context.dense.agree(share=batches.share, skip=wants_skip, again=again) or not stepped
                 if coordinator is not None:
                     coordinator.apply_verdict(number)
-                # collect rows only once, because collecting scales the gradients in place by shares and counts
+                # collect rows only once, because collecting scales the gradients in place
                 if rows is None and not skip:
                     rows = self._table_parts(stepped, batches.share) if units is None else []
                     hyper = context.rates.now(stepped)
                     self._counted = {id(optimizer.own) for optimizer in stepped}
                 if units is not None and not skip:
-                    rows = units.parts()  # the sums depend on the group, so compute them again for each group
+                    rows = units.parts()  # compute the sums again for each group, because they depend on the group
                 pushed = [] if skip else rows or []
                 if coordinator is not None:
                     coordinator.share_gradients(number, pushed)
@@ -208,7 +210,7 @@ class BspStep(TrainingStep):
         self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
 
     def _form_anew(self, batches: PushBatches, *, empty: bool) -> bool:
-        """Join the next group; return False if the job stops, so that no rank finishes the step."""
+        """Join the next group. Return False if the job stops, so that no rank finishes the step."""
         if batches.ranges and not batches.claims:
             raise errors.JobFailed(
                 "a member of the bsp group is lost, and a group over an IterableDataset cannot form again, "
@@ -221,7 +223,8 @@ class BspStep(TrainingStep):
             return False
         if self._coordinator is not None:
             self._coordinator.restart(self._group.place)
-            self._coordinator.set_words(empty=empty)  # the earlier flags belong to the dropped schedule
+            # replace the earlier flags, because they belong to the schedule that was dropped
+            self._coordinator.set_words(empty=empty)
         return True
 
     def _count_step(self, number: int, stepped: list[JobOptimizer], batches: PushBatches, skip: bool) -> None:

@@ -1,7 +1,8 @@
 """Dense parameters: on servers in an async job, in this process in a bsp group or without a cluster.
 
-Served: split into chunks, pushed with the tables' gradients, pulled a step later. Local: updated by the user's
-optimizer after the group's all-reduce. In: the step, when the loop has stepped. Next: step.py.
+On servers, they are split into chunks, pushed with the tables' gradients, and pulled a step later. In this process,
+the user's optimizer updates them after the group's all-reduce. In: calls of the step, when the loop has stepped.
+Next: step.py.
 """
 
 import math
@@ -24,8 +25,11 @@ from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.link.optimizer import JobOptimizer, is_watched
 from springtide.worker.step.hyperparams import TableRates
 
-STEPS_A_CHECK = 16  # NaN in a gradient stays in the parameters, so that later gradients have it too
-CHUNK = 1024  # floats per row (4 KiB): large enough to stream, small enough to spread a layer over servers
+# steps between two checks for NaN; checking rarely is enough, because NaN in a gradient stays in the parameters and
+# returns in later gradients
+STEPS_A_CHECK = 16
+# floats per row (4 KiB): large enough to transfer efficiently, and small enough to spread a layer over servers
+CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ class DenseGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSlot:
-    """Location of one parameter: `chunks` rows of a table from key `first` on, which belong to this parameter alone."""
+    """Location of one parameter: `chunks` rows of a table, from key `first` on. They belong to this parameter alone."""
 
     name: str
     param: torch.Tensor
@@ -50,7 +54,8 @@ class DenseSlot:
 
 
 def declare(client: TableClient, groups: Sequence[DenseGroup], rates: TableRates) -> list[DenseSlot]:
-    """Declare one table per group, trained by the kernel of its optimizer. Each parameter gets separate chunks."""
+    """Declare one table per group, which the kernel of the group's optimizer trains. Each parameter gets its own
+    chunks."""
     held: list[DenseSlot] = []
     refuse_shared(groups, rates.optimizers)
     for number, group in enumerate(groups):
@@ -108,7 +113,7 @@ def check_dtype(name: str, param: torch.Tensor) -> None:
 
 
 class GpuBucket:
-    """A flat buffer on the GPU, beside pinned flat buffers for values and gradients in CPU memory.
+    """A flat buffer on the GPU, with pinned flat buffers in CPU memory for values and gradients.
 
     Uploads run on their own stream and do not wait for the step that the GPU computes.
     """
@@ -120,13 +125,13 @@ class GpuBucket:
         self._free = torch.cuda.Event()
         """Recorded after the last use of `flat`."""
         for memory in (values, grads):
-            if memory.nbytes:  # without permission to lock memory, transfers only become slower
+            if memory.nbytes:  # if the process may not lock memory, transfers only become slower
                 torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
                 weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, memory.data_ptr())
 
     @contextmanager
     def uploaded(self) -> Iterator[None]:
-        """Copy the values to `flat` for the `with` block. After this call, the caller may change its own memory."""
+        """Copy the values to `flat` for the `with` block. After that, the caller may change its own memory."""
         step = torch.cuda.current_stream(self.flat.device)
         self._upload.wait_event(self._free)
         with torch.cuda.stream(self._upload):
@@ -134,10 +139,10 @@ class GpuBucket:
         step.wait_stream(self._upload)
         yield
         self._free.record(step)
-        self._upload.synchronize()  # waits for the copy, not for the step
+        self._upload.synchronize()  # this waits for the copy, not for the step
 
     def download(self) -> None:
-        """Copy `flat` to the memory of the gradients, and wait for it."""
+        """Copy `flat` to the memory of the gradients, and wait until the copy is done."""
         self._grads.copy_(self.flat, non_blocking=True)
         step = torch.cuda.current_stream(self.flat.device)
         self._free.record(step)
@@ -208,7 +213,8 @@ class ServedDense:
         bounded: bool,
         still: Sequence[DenseSlot],
     ) -> None:
-        """Create the parameters. With `bounded`, the step decides when values are read. `still` are untrained."""
+        """Create the parameters. With `bounded`, the step decides when values are read. Nobody trains the tensors in
+        `still`."""
         self._client = client
         self._bounded = bounded
         self.held, self.still = list(held), list(still)
@@ -218,8 +224,8 @@ class ServedDense:
         self._pulling = False
 
     def begin(self, once: Callable[[Callable[[], None]], None]) -> None:
-        """Give all workers the first worker's values, or the trained values if there are some; `once` runs a function
-        on one worker."""
+        """Give all workers the first worker's values, or trained values if there are any. `once` runs a function on
+        only one worker."""
         still = DenseChunks(self._client, self.still) if self.still else None
         chunks = [rows for rows in (self._all, still) if rows is not None]
 
@@ -253,8 +259,9 @@ class ServedDense:
         return [chunks.rows]
 
     def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
-        """Put the values that the previous step requested into the model, and request new values after this push.
-        Computation therefore never waits for a push. The values lack at most the last step of this worker.
+        """Write the values that the previous step requested into the model. Then request new values, which arrive
+        after this push. Computation therefore never waits for a push. At most, the last step of this worker is
+        missing in the values.
         """
         if not self._bounded:
             self._take()
@@ -279,7 +286,7 @@ class ServedDense:
         if all(present) and self._all is not None:
             return self._all
         if present not in self._by_present:
-            if len(self._by_present) >= 32:  # if a model always has new combinations, keep only the latest
+            if len(self._by_present) >= 32:  # if a model has new combinations again and again, keep only the latest
                 self._by_present.pop(next(iter(self._by_present)))
             chosen = [part for part, here in zip(self.held, present, strict=True) if here]
             self._by_present[present] = DenseChunks(self._client, chosen)
@@ -296,7 +303,8 @@ class LocalDense:
         own: Sequence[torch.optim.Optimizer] = (),
         on_device: DeviceTables | None = None,
     ) -> None:
-        """Create the parameters. With `on_device`, gradients on a GPU are checked there, without waiting."""
+        """Create the parameters. With `on_device`, gradients on a GPU are checked on the GPU, without waiting for
+        it."""
         self._on_device, self._steps = on_device, 0
         self._named = [(f"parameter {name!r}", param) for name, param in named]
         self._reducer, self._own = reducer, list(own)
@@ -304,7 +312,8 @@ class LocalDense:
         self._served: Set[int] = frozenset()
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
-        """Sum gradients over the group and refuse NaN; return True if the step is skipped. `again` repeats the last."""
+        """Sum gradients over the group, and refuse NaN. Return True if the step is skipped. `again` repeats the last
+        sum."""
         if self._reducer is not None:
             if not again:
                 self._reducer.load(share=share, skip=skip)
@@ -325,7 +334,7 @@ class LocalDense:
         return []
 
     def update(self, stepped: Sequence[JobOptimizer], tables: "Sequence[nn.Parameter]") -> None:
-        if tables is not self._tables:  # the list is always the same, so compute the ids once
+        if tables is not self._tables:  # the list is always the same object, so compute the ids only once
             self._tables, self._served = tables, {id(weight) for weight in tables}
         working = [optimizer for optimizer in stepped if has_work(optimizer.own, self._served)]
         if not working:
@@ -339,14 +348,15 @@ class LocalDense:
             weight.grad = grad
 
     def settle(self) -> None:
-        """Wait for the GPU at the end of a pass, so that no bad id or gradient goes unnoticed."""
+        """Wait for the GPU at the end of a pass, so that no bad id or gradient is missed."""
         if self._on_device is not None:
             mark_finite(self._named, self._on_device)
             self._on_device.poll(wait=True)
 
 
 def has_work(own: torch.optim.Optimizer, served: Set[int]) -> bool:
-    """Return True if a step of this optimizer can change anything beside tables, whose ids are in `served`."""
+    """Return True if a step of this optimizer can change anything other than tables. `served` has the ids of the
+    tables' weights."""
     if is_watched(own) or not type(own).__module__.startswith("torch.optim."):
         return True
     return any(
@@ -357,11 +367,12 @@ def has_work(own: torch.optim.Optimizer, served: Set[int]) -> bool:
 def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
     """Raise NonFiniteGradient for the first parameter with NaN or infinity in its gradient."""
     grads = [param.grad for _, param in named if param.grad is not None and not param.grad.is_sparse]
-    # a 2-norm is seven times faster than a 1-norm; if large finite values overflow it, the loop below checks all
+    # use the 2-norm, which is seven times faster than the 1-norm; if large finite values overflow it, the loop below
+    # checks every gradient
     norms: dict[torch.device, list[torch.Tensor]] = {}
     for norm in torch._foreach_norm(grads, 2) if grads else ():
         norms.setdefault(norm.device, []).append(norm)
-    if all(bool(torch.stack(near).isfinite().all()) for near in norms.values()):  # one wait for each device
+    if all(bool(torch.stack(near).isfinite().all()) for near in norms.values()):  # this waits once for each device
         return
     for name, param in named:
         if param.grad is not None and not bool(param.grad.isfinite().all()):
@@ -373,14 +384,15 @@ def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
 
 
 def mark_finite(named: Sequence[tuple[str, torch.Tensor]], tables: DeviceTables) -> None:
-    """Let each GPU mark gradients that are not finite."""
+    """Let each GPU set a mark if a gradient is not finite."""
     grads = [param.grad for _, param in named if param.grad is not None and param.grad.is_cuda]
     norms: dict[torch.device, list[torch.Tensor]] = {}
     dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
     for norm in torch._foreach_norm(dense, math.inf) if dense else ():
         norms.setdefault(norm.device, []).append(norm.float())
     for device, found in norms.items():
-        tables.flags(device).bad.add_(torch.stack(found).max(), alpha=0)  # infinity and NaN make it NaN
+        # infinity times zero and NaN times zero are NaN
+        tables.flags(device).bad.add_(torch.stack(found).max(), alpha=0)
     tables.poll()
 
 

@@ -1,4 +1,4 @@
-"""Learning rates of every table, read from the live parameter group that holds its weight.
+"""Learning rates of every table. They come from the live parameter group that contains the table's weight.
 
 In: the user's optimizers and the served tables. Out: kernels when tables are declared, and (table, lr, weight decay,
 step) for every push. Each push reads the current values, so that schedulers work. Next:
@@ -28,15 +28,15 @@ class GroupTables:
     group: int
     tables: list[int] = field(default_factory=list)
     own_rate: list[tuple[int, domain_tables.OptimSpec | None, float | None]] = field(default_factory=list)
-    """Tables with their own optimizer or learning rate."""
+    """Tables that have their own optimizer or learning rate."""
     weights: list[nn.Parameter] = field(default_factory=list)
     settled: tuple[Any, ...] | None = None
-    """Options that the tables' kernels were created with. None while all tables name their own optimizer."""
+    """Options with which the tables' kernels were created. None while every table names its own optimizer."""
     counts: bool = False
-    """Whether a table's own optimizer needs the step number."""
+    """True if a table's own optimizer needs the step number."""
     told: domain_tables.Hyper | None = None
     hyper: list[Hyper] = field(default_factory=list)
-    """Hyperparameters of the last push, reused while the rates stay the same."""
+    """Hyperparameters of the last push, which are used again while the rates stay the same."""
 
 
 class TableRates:
@@ -64,8 +64,8 @@ class TableRates:
                 )
             return
         optimizer, group = place
-        # free the optimizer's memory, because servers hold the state; Adagrad allocates a state as large as the table
-        # at its creation
+        # free the optimizer's memory, because the servers hold the state; Adagrad creates a state as large as the table
+        # when it is constructed
         optimizer.state.pop(table.weight, None)
         follower = self._tables_of(optimizer, group)
         follower.weights.append(table.weight)
@@ -84,8 +84,8 @@ class TableRates:
         follower.settled = optimizers.settled(optimizer.param_groups[group])
 
     def place_of(self, weight: nn.Parameter) -> tuple[torch.optim.Optimizer, int] | None:
-        """Return the optimizer that trains a parameter and the index of its group; None if no optimizer trains the
-        parameter.
+        """Return the optimizer that trains a parameter, and the index of the parameter's group. Return None if no
+        optimizer trains it.
         """
         for optimizer in self.optimizers:
             for index, group in enumerate(optimizer.param_groups):
@@ -102,7 +102,7 @@ class TableRates:
         self._steps = {id(optimizer): count for optimizer, count in zip(self.optimizers, counts, strict=True)}
 
     def now(self, stepped: Sequence[JobOptimizer]) -> list[Hyper]:
-        """Count a step of these optimizers; return the hyperparameters of this push for every table they train."""
+        """Count a step of these optimizers. Return the hyperparameters of this push for every table that they train."""
         changed: list[Hyper] = []
         for optimizer in stepped:
             own = optimizer.own

@@ -1,7 +1,9 @@
-"""Common part of every training step: take batches, collect the optimizers that step, send one push for all optimizers.
+"""Common part of every training step: takes batches, collects the optimizers that step, and sends one push for all
+of them.
 
-In: worker/input/batches.py reports the loop's batch, and worker/link/optimizer.py reports that an optimizer steps. Out:
-gradients for tables and dense parameters. Next: async_step.py (each worker alone) or bsp_step.py (all ranks together).
+In: the loop's batch from worker/input/batches.py, and calls of worker/link/optimizer.py when an optimizer steps.
+Out: gradients for tables and dense parameters. Next: async_step.py (each worker alone) or bsp_step.py (all ranks
+together).
 """
 
 import abc
@@ -25,21 +27,24 @@ from springtide.worker.step.dense import Dense, check_finite
 from springtide.worker.step.hyperparams import Hyper, TableRates
 
 Name = tuple[int, int, int, int]
-"""Identity of a batch: samples of the whole shard (0 if unknown), shard, first sample, and number of samples."""
+"""Identity of a batch: number of samples in the whole shard (0 if unknown), shard, first sample, and number of
+samples."""
 
 
 class StepListener:
-    """Listener to the outcome of batches. This base class ignores all events; the feed of a stream overrides it."""
+    """Listener that learns what happened to batches. This base class ignores all events, and the feed of a stream
+    overrides it."""
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         """Handle batches that every server has."""
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Handle batches that some server has only in part; return True if this worker no longer holds their lease."""
+        """Handle batches of which some server has only a part. Return True if this worker no longer holds their
+        lease."""
         return False
 
     def row_clock(self) -> int | None:
-        """Return the clock that measures the age of rows; None means that the step number measures the age."""
+        """Return the clock with which the age of rows is measured; None means that the step number is used."""
         return None
 
 
@@ -54,7 +59,7 @@ class StepContext:
     link: MasterLink
     meter: StepMeter
     on_step: Callable[[], None]
-    """Function called after every step."""
+    """Function that is called after every step."""
     listener: StepListener
 
 
@@ -68,7 +73,7 @@ class TableGradients:
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[_native.StepRows | DeviceGradients]:
         for weight in self._rates.idle_weights(stepped):
-            weight.grad = None  # no optimizer of this table has stepped, so the push leaves it out
+            weight.grad = None  # no optimizer of this table has stepped, so the push does not include its gradient
         parts = self._lookups.pending_parts()
         if not all(part.finite() for part in parts):
             check_finite(self._named)
@@ -76,14 +81,14 @@ class TableGradients:
 
 
 class RowPrefetcher:
-    """Prefetcher of a batch's rows, and of the next batch's rows if rows may be read ahead."""
+    """Requests the rows of a batch, and also the rows of the next batch if rows may be read ahead."""
 
     def __init__(self, lookups: Lookups, meter: StepMeter, *, ahead: bool) -> None:
         self._lookups, self._meter, self._ahead = lookups, meter, ahead
         self._expected: tuple[Any, LookupHandle] | None = None
 
     def hand_out(self, now: ReadBatch, following: ReadBatch | None, began: float) -> None:
-        """Request the rows of `now`, then the rows of `following`; `began` is the clock before the requests."""
+        """Request the rows of `now`, and then the rows of `following`. `began` is the time before the requests."""
         if self._expected is not None and self._expected[0] is now.batch:
             handle = self._expected[1]
         else:
@@ -101,19 +106,17 @@ class RowPrefetcher:
 
 @dataclass(slots=True)
 class PushBatches:
-    """Batches handed out since the last push."""
+    """Batches that the loop has received since the last push."""
 
     ranges: list[Name] = field(default_factory=list)
     samples: int = 0
     counting: int = 0
-    """Number of samples that weight the gradients; borrowed samples do not count."""
+    """Number of samples with which the gradients are weighted; borrowed samples do not count."""
     group_samples: float = 0.0
     claims: list[BatchClaim] = field(default_factory=list)
 
     def add(self, handed: ReadBatch) -> None:
-        """Add a batch that the loop received. Adjacent parts of one batch are combined under one identity and one
-        claim.
-        """
+        """Add a batch that the loop received. Adjacent parts of one batch get one identity and one claim."""
         order = handed.order
         for part in order.ranges:
             samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
@@ -133,12 +136,12 @@ class PushBatches:
 
 
 class TrainingStep(abc.ABC):
-    """Step that collects the loop's batches and optimizers and pushes the result, one per `job.prepare`."""
+    """Step that collects the loop's batches and optimizers, and pushes the result. Each `job.prepare` has one."""
 
     def __init__(
         self, context: StepContext, own: Sequence[torch.optim.Optimizer], *, fixed: bool, ahead: bool, named: bool
     ) -> None:
-        """Create the step. `own` are the user's optimizers; with `fixed`, no optimizer may get more parameters."""
+        """Create the step. `own` has the user's optimizers. With `fixed`, no optimizer may get more parameters."""
         self.optimizers = [
             JobOptimizer(optimizer, self.apply, fixed=fixed, tables=context.rates.weights) for optimizer in own
         ]
@@ -167,7 +170,7 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
-        """Prepare `now` for the loop; `following` is already read."""
+        """Prepare `now` for the loop. `following` has already been read."""
 
     @abc.abstractmethod
     def on_batch_done(self) -> None:
@@ -175,16 +178,17 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def skip(self, now: ReadBatch) -> None:
-        """Push a batch without trainable samples alone, because a push of several batches can be applied in part."""
+        """Push a batch without trainable samples alone, because servers may apply only a part of a push of several
+        batches."""
 
     def pause(self) -> None:
-        """Push all batches handed out so far. No batch is available now. Other workers may wait for this worker's
-        batches to end the pass.
+        """Push all batches that the loop has received so far. No batch is available at the moment, and other workers
+        may wait for this worker's batches before they can end the pass.
         """
         return
 
     def rest(self) -> None:
-        """Wait for the last push, because no batch is available now but more will come."""
+        """Wait for the last push. No batch is available at the moment, but more will come."""
         return
 
     def regroup(self, generation: int) -> None:
@@ -198,7 +202,7 @@ class TrainingStep(abc.ABC):
         return
 
     def hand_again(self, batch: Any) -> None:
-        """Prepare a batch that is already trained for the loop (worker/input/batches.py)."""
+        """Prepare a batch that was already trained, for a loop without batches (worker/input/batches.py)."""
         self._again = self._due = True
         self._context.lookups.learn(batch)
 
@@ -207,7 +211,7 @@ class TrainingStep(abc.ABC):
         self._forget_gradients()
 
     def close_pass(self, *, early: bool) -> None:
-        """Apply all outstanding steps before returning. An empty push names the batches for which the loop made no
+        """Apply all outstanding steps, and then return. An empty push names the batches for which the loop made no
         step. If the loop ended `early`, the current batch does not count, because it is not trained.
         """
         if early:
@@ -220,7 +224,7 @@ class TrainingStep(abc.ABC):
         self._context.link.leases.tracker.release_all()
 
     def apply(self, optimizer: JobOptimizer) -> None:
-        """Record that one optimizer steps; the last optimizer triggers the push."""
+        """Record that one optimizer steps. The last optimizer triggers the push."""
         if self._again:
             optimizer.bring_back()
             return
@@ -287,12 +291,12 @@ class TrainingStep(abc.ABC):
 
 
 class UnsteppedGradients:
-    """Detector of gradients that the loop has computed without a step, one per async job."""
+    """Detects gradients that the loop has computed but not stepped. Each async job has one detector."""
 
     def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
-        """Watch for gradients of table rows; in a model without tables, for gradients of `dense` parameters."""
+        """Watch for gradients of table rows. In a model without tables, watch for gradients of `dense` parameters."""
         self._lookups = lookups
-        # hooks reference only this set, so that a model does not keep its job alive
+        # hooks refer only to this set, so that a model does not keep its job alive
         touched: set[int] = set()
         self._touched = touched
         self._dense = [] if tables else list(dense)

@@ -1,7 +1,8 @@
-"""Pure. Counter-based random numbers: number i of a stream is a hash of (seed, stream, i), so any slice can be drawn.
+"""Pure. Counter-based random numbers. Number i of a stream is a hash of (seed, stream, i), so any slice can be
+drawn.
 
-In: an array of indices, a key. Out: 64 random bits, normal floats, or ranks by a power law (`Zipf`) per index. The hash
-is the finalizer of SplitMix64: a few integer operations with the same result on every machine.
+In: an array of indices and a key. Out: for each index, 64 random bits, normal floats, or a rank by a power law
+(`Zipf`). The hash is the finalizer of SplitMix64: a few integer operations with the same result on every machine.
 """
 
 import functools
@@ -16,7 +17,8 @@ Floats = NDArray[np.float32]
 
 GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
-_LEVELS_LOG2 = 14  # distinct values of a normal: a table of 16384 fits the second-level cache
+# log2 of the number of distinct values of a normal; a table of 16384 values fits the second-level cache
+_LEVELS_LOG2 = 14
 
 
 @functools.lru_cache(maxsize=4096)
@@ -44,11 +46,11 @@ def uniforms(index: Index, stream: int) -> NDArray[np.float64]:
 
 
 def normals(index: Index, stream: int, columns: int = 1) -> Floats:
-    """Return standard normal floats, `columns` per index: [columns, len(index)]."""
+    """Return standard normal floats, with `columns` values per index, in the shape [columns, len(index)]."""
     table = _normal_levels()
     out = np.empty((columns, len(index)), dtype=np.float32)
     for column in range(columns):
-        lane = column % 4  # the four 16-bit lanes of a hash serve four columns
+        lane = column % 4  # four columns use the four 16-bit lanes of one hash
         if lane == 0:
             word = bits(index, key(stream, column))
         level = (word >> np.uint64(16 * lane + 2)) & np.uint64((1 << _LEVELS_LOG2) - 1)
@@ -72,11 +74,11 @@ def _normal_levels() -> Floats:
     return np.array([bell.inv_cdf((level + 0.5) / count) for level in range(count)], dtype=np.float32)
 
 
-_CELLS_LOG2 = 13  # tables of a dozen fields fit the second-level cache
+_CELLS_LOG2 = 13  # log2 of the number of cells; the tables of a dozen fields fit the second-level cache
 
 
 class Zipf:
-    """A truncated power law over `size` ranks."""
+    """Power law over `size` ranks, cut off at the end."""
 
     def __init__(self, size: int, exponent: float) -> None:
         self.size = size
@@ -86,7 +88,7 @@ class Zipf:
         self._width = np.maximum(np.diff(edges), 1).astype(np.uint32)
 
     def quantile(self, share: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the rank below which this share of the mass lies."""
+        """Return the rank below which this share of the probability lies."""
         if abs(self.exponent - 1.0) < 1e-9:
             edge = np.exp(share * np.log(self.size + 1.0))
         else:

@@ -1,8 +1,8 @@
-"""Generated click log as a map-style data set for each family of models, and as a stream.
+"""The generated click log, as a map-style data set for each family of models, and as a stream.
 
-In: `LogSpec`, a number of samples. Out: `ClickLog` with `log[i]`, `log.batch(indices)` (fast), `split` and `best_auc`;
-samples are made in advance into arrays (in memory, or in shared files), or on demand. `Clicks` makes fixed-width
-records for `data.stream.producer`, and `decoder()` decodes them.
+In: a `LogSpec` and a number of samples. Out: `ClickLog` with `log[i]`, `log.batch(indices)` (fast), `split` and
+`best_auc`; samples are made in advance into arrays (in memory, or in shared files), or on demand. `Clicks` makes
+fixed-width records for `data.stream.producer`, and `decoder()` decodes them.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from springtide.zoo.layers import Batch, BatchDataset, ClickBatch, HistoryBatch,
 Columns = dict[str, NDArray[Any]]
 
 _AHEAD_BLOCK = 1 << 16
-_BEST_AUC_SAMPLES = 200_000  # number of samples that gives the best AUC within about 0.001
+_BEST_AUC_SAMPLES = 200_000  # number of samples from which the best AUC follows within about 0.001
 
 
 class _Shaper:
@@ -44,7 +44,7 @@ class _Shaper:
             self._categories = population.categories(generator.world)
 
     def columns(self, rows: ClickRows) -> Columns:
-        """Return inputs by name, labels as "y" and the truth as "probability"."""
+        """Return inputs by name, labels as "y" and the true click probability as "probability"."""
         made = _KINDS[self.kind](self, rows)
         return {**made, "probability": rows.probability}
 
@@ -123,7 +123,7 @@ class ClickLog(BatchDataset):
         return _BATCHES[self.kind](**{name: torch.from_numpy(column) for name, column in columns.items()}), y
 
     def split(self, test_share: float = 0.1) -> tuple["ClickLog", "ClickLog"]:
-        """Split into a train and a test part by event time; the test part is last."""
+        """Split into a training part and a test part by event time; the test part is later."""
         test = round(self.samples * test_share)
         if not 0 < test < self.samples:
             raise errors.BadInput(f"test_share={test_share} of {self.samples} samples leaves one part empty")
@@ -155,12 +155,13 @@ class ClickLog(BatchDataset):
         return rows.click, rows.probability
 
     def best_auc(self) -> float:
-        """Return the expected AUC of the planted truth on this part, which no model can beat."""
+        """Return the expected AUC of the true probabilities on this part, which no model can beat."""
         _, probability = self.truth()
         return oracle.expected_auc(probability, probability)
 
     def drawn_auc(self) -> float:
-        """Return the AUC of the planted truth on the drawn labels, which differs from `best_auc` only by chance."""
+        """Return the AUC of the true probabilities on the drawn labels, which differs from `best_auc` only by
+        chance."""
         labels, probability = self.truth()
         return metrics.auc(labels, probability)
 
@@ -193,7 +194,8 @@ def decoder(spec: LogSpec | None = None) -> Fixed:
 
 
 class Clicks:
-    """Records of the log: record i is sample i. The truth drifts with the log's own time, not with the wall clock."""
+    """Records of the log; record i is sample i. The true probabilities drift with the log's own time, not with the wall
+    clock."""
 
     def __init__(self, spec: LogSpec | None = None, *, seed: int = 0) -> None:
         self._generator = Generator(dataclasses.replace(spec or LogSpec(), seed=seed))

@@ -1,7 +1,8 @@
-"""Pure. Generates a click log with a known truth; sample i depends only on (spec, i), so slices are independent.
+"""Pure. Generates a click log with known true probabilities. Sample i depends only on (spec, i), so slices are
+independent.
 
-In: `LogSpec`, indices. Out: `ClickRows`, made in cache-sized blocks, and the best AUC that any model can reach on them:
-an expectation over all possible labels, without sampling noise. Next: `dataset`.
+In: a `LogSpec` and indices. Out: `ClickRows`, made in cache-sized blocks, and the best AUC that any model can reach
+on them: an expectation over all possible labels, without sampling noise. Next: `dataset`.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,11 @@ from springtide.zoo.clicklog import counter_rng, population
 from springtide.zoo.clicklog.counter_rng import Floats, Index
 from springtide.zoo.clicklog.population import LogSpec
 
-_BLOCK = 8192  # events per block: about 40 arrays of this size fit the second-level cache
-_CALIBRATION = 65536  # number of events by which the bias is set; the click rate is then met within 0.002
+_BLOCK = 8192  # events per block, such that about 40 arrays of this size fit the second-level cache
+_CALIBRATION = 65536  # number of events from which the bias is set; the click rate is then accurate to 0.002
 _SECONDS_AN_HOUR = 3600.0
 RATING_STEPS = (-2.0, -1.0, 0.0, 1.0)
-"""A rating is 1 plus the number of these thresholds that are below the noisy logit. Without label noise, clicks have
+"""A rating is 1 plus the number of these thresholds that lie below the noisy logit. Without label noise, clicks have
 the ratings 4 and 5.
 """
 
@@ -30,21 +31,21 @@ class ClickRows:
     """Samples of a click log."""
 
     time_s: NDArray[np.float64]
-    """Seconds since the start of the log, [n]."""
+    """Seconds since the start of the log, shape [n]."""
     users: NDArray[np.int64]
-    """User ranks [n], 0 for the most active user; the logged id is sparse[:, 0]."""
+    """Ranks of users, shape [n], with 0 for the most active user. The logged id is sparse[:, 0]."""
     sparse: NDArray[np.int64]
-    """Ids, [n, fields]."""
+    """Ids, shape [n, fields]."""
     dense: NDArray[np.float32]
-    """Counters, [n, counters]."""
+    """Counters, shape [n, counters]."""
     probability: NDArray[np.float64]
-    """True click probabilities, [n]."""
+    """True click probabilities, shape [n]."""
     click: NDArray[np.float32]
-    """Clicks [n], 0 or 1."""
+    """Clicks, 0 or 1, shape [n]."""
     rating: NDArray[np.int64]
-    """Ratings [n], 1 to 5."""
+    """Ratings, 1 to 5, shape [n]."""
     conversion: NDArray[np.float32]
-    """Conversions [n], 0 or 1; only clicks convert."""
+    """Conversions, 0 or 1, shape [n]; only clicks can convert."""
 
 
 class Generator:
@@ -59,7 +60,7 @@ class Generator:
         draw = self._draw(before, self._room(_CALIBRATION))
         start = np.zeros(_CALIBRATION, dtype=np.float32)
         weight = np.ones(_CALIBRATION)
-        for task in (self.clicks, self.conversions):  # conversions second, because they are a share of the clicks
+        for task in (self.clicks, self.conversions):  # conversions come second, because they are a share of the clicks
             task.bias = population.centre(task.logit(draw, start), weight, task.rate)
             weight = task.probability(task.logit(draw, start))
 
@@ -85,7 +86,7 @@ class Generator:
         return self.rows(np.arange(start, stop, dtype=np.int64))
 
     def frozen_probability(self, index: Index, lag_s: float) -> NDArray[np.float64]:
-        """Return the click probabilities under the truth of `lag_s` seconds before each event."""
+        """Return the click probabilities that would be true `lag_s` seconds before each event."""
         index = np.ascontiguousarray(index, dtype=np.int64)
         out = np.empty(len(index))
         for start in range(0, len(index), _BLOCK):
@@ -115,7 +116,8 @@ class Generator:
         rows.conversion[block] = clicked & (luck < converts)
 
     def _draw(self, event: Index, ids: NDArray[np.int32]) -> population.EventDraw:
-        """Draw users, items, contexts and counters of these events; write their ids to `ids` [fields, events]."""
+        """Draw users, items, contexts and counters of these events. Write their ids to `ids`, of shape [fields,
+        events]."""
         world = self.world
         users = world.laws[population.USER_FIELD].ranks(counter_rng.bits(event, world.stream(_STREAM_USER)))
         items, match = population.choose(world, users, event, world.stream(_STREAM_ITEM))
@@ -126,7 +128,7 @@ class Generator:
             rank = contexts[field] if kind == "context" else users if kind == "user" else items
             values.take(rank, out=ids[field], mode="clip")
         dense = counter_rng.normals(event, world.stream(_STREAM_DENSE), self.spec.dense)
-        # these columns depend on the user; the factors 0.6 and 0.8 keep the variance at 1
+        # these columns depend on the user; with the factors 0.6 and 0.8 the variance remains 1
         for column in range(min(4, self.spec.dense)):
             dense[column] *= np.float32(0.8)
             dense[column] += np.float32(0.6) * world.users[:, column].take(users, mode="clip")
@@ -150,19 +152,20 @@ def _rating(logit: Floats, luck: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagPoint:
-    """Expected AUC of a true model that lags behind the events by a given time."""
+    """Expected AUC of a perfect model that lags behind the events by a given time."""
 
     lag_s: float
     auc: float
 
 
 def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -> float:
-    """Return the expected AUC of `score` if labels are drawn with `probability`; ties count half."""
+    """Return the expected AUC of `score` if labels are drawn with `probability`. A tie counts as half."""
     _, group = np.unique(score, return_inverse=True)
     ones = np.bincount(group, weights=probability)
     zeros = np.bincount(group, weights=1 - probability)
     below = np.cumsum(zeros) - zeros
-    itself = (probability * (1 - probability)).sum()  # subtract the pairs of a sample with itself, which do not exist
+    # subtract the pairs of a sample with itself, because these are no pairs
+    itself = (probability * (1 - probability)).sum()
     right = (ones * (below + zeros / 2)).sum() - itself / 2
     return float(right / (ones.sum() * zeros.sum() - itself))
 
@@ -170,7 +173,8 @@ def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -
 def auc_vs_lag(
     generator: Generator, lags_s: Sequence[float], *, at_s: float = 0.0, samples: int = 100_000
 ) -> list[LagPoint]:
-    """Return the AUC of the truth from `lag` seconds before each event, for events from `at_s` on."""
+    """Return the AUC, for events from `at_s` on, of the probabilities that were true `lag` seconds before each
+    event."""
     first = int(at_s * generator.spec.events_per_s)
     index = np.arange(first, first + samples, dtype=np.int64)
     true = generator.rows(index).probability

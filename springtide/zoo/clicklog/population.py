@@ -1,7 +1,9 @@
-"""Pure. Settings, population and planted truth of a generated click log.
+"""Pure. Settings of a generated click log, its users and items, and the weights that determine true click
+probabilities.
 
-In: `LogSpec`. Out: `Population` (latent vectors, attributes, popularity and histories of users and items; attributes
-follow from the latent vectors, so fields correlate as in real logs) and `Truth` (logits of clicks and conversions).
+In: a `LogSpec`. Out: `Population` (latent vectors, attributes, popularity and histories of users and items;
+attributes follow from the latent vectors, so fields correlate as in real logs) and `Truth` (logits of clicks and
+conversions).
 Next: `generator` draws events and labels.
 """
 
@@ -20,10 +22,10 @@ SMALL_FIELDS: tuple[int, ...] = (
     *(40, 60, 24, 200, 300, 7, 1_000, 500, 100, 10, 20, 2_000),
     *(100, 50, 5_000, 400, 30, 12, 30, 80, 500, 2_000, 1_000, 50),
 )
-"""Cardinalities of 26 fields: users, items, then item attribute, user attribute and context in turn."""
+"""Numbers of ids of 26 fields: users, items, and then in turn item attribute, user attribute and context."""
 
 RANK_FIELDS: tuple[int, ...] = (*SMALL_FIELDS, 300, 100, 50, 20, 500, 40, 60, 10, 200, 25, 100)
-"""Cardinalities of 37 fields, for the multi-task ranker."""
+"""Numbers of ids of 37 fields, for the multi-task ranker."""
 
 
 @holds_numbers
@@ -34,27 +36,29 @@ class LogSpec:
     seed: int = 0
     """Seed of ids, counters, truth and labels."""
     cardinalities: tuple[int, ...] = SMALL_FIELDS
-    """Ids of each field. Field 0 is the user, 1 the item; then item attribute, user attribute, context in turn."""
+    """Number of ids of each field. Field 0 is the user, field 1 the item, and then item attribute, user attribute and
+    context follow in turn."""
     dense: int = 13
     """Number of counters; the first four depend on the user."""
     zipf: float = 1.05
-    """Exponent of the power law of ids: higher is more skewed, 0 is uniform."""
+    """Exponent of the power law of ids. A higher value is more skewed, and 0 is uniform."""
     taste: float = 0.9
     """Probability that a user takes the better match of two popular items; 0.5 means no preference."""
     click_rate: float = 0.25
-    """Share of clicks, with or without label noise; with drift, the share at the start of the log."""
+    """Share of clicks, with or without label noise. With drift, it is the share at the start of the log."""
     conversion_rate: float = 0.1
     """Share of conversions among clicks."""
     label_noise: float = 0.0
     """Share of labels that are replaced by random labels of the same click rate, which lowers the best possible AUC."""
     field_strength: float = 1.2
-    """Standard deviation of the logit contribution of all fields together."""
+    """Standard deviation of what all fields together contribute to the logit."""
     interaction_strength: float = 0.7
-    """Standard deviation of the logit contribution of the match between user and item."""
+    """Standard deviation of what the match between user and item contributes to the logit."""
     dense_strength: float = 0.5
-    """Standard deviation of the logit contribution of the counters."""
+    """Standard deviation of what the counters contribute to the logit."""
     drift_per_hour: float = 0.0
-    """Drift of the truth: after h hours its correlation with the start is exp(-(drift h)^2 / 2); 0 for none."""
+    """Drift of the true probabilities. After h hours, their correlation with the start is exp(-(drift h)^2 / 2); 0
+    means no drift."""
     events_per_s: float = 1000.0
     """Events per second of event time: sample i happens at i / events_per_s."""
     history: int = 20
@@ -95,16 +99,16 @@ def field_kinds(fields: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """The population behind a click log."""
+    """The users and items of a click log."""
 
     spec: LogSpec
     kinds: tuple[str, ...]
     users: Floats
-    """Latent vectors of users, [users, LATENT]."""
+    """Latent vectors of users, shape [users, LATENT]."""
     items: Floats
-    """Latent vectors of items, [items, LATENT]."""
+    """Latent vectors of items, shape [items, LATENT]."""
     values: tuple[NDArray[np.int32], ...]
-    """One table per field, from the rank of a user, item or context to the logged id."""
+    """One table per field that maps the rank of a user, item or context to the logged id."""
     laws: tuple[Zipf, ...]
     """Frequency distribution of the ranks of each field."""
 
@@ -136,7 +140,8 @@ def make(spec: LogSpec) -> Population:
 
 
 def choose(world: Population, users: Index, event: Index, stream: int) -> tuple[Index, Floats]:
-    """Return the item rank that each user meets, and its match with the user (standard deviation near 1).
+    """Return the rank of the item that each user is shown, and the item's match with the user (standard deviation
+    near 1).
 
     Two items are drawn by popularity. With probability `taste`, the better match wins.
     """
@@ -151,7 +156,7 @@ def choose(world: Population, users: Index, event: Index, stream: int) -> tuple[
 
 
 def histories(world: Population) -> NDArray[np.int64]:
-    """Return the earlier items of each user rank, as item id + 1, padded with 0: [users, history]."""
+    """Return the earlier items of each user rank as item id + 1, padded with 0, in the shape [users, history]."""
     size, longest = world.spec.cardinalities[USER_FIELD], world.spec.history
     users = np.repeat(np.arange(size, dtype=np.int64), longest)
     event = np.arange(size * longest, dtype=np.int64)
@@ -174,19 +179,20 @@ def _latent(size: int, stream: int) -> Floats:
 
 
 def _shuffled(size: int, stream: int) -> NDArray[np.int32]:
-    """Return shuffled ids by rank, so that frequent ids are not adjacent in a table."""
+    """Return ids by rank in shuffled order, so that frequent ids are not adjacent in a table."""
     return np.argsort(counter_rng.bits(np.arange(size, dtype=np.int64), stream), kind="stable").astype(np.int32)
 
 
 def _direction(stream: int) -> Floats:
-    """Return the shared direction of the n-th user and item attribute, which makes the two correlate."""
+    """Return the latent direction that the n-th user attribute and the n-th item attribute share, so that the two
+    correlate."""
     direction: Floats = counter_rng.normals(np.arange(LATENT, dtype=np.int64), stream)[0]
     direction /= np.sqrt((direction**2).sum())
     return direction
 
 
 def _attribute(latent: Floats, direction: Floats, law: Zipf, stream: int) -> NDArray[np.int64]:
-    """Return a rank for each owner: a noisy view of one latent direction, distributed by the field's law."""
+    """Return a rank for each owner: a noisy view of one latent direction, with the distribution of the field."""
     noise = counter_rng.normals(np.arange(len(latent), dtype=np.int64), stream)[0]
     shown = _ATTRIBUTE_LOYALTY * (latent * direction).sum(axis=1) + np.sqrt(1 - _ATTRIBUTE_LOYALTY**2) * noise
     place = np.empty(len(latent))
@@ -216,7 +222,7 @@ class EventDraw:
     match: Floats
     """Match of the item with the user at hour 0."""
     dense: Floats
-    """Counters, [counters, events]."""
+    """Counters, shape [counters, events]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +248,7 @@ class DriftingWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Still:
-    """Weights of a truth without drift, summed in advance by user rank, item rank and rank in each context field."""
+    """Weights of a log without drift, summed in advance by user rank, item rank and rank in each context field."""
 
     user: Floats
     item: Floats
@@ -251,7 +257,7 @@ class _Still:
 
 
 class Truth:
-    """Planted weights of one task; `task` 0 is the click, 1 the conversion."""
+    """True weights of one task. Task 0 is the click, and task 1 is the conversion."""
 
     def __init__(self, world: Population, task: int, rate: float) -> None:
         spec = world.spec
@@ -264,7 +270,7 @@ class Truth:
         self._dense = _weights(
             spec.dense, spec.dense_strength / np.sqrt(max(spec.dense, 1)), spec.drift_per_hour, world.stream(11, task)
         )
-        # skipped without drift, because it takes 360 MB for ten million users
+        # without drift these are not needed, and for ten million users they would take 360 MB
         people = np.arange(len(world.users) if spec.drift_per_hour > 0 else 0, dtype=np.int64)
         self._turn = np.float32(spec.drift_per_hour) * counter_rng.normals(people, world.stream(12, task))[0]
         self._other = np.ascontiguousarray(counter_rng.normals(people, world.stream(13, task), LATENT).T)

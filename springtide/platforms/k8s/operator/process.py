@@ -117,19 +117,19 @@ class OperatorOptions:
 
     site: Site
     namespaces: tuple[str, ...] = ()
-    """Namespaces to serve; empty to serve all namespaces, and to watch the nodes."""
+    """Namespaces to serve. If empty, the operator serves all namespaces and watches the nodes."""
     kubeconfig: str = ""
     context: str = ""
     brain_secret: str = ""
     brain_files: Mapping[str, bytes] = field(default_factory=dict)
-    """TLS files for masters to reach the brain: ca.crt, tls.crt and tls.key."""
+    """TLS files with which masters connect to the brain: ca.crt, tls.crt and tls.key."""
     health: str = ""
     """URL of the liveness endpoint, such as http://0.0.0.0:8080/healthz."""
 
 
 async def run(options: OperatorOptions, stop: asyncio.Event, ready: Callable[[], object] = lambda: None) -> None:
-    """Run until `stop`; call `ready` once all watches have listed the existing objects. Raise errors that only a person
-    can fix."""
+    """Run until `stop` is set. Call `ready` as soon as all watches have listed the existing objects. Raise errors that
+    only a person can fix."""
     client = Client.open(options.kubeconfig, options.context)
     async with client, alive(options.health):
         await check(client)
@@ -149,7 +149,7 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: Callable[[],
         ]
         if not options.namespaces:
             for node in (await client.list(kinds.NODES)).items:
-                # learn the nodes before the first job: a master reads the capacity at its start
+                # learn of the nodes before the first job, because a master reads the capacity when it starts
                 listener.node(False, node)
             watched.append((kinds.NODES, listener.node, ""))
         unsynced = {(kind, space) for kind, _, _ in watched for space in options.namespaces or ("",)}
@@ -203,7 +203,7 @@ async def check(client: Client) -> None:
 
 
 class ChangeListener:
-    """Puts the jobs that a change affects into the queue; ignores irrelevant changes."""
+    """Queues the jobs that a change affects, and ignores irrelevant changes."""
 
     def __init__(self, queue: WorkQueue, executor: Executor) -> None:
         self._queue, self._executor = queue, executor

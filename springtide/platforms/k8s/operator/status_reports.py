@@ -33,19 +33,19 @@ FINE = (pod_status.RUNNING, pod_status.SUCCEEDED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """Outcome of the steps."""
+    """What the steps of a visit did."""
 
     pods: Mapping[str, PodState] = field(default_factory=dict)
     """States of pods that were created, refused or asked to change."""
     made: Mapping[str, int] = field(default_factory=dict)
     budget: int | None = None
     master: tuple[int, int] | None = None
-    """Number of the created master pod, and of short-lived masters in a row before it; None if no master pod was
-    created.
+    """Number of the master pod that was created, and number of short-lived masters in a row before it; None if no
+    master pod was created.
     """
     master_refused: str = ""
     taken: bool = False
-    """True if an object of another owner blocked the step; that object may disappear soon."""
+    """True if an object of another owner blocked the step. That object may disappear soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _pods_condition(plan: PlanStatus) -> JobCondition:
 
 
 def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) -> Object | None:
-    """Report an invalid spec: a job that has not started fails, a running job continues with its last valid spec."""
+    """Report an invalid spec. A job that has not started fails; a running job continues with its last valid spec."""
     condition = JobCondition(ACCEPTED, False, "Invalid", why)
     change: dict[str, Any] = {}
     if status.get("phase") in (None, "", PENDING):
@@ -179,7 +179,7 @@ def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice
         if (old.get("status"), old.get("reason")) == (new["status"], new["reason"]):
             continue
         if new["status"] == "True" and not old:
-            continue  # no event for a first state that is healthy
+            continue  # if the first known state is healthy, report no event
         calm = new["status"] == "True" or new["reason"] in ("Made", "Pending", "Making")
         words = new["message"] or f"{new['type']}: {new['reason']}"
         found.append(JobNotice("Normal" if calm else "Warning", new["reason"], words))
