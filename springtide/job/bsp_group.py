@@ -13,7 +13,7 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, nodes
 from springtide.job.core.job_core import JobCore
-from springtide.job.core.nodes import NodeState, RoleNode
+from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.recovery import GroupBreaks, Relaunch
 from springtide.job.scaling.roles import RoleChange
 
@@ -51,7 +51,7 @@ def note_formed(breaks: GroupBreaks, state: JobCore, members: tuple[LeaseHolder,
 
 
 def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]:
-    """Relaunch every living worker and server, from the last checkpoint if there is one.
+    """Relaunch every living worker and server, from the last checkpoint if there is one. A draining worker just ends.
 
     Increase the generation, so that servers reject frames of the previous group.
     """
@@ -62,10 +62,13 @@ def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]
     state.safety.begun_anew += anew
     done: list[actions.JobAction] = [actions.RollBack(anew)]
     for node in state.nodes.values():
-        if node.state is not NodeState.JOINED or node.role.kind is RoleKind.DATA_WORKER:
+        if node.state not in ALIVE or node.role.kind is RoleKind.DATA_WORKER:
             continue
         over = actions.ServerLost if node.role.kind is RoleKind.SERVER else actions.FenceWorker
         done.append(over(node.role, node.incarnation, why))
+        if node.state is NodeState.DRAINING and node.role.kind is RoleKind.WORKER:
+            node.move(NodeState.GONE, at=at, why=why)  # or it would train for servers that are about to end
+            continue
         faults = node.faults
         again = Relaunch(why=why, failures=faults.crashes, oom_kills=faults.oom_kills, memory=node.memory)
         state.relaunch(node, again, 0.0, at)

@@ -1,6 +1,6 @@
 """Whatever is killed, cut off, slowed or scaled, a job ends, and every batch is in every slot exactly once.
 
-A failing seed is in the message; `virtual_histories.tell(SEED, folder)` is that history again.
+A failing seed is in the message; `long_histories.tell(SEED, folder)` is that history again.
 """
 
 import logging
@@ -10,7 +10,7 @@ import pytest
 
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.master.checkpoint import round
-from tests.property.virtual_histories import USUAL, tell
+from tests.virtual_jobs.long_histories import USUAL, tell
 
 
 @pytest.fixture(autouse=True)

@@ -13,19 +13,42 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from springtide import _native
+from springtide import _native, errors
 from springtide.domain.data.samples import DatasetCard
 
 TABLE = 0
 HYPER = [(TABLE, _native.Hyper(1.0, 0.0, 0))]
-RESERVED_BYTES = 1 << 26
+RESERVED_BYTES = 1 << 21  # the least; a large job gets as much as it needs
+MOST_BYTES = 1 << 26
+JUNK_DIMS = (1024, 128, 16)
 Keys = npt.NDArray[np.int64]
 
 
+LEAST_SLOTS = 64  # the least number of slots that a store may have; small jobs use only the first of them
+_spare: list[_native.Store] = []
+_full: set[int] = set()
+
+
 def new_store(slots: int) -> _native.Store:
-    store = _native.Store(slots=slots, seed=0, reserve_bytes=RESERVED_BYTES)
+    """Return an empty store. Stores of earlier histories are used again, because the first writes to fresh memory are
+    slow.
+    """
+    if slots < LEAST_SLOTS and _spare:
+        return _spare.pop()
+    bytes_ = MOST_BYTES if slots >= LEAST_SLOTS else RESERVED_BYTES
+    store = _native.Store(slots=max(slots, LEAST_SLOTS), seed=0, reserve_bytes=bytes_)
     store.declare(_native.TableSpec(id=TABLE, name="counts", dim=1, optimizer="sgd"))
     return store
+
+
+def reuse(store: _native.Store) -> None:
+    """Empty a store that nobody uses any more, for the next caller of `new_store`."""
+    if id(store) in _full:
+        _full.discard(id(store))
+    elif store.slots == LEAST_SLOTS:
+        for slot in range(store.slots):
+            store.clear_slot(slot)
+        _spare.append(store)
 
 
 @lru_cache(maxsize=16)
@@ -120,3 +143,37 @@ def apply(store: _native.Store, keys: Keys, part: SlotPart, batches: BatchRun) -
         unique=True,
     )
     return frozenset(stats.torn)
+
+
+JUNK = 10**9  # the first key of rows that nobody counts
+
+
+@lru_cache(maxsize=128)
+def _junk_keys(table: int, slot: int) -> Keys:
+    keys = np.arange(JUNK, JUNK + 6000 * LEAST_SLOTS, dtype=np.int64)
+    slots = np.asarray(_native.Store(slots=LEAST_SLOTS, seed=0).slot_of(table, keys))
+    return keys[slots == slot]
+
+
+def fill(store: _native.Store, slots: int) -> None:
+    """Take all memory of a store, and the rows that its `slots` have at hand, for rows that nobody counts.
+
+    The store cannot be used for another history.
+    """
+    _full.add(id(store))
+    for table, dim in enumerate(JUNK_DIMS, TABLE + 1):
+        store.declare(_native.TableSpec(id=table, name=f"junk{dim}", dim=dim, optimizer="sgd"))
+        _take_rows(store, table, dim, LEAST_SLOTS - 1, 64)
+    for slot in reversed(range(LEAST_SLOTS)):  # the slots of the job last: they have rows at hand
+        _take_rows(store, TABLE, 1, slot, 512 if slot < slots else 1, most=5000 if slot < slots else 1)
+
+
+def _take_rows(store: _native.Store, table: int, dim: int, slot: int, more: int, most: int = 5000) -> None:
+    junk, first = _junk_keys(table, slot), 0
+    while more and first < most:
+        keys = junk[first : first + more]
+        try:
+            store.assign(np.full(more, table, dtype=np.uint16), keys, np.ones(more * dim, dtype=np.float32))
+            first += more
+        except errors.BadInput:
+            more //= 8

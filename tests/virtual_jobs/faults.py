@@ -80,8 +80,12 @@ class JobFaults:
             if loop.time() > until or self._job.ended:
                 return
             (kind,) = self._chance.choices(kinds, weights)
-            if await getattr(self, f"_{kind}")():
+            if await self.strike(kind):
                 self.done[kind] += 1
+
+    async def strike(self, kind: str) -> bool:
+        struck: bool = await getattr(self, f"_{kind}")()
+        return struck
 
     def _some(self, *kinds: RoleKind) -> VirtualProcess | None:
         found = [process for kind in kinds for process in self._job.machines.living(kind)]

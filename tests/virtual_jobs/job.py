@@ -49,6 +49,8 @@ class Setup:
     shape: Shape
     """Initial shape of the job."""
     seed: int = 0
+    slots: int = SLOTS
+    """Number of slots. Less than 64 makes checkpoints cheaper to simulate."""
     heartbeat_s: float = 1.0
     """Heartbeat interval in seconds. Longer intervals are cheaper to simulate, and the master's timeouts grow with
     them.
@@ -56,6 +58,10 @@ class Setup:
     stride_s: float = 0.5
     """Approximate seconds of work between two pushes of a worker, at least one batch."""
     save_every_s: float = 600.0
+    run: str = "simulated"
+    resumed: CheckpointRules = field(default_factory=CheckpointRules)
+    """Checkpoint of another run from which the job continues."""
+    silence_s: float = 30.0
     relaunches: int = 5
     guards: GuardRules = field(default_factory=lambda: GuardRules(memory=False))
     """Guards of the servers. Without the memory guard, memory has no limit."""
@@ -81,13 +87,13 @@ class Setup:
             name=self.job.name.replace("~", "-").lower(),
             servers=self.shape.servers,
             workers=self.shape.workers,
-            slots=SLOTS,
+            slots=self.slots,
             heartbeat_s=beat,
-            silence_s=max(30.0, 6 * beat),
+            silence_s=max(self.silence_s, 3 * beat),
             join_s=1e6,
             relaunches=self.relaunches,
-            drain_s=max(30.0, 6 * beat, 4 * self.stride_s),
-            checkpoints=CheckpointRules(every_s=self.save_every_s),
+            drain_s=max(self.silence_s, 6 * beat, 4 * self.stride_s),
+            checkpoints=replace(self.resumed, every_s=self.save_every_s),
             planning=self.planning,
             guards=replace(self.guards, window_s=5 * beat),
             stragglers=replace(usual, window_s=max(usual.window_s, 6 * beat), every_s=max(usual.every_s, 4 * beat)),
@@ -136,22 +142,32 @@ class VirtualJob:
         self.setup, self.spec, self.card, self._folder = setup, setup.spec, setup.card, folder
         self.chance = random.Random(setup.seed)
         self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
-        self.told = MemoryEventLog(lambda: self._loop.time() - self._began, TOLD.__contains__)
-        self.masters = Masters(self.spec, folder, self.told, self._check, adviser)
+        self.began = self._loop.time()
+        self.told = MemoryEventLog(lambda: self._loop.time() - self.began, TOLD.__contains__)
+        self.masters = Masters(self.spec, folder, self.told, self._check, adviser, setup.run)
         self.network: Network[VirtualServer] = Network(setup.data_weather, self.chance)
-        self.pace = StepTime(setup.job, SLOTS)
+        self.pace = StepTime(setup.job, setup.slots)
         self.pace.serving, self.pace.done = self._serving, lambda: float(self.samples_done)
         self.machines = Machines(
             self._wire, self._program, lambda wanted: setup.starts_s(wanted, self.chance), self.spec.heartbeat_s / 2
         )
-        self.keys = counting_oracle.counting_keys(SLOTS, self.card.epochs * self.card.shards)
-        self._servers: list[VirtualServer] = []
+        self.keys = counting_oracle.counting_keys(setup.slots, self.card.epochs * self.card.shards)
+        self.servers: list[VirtualServer] = []
+        self._stores_made: list[_native.Store] = []
         self._samples_done = 0
         self.over = asyncio.Event()
 
     async def run(self) -> VirtualOutcome:
         self.masters.start()
+        try:
+            return await self._run()
+        finally:
+            self.machines.end_all()
+            self.masters.kill()
+            for store in self._stores_made if self.setup.slots < SLOTS else ():
+                counting_oracle.reuse(store)
+
+    async def _run(self) -> VirtualOutcome:
         attending = self._loop.create_task(self.machines.attend())
         watching = self._loop.create_task(self._watch())
         done, _ = await asyncio.wait([attending, watching], return_when=asyncio.FIRST_COMPLETED)
@@ -162,10 +178,10 @@ class VirtualJob:
             watching.result()
         status = attending.result()
         await self.masters.present()
-        outcome = self._outcome(status)
-        self.machines.end_all()
-        self.masters.kill()
-        return outcome
+        return self._outcome(status)
+
+    def clock(self) -> float:
+        return self._loop.time()
 
     @property
     def ended(self) -> bool:
@@ -197,11 +213,12 @@ class VirtualJob:
         server = VirtualServer(
             wanted.role.rank, wanted.incarnation, self.keys, self.network, self.pace, self.setup.disks, self.chance
         )
-        self._servers = [*(one for one in self._servers if one.gates or one.alive), server]
+        self._stores_made.append(server.store)
+        self.servers = [*(one for one in self.servers if one.gates or one.alive), server]
         return server
 
     def _serving(self) -> ServerCores:
-        found = [one.process for one in self._servers if one.alive and one.gates and one.process is not None]
+        found = [one.process for one in self.servers if one.alive and one.gates and one.process is not None]
         if not found:
             return ServerCores(1, self.setup.shape.server_cpu)
         return ServerCores(len(found), sum(one.cpu for one in found) / len(found), min(one.speed for one in found))
@@ -216,8 +233,8 @@ class VirtualJob:
     def _check(self, record: JobRecord) -> None:
         job_invariants.check(record.state)
         ledger_invariants.check(record.book)
-        alive = [server for server in self._servers if server.alive]
-        for slot in range(SLOTS):
+        alive = [server for server in self.servers if server.alive]
+        for slot in range(self.setup.slots):
             owner_of(slot, alive)
 
     def _stores(self, saved: int | None) -> dict[int, _native.Store]:
@@ -226,12 +243,12 @@ class VirtualJob:
         The slots of a server lost after the final checkpoint are restored from that checkpoint.
         """
         found: dict[int, _native.Store] = {}
-        for slot in range(SLOTS):
-            kept = (server for server in self._servers if server.moving.keeps(slot))
-            if (server := owner_of(slot, self._servers) or next(kept, None)) is not None:
+        for slot in range(self.setup.slots):
+            kept = (server for server in self.servers if server.moving.keeps(slot))
+            if (server := owner_of(slot, self.servers) or next(kept, None)) is not None:
                 found[slot] = server.store
-        if saved is not None and (lost := [slot for slot in range(SLOTS) if slot not in found]):
-            last = counting_oracle.new_store(SLOTS)
+        if saved is not None and (lost := [slot for slot in range(self.setup.slots) if slot not in found]):
+            last = counting_oracle.new_store(self.setup.slots)
             recovery.restore(last, str(self._folder), saved, lost)
             found |= dict.fromkeys(lost, last)
         return found
@@ -244,10 +261,10 @@ class VirtualJob:
             name=self.spec.name,
             phase=status.phase,
             why=status.why,
-            jct_s=self._loop.time() - self._began,
+            jct_s=self._loop.time() - self.began,
             samples=totals.samples_done,
             wanted=self.card.epochs * self.card.samples_used,
-            counts=counting_oracle.count(self.card, SLOTS, stores),
+            counts=counting_oracle.count(self.card, self.setup.slots, stores),
             relaunches=status.roles.relaunches,
             terms=self.masters.term,
             eras=record.book.era,

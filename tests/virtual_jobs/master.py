@@ -95,7 +95,9 @@ class Masters:
         story: MemoryEventLog,
         check: Callable[[JobRecord], None],
         adviser: Adviser | None = None,
+        run: str = "simulated",
     ) -> None:
+        self._run = run
         self.spec, self._folder, self.story, self._check, self._adviser = spec, folder, story, check, adviser
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -107,6 +109,8 @@ class Masters:
         self.desk: MasterService | None = None
         """Service of the current master; None without a master."""
         self.broken: BaseException | None = None
+        self.answered = 0
+        """Number of requests that were answered."""
         """Error that would also crash a real master; the simulation raises it."""
 
     def clock(self) -> float:
@@ -122,7 +126,7 @@ class Masters:
         journal = PagedJournal(self._pages, term=self.term)
         snapshot, kept = journal.read()
         record = rebuild(self.spec, snapshot, kept)
-        claim = RunClaim(run="simulated", job=self.spec.name)
+        claim = RunClaim(run=self._run, job=self.spec.name)
         saving = CheckpointStore(self.spec.checkpoints, self._folder, claim, term=self.term)
         advised = None
         if (adviser := self._adviser) is not None:
@@ -172,6 +176,7 @@ class Masters:
     async def _answer(self, desk: MasterService, peer: Peer, request: Request, answer: asyncio.Future[Reply]) -> None:
         try:
             reply = await desk.handle(peer, request)
+            self.answered += 1
             if not answer.done():
                 answer.set_result(reply)
         except errors.SpringtideError as error:

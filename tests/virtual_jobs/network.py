@@ -32,6 +32,8 @@ class PushReply(NamedTuple):
     """Owner and address of the refused slots, as far as the server knows."""
     placement: Placement | None = None
     addresses: tuple[str, ...] = ()
+    failed: bool = False
+    """True if the server has no memory for the push. It may have applied the push to some slots."""
 
 
 class PushTarget(Protocol):
@@ -49,6 +51,8 @@ class DataWeather:
 
     late_s: float = 0.0
     """Mean delay to a server in seconds; at 0 all parts of a push arrive at once."""
+    lost: float = 0.0
+    """Share of pushes that get lost; the sender notices after `late_s`."""
     twice: float = 0.0
     """Share of pushes with a late duplicate."""
     later_s: float = 60.0
@@ -64,6 +68,7 @@ class Network(Generic[Target]):
         self._weather, self._chance = weather, chance
         self._ports = itertools.count(1)
         self._there: dict[str, Target] = {}
+        self._cut_off: dict[str, float] = {}
         self.copies = 0
         """Number of duplicate pushes that arrived."""
 
@@ -78,6 +83,10 @@ class Network(Generic[Target]):
     def hang_up(self, server: Target) -> None:
         self._there = {address: one for address, one in self._there.items() if one is not server}
 
+    def cut_off(self, server: Target, until: float) -> None:
+        """Let no push reach a server before this time. Half of them arrive then, the others are lost."""
+        self._cut_off |= {address: until for address, one in self._there.items() if one is server}
+
     def at(self, address: str) -> Target | None:
         return self._there.get(address)
 
@@ -87,7 +96,7 @@ class Network(Generic[Target]):
         answer: asyncio.Future[PushReply | None] = loop.create_future()
 
         def arrive() -> None:
-            server = self._there.get(address)
+            server = self._there.get(address) if not lost else None
             said = server.apply(push) if server is not None else None
             if not answer.done():
                 answer.set_result(said)
@@ -98,10 +107,14 @@ class Network(Generic[Target]):
                 server.apply(push)
                 self.copies += 1
 
-        if not self._weather.late_s:
+        lost, late_s = bool(self._weather.lost) and self._chance.random() < self._weather.lost, 0.0
+        if self._cut_off.get(address, 0.0) > loop.time():
+            lost, late_s = lost or self._chance.random() < 0.5, self._cut_off[address] - loop.time()
+        if not self._weather.late_s and not late_s:
             arrive()
         else:
-            loop.call_later(self._chance.expovariate(1 / self._weather.late_s), arrive)
+            late_s += self._chance.expovariate(1 / self._weather.late_s) if self._weather.late_s else 0.0
+            loop.call_later(late_s, arrive)
         if self._weather.twice and self._chance.random() < self._weather.twice:
             loop.call_later(self._chance.expovariate(1 / self._weather.later_s), arrive_again)
         return answer

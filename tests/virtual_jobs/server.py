@@ -128,7 +128,10 @@ class VirtualServer:
     def apply(self, push: Push) -> PushReply:
         """Apply a push to this server's slots; refuse other slots and name their owners."""
         part = self._part(push.covers)
-        torn = counting_oracle.apply(self.store, self._keys, part, push.batches) if part.slots else frozenset()
+        try:
+            torn = counting_oracle.apply(self.store, self._keys, part, push.batches) if part.slots else frozenset()
+        except errors.BadInput:  # the store is full
+            return PushReply(failed=True)
         self._work(len(part.slots), push.batches.number)
         if len(part.slots) == len(push.covers):
             return PushReply(torn=torn)

@@ -144,7 +144,7 @@ class VirtualWorker:
             before = len(left)
             for covers, answer in sent:
                 said = await answer
-                if said is not None:
+                if said is not None and not said.failed:
                     torn |= said.torn
                     left.difference_update(covers if not said.refused else set(covers) - said.refused)
                     self._learn(said)

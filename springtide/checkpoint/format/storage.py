@@ -63,8 +63,13 @@ class FolderStore:
 
     def names(self) -> list[str]:
         """Return the files in the folder and its subfolders, such as `server-0/…` for a server's own files."""
-        paths = (*self.path.glob("*"), *self.path.glob("*/*"))
-        return [str(path.relative_to(self.path)) for path in paths if path.is_file()]
+        try:
+            with os.scandir(self.path) as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            return []
+        inside = [f"{entry.name}/{name}" for entry in found if entry.is_dir() for name in _files_in(entry.path)]
+        return [*(entry.name for entry in found if entry.is_file()), *inside]
 
     def size(self, name: str) -> int | None:
         try:
@@ -314,6 +319,14 @@ def _create_new(path: pathlib.Path, content: bytes) -> bool:
     finally:
         os.close(file)
     return True
+
+
+def _files_in(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
+    except FileNotFoundError:  # removed in the meantime
+        return []
 
 
 def open_store(where: str) -> FileStore:

@@ -51,6 +51,14 @@ class Life:
         return f"{self.role}.{self.incarnation}" if self.incarnation else str(self.role)
 
 
+LEAST_SLOTS = 64  # as in cpp/store; simulations use fewer
+
+
+def check_slots(slots: int, of: str) -> None:
+    if slots < LEAST_SLOTS or slots & (slots - 1):
+        raise errors.BadInput(f"{of}: {slots} slots; use a power of two, {LEAST_SLOTS} or more")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Map from each slot to the server that owns it. Every change of the map increases the epoch."""
@@ -60,9 +68,7 @@ class Placement:
     server_of_slot: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        slots = len(self.server_of_slot)
-        if slots < 64 or slots & (slots - 1):
-            raise errors.BadInput(f"placement: {slots} slots; the number must be a power of two, 64 or more")
+        check_slots(len(self.server_of_slot), "placement")
         if not all(0 <= server < self.servers for server in self.server_of_slot):
             raise errors.BadInput(f"placement: a slot names a server outside 0..{self.servers - 1}")
 

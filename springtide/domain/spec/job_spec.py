@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from springtide import errors
-from springtide.domain.core import resources, validation
+from springtide.domain.core import resources, roles, validation
 from springtide.domain.core.validation import holds_numbers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model.cache_rules import CacheRules
@@ -199,8 +199,7 @@ class JobSpec(SpecPatience, SpecSizes):
         validation.check_range(self, "tries", least=1, of=f"job {self.name}: ")
         validation.choice(self.sync, "sync mode", SYNC_MODES)
         validation.choice(self.recovery, "recovery", RECOVERIES)
-        if self.slots < 64 or self.slots & (self.slots - 1):
-            raise errors.BadInput(f"job {self.name}: {self.slots} slots; use a power of two, 64 or more")
+        roles.check_slots(self.slots, f"job {self.name}")
         if self.servers > self.slots:
             raise errors.BadInput(f"job {self.name}: {self.servers} servers but only {self.slots} slots; raise slots")
         planning = self.planning

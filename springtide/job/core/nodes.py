@@ -161,7 +161,7 @@ class RoleNode:
 
 
 def of_kind(nodes: Mapping[str, RoleNode], kind: RoleKind) -> list[RoleNode]:
-    return sorted((node for node in nodes.values() if node.role.kind is kind), key=lambda node: node.role)
+    return sorted((node for node in nodes.values() if node.role.kind is kind), key=lambda node: node.role.rank)
 
 
 def needed_servers(nodes: Mapping[str, RoleNode]) -> list[RoleNode]:

@@ -26,6 +26,7 @@ from springtide.domain.data.streams import PartitionRange
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.placement import placement
 from springtide.job.core import actions, events
+from springtide.job.core.nodes import NodeState
 from springtide.job.state import JobState
 
 MAX_SHARED_BYTES = 2**20  # most bytes of one shared value; enough for an address, and too few for a tensor
@@ -334,7 +335,8 @@ class JobRecord:
             getattr(owner, method)(**given)
 
     def _worker_ranks(self) -> set[int]:
-        return {wanted.role.rank for wanted in self.state.wanted() if wanted.role.kind is RoleKind.WORKER}
+        workers = self.state.of_kind(RoleKind.WORKER)
+        return {node.role.rank for node in workers if node.state is not NodeState.GONE}
 
     # ---- whole ----
 

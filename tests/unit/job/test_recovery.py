@@ -117,6 +117,20 @@ def test_server_lost_before_the_first_checkpoint_restarts_training(sync):
     assert state.phase is JobPhase.RUNNING and not state.healing
 
 
+def test_restart_from_first_sample_ends_draining_workers_and_relaunches_draining_servers():
+    state = started(saved=None, workers=2, checkpoints=CheckpointRules(every_s=60))
+    leaving = Role(RoleKind.WORKER, 1)
+    state.handle(events.RoleJoined(leaving), at=1)
+    state.handle(events.WorkersScaled(1, "fewer"), at=2)
+    state.handle(events.ServersScaled(1, "fewer"), at=2)
+    done = state.handle(killed(SERVERS[0]), at=3)
+    fenced = [action for action in done if isinstance(action, actions.FenceWorker)]
+    assert {(fence.role, fence.incarnation) for fence in fenced} == {(WORKER, 0), (leaving, 0)}
+    assert wanted(state, leaving) is None and state.fenced(leaving, 0)
+    assert wanted(state, SERVERS[1]).incarnation == 1  # it has rows of the samples that are trained again
+    job_invariants.check(state)
+
+
 def test_stopping_job_does_not_restart_training():
     state = started(saved=None, checkpoints=CheckpointRules(every_s=60))
     state.handle(events.StopRequested("Ctrl-C"), at=2)
