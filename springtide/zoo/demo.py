@@ -1,8 +1,9 @@
-"""Data and model of `make demo`: a click log of known best AUC, and a model for two cores and about a minute.
+"""Data and model of `make demo`: a click log with a known best AUC, and a model that trains in about a minute on two
+cores.
 
-In: optionally a number of samples. Out: `log()` (train and test part) and `model(tables)`. Batch 512, Adagrad at 0.05
-and one pass reach within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `CountedModel` checks that every
-sample was trained once despite faults.
+In: optionally a number of samples. Out: `log()` (train and test part) and `model(tables)`. With batch 512, Adagrad
+at 0.05 and one pass, training gets within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `CountedModel`
+checks that every sample was trained once despite faults.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from springtide.zoo.models import WideDeep, XDeepFM
 SAMPLES = 500_000
 BATCH = 512
 LEARNING_RATE = 0.05
-"""Learning rate of `torch.optim.Adagrad`, dense and sparse."""
+"""Learning rate of `torch.optim.Adagrad` for dense and sparse parameters."""
 
 SPEC = LogSpec(
     seed=2024,
@@ -34,11 +35,12 @@ SPEC = LogSpec(
     field_strength=1.4,
     interaction_strength=0.2,
 )
-"""Spec of the demo. The fields are small enough that half a million samples teach nearly everything."""
+"""Spec of the demo. The fields have so few ids that half a million samples teach nearly everything."""
 
 
 def log(samples: int = SAMPLES, *, folder: str | Path | None = None) -> tuple[ClickLog, ClickLog]:
-    """Return the train and the test part (the last tenth by event time); with a `folder`, in shared files."""
+    """Return the training part and the test part (the last tenth by event time). With a `folder`, they are in shared
+    files."""
     return ClickLog(samples, spec=SPEC, folder=folder).split(0.1)
 
 
@@ -52,10 +54,10 @@ def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
 
 
 class CountedModel(nn.Module):
-    """A model with an additional table that counts the trainings of each first id.
+    """A model with an additional table that counts how often each first id was trained.
 
-    The rows start at zero. SGD at rate 1 trains these rows on a loss that falls by one per occurrence. Each row
-    therefore counts the applied samples with its id, and reveals lost or repeated samples.
+    The rows start at zero. SGD with rate 1 trains them on a loss that decreases by one for each occurrence. Each row
+    therefore counts the samples with its id that were applied, and shows lost or repeated samples.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -76,7 +78,7 @@ class CountedModel(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """Comparison of the samples that the tables have counted with the samples of the log."""
+    """Comparison of the samples that the table has counted with the samples of the log."""
 
     counted: int
     lost: int

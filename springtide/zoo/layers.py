@@ -1,7 +1,7 @@
 """Inputs and layers of the models: batches as named tuples, embedding tables, MLPs, dot products.
 
-Models look tables up directly on views of the batch (`sparse[:, i:i + 1]`, `items`), without any computation on ids, so
-that a trainer can prefetch rows from the batch.
+Models look up tables directly on views of the batch (`sparse[:, i:i + 1]`, `items`), without any computation on ids.
+A trainer can therefore prefetch rows when it sees the batch.
 """
 
 import abc
@@ -21,9 +21,10 @@ _OTHER_ARGUMENTS = ("self", "__class__", "dropout", "sparse", "open_ended", "str
 
 
 def check_sizes(arguments: dict[str, Any], *, filled: Sequence[str] = ()) -> None:
-    """Check the arguments of a model, as `locals()` in its constructor, before its layers are built.
+    """Check the arguments of a model, given as `locals()` in its constructor, before its layers are built.
 
-    Every size is an integer of at least 1, or a list of such; `filled` and `tables` may not be empty.
+    Every size is an integer of at least 1, or a list of such integers. The lists `filled` and `tables` may not be
+    empty.
     """
     model, dropout = type(arguments["self"]).__name__, arguments["dropout"]
     for name, value in arguments.items():
@@ -53,36 +54,37 @@ class ClickBatch(NamedTuple):
     """Input of click-through models: counters, and one id per field."""
 
     dense: Tensor
-    """Counters, float32 [B, dense features]; 13 in Criteo's layout."""
+    """Counters, float32 of shape [B, dense features]; 13 in Criteo's layout."""
     sparse: Tensor
-    """Ids, int64 [B, fields]; 26 in Criteo's layout."""
+    """Ids, int64 of shape [B, fields]; 26 in Criteo's layout."""
 
 
 class RankBatch(NamedTuple):
     """Input of the multi-task ranker: ids only."""
 
     sparse: Tensor
-    """Ids, int64 [B, fields]; 37 in the ranker of the zoo."""
+    """Ids, int64 of shape [B, fields]; 37 in the ranker of the zoo."""
 
 
 class PairBatch(NamedTuple):
     """Input of collaborative filtering: users and items."""
 
     user: Tensor
-    """User ids, int64 [B]."""
+    """User ids, int64 of shape [B]."""
     item: Tensor
-    """Item ids, int64 [B]."""
+    """Item ids, int64 of shape [B]."""
 
 
 class HistoryBatch(NamedTuple):
-    """Input of attention over a user's history: the candidate in column 0, then the history, padded with id 0."""
+    """Input of attention over a user's history. Column 0 is the candidate, and the history follows, padded with id
+    0."""
 
     user: Tensor
-    """User ids, int64 [B]."""
+    """User ids, int64 of shape [B]."""
     items: Tensor
-    """Item ids, int64 [B, 1 + history]."""
+    """Item ids, int64 of shape [B, 1 + history]."""
     categories: Tensor
-    """Category ids of `items`, int64 [B, 1 + history]."""
+    """Category ids of `items`, int64 of shape [B, 1 + history]."""
 
 
 Batch = ClickBatch | RankBatch | PairBatch | HistoryBatch
@@ -109,7 +111,7 @@ class BatchDataset(Dataset[tuple[Batch, Tensor]], abc.ABC):
 
 
 def checked_indices(indices: Any, samples: int, name: str) -> NDArray[np.int64]:
-    """Return valid indices into this many samples; BadInput otherwise."""
+    """Return the indices if all are valid for this many samples; otherwise raise BadInput."""
     given = np.asarray(indices)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         raise errors.BadInput(f"{name}: indices are {given.dtype} of shape {given.shape}; expected whole numbers, 1-D")
@@ -126,7 +128,8 @@ def mlp(
     activation: Callable[[], nn.Module] = nn.ReLU,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Return linear + activation (+ dropout) for each width, then a plain linear layer to `outputs`, if given."""
+    """Return a linear layer with activation (and dropout) for each width. If `outputs` is given, add a plain linear
+    layer."""
     layers: list[nn.Module] = []
     for width in widths:
         layers += [nn.Linear(inputs, width), activation()]
@@ -139,7 +142,7 @@ def mlp(
 
 
 class FieldTables(nn.Module):
-    """One table per field; `dims` is one int for all fields, or one per field."""
+    """One table per field. `dims` is one int for all fields, or one int per field."""
 
     def __init__(
         self,
@@ -169,7 +172,8 @@ class FieldTables(nn.Module):
 
 
 def bag(rows: int, dim: int, *, sparse: bool, open_ended: bool, init_std: float) -> nn.Module:
-    """Return a summing table of `rows` rows; an open-ended table has no row count and takes any 64-bit id."""
+    """Return a table of `rows` rows that sums the rows of a bag. An open-ended table has no row count and takes any
+    64-bit id."""
     if open_ended:
         import springtide
 
@@ -184,7 +188,7 @@ def bag(rows: int, dim: int, *, sparse: bool, open_ended: bool, init_std: float)
 def lookup_table(
     rows: int, *, dim: int, sparse: bool, open_ended: bool, init_std: float = 0.1, padding_idx: int | None = None
 ) -> nn.Module:
-    """Return a table of single rows with small random weights; the padding row stays zero."""
+    """Return a table for single rows, with small random weights. The padding row stays zero."""
     if open_ended:
         import springtide
 
@@ -199,7 +203,7 @@ def lookup_table(
 
 
 class Dots(torch.autograd.Function):
-    """V Vᵀ, with the gradient (G + Gᵀ) V; [B, N, D] to [B, N, N].
+    """V Vᵀ for each sample, with the gradient (G + Gᵀ) V; from [B, N, D] to [B, N, N].
 
     `torch.bmm(v, v.transpose(1, 2))` gives the same result. On 64-bit ARM, a transposed operand makes the product a
     hundred times slower, because oneDNN has no fast kernel for it (290 ms instead of 3 ms at 512 x 27 x 16). Both
@@ -214,7 +218,8 @@ class Dots(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (vectors,) = ctx.saved_tensors
-        gradient = gradients[0].to(vectors.dtype)  # under autocast, the dots have a smaller type than the vectors
+        # under autocast, the dot products have a smaller type than the vectors
+        gradient = gradients[0].to(vectors.dtype)
         return torch.bmm((gradient + gradient.transpose(1, 2)).contiguous(), vectors)
 
 

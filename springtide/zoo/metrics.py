@@ -1,10 +1,12 @@
-"""Pure. Streaming metrics of click predictions: AUC, log loss, normalized entropy; workers' states can be merged.
+"""Pure. Streaming metrics of click predictions: AUC, log loss, normalized entropy. The states of several workers can
+be merged.
 
-In: labels and scores, a batch at a time. Out: the metric of all batches so far. `auc` computes the exact AUC over
+In: labels and scores, one batch at a time. Out: the metric of all batches so far. `auc` computes the exact AUC over
 arrays. Labels are 0 or 1. Scores are probabilities, or logits with `from_logits`.
 
-`StreamingAUC` counts clicks and non-clicks in 2**16 cells of the logit. A pair within one cell counts half. The error
-is therefore at most half the share of such pairs, which `StreamingAUC.error_bound` returns.
+`StreamingAUC` counts clicks and non-clicks in 2**16 cells of the logit. A pair of a click and a non-click in the
+same cell counts half. The error is therefore at most half the share of such pairs, which `StreamingAUC.error_bound`
+returns.
 """
 
 from typing import Any
@@ -15,13 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 from springtide import errors
 
 _CELLS = 1 << 16
-_LOGIT_RANGE = 16.0  # logits beyond this limit share the outermost cell; sigmoid(-16) is 1e-7
-_TINY = 1e-7  # distance of probabilities from 0 and 1 in the log loss, about the resolution of float32 next to 1
+_LOGIT_RANGE = 16.0  # larger logits share the outermost cell; sigmoid(-16) is 1e-7
+_TINY = 1e-7  # smallest distance of a probability from 0 and 1 in the log loss, about the resolution of float32 near 1
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Return the exact area under the ROC curve: the share of ordered (1, 0) pairs, ties half. NaN if only one class
-    occurs.
+    """Return the exact area under the ROC curve: the share of (1, 0) pairs in the right order, where a tie counts
+    half. NaN if only one class occurs.
     """
     y, s = _checked(labels, scores)
     _, which = np.unique(s, return_inverse=True)
@@ -29,13 +31,14 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
 
 
 def _ordered_share(ones: NDArray[Any], zeros: NDArray[Any]) -> float:
-    """Return the share of ordered (1, 0) pairs, given the number of ones and zeros at each score in rising order."""
+    """Return the share of (1, 0) pairs in the right order, given the number of ones and zeros at each score in
+    ascending order."""
     pairs = ones.sum() * zeros.sum()
     return float((ones * (np.cumsum(zeros) - zeros / 2)).sum() / pairs) if pairs else float("nan")
 
 
 class StreamingAUC:
-    """AUC over any number of batches, in 1 MiB."""
+    """AUC over any number of batches, with 1 MiB of memory."""
 
     def __init__(self, *, from_logits: bool = True) -> None:
         self._from_logits = from_logits
@@ -60,17 +63,17 @@ class StreamingAUC:
         return int(self._ones.sum() + self._zeros.sum())
 
     def value(self) -> float:
-        """Return the AUC so far; NaN as long as one class is missing."""
+        """Return the AUC so far; NaN until both classes have occurred."""
         return _ordered_share(self._ones.astype(np.float64), self._zeros.astype(np.float64))
 
     def error_bound(self) -> float:
-        """Return the largest possible distance of `value` from the exact AUC."""
+        """Return how far `value` can be from the exact AUC at most."""
         ones, zeros = self._ones.astype(np.float64), self._zeros.astype(np.float64)
         pairs = ones.sum() * zeros.sum()
         return float((ones * zeros).sum() / (2 * pairs)) if pairs else float("nan")
 
     def state(self) -> NDArray[np.int64]:
-        """Return the counts to send or save: [2, cells]."""
+        """Return the counts to send or save, in the shape [2, cells]."""
         return np.stack([self._ones, self._zeros])
 
     @classmethod
@@ -84,7 +87,7 @@ class StreamingAUC:
 
 
 class StreamingLogLoss:
-    """Mean log loss, and normalized entropy: log loss over the entropy of the click rate."""
+    """Mean log loss, and normalized entropy: the log loss divided by the entropy of the click rate."""
 
     def __init__(self, *, from_logits: bool = True) -> None:
         self._from_logits = from_logits
@@ -106,11 +109,11 @@ class StreamingLogLoss:
         self._total += other._total
 
     def value(self) -> float:
-        """Return the mean log loss so far; NaN without samples."""
+        """Return the mean log loss so far; NaN if there are no samples."""
         return self._total / self.samples if self.samples else float("nan")
 
     def normalised_entropy(self) -> float:
-        """Return the mean log loss over the entropy of the mean label; NaN as long as one class is missing."""
+        """Return the mean log loss divided by the entropy of the mean label; NaN until both classes have occurred."""
         if self._ones == 0 or self._ones == self.samples:
             return float("nan")
         rate = self._ones / self.samples

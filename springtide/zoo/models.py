@@ -1,6 +1,6 @@
 """The nine recommendation models, each after its paper, and their loss.
 
-Click models map a `ClickBatch` to click logits [B]. `catalog` builds a model by name.
+Click models take a `ClickBatch` and return click logits [B]. `catalog` builds a model by name.
 """
 
 import functools
@@ -75,14 +75,15 @@ class DeepFM(WideDeep):
 
 
 def pairwise_dots(vectors: Tensor) -> Tensor:
-    """Return the sum of the dot products of all pairs of fields: [B, fields, dim] to [B]."""
+    """Return the sum of the dot products of all pairs of fields, from [B, fields, dim] to [B]."""
     square_of_sum = vectors.sum(dim=1).square()
     sum_of_squares = vectors.square().sum(dim=1)
     return 0.5 * (square_of_sum - sum_of_squares).sum(dim=1)
 
 
 class CompressedInteractions(nn.Module):
-    """Compressed interaction network: maps of layer k mix products of input fields and maps of layer k - 1."""
+    """Compressed interaction network. The maps of layer k are mixtures of products of input fields and maps of layer k
+    - 1."""
 
     def __init__(self, fields: int, maps: Sequence[int]) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class CompressedInteractions(nn.Module):
         self.mixes = nn.ModuleList(nn.Linear(fields * last, here) for last, here in zip(before, maps, strict=True))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Map [B, fields, dim] to [B, sum of maps]: each map is summed over its dim."""
+        """Map [B, fields, dim] to [B, sum of maps]. Each map is summed over its dim."""
         last, pooled = vectors, []
         for mix in self.mixes:
             products = torch.einsum("bfd,bhd->bdfh", vectors, last).flatten(2)
@@ -102,7 +103,7 @@ class CompressedInteractions(nn.Module):
 class XDeepFM(DeepFM):
     """xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems (Lian et al., 2018).
 
-    A compressed interaction network (explicit crosses) takes the place of the factorization machine.
+    A compressed interaction network (explicit crosses) replaces the factorization machine.
     """
 
     def __init__(self, tables: Sequence[int], *, maps: Sequence[int] = (32, 32), **settings: Any) -> None:
@@ -132,7 +133,7 @@ class VectorCross(nn.Module):
 class DCN(nn.Module):
     """Deep & Cross Network for Ad Click Predictions (Wang et al., 2017): cross layers beside an MLP.
 
-    Each cross layer raises the order of the crosses by one, for one vector of weights.
+    Each cross layer increases the order of the crosses by one, and costs one vector of weights.
     """
 
     stacked = False
@@ -193,7 +194,7 @@ class DCNv2(DCN):
     """DCN V2: Improved Deep & Cross Network (Wang et al., 2021).
 
     Cross layers have a full matrix, or two thin matrices of a given `rank`. The MLP follows the cross layers
-    ("stacked") or runs in parallel to them ("parallel").
+    ("stacked") or is beside them ("parallel").
     """
 
     def __init__(
@@ -250,9 +251,11 @@ class DLRM(nn.Module):
 
 
 class NCF(nn.Module):
-    """Neural Collaborative Filtering (He et al., 2017): NeuMF. `PairBatch` to logits that the user takes the item.
+    """Neural Collaborative Filtering (He et al., 2017): NeuMF. Takes a `PairBatch` and returns logits that the user
+    takes the item.
 
-    GMF (a product of embeddings) and an MLP over other embeddings, joined by one linear layer. `tables` = users, items.
+    One linear layer joins GMF (a product of embeddings) and an MLP over other embeddings. `tables` has the numbers
+    of users and items.
     """
 
     def __init__(
@@ -287,7 +290,7 @@ PADDING = 0
 
 
 class InterestAttention(nn.Module):
-    """Attention weight of each past item given the candidate; not normalized, as in the paper."""
+    """Attention weight of each past item for the candidate; not normalized, as in the paper."""
 
     def __init__(self, width: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -302,10 +305,11 @@ class InterestAttention(nn.Module):
 
 
 class DIN(nn.Module):
-    """Deep Interest Network for Click-Through Rate Prediction (Zhou et al., 2018). `HistoryBatch` to click logits.
+    """Deep Interest Network for Click-Through Rate Prediction (Zhou et al., 2018). Takes a `HistoryBatch` and
+    returns click logits.
 
-    `tables` = users, items, categories, the last two with id 0 for padding. Candidate (column 0) and history share a
-    lookup.
+    `tables` has the numbers of users, items and categories, where the last two use id 0 for padding. The candidate
+    (column 0) and the history are looked up together.
     """
 
     def __init__(
@@ -355,10 +359,11 @@ class Predictions(NamedTuple):
 
 
 class MMoE(nn.Module):
-    """Click and conversion ranker with Multi-gate Mixture-of-Experts (Ma et al., 2018). `RankBatch` to `Predictions`.
+    """Click and conversion ranker with Multi-gate Mixture-of-Experts (Ma et al., 2018). Takes a `RankBatch` and
+    returns `Predictions`.
 
-    37 features in five groups of embedding widths feed shared experts; each task has a gate and a tower. With two
-    million ids per feature the model has a billion parameters.
+    The 37 features are in five groups of embedding widths and feed shared experts. Each task has a gate and a tower.
+    With two million ids per feature the model has a billion parameters.
     """
 
     def __init__(
@@ -402,7 +407,8 @@ class MMoE(nn.Module):
 
 
 def loss(output: Tensor | Predictions, y: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the logits; for the ranker the sum over tasks, conversions among clicks."""
+    """Return the mean cross-entropy of the logits. For the ranker, return the sum over the tasks, with conversions
+    among clicks."""
     if not isinstance(output, Predictions):
         return functional.binary_cross_entropy_with_logits(output, y)
     if y.dim() != 2 or y.shape[1] != 2:

@@ -323,7 +323,7 @@ class Truth:
         return logit
 
     def _turned_match(self, draw: EventDraw, hours: Floats) -> Floats:
-        """Return the match after the user's vector has turned from its start towards a second vector."""
+        """Return the match after the user's vector has turned from its initial direction towards a second vector."""
         angle = self._turn.take(draw.users, mode="clip") * hours
         other = self._other.take(draw.users, axis=0, mode="clip")
         across = np.einsum("nk,nk->n", other, self._world.items.take(draw.items, axis=0, mode="clip"))
@@ -333,7 +333,7 @@ class Truth:
 
 
 def centre(logit: Floats, weight: NDArray[np.float64], rate: float) -> float:
-    """Return the bias that brings the weighted mean probability of these logits to `rate`."""
+    """Return the bias with which the weighted mean probability of these logits is `rate`."""
     low, high = -40.0, 40.0
     wide = logit.astype(np.float64)
     for _ in range(60):

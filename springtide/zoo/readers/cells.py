@@ -1,7 +1,7 @@
 """Pure. Splits lines of delimited text into cells, and parses numbers and ids with array operations.
 
-In: a byte buffer and the positions of its lines. Out: `Cells`, then columns. Texts become 64-bit ids by a fixed hash.
-Quotes are not supported, because the data sets have none. Next: `text_datasets` through `text_records`.
+In: a byte buffer and the positions of its lines. Out: `Cells`, then columns. A fixed hash turns texts into 64-bit
+ids. Quotes are not supported, because the data sets have none. Next: `text_datasets` through `text_records`.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from springtide.zoo.clicklog.counter_rng import GOLDEN, mixed
 
 PADDING = 8
-"""Number of bytes that must follow the last cell in a buffer for `hash_cells`."""
+"""For `hash_cells`, this many bytes must follow the last cell in a buffer."""
 
 
 def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -34,7 +34,7 @@ def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDAr
 
 
 def fold(ids: NDArray[np.int64], rows: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Fold ids into tables of `rows` rows: 0 stays 0 (missing), all other ids map to 1 .. rows - 1."""
+    """Fold ids into tables of `rows` rows. 0 (missing) stays 0, and all other ids map to 1 .. rows - 1."""
     inside = ids.view(np.uint64) % np.asarray(np.asarray(rows) - 1, dtype=np.uint64) + np.uint64(1)
     return np.where(ids == 0, 0, inside.view(np.int64))
 
@@ -44,20 +44,20 @@ Mask = NDArray[np.bool_]
 
 _ZERO, _NINE, _MINUS, _POINT = ord("0"), ord("9"), ord("-"), ord(".")
 _LONGEST_NUMBER = 18  # number of digits that always fit an int64
-_SHOWN = 40  # most characters of a bad cell in a message
+_SHOWN = 40  # how many characters of a bad cell a message shows at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Positions of cells. Lines with a wrong number of cells have empty cells and an entry in `problems`."""
+    """Positions of cells. A line with a wrong number of cells has empty cells and an entry in `problems`."""
 
     buffer: NDArray[np.uint8]
     starts: Places
-    """Start positions, [lines, columns]."""
+    """Start positions of the cells, shape [lines, columns]."""
     stops: Places
-    """Stop positions, [lines, columns]."""
+    """Stop positions of the cells, shape [lines, columns]."""
     found: Places
-    """Number of cells of each line, [lines]."""
+    """Number of cells of each line, shape [lines]."""
     problems: dict[int, str] = field(default_factory=dict)
     """First problem of each bad line, by line."""
 
@@ -75,7 +75,7 @@ class Cells:
         return np.asarray(self.starts[:, columns] == self.stops[:, columns])
 
     def integers(self, columns: slice) -> tuple[Places, Mask]:
-        """Return whole numbers, and a mask of invalid cells; an empty cell is 0 and valid."""
+        """Return whole numbers, and a mask of invalid cells. An empty cell is valid and counts as 0."""
         value, bad, points = _numbers(self.buffer, self.starts[:, columns], self.stops[:, columns])
         return value, bad | (points >= 0)
 
@@ -91,7 +91,7 @@ class Cells:
 
 
 def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: str, columns: int) -> Cells:
-    """Split lines into cells. The lines are in `buffer` in order, followed by `PADDING` extra bytes."""
+    """Split lines into cells. `buffer` contains the lines in order, followed by `PADDING` extra bytes."""
     marks = np.flatnonzero(buffer == ord(delimiter))
     line = np.searchsorted(starts, marks, side="right") - 1
     inside = (line >= 0) & (marks < stops[line])
@@ -111,7 +111,8 @@ def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: s
 
 
 def _numbers(buffer: NDArray[np.uint8], starts: Places, stops: Places) -> tuple[Places, Mask, Places]:
-    """Return digits as one whole number, a mask of invalid cells, and the decimals (-1 without a point)."""
+    """Return the digits of each cell as one whole number, a mask of invalid cells, and the number of decimals (-1
+    without a point)."""
     negative = (starts < stops) & (buffer[np.minimum(starts, len(buffer) - 1)] == _MINUS)
     at = starts + negative
     lengths = stops - at

@@ -1,8 +1,8 @@
-"""Reader of click logs in Parquet: a label column, numeric columns, id or text columns.
+"""Reads click logs in Parquet: a label column, numeric columns, and columns of ids or texts.
 
-In: one or several files, and the names of their columns. Out: `ParquetClicks`, batches of `ClickBatch`. Whole numbers
-are ids, texts become ids by a hash, and nulls become 0. The reader loads whole row groups and caches the last
-few. Sequential or locally shuffled reads are therefore fast, and random single rows are slow. Needs pyarrow.
+In: one or several files, and the names of their columns. Out: `ParquetClicks`, batches of `ClickBatch`. Whole
+numbers are ids, texts become ids by a hash, and nulls become 0. The reader loads whole row groups and caches the
+last few. Sequential or locally shuffled reads are therefore fast, and random single rows are slow. It needs pyarrow.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,8 @@ Group = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
 
 
 class ParquetClicks(BatchDataset):
-    """Rows of Parquet files. `tables` gives the row counts to fold ids into (one per sparse column, or one for all)."""
+    """Rows of Parquet files. `tables` has the row counts into which ids are folded (one per sparse column, or one for
+    all)."""
 
     @takes_numbers("self")
     def __init__(
@@ -114,7 +115,7 @@ class ParquetClicks(BatchDataset):
         return self._kept[which]
 
     def _check_labels(self, table: Any, path: Path, *, first: int) -> None:
-        """Raise on missing labels: such a row cannot be trained, and a 0 would be wrong."""
+        """Raise an error if labels are missing, because such a row cannot be trained and a 0 would be wrong."""
         (name,) = self._columns["label"]
         missing = np.flatnonzero(np.asarray(table.column(name).is_null(nan_is_null=True)))
         if len(missing):

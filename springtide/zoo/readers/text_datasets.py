@@ -1,7 +1,7 @@
 """Readers of public data sets in text files: Criteo, Avazu and MovieLens.
 
-In: a file (or `.gz`). Out: batches of `ClickBatch` or `PairBatch` with labels. Categories become 64-bit ids by a hash,
-and a missing category becomes id 0. With `tables`, ids are folded into that many rows.
+In: a file (or `.gz`). Out: batches of `ClickBatch` or `PairBatch` with labels. A hash turns categories into 64-bit
+ids, and a missing category gets id 0. With `tables`, ids are folded into that many rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,8 @@ _ODD[np.frombuffer(b"0123456789abcdefABCDEF\t", dtype=np.uint8)] = False
 
 
 class CriteoTsv(TextRecords):
-    """Criteo's TSV. `tables` gives the row counts to fold ids into (26, or one for all); None keeps 64-bit ids."""
+    """Criteo's TSV. `tables` has the row counts into which ids are folded (26, or one for all). None keeps 64-bit
+    ids."""
 
     kind, delimiter, columns, make = "criteo", "\t", 1 + DENSE + SPARSE, ClickBatch
 
@@ -59,7 +60,7 @@ def read_label(cut: Cells, column: int, name: str) -> NDArray[np.float32]:
 
 
 def check_tables(tables: Sequence[int] | int | None, fields: int) -> tuple[int, ...] | None:
-    """Return row counts, one per field; each table needs a row for "missing" and at least one more."""
+    """Return the row counts, one per field. Each table needs a row for "missing" and at least one more row."""
     if tables is None:
         return None
     counts = tuple(tables) if isinstance(tables, Iterable) else (tables,) * fields
@@ -69,10 +70,11 @@ def check_tables(tables: Sequence[int] | int | None, fields: int) -> tuple[int, 
 
 
 def _not_hex(cut: Cells) -> NDArray[np.bool_]:
-    """Return a mask of category cells with other characters than hexadecimal digits: [lines, categories]."""
+    """Return a mask of the category cells that have a character other than a hexadecimal digit, in the shape [lines,
+    categories]."""
     starts, stops = cut.starts[:, 1 + DENSE :], cut.stops[:, 1 + DENSE :]
     wrong = np.zeros(starts.shape, dtype=bool)
-    odd = np.flatnonzero(_ODD[cut.buffer])  # few: minus signs of numbers, and invalid characters
+    odd = np.flatnonzero(_ODD[cut.buffer])  # there are only a few: minus signs of numbers, and invalid characters
     if len(odd):
         place = np.searchsorted(odd, starts)
         wrong |= (place < len(odd)) & (odd[np.minimum(place, len(odd) - 1)] < stops)
@@ -89,7 +91,8 @@ _CLICK, _HOUR, _FIRST = 1, 2, 3  # column 0 is the id of the line
 
 
 class AvazuCsv(TextRecords):
-    """Avazu's CSV. `tables` gives the row counts to fold ids into (22, or one for all); None keeps 64-bit ids."""
+    """Avazu's CSV. `tables` has the row counts into which ids are folded (22, or one for all). None keeps 64-bit
+    ids."""
 
     kind, delimiter, columns, make = "avazu", ",", _FIRST + len(CATEGORIES), ClickBatch
     names = ("id", "click", "hour", *CATEGORIES)
@@ -118,7 +121,7 @@ _NAMES = ("user", "movie", "rating", "timestamp")
 
 
 class MovieLens(TextRecords):
-    """Ratings of a file. With `tables` (users, movies), ids must be below these row counts."""
+    """Ratings in a file of MovieLens. With `tables` (users, movies), ids must be below these row counts."""
 
     make = PairBatch
 
@@ -143,7 +146,7 @@ class MovieLens(TextRecords):
         )
         name = array_files.existing(path).name.removesuffix(".gz")
         old, oldest = name.endswith(".dat"), name.endswith(".data")
-        # a split at each colon gives `a::b` an empty cell in the middle
+        # splitting at each colon gives `a::b` an empty cell in the middle
         self._cells = (0, 2, 4, 6) if old else (0, 1, 2, 3)
         self.kind = "movielens" if self._tables is None else f"movielens-{self._tables[0]}-{self._tables[1]}"
         self.delimiter, self.columns = ":" if old else "\t" if oldest else ",", 7 if old else 4

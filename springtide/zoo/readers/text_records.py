@@ -1,9 +1,10 @@
-"""Map-style data set behind all text readers: an index of lines, split into cells, made into batches.
+"""Map-style data set for all readers of text files. An index of lines is split into cells, and the cells become
+batches.
 
-In: a file; a subclass converts its cells to a batch. Out: `records[i]`, `records.batch(indices)`.
-The index is a folder beside the text, or in the user's temporary folder if that is read-only; a `.gz` is unpacked once.
-The policy "fail" raises `MalformedRecord` when a malformed line is read. The policy "skip" scans the whole file at the
-first indexing and leaves such lines out, so index i means the same record in every process.
+In: a file. A subclass converts its cells to a batch. Out: `records[i]`, `records.batch(indices)`. The index is a
+folder beside the text, or in the user's temporary folder if the text's folder is read-only. A `.gz` file is unpacked
+once. The policy "fail" raises `MalformedRecord` when a malformed line is read. The policy "skip" scans the whole
+file at the first indexing and leaves such lines out, so index i means the same record in every process.
 """
 
 import abc
@@ -31,7 +32,8 @@ POLICIES = ("fail", "skip")
 _BLOCK = 1 << 23
 _HEADER = 4096
 _VERSION = 1
-_EXAMPLES = 5  # problems stored in an index with skipped lines; the header holds about 700 characters of each
+# number of problems to store in an index with skipped lines; the header has room for about 700 characters of each
+_EXAMPLES = 5
 
 Places = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -45,15 +47,15 @@ class IndexedText:
     path: Path
     text: NDArray[np.uint8]
     places: Places
-    """Start and stop of each line, [lines, 2], without the line end."""
+    """Start and stop of each line without the line end, shape [lines, 2]."""
     skipped: int
     """Number of skipped malformed lines."""
     problems: tuple[str, ...]
-    """First problems, with line numbers."""
+    """The first problems, with line numbers."""
 
 
 def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) -> IndexedText:
-    """Index the lines of a file without those that `check` rejects. `kind` names the format and the policy."""
+    """Index the lines of a file, without the lines that `check` rejects. `kind` names the format and the policy."""
     source = array_files.existing(path)
     text, notes = _text(source), {"skipped": 0, "problems": []}
     lines = _good_lines(source, text, header, check, notes)
@@ -70,7 +72,7 @@ def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) 
 def _good_lines(
     source: Path, text: NDArray[np.uint8], header: bool, check: Check | None, notes: dict[str, Any]
 ) -> Iterator[Columns]:
-    """Yield starts and stops of the lines that `check` accepts; count the others in `notes`."""
+    """Yield the starts and stops of the lines that `check` accepts. Count the other lines in `notes`."""
     line = 1
     for starts, stops in _blocks(text):
         if header and line == 1:
@@ -128,7 +130,7 @@ def _homes(source: Path) -> list[Path]:
     """Return the folders for derived files: the source's folder, and a private folder of this user."""
     where = hashlib.blake2b(str(source.parent.resolve()).encode(), digest_size=8).hexdigest()
     private = Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
-    # skip this folder: files of another user are not trusted
+    # skip this folder, because files of another user are not trusted
     if private.exists() and private.stat().st_uid != os.getuid():
         return [source.parent]
     return [source.parent, private / where]
@@ -143,11 +145,11 @@ class TextRecords(BatchDataset):
     """Records of a delimited text file. Subclasses describe the format, and parse cells."""
 
     kind: str
-    """Name of the format, and of the settings that decide which lines are malformed."""
+    """Name of the format, and of the settings that determine which lines are malformed."""
     delimiter: str
     columns: int
     names: tuple[str, ...] = ()
-    """Cells of the header, if the first line is a header; columns are still found by position."""
+    """Cells of the header, if the first line is a header. Columns are found by position in any case."""
     make: Callable[..., Batch]
     """Class of the batch."""
 
@@ -161,7 +163,7 @@ class TextRecords(BatchDataset):
 
     @abc.abstractmethod
     def _parse(self, cut: cells.Cells) -> tuple[Columns, NDArray[np.float32]]:
-        """Return inputs by their name in the batch, and labels; record unreadable lines in `cut.problems`."""
+        """Return the inputs by their name in the batch, and the labels. Record unreadable lines in `cut.problems`."""
 
     @property
     def skipped(self) -> int:
@@ -197,7 +199,7 @@ class TextRecords(BatchDataset):
         self._lines = self._found(self.path)
 
     def _check_header(self) -> None:
-        """Raise if the first line is a record instead of the header: the record would be lost."""
+        """Raise an error if the first line is a record instead of the header, because the record would be lost."""
         text = self._lines.text
         stop = int(np.argmax(text[: self._lines.places[0, 0]] == ord("\n")))
         cut = self._cut(text, np.array([0]), np.array([stop - (text[stop - 1] == ord("\r"))]))
@@ -221,7 +223,7 @@ class TextRecords(BatchDataset):
         return lines_of(path, kind, header=bool(self.names), check=check)
 
     def _cut(self, text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> cells.Cells:
-        """Copy these lines side by side and split them into cells."""
+        """Copy these lines side by side, and split them into cells."""
         lengths = stops - starts
         ends = np.cumsum(lengths)
         begins = ends - lengths
