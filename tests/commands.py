@@ -5,15 +5,15 @@ import typer
 from springtide.cli import app
 
 
-def within(group, *above):
+def commands_in(group, *above):
     """The commands of a group, and those of groups in it."""
     for name in list(group.commands):
         command = group.load(name) if hasattr(group, "load") else group.commands[name]
         if hasattr(command, "commands"):
-            yield from within(command, *above, name)
+            yield from commands_in(command, *above, name)
         else:
             options = {each for option in command.params for each in [*option.opts, *option.secondary_opts]}
             yield " ".join([*above, name]), options
 
 
-KNOWN = dict(within(typer.main.get_command(app.app)))
+KNOWN = dict(commands_in(typer.main.get_command(app.app)))

@@ -91,7 +91,7 @@ def test_connecting_rank_is_freed_if_the_other_never_comes():
     print("freed after", time.monotonic() - began, "s")
 
 
-def formed(devices):
+def form_two_ranks(devices):
     """Form a group of two ranks, threads of this process, that name these devices."""
     meeting, groups = Meeting(2), []
 
@@ -107,12 +107,12 @@ def formed(devices):
 
 
 def test_two_ranks_on_one_gpu_are_detected_and_use_gloo():
-    assert formed([nccl.device_id(GPU)] * 2) == [None, None]
+    assert form_two_ranks([nccl.device_id(GPU)] * 2) == [None, None]
     assert not nccl._broken, "NCCL was not even tried"
 
 
 @pytest.mark.skipif(not os.environ.get("SPRINGTIDE_TEST_NCCL_REFUSAL"), reason="leaves a thread in NCCL")
 def test_undetected_shared_gpu_is_refused_by_nccl_and_falls_back_to_gloo(monkeypatch):
     monkeypatch.setattr(allreduce, "MEETING", datetime.timedelta(seconds=20))
-    assert formed(["one", "other"]) == [None, None]
+    assert form_two_ranks(["one", "other"]) == [None, None]
     assert nccl._broken

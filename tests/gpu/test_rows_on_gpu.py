@@ -36,7 +36,7 @@ class Model(nn.Module):
         return self.top(torch.cat([bag(ids[:, i : i + 1]) for i, bag in enumerate(self.bags)], 1)).squeeze(1)
 
 
-def made(make, device, *, samples=64 * 50, epochs=1):
+def prepare_model(make, device, *, samples=64 * 50, epochs=1):
     torch.manual_seed(0)
     model = Model().to(device)
     ids = (torch.rand(samples, FIELDS).pow(4) * ROWS).long()
@@ -60,7 +60,7 @@ def step(model, optimizer, ids, y):
 def test_gpu_rows_equal_cpu_rows_after_a_thousand_steps(name, ids_on):
     states = []
     for device in ("cuda", "cpu"):
-        model, optimizer, batches = made(OPTIMIZERS[name], device, epochs=20)
+        model, optimizer, batches = prepare_model(OPTIMIZERS[name], device, epochs=20)
         losses = [step(model, optimizer, ids.to(ids_on), y.to(device)).cpu() for ids, y in batches]
         assert len(losses) == 1000
         placed = [bag.springtide_binding.tables[0].place is not None for bag in model.bags]
@@ -85,7 +85,7 @@ def sync_is_an_error():
 
 @pytest.mark.parametrize("ids_on", ["cpu", "cuda"])
 def test_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
-    model, optimizer, batches = made(OPTIMIZERS["adagrad"], "cuda")
+    model, optimizer, batches = prepare_model(OPTIMIZERS["adagrad"], "cuda")
     for number, (ids, y) in enumerate(batches):
         if number == 10:  # by then kernels are compiled, and memory is reserved
             torch.cuda.synchronize()
@@ -99,7 +99,7 @@ def test_loop_never_waits_for_the_gpu(ids_on, sync_is_an_error):
 def test_equal_runs_are_bit_identical():
     runs = []
     for _ in range(2):
-        model, optimizer, batches = made(OPTIMIZERS["adagrad"], "cuda")
+        model, optimizer, batches = prepare_model(OPTIMIZERS["adagrad"], "cuda")
         for ids, _ in batches:
             optimizer.zero_grad()
             model.bags[0](ids[:, :1]).sum().backward()
@@ -109,7 +109,7 @@ def test_equal_runs_are_bit_identical():
 
 
 def test_model_moved_back_to_the_cpu_reads_the_trained_rows():
-    model, optimizer, batches = made(OPTIMIZERS["sgd"], "cuda")
+    model, optimizer, batches = prepare_model(OPTIMIZERS["sgd"], "cuda")
     for ids, y in batches:
         step(model, optimizer, ids, y.cuda())
     on_gpu = model(ids).detach().cpu()
@@ -121,7 +121,7 @@ def test_model_moved_back_to_the_cpu_reads_the_trained_rows():
 
 @pytest.mark.parametrize("ids_on", ["cpu", "cuda"])
 def test_id_outside_its_table_stops_the_loop(ids_on):
-    model, optimizer, batches = made(OPTIMIZERS["sgd"], "cuda")
+    model, optimizer, batches = prepare_model(OPTIMIZERS["sgd"], "cuda")
     with pytest.raises(st.errors.BadInput, match="outside its table"):
         for ids, y in batches:
             ids[3, 2] = ROWS
@@ -130,7 +130,7 @@ def test_id_outside_its_table_stops_the_loop(ids_on):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
 def test_compiled_top_layer_trains():
-    model, optimizer, batches = made(OPTIMIZERS["sgd"], "cuda")
+    model, optimizer, batches = prepare_model(OPTIMIZERS["sgd"], "cuda")
     model.top.compile()
     losses = [step(model, optimizer, ids, y.cuda()).cpu() for ids, y in batches]
     assert np.mean(losses[-10:]) < np.mean(losses[:10])

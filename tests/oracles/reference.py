@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingKey:
     """A key that has had fewer gradients than its table asks for."""
 
     count: int
@@ -51,7 +51,7 @@ class SlotCopy:
     full: bool
     clock: int
     rows: dict[Name, Row] = field(default_factory=dict)
-    waiting: dict[Name, Waiting] = field(default_factory=dict)
+    waiting: dict[Name, PendingKey] = field(default_factory=dict)
     gone: set[Name] = field(default_factory=set)
 
 
@@ -63,7 +63,7 @@ class ReferenceStore:
         self.seed = seed
         self.specs: dict[int, tables.TableSpec] = {}
         self.rows: dict[Name, Row] = {}
-        self.waiting: dict[Name, Waiting] = {}
+        self.waiting: dict[Name, PendingKey] = {}
         self.gone: dict[Name, int] = {}
         self.full_from: dict[int, int] = {}
         self.clock = 0
@@ -163,7 +163,7 @@ class ReferenceStore:
             self.rows[name].changed = self.cuts
         for name, one in image.waiting.items():
             self.rows.pop(name, None)
-            self.waiting[name] = Waiting(count=one.count, age=one.age, changed=self.cuts)
+            self.waiting[name] = PendingKey(count=one.count, age=one.age, changed=self.cuts)
 
     def clear_slot(self, slot: int) -> None:
         """Empty a slot."""
@@ -203,7 +203,7 @@ class ReferenceStore:
             self._drop(name)
         count = self.waiting[name].count + 1 if name in self.waiting else 1
         if count < self.specs[name[0]].min_count:
-            self.waiting[name] = Waiting(count=count, age=self.clock, changed=self.cuts)
+            self.waiting[name] = PendingKey(count=count, age=self.clock, changed=self.cuts)
             return False
         self._make_room(name)
         self.waiting.pop(name, None)

@@ -84,7 +84,7 @@ def explained(job):
     return [what for what in told if KEEP in what or KEEP_NOT in what]
 
 
-def settled(use):
+def cache_is_decided(use):
     """Whether it is off by a decision, or on and proven."""
     return use.why.startswith("a step took") or (not use.on and "of a step" in use.why)
 
@@ -129,7 +129,9 @@ CORES = pytest.param("cores", marks=pytest.mark.soak)
 @pytest.mark.parametrize("computes", ["accelerator", CORES])
 def test_job_on_one_machine_keeps_its_cache_off_with_a_reason(tmp_path, computes):
     with job_of(tmp_path, computes=computes) as job:
-        job.until(lambda status: status.training.cache is not None and settled(status.training.cache), within_s=300)
+        job.until(
+            lambda status: status.training.cache is not None and cache_is_decided(status.training.cache), within_s=300
+        )
         use = job.status.training.cache
         finish(tmp_path, job)
         told = explained(job)

@@ -35,7 +35,7 @@ def count(folder, seed, **how):
     return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoints.number, **how)
 
 
-def told(job):
+def decisions_of(job):
     return [str(event["what"]) for event in job.story if event["event"] == "decision"]
 
 
@@ -44,11 +44,11 @@ def told(job):
 def test_lost_worker_rolls_a_cached_group_back_and_scaling_flushes_first(tmp_path):
     def hurt(job):
         job.until(lambda status: status.training.cache is not None and status.training.cache.dirty > 0)
-        job.until(lambda _: "keep rows in the workers" in told(job))  # workers do not report together
+        job.until(lambda _: "keep rows in the workers" in decisions_of(job))  # workers do not report together
         _, before = formed(job)
         job.kill_each("worker-1")
         until_back(job, before)
-        assert any(what.startswith("roll the bsp group back to checkpoint") for what in told(job))
+        assert any(what.startswith("roll the bsp group back to checkpoint") for what in decisions_of(job))
         job.scale(3)
         until_formed(job, 3)
         job.scale(2)

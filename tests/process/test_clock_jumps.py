@@ -19,7 +19,7 @@ DAY_S = 86_400
 
 
 @pytest.fixture
-def shifted(tmp_path):
+def shifted_clock(tmp_path):
     """What a job's processes are told, and the file that says by how many seconds their time of day is off."""
     library, file = tmp_path / "clock_shift.so", tmp_path / "shift"
     source = pathlib.Path(__file__).with_name("clock_shift.c")
@@ -36,8 +36,8 @@ def jump(file, seconds):
 
 
 @pytest.mark.timeout(400)
-def test_clock_jumps_and_role_kills_train_every_record_once(tmp_path, shifted):
-    told, file = shifted
+def test_clock_jumps_and_role_kills_train_every_record_once(tmp_path, shifted_clock):
+    told, file = shifted_clock
     producer = stream_counting.Producer(tmp_path, partitions=3)
     producer.append(500)
     with job_of(tmp_path, environment=told) as job:

@@ -29,7 +29,7 @@ def feed():
     made.close()
 
 
-class Crew:
+class WorkerSet:
     """Data workers of one feed by name; names are never used twice."""
 
     def __init__(self, workers, attach, detach, rng, **options):
@@ -56,7 +56,7 @@ class Crew:
             self.running.pop(self.pick()).kill()
 
 
-def own(indices):
+def make_locally(indices):
     return data_workers.pipeline()(indices)
 
 
@@ -71,11 +71,11 @@ def test_data_workers_killed_and_resized_many_times_lose_no_sample(workers, feed
 
 
 def killed_at_random_and_resized(workers, feed, rng):
-    crew = Crew(workers, feed.attach, feed.detach, rng, stage=0)
+    crew = WorkerSet(workers, feed.attach, feed.detach, rng, stage=0)
     crew.resize(1)
     until(lambda: feed.state.workers == 1)
     size, got = 1, []
-    for number, batch in enumerate(feed.read(wanted(10**6), own)):
+    for number, batch in enumerate(feed.read(wanted(10**6), make_locally)):
         got.append(batch)
         if number >= 300:
             if feed.state.made > 100:
@@ -91,10 +91,10 @@ def killed_at_random_and_resized(workers, feed, rng):
 
 
 def test_trainer_continues_alone_without_data_workers_and_is_fed_again_later(workers, feed, rng):
-    crew = Crew(workers, feed.attach, feed.detach, rng, stage=0)
+    crew = WorkerSet(workers, feed.attach, feed.detach, rng, stage=0)
     crew.resize(3)
     until(lambda: feed.state.workers == 3)
-    reading = feed.read(wanted(200), own)
+    reading = feed.read(wanted(200), make_locally)
     got = [next(reading) for _ in range(30)]
     crew.kill(3)
     got += [next(reading) for _ in range(70)]
@@ -108,7 +108,7 @@ def test_trainer_continues_alone_without_data_workers_and_is_fed_again_later(wor
 
 
 def test_hanging_data_workers_batches_are_made_by_others(workers, feed, rng):
-    crew = Crew(workers, feed.attach, feed.detach, rng)
+    crew = WorkerSet(workers, feed.attach, feed.detach, rng)
     crew.resize(2)
     until(lambda: feed.state.workers == 2)
     reading = feed.read(wanted(60), own=lambda _: pytest.fail("there was someone to make it"))
@@ -124,7 +124,7 @@ def test_slow_trainer_uses_no_more_memory_than_its_read_ahead(workers):
     with contextlib.closing(BatchFeed(SECRET, room=64, most_bytes=8 << 20)) as feed:
         feed.attach("dw", started.address)
         until(lambda: feed.state.workers == 1)
-        reading = feed.read(wanted(400), own)
+        reading = feed.read(wanted(400), make_locally)
         for _ in range(10):
             next(reading)
         until(lambda: feed.state.queued == feed.state.room - 1)
@@ -149,7 +149,7 @@ def test_killed_trainer_leaves_its_data_worker_to_others(workers, feed):
     trainer = workers.start(feeds=[serving.address], batches=10**6)
     feed.attach("dw", serving.address)
     until(lambda: feed.state.workers == 1)
-    reading = feed.read(wanted(50), own)
+    reading = feed.read(wanted(50), make_locally)
     got = [next(reading) for _ in range(10)]
     trainer.kill()
     got += list(reading)
@@ -160,9 +160,9 @@ def test_killed_trainer_leaves_its_data_worker_to_others(workers, feed):
 
 
 def test_two_stages_survive_killed_and_added_data_workers(workers, feed, rng):
-    first = Crew(workers, lambda *_: None, lambda *_: None, rng, stage=0)
+    first = WorkerSet(workers, lambda *_: None, lambda *_: None, rng, stage=0)
     first.resize(2)
-    last = Crew(
+    last = WorkerSet(
         workers,
         feed.attach,
         feed.detach,
@@ -173,7 +173,7 @@ def test_two_stages_survive_killed_and_added_data_workers(workers, feed, rng):
     last.resize(2)
     until(lambda: feed.state.workers == 2)
     got = []
-    for number, batch in enumerate(feed.read(wanted(150), own)):
+    for number, batch in enumerate(feed.read(wanted(150), make_locally)):
         got.append(batch)
         if number == 40:
             first.kill()  # one of the first stage is left
@@ -185,7 +185,7 @@ def test_two_stages_survive_killed_and_added_data_workers(workers, feed, rng):
         if number == 110:
             first.kill(3)  # the last stage makes all of it
     assert samples(got) == list(range(600))
-    alone = [own(one.indices) for one in wanted(150)]
+    alone = [make_locally(one.indices) for one in wanted(150)]
     assert all(torch.equal(mine["hashed"], theirs["hashed"]) for mine, theirs in zip(alone, got, strict=True))
 
 
@@ -193,11 +193,11 @@ def test_random_numbers_of_a_two_stage_batch_do_not_depend_on_its_maker(workers,
     first = workers.start(stage=0)
     feed.attach("both", workers.start(stage=1).address)
     until(lambda: feed.state.workers == 1)
-    whole = list(feed.read(wanted(5), own))
+    whole = list(feed.read(wanted(5), make_locally))
     feed.attach("split", workers.start(stage=1, before=[first.address]).address)
     feed.detach("both")
     until(lambda: feed.state.workers == 1)
-    apart = list(feed.read(wanted(5), own))
+    apart = list(feed.read(wanted(5), make_locally))
     for one, other in zip(whole, apart, strict=True):
         assert torch.equal(one["noise"], other["noise"]) and torch.equal(one["more"], other["more"])
 
@@ -205,7 +205,7 @@ def test_random_numbers_of_a_two_stage_batch_do_not_depend_on_its_maker(workers,
 def test_forking_dataloader_works_beside_a_feed(workers, feed):
     feed.attach("dw", workers.start().address)
     until(lambda: feed.state.workers == 1)
-    reading = feed.read(wanted(40), own)
+    reading = feed.read(wanted(40), make_locally)
     got = [next(reading) for _ in range(5)]
     loader = data.DataLoader(data.TensorDataset(torch.arange(64)), batch_size=8, num_workers=2)
     for (rows,), batch in zip(loader, reading, strict=False):

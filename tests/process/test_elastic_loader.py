@@ -54,7 +54,7 @@ def mark(number):
     data.get_worker_info().dataset.mark = number
 
 
-def told(batches):
+def as_lists(batches):
     return [(batch[0].tolist(), batch[1].tolist()) for batch in batches]
 
 
@@ -62,7 +62,7 @@ def epoch(number, seed):
     """What an epoch gives without any data worker: what it must give with them."""
     alone = ElasticLoader(Ids(), batch_size=BATCH, shuffle=True, seed=seed, num_workers=0)
     alone.set_epoch(number)
-    return told(alone)
+    return as_lists(alone)
 
 
 def with_events(loader, events):
@@ -72,7 +72,7 @@ def with_events(loader, events):
         had.append(batch)
         if step in events:
             events[step]()
-    return told(had)
+    return as_lists(had)
 
 
 def test_resized_and_killed_loader_workers_lose_and_repeat_nothing(seed):

@@ -98,7 +98,7 @@ def lines(folder, name):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def right(folder, *, share):
+def assert_undisturbed(folder, *, share):
     """Everything of a job is as in one that nothing happened to."""
     handed_out = lines(folder, "batches")
     assert {epoch for _, epoch, *_ in handed_out} == set(range(EPOCHS))
@@ -114,7 +114,7 @@ def right(folder, *, share):
         assert epochs == list(range(EPOCHS)), "an epoch's result is written once, and none is written over"
 
 
-def held(folder, what, *ranks):
+def all_wait_at(folder, what, *ranks):
     """Whether all these ranks wait there."""
     return lambda _: all((folder / f"{what}, rank {rank}").exists() for rank in ranks)
 
@@ -138,15 +138,15 @@ def test_killed_worker_and_resumed_run_continue_in_their_epoch(tmp_path, loop, s
         name="job", workers=2, heartbeat_s=0.1, relaunches=10, backoff_s=0.0, slots=64, checkpoints=rules, sync=sync
     )
     with LocalCluster(tmp_path / "train.py", given, spec=spec, folder=tmp_path / "runs") as job:
-        job.until(held(tmp_path, "in 0", 0, 1))
+        job.until(all_wait_at(tmp_path, "in 0", 0, 1))
         (tmp_path / "hold in 0").unlink()
-        job.until(held(tmp_path, "in 2", 0, 1))
+        job.until(all_wait_at(tmp_path, "in 2", 0, 1))
         assert job.kill("worker-1")
         (tmp_path / "hold in 2").unlink()
-        job.until(held(tmp_path, "after 3 of 0", 0))
+        job.until(all_wait_at(tmp_path, "after 3 of 0", 0))
         assert job.kill("worker-0"), "behind its loop, in an epoch that is trained"
         (tmp_path / "after 3 of 0, rank 0").unlink()
-        job.until(held(tmp_path, "after 3 of 0", 0))
+        job.until(all_wait_at(tmp_path, "after 3 of 0", 0))
         job.stop()
         if sync == "bsp":  # a rank hears of it only when the group has trained what it had begun
             (tmp_path / "hold after 3 of 0").unlink()
@@ -161,4 +161,4 @@ def test_killed_worker_and_resumed_run_continue_in_their_epoch(tmp_path, loop, s
         left.unlink()
     with LocalCluster(tmp_path / "train.py", given, spec=spec, folder=tmp_path / "runs") as job:
         assert job.wait().phase is JobPhase.FINISHED, job.status.why
-    right(tmp_path, share=0.5 if sync == "bsp" else 1.0)  # a group's gradient is the mean of its ranks'
+    assert_undisturbed(tmp_path, share=0.5 if sync == "bsp" else 1.0)  # a group's gradient is the mean of its ranks'

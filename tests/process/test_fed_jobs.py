@@ -35,7 +35,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=coun
     return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
 
 
-def fed(job, more=1):
+def wait_until_fed(job, more=1):
     """Wait until data workers have made so many more batches for the loop."""
     before = job.status.data.feed.made if job.status.data.feed else 0
     return job.until(lambda status: status.data.feed is not None and status.data.feed.made >= before + more)
@@ -55,7 +55,7 @@ def test_each_sample_is_trained_once_for_any_kill_and_any_number_of_data_workers
     def hurt(job):
         all_feed(job, 2)
         job.kill_each("data-worker-0")
-        fed(job, 10)
+        wait_until_fed(job, 10)
         all_feed(job, 2)
         job.kill_each("data-worker-0", "data-worker-1", "master")
         job.until(lambda status: status.master.term == 2)
@@ -65,7 +65,7 @@ def test_each_sample_is_trained_once_for_any_kill_and_any_number_of_data_workers
         all_feed(job, 2)  # its next life
         job.scale(data_workers=1)
         all_feed(job, 1)
-        fed(job, 10)
+        wait_until_fed(job, 10)
         return job
 
     status, job, wrong = run(tmp_path, 1, batches=750, hurt=hurt, pause_s=0.2)
@@ -84,13 +84,13 @@ def test_random_data_worker_kills_and_counts_lose_and_repeat_nothing(tmp_path, s
     chance = random.Random(seed)
 
     def hurt(job):
-        fed(job)
+        wait_until_fed(job)
         for count in (1, 6, 2, chance.randrange(1, 5)):
             job.scale(data_workers=count)
-            fed(job, 30)
+            wait_until_fed(job, 30)
             for _ in range(3):
                 job.kill(f"data-worker-{chance.randrange(count)}")
-                fed(job, chance.randrange(20))
+                wait_until_fed(job, chance.randrange(20))
             if chance.random() < 0.5:
                 job.kill(chance.choice(["worker-0", "worker-1", "master"]))
         return job
@@ -105,7 +105,7 @@ def test_batches_of_a_stopped_data_worker_are_made_by_others(tmp_path):
     def hurt(job):
         all_feed(job, 2)
         assert job.signal("data-worker-0", signal.SIGSTOP)
-        fed(job, 100)
+        wait_until_fed(job, 100)
         return job
 
     _, _, wrong = run(tmp_path, 5, batches=1500, hurt=hurt)
@@ -117,9 +117,9 @@ def test_batches_of_a_stopped_data_worker_are_made_by_others(tmp_path):
 def test_fed_bsp_group_counts_exactly(tmp_path):
     def hurt(job):
         job.until(lambda status: status.roles.data_workers.alive == 2)
-        fed(job, 20)
+        wait_until_fed(job, 20)
         assert job.kill("data-worker-1")
-        fed(job, 20)
+        wait_until_fed(job, 20)
 
     group = lambda **more: spec(workers=2, sync="bsp", **more)  # noqa: E731
     _, wrong = group_counting.count(tmp_path, group, 6, batches=800, hurt=hurt, pause_s=0.02)

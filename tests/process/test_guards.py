@@ -66,7 +66,7 @@ def decisions(job):
     return [f"{event['what']}: {event['why']}" for event in job.story if event["event"] == "decision"]
 
 
-def grown(tmp_path, *, guards, **more):
+def run_growing_job(tmp_path, *, guards, **more):
     """A job whose tables grow past the memory of one server, slowly from a third on: another takes time to begin."""
     rules = CheckpointRules(every_s=5.0)
     spec = JobSpec(name="grows", server_memory=220 << 20, guards=guards, checkpoints=rules, slots=256, **more)
@@ -79,7 +79,7 @@ def test_servers_are_added_before_memory_runs_out(tmp_path, limited, sync):
     def added():
         return [text for text in decisions(job) if text.startswith("scale from 1 to")]
 
-    with grown(tmp_path, guards=GuardRules(), sync=sync) as job:
+    with run_growing_job(tmp_path, guards=GuardRules(), sync=sync) as job:
         decided = job.until(lambda _: added())
         job.until(lambda status: job.settled(status, status.roles.servers.wanted, known=0))
         counting.hurry(tmp_path)
@@ -94,7 +94,7 @@ def test_servers_are_added_before_memory_runs_out(tmp_path, limited, sync):
 
 @pytest.mark.soak
 def test_unguarded_job_is_killed_for_its_memory_and_recovers(tmp_path, limited):
-    with grown(tmp_path, guards=GuardRules(memory=False)) as job:
+    with run_growing_job(tmp_path, guards=GuardRules(memory=False)) as job:
         ended = job.wait()
 
     assert any("memory" in str(event.get("how", "")) for event in job.story if event["event"] == "exited")

@@ -111,7 +111,7 @@ np.savez(folder / "model.npz", losses=losses, calls=model.calls["count"], teache
 """
 
 
-def trained(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job: None):
+def train_job(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job: None):
     """Train it; the job, and what came out. `seen` is called when most of it is trained."""
     folder.mkdir()
     script = folder / "train.py"
@@ -138,9 +138,9 @@ def trained(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def model_without_data_workers(tmp_path_factory):
     """What the program trains without data workers."""
-    return trained(tmp_path_factory.mktemp("alone") / "job", workers=0)[1]
+    return train_job(tmp_path_factory.mktemp("alone") / "job", workers=0)[1]
 
 
 def assert_same(given, wanted):
@@ -155,12 +155,12 @@ def why_without(job):
 
 
 @pytest.mark.timeout(400)
-def test_hidden_state_job_trains_the_same_model_when_fed_and_reports_comparisons(alone, tmp_path):
+def test_hidden_state_job_trains_the_same_model_when_fed_and_reports_comparisons(model_without_data_workers, tmp_path):
     def seen(job):
         job.until(lambda status: status.data.feed is not None and status.data.feed.checked >= 20)
 
-    job, given = trained(tmp_path / "fed", workers=1, seen=seen)
-    assert_same(given, alone)
+    job, given = train_job(tmp_path / "fed", workers=1, seen=seen)
+    assert_same(given, model_without_data_workers)
     assert int((tmp_path / "fed" / "used").read_text()) > 20
     assert why_without(job) == "worker-0: the data set has changed since it was sent to data workers: dataset.weights"
     (checked,) = [each["checked"] for each in job.story if each["event"] == "finished"]
@@ -168,8 +168,8 @@ def test_hidden_state_job_trains_the_same_model_when_fed_and_reports_comparisons
 
 
 @pytest.mark.timeout(400)
-def test_undetected_difference_is_found_by_comparison_and_the_model_kept(alone, tmp_path):
-    job, given = trained(tmp_path / "fed", workers=1, lies=True, made=1)
-    assert_same(given, alone)
+def test_undetected_difference_is_found_by_comparison_and_the_model_kept(model_without_data_workers, tmp_path):
+    job, given = train_job(tmp_path / "fed", workers=1, lies=True, made=1)
+    assert_same(given, model_without_data_workers)
     why = why_without(job)
     assert "marked" in why and "computes other bits than the data worker sent" in why

@@ -40,7 +40,7 @@ def of_kind(status, kind):
     return [view for view in status.members if view.role.kind == kind]
 
 
-def exact(folder, ids):
+def counts_are_exact(folder, ids):
     """Whether every occurrence counts once."""
     return counting.differences(folder, ids, epochs=1, batch=BATCH) == {}
 
@@ -64,7 +64,7 @@ def test_job_without_a_shared_disk_survives_worker_master_and_agent_loss(tmp_pat
         job.replace_agent()
         counting.hurry(tmp_path)
         assert job.wait().phase is JobPhase.FINISHED
-    assert exact(tmp_path, ids)
+    assert counts_are_exact(tmp_path, ids)
     kinds = [event["event"] for event in job.story]
     assert kinds.count("master_replaced") == 1 and "agent_took_over" in kinds
 
@@ -84,7 +84,7 @@ def test_temporary_network_partitions_lose_and_repeat_nothing(tmp_path, cluster)
             job.until(lambda status, before=before: status.samples > before + 100)
         counting.hurry(tmp_path)
         assert job.wait().phase is JobPhase.FINISHED
-    assert exact(tmp_path, ids)
+    assert counts_are_exact(tmp_path, ids)
 
 
 @needs_hosts
@@ -107,7 +107,7 @@ def test_partitioned_worker_is_replaced_and_its_late_batches_count_once(tmp_path
         job.until(lambda status: all(view.joined for view in status.members))
         counting.hurry(tmp_path)
         assert job.wait().phase is JobPhase.FINISHED
-    assert exact(tmp_path, ids)
+    assert counts_are_exact(tmp_path, ids)
 
 
 @needs_hosts
@@ -126,4 +126,4 @@ def test_bsp_group_across_hosts_reforms_without_a_shared_disk(tmp_path, cluster)
     counts = dict(np.load(tmp_path / "counts.npz"))
     grown = {name: counts[name] * BATCH for name in ("small", "rows")}  # in a group gradients are means
     np.savez(tmp_path / "counts.npz", **{**counts, **grown})
-    assert exact(tmp_path, ids)
+    assert counts_are_exact(tmp_path, ids)

@@ -23,7 +23,7 @@ def command(folder, *arguments):
         return other.finish()
 
 
-def shown(folder):
+def newest_status(folder):
     """The status of the newest job; looked at often, so not by a process of its own each time."""
     said = io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(said):
@@ -33,7 +33,7 @@ def shown(folder):
 
 def usage_of(folder):
     """What each member uses, once that is known of all."""
-    members = shown(folder)["members"]
+    members = newest_status(folder)["members"]
     return [member["usage"] for member in members] if all("usage" in member for member in members) else None
 
 
@@ -80,13 +80,13 @@ def test_workers_are_added_and_removed_while_the_job_trains_by_tls(tmp_path):
         for rank in (1, 2):
             came = running.wait_for_event(job, "joined", role=f"worker-{rank}")
         os.kill(came["pid"], signal.SIGSTOP)  # in the middle of its beginning: nobody waits for it
-        before = shown(tmp_path)["samples"]
-        waiting.until(lambda: shown(tmp_path)["samples"] > before, "the others train on")
+        before = newest_status(tmp_path)["samples"]
+        waiting.until(lambda: newest_status(tmp_path)["samples"] > before, "the others train on")
         os.kill(came["pid"], signal.SIGCONT)
         assert command(tmp_path, "scale", "train", "--workers", "1", "--json")[0] == 0
         for rank in (1, 2):
             assert "status 0" in running.wait_for_event(job, "exited", role=f"worker-{rank}")["how"]
-        seen = shown(tmp_path)
+        seen = newest_status(tmp_path)
         assert (seen["phase"], seen["roles"]["workers"]["alive"], seen["roles"]["workers"]["wanted"]) == (
             "running",
             1,

@@ -24,7 +24,7 @@ def leave(job, member):
     return asyncio.run(asyncio.wait_for(role_pod.drain(settings), 90))
 
 
-def told(job):
+def logged_events(job):
     return {(event["event"], event.get("role")) for event in job.story}
 
 
@@ -42,7 +42,7 @@ def test_evicted_server_and_worker_hand_over_without_a_failure(tmp_path, seed, s
     script = counting.write(tmp_path, ids)
     spec = JobSpec(name="leaving", workers=workers, servers=2, slots=64, heartbeat_s=0.2, seed=seed)
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.25], spec=spec, folder=tmp_path / "runs") as job:
-        job.until(lambda status: status.samples > 0 and {("joined", each) for each in successors} <= told(job))
+        job.until(lambda status: status.samples > 0 and {("joined", each) for each in successors} <= logged_events(job))
         for member in successors:
             assert leave(job, member)
         assert leave(job, "server-1"), "it has gone, and is free"
@@ -50,6 +50,6 @@ def test_evicted_server_and_worker_hand_over_without_a_failure(tmp_path, seed, s
         status = job.wait()
     assert status.phase is JobPhase.FINISHED and status.samples == len(ids), status
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
-    assert ("left", "server-1") in told(job) and ("joined", "server-2") in told(job)
+    assert ("left", "server-1") in logged_events(job) and ("joined", "server-2") in logged_events(job)
     assert all(f"in place of {each}" in decisions(job) for each in successors if each.startswith("worker"))
-    assert "lost" not in {what for what, _ in told(job)}, "nothing had to be brought back"
+    assert "lost" not in {what for what, _ in logged_events(job)}, "nothing had to be brought back"

@@ -51,15 +51,15 @@ def test_waiting_trainer_lends_unused_cores_and_the_job_gets_faster(tmp_path):
         feeding=FeedRules(cpu=0.5, cores=3.2, every_s=4.0),
     )
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.0], spec=rules, folder=tmp_path) as job:
-        job.until(lambda status: told(job, "no cores are free, and trainers that wait"), within_s=200)
+        job.until(lambda status: tuning_reasons(job, "no cores are free, and trainers that wait"), within_s=200)
         lent = job.until(lambda status: quota(job.pids()["worker-0"]) < 2.0)
-        kept = job.until(lambda status: told(job, "the others lent to data workers"), within_s=100)
+        kept = job.until(lambda status: tuning_reasons(job, "the others lent to data workers"), within_s=100)
         pids = job.pids()
         held = {role: quota(pid) for role, pid in pids.items() if role.startswith(("worker", "data-worker"))}
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
-    assert told(job, "the others lent to data workers")[0].endswith("kept"), told(job, "lent")
+    assert tuning_reasons(job, "the others lent to data workers")[0].endswith("kept"), tuning_reasons(job, "lent")
     assert held["worker-0"] < 2.0 and sum(cpu == 0.5 for cpu in held.values()) >= 3, held
     assert sum(held.values()) <= 3.2 + 1e-6, held
     assert lent.roles.data_workers.alive < kept.roles.data_workers.alive, "those that came by it"
@@ -67,6 +67,6 @@ def test_waiting_trainer_lends_unused_cores_and_the_job_gets_faster(tmp_path):
     assert not counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
 
 
-def told(job, words):
+def tuning_reasons(job, words):
     """What tuning has said of it so far."""
     return [str(event["why"]) for event in job.story if words in str(event.get("why"))]

@@ -69,7 +69,7 @@ async def burn_until_seen(platform, folder, cpu_s, limits):
     return await run_one(platform, text=BURN_UNTIL.format(path=str(enough)), limits=limits, on_usage=look)
 
 
-def on_a_platform(folder, work):
+def run_on_platform(folder, work):
     """Run a coroutine function on a platform of its own; nothing is left of it afterwards."""
 
     async def body():
@@ -82,18 +82,18 @@ def on_a_platform(folder, work):
             assert said == []
 
     result = asyncio.run(body())
-    assert not list(ours())
+    assert not list(own_groups())
     return result
 
 
-def ours():
+def own_groups():
     """Control groups of this process."""
     for folder in set(control_groups.find_hierarchy().folders.values()):
         yield from folder.glob(f"springtide-{os.getpid()}-*")
 
 
 def test_process_limited_to_half_a_core_uses_half_a_core(tmp_path, limited):
-    exit, wall_s, usage = on_a_platform(
+    exit, wall_s, usage = run_on_platform(
         tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.8, ProcessLimits(cpu=0.5))
     )
     assert exit.code == 0 and not exit.oom
@@ -109,17 +109,17 @@ def test_running_process_can_be_given_more_cpu(tmp_path, limited):
             assert platform.hold(WORKER, ProcessLimits(cpu=0.5))
             assert not platform.hold(Life(WORKER.role, 4), ProcessLimits(cpu=0.5)), "there is no such life"
             names = ("cpu.cfs_quota_us", "cpu.max")
-            found = [path for folder in ours() for name in names for path in folder.glob(f"*/{name}")]
+            found = [path for folder in own_groups() for name in names for path in folder.glob(f"*/{name}")]
             seen.extend(path.read_text().split()[0] for path in found)
 
         await run_one(platform, text=BURN.format(seconds=0.2), limits=ProcessLimits(cpu=0.1), on_start=more)
         return seen
 
-    assert on_a_platform(tmp_path, work) == ["50000"]
+    assert run_on_platform(tmp_path, work) == ["50000"]
 
 
 def test_usage_is_measured_without_a_limit(tmp_path):
-    exit, _, usage = on_a_platform(
+    exit, _, usage = run_on_platform(
         tmp_path, lambda platform: burn_until_seen(platform, tmp_path, 0.05, ProcessLimits())
     )
     assert exit.clean and usage.cpu_s > 0.05
@@ -127,7 +127,7 @@ def test_usage_is_measured_without_a_limit(tmp_path):
 
 
 def test_process_over_its_memory_limit_is_killed_with_the_cause_known(tmp_path, limited):
-    exit, _, _ = on_a_platform(
+    exit, _, _ = run_on_platform(
         tmp_path, lambda platform: run_one(platform, text=FILL, limits=ProcessLimits(memory=128 << 20))
     )
     assert (exit.signal, exit.oom, exit.incarnation) == ("SIGKILL", True, 3)
@@ -135,7 +135,7 @@ def test_process_over_its_memory_limit_is_killed_with_the_cause_known(tmp_path, 
 
 
 def test_process_killed_by_a_signal_is_not_reported_as_out_of_memory(tmp_path, limited):
-    exit, _, _ = on_a_platform(
+    exit, _, _ = run_on_platform(
         tmp_path,
         lambda platform: run_one(
             platform,
@@ -228,7 +228,7 @@ def test_child_processes_of_a_role_end_with_it(tmp_path, limited):
         os.kill(pid, signal.SIGKILL)
 
     log = tmp_path / "train" / "logs" / "worker-0.log"
-    assert on_a_platform(tmp_path, work).signal == "SIGKILL"
+    assert run_on_platform(tmp_path, work).signal == "SIGKILL"
     child = int(log.read_text().split()[0])  # it may complain about the end of its input before it goes, too
     waiting.until(lambda: not running.alive(child), "the child is gone")
 

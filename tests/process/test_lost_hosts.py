@@ -35,7 +35,7 @@ class Places:
         return host
 
 
-def ready(job, role):
+def ready_events(job, role):
     return [event for event in job.story if event["event"] == "ready" and event["role"] == role]
 
 
@@ -82,17 +82,17 @@ def test_hosts_switched_off_in_turn_lose_and_repeat_nothing(tmp_path, seed, kept
                 if job.over:
                     break  # of a slow machine's workers the fast ones have trained it all meanwhile
                 server = f"server-{chance.randrange(2)}"
-                before = len(ready(job, server))
+                before = len(ready_events(job, server))
                 host = next(at for role, at in places.of.items() if str(role) == server)
                 found.kill(host)
                 if lost % 2:
                     job.kill("master")  # with its host: another agent, over the same volume
                     job.replace_agent()
-                job.until(lambda _, server=server, before=before: job.over or len(ready(job, server)) > before)
+                job.until(lambda _, server=server, before=before: job.over or len(ready_events(job, server)) > before)
                 found.start(host)
             status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
-    backs = [event for role in ("server-0", "server-1") for event in ready(job, role) if event.get("checkpoint")]
+    backs = [event for role in ("server-0", "server-1") for event in ready_events(job, role) if event.get("checkpoint")]
     assert len(backs) >= 2 and all("mirror" in back or back["where"] == url for back in backs), backs

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 BATCH, SEED = 32, 20261116
 
 
-def ready(job, role):
+def ready_events(job, role):
     return [event for event in job.story if event["event"] == "ready" and event["role"] == role]
 
 
@@ -50,14 +50,14 @@ def run(folder, seed, losses, *, batches):
         for role in losses:
             saved = job.status.checkpoints.number
             job.until(lambda status, saved=saved: status.checkpoints.number >= saved + 2)
-            before = len(ready(job, role))
+            before = len(ready_events(job, role))
             lose(job, role)
-            job.until(lambda _, role=role, before=before: len(ready(job, role)) > before)
+            job.until(lambda _, role=role, before=before: len(ready_events(job, role)) > before)
         counting.hurry(folder)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
     for role in set(losses):
-        back = ready(job, role)[-1]
+        back = ready_events(job, role)[-1]
         assert back["checkpoint"] and "was read from its mirror: the file is missing on this disk" in back["mirror"], (
             back
         )

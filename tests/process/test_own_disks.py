@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 BATCH, SEED = 32, 20261116
 
 
-def ready(job, role):
+def ready_events(job, role):
     return [event for event in job.story if event["event"] == "ready" and event["role"] == role]
 
 
@@ -42,7 +42,7 @@ def begin(folder, seed, *, batches, servers=2, workers=2, pause=0.01, **rules):
     return ids, hosts, own_disks.Cluster(hosts, script, arguments, spec=spec, folder=folder / "runs")
 
 
-def said(*command, folder):
+def command_output(*command, folder):
     """What a command that goes well prints."""
     with running.springtide(*command, folder=folder) as running_command:
         code, out = running_command.finish()
@@ -50,8 +50,8 @@ def said(*command, folder):
     return out
 
 
-def wait_back(job, role, before):
-    job.until(lambda _: len(ready(job, role)) > before or job.over)
+def wait_until_ready_again(job, role, before):
+    job.until(lambda _: len(ready_events(job, role)) > before or job.over)
 
 
 @pytest.mark.timeout(400)
@@ -59,13 +59,13 @@ def test_lost_host_is_restored_from_its_buddy_over_the_network(tmp_path):
     ids, hosts, cluster = begin(tmp_path, SEED, batches=180, pause=0.5)
     with cluster as job:
         job.until(lambda status: status.checkpoints.number >= 2)
-        before = len(ready(job, "server-1"))
+        before = len(ready_events(job, "server-1"))
         hosts.lose(job, "server-1", "worker-1")
-        wait_back(job, "server-1", before)
+        wait_until_ready_again(job, "server-1", before)
         counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
-    back = ready(job, "server-1")[-1]
+    back = ready_events(job, "server-1")[-1]
     assert back["checkpoint"] and "was read from its mirror" in back["mirror"], back
     told = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
     last = checkpoint_io.latest(str(job.files.checkpoints)).manifest
@@ -83,23 +83,23 @@ def test_unmirrored_lost_host_is_restored_from_storage_and_a_run_resumes_there(t
     ids, hosts, cluster = begin(tmp_path, SEED, batches=500, url=url, upload_every_s=1.5)
     with cluster as job:
         job.until(lambda status: status.checkpoints.uploaded >= 2)
-        before = len(ready(job, "server-0"))
+        before = len(ready_events(job, "server-0"))
         hosts.lose(job, "server-0", "worker-0", master=True)
-        wait_back(job, "server-0", before)
+        wait_until_ready_again(job, "server-0", before)
         job.stop()
         status = job.wait()
     assert status.phase is JobPhase.STOPPED, status
-    assert ready(job, "server-0")[-1]["where"] == url
+    assert ready_events(job, "server-0")[-1]["where"] == url
     last = checkpoint_io.latest(url).manifest
     assert last.progress.samples == status.samples < len(ids) and not last.apart, (
         "the last one is there when the job is over"
     )
-    listed = json.loads(said("checkpoints", url, "--json", folder=tmp_path)[-1])
+    listed = json.loads(command_output("checkpoints", url, "--json", folder=tmp_path)[-1])
     assert [one["outcome"] for one in listed["checkpoints"]] == ["complete", "complete"]
     assert listed["checkpoints"][-1]["number"] == last.number
-    said("export", url, str(tmp_path / "export"), folder=tmp_path)
+    command_output("export", url, str(tmp_path / "export"), folder=tmp_path)
     arguments = ["--", ".", "1", str(BATCH), "0"]
-    said("run", "count.py", "--servers", "3", "--resume", url, *arguments, folder=tmp_path)
+    command_output("run", "count.py", "--servers", "3", "--resume", url, *arguments, folder=tmp_path)
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
 
@@ -111,10 +111,10 @@ def test_without_any_copy_a_process_restarts_from_disk_but_a_lost_host_ends_the_
     with cluster as job:
         job.until(lambda status: status.checkpoints.number >= 2)
         assert "the job is lost" in job.status.checkpoints.trouble
-        before = len(ready(job, "server-0"))
+        before = len(ready_events(job, "server-0"))
         job.kill("server-0")
-        wait_back(job, "server-0", before)
-        assert ready(job, "server-0")[-1]["checkpoint"] and job.status.phase is JobPhase.RUNNING
+        wait_until_ready_again(job, "server-0", before)
+        assert ready_events(job, "server-0")[-1]["checkpoint"] and job.status.phase is JobPhase.RUNNING
         saved = job.status.checkpoints.number
         job.until(lambda status: status.checkpoints.number > saved)
         hosts.lose(job, "server-0")
@@ -140,12 +140,12 @@ def test_hosts_processes_and_masters_lost_in_turn_lose_and_repeat_nothing(tmp_pa
                 )
             )
             role = f"server-{chance.randrange(3)}"
-            before = len(ready(job, role))
+            before = len(ready_events(job, role))
             if chance.random() < 0.3:
                 job.kill(role)
             else:
                 hosts.lose(job, role, f"worker-{chance.randrange(2)}", master=chance.random() < 0.4)
-            wait_back(job, role, before)
+            wait_until_ready_again(job, role, before)
         status = job.wait()
     assert status.phase is JobPhase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)

@@ -31,7 +31,7 @@ def push(client, batch):
     client.push([part], step=batch + 1, hyper=[(COUNTS.id, 1.0, 0.0, 0)], batches=[(0, 3, batch * 8, 8)]).wait()
 
 
-def counted(client):
+def counted_values(client):
     """How often each key was trained."""
     return set(np.unique(client.read("counts", KEYS)).tolist())
 
@@ -93,12 +93,12 @@ def test_connections_cut_at_any_byte_lose_and_repeat_nothing(seed):
         client.declare([COUNTS])
         for batch in range(BATCHES):
             push(client, batch)
-            assert counted(client) == {batch + 1.0}
+            assert counted_values(client) == {batch + 1.0}
         for cutter in cutters:
             cutter.calm = True
         assert sum(cutter.cuts for cutter in cutters) > 5
         assert client.stats()["reconnects"] >= sum(cutter.cuts for cutter in cutters) - 2
-        assert counted(client) == {float(BATCHES)}
+        assert counted_values(client) == {float(BATCHES)}
         del client
 
 
@@ -129,7 +129,7 @@ def test_fenced_worker_that_resumes_changes_nothing(at):
             zombie.stdin.close()
             assert zombie.stdout.read().split()[-1] == str(BATCHES - 1)
             assert zombie.wait() == 0
-        assert counted(client) == {float(BATCHES)}
+        assert counted_values(client) == {float(BATCHES)}
         del client
 
 

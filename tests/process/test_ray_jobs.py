@@ -45,7 +45,7 @@ def plan_of(folder, ids, *, name, pause_s=0.1, workers=2, servers=2, **others):
     return RunPlan(spec=spec, script=str(script), arguments=(str(folder), str(EPOCHS), str(BATCH), str(pause_s)))
 
 
-def gone(pid):
+def has_ended(pid):
     """Whether a process has ended."""
     try:
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -82,8 +82,8 @@ def test_ray_job_trains_once_after_losing_master_steward_and_a_node(world, tmp_p
     story = world.do("story", job)
     how = [event["how"] for event in story if event["event"] == "exited" and event["role"] in lost]
     assert any("evict" in each for each in how), how
-    waiting.until(lambda: all(gone(pid) for pid in lost.values()), "nothing is left of a node that is gone")
-    waiting.until(lambda: all(gone(pid) for _, pid in before.values()), "nor of the other")
+    waiting.until(lambda: all(has_ended(pid) for pid in lost.values()), "nothing is left of a node that is gone")
+    waiting.until(lambda: all(has_ended(pid) for _, pid in before.values()), "nor of the other")
     assert world.do("logs", job, "server-1"), "logs of roles are kept with the job"
     assert world.do("holders", job) == {}
 
@@ -132,13 +132,13 @@ def test_data_worker_moves_to_its_trainers_node_once_there_is_room(tmp_path, rng
         plan = plan_of(tmp_path, ids, name="moving", workers=1, servers=1, worker_cpu=1.0, feeding=rules)
         somebody = world.do("occupy", home, 0.6)  # a worker of 1.0 and a server of 0.2 fit there, nothing else
         world.do("submit", plan)
-        fed = waiting.until(lambda: fed_by(world, "moving"), within_s=90)
+        fed = waiting.until(lambda: feeding_nodes(world, "moving"), within_s=90)
         trainer = world.do("holders", "moving")["worker-0"]
         if trainer[0] != home:
             pytest.skip("Ray has put the trainer elsewhere")
         assert fed["data-worker-0"][0] != home, "there was no room beside the trainer"
         world.do("vacate", somebody)
-        moved = waiting.until(lambda: "data-worker-1" in (now := fed_by(world, "moving")) and now, within_s=120)
+        moved = waiting.until(lambda: "data-worker-1" in (now := feeding_nodes(world, "moving")) and now, within_s=120)
         assert moved["data-worker-1"][0] == home
         waiting.until(lambda: "data-worker-0" not in world.do("holders", "moving"), within_s=60)
         assert world.do("holders", "moving")["worker-0"] == trainer, "nobody else was started again"
@@ -154,7 +154,7 @@ def test_data_worker_moves_to_its_trainers_node_once_there_is_room(tmp_path, rng
         assert "data-worker-1 in place of data-worker-0" in str(told)
 
 
-def fed_by(world, job):
+def feeding_nodes(world, job):
     """Where data workers are, once batches come from them."""
     feed = world.do("status", job).data.feed
     held = world.do("holders", job) if feed is not None and feed.made else {}
@@ -183,7 +183,7 @@ def test_stopped_ray_job_leaves_no_process(world, tmp_path, rng):
     held = world.do("holders", job)
     world.do("ask", job, messages.StopRequest("enough"))
     assert world.do("wait", job).phase == "stopped"
-    waiting.until(lambda: all(gone(pid) for _, pid in held.values()), "all of its processes are gone")
+    waiting.until(lambda: all(has_ended(pid) for _, pid in held.values()), "all of its processes are gone")
 
 
 @pytest.mark.soak
@@ -227,15 +227,15 @@ def test_ray_job_is_submitted_followed_and_stopped_by_commands(world, tmp_path, 
         "workers: {count: 1}\nservers: {count: 1}\n"
     )
     where = ("--platform", "ray", "--address", world.do("address"))
-    assert said(tmp_path, "submit", str(spec), *where)["job"] == "told"
+    assert command_json(tmp_path, "submit", str(spec), *where)["job"] == "told"
     world.do("until", "told", samples=100)
-    assert said(tmp_path, "status", "told")["phase"] == "running"
-    said(tmp_path, "scale", "told", "--workers", "2")
+    assert command_json(tmp_path, "status", "told")["phase"] == "running"
+    command_json(tmp_path, "scale", "told", "--workers", "2")
     world.do("until", "told", workers=2)
-    assert "scale from 1 to 2 workers" in str(said(tmp_path, "explain", "told")["story"])
-    assert set(said(tmp_path, "logs", "told")["logs"]) >= {"master", "server-0", "worker-0"}
-    said(tmp_path, "stop", "told", "--wait")
-    assert said(tmp_path, "status", "told", *where)["phase"] == "stopped"
+    assert "scale from 1 to 2 workers" in str(command_json(tmp_path, "explain", "told")["story"])
+    assert set(command_json(tmp_path, "logs", "told")["logs"]) >= {"master", "server-0", "worker-0"}
+    command_json(tmp_path, "stop", "told", "--wait")
+    assert command_json(tmp_path, "status", "told", *where)["phase"] == "stopped"
 
 
 @pytest.mark.soak
@@ -249,18 +249,18 @@ def test_ray_job_is_submitted_and_controlled_from_outside_the_cluster(tmp_path, 
     )
     with ray_world.start(nodes=0, clients=True) as world:
         where = ("--platform", "ray", "--address", world.do("outside"))
-        assert said(tmp_path, "submit", str(spec), *where)["job"] == "far"
+        assert command_json(tmp_path, "submit", str(spec), *where)["job"] == "far"
         world.do("until", "far", samples=100)  # nobody of those who submitted it is there any more
-        assert said(tmp_path, "status", "far")["phase"] == "running"
-        said(tmp_path, "scale", "far", "--workers", "2")
+        assert command_json(tmp_path, "status", "far")["phase"] == "running"
+        command_json(tmp_path, "scale", "far", "--workers", "2")
         world.do("until", "far", workers=2)
-        assert set(said(tmp_path, "logs", "far")["logs"]) >= {"master", "server-0", "worker-0"}
-        assert "scale from 1 to 2 workers" in str(said(tmp_path, "explain", "far")["story"])
-        said(tmp_path, "stop", "far", "--wait")
-        assert said(tmp_path, "status", "far", *where)["phase"] == "stopped"
+        assert set(command_json(tmp_path, "logs", "far")["logs"]) >= {"master", "server-0", "worker-0"}
+        assert "scale from 1 to 2 workers" in str(command_json(tmp_path, "explain", "far")["story"])
+        command_json(tmp_path, "stop", "far", "--wait")
+        assert command_json(tmp_path, "status", "far", *where)["phase"] == "stopped"
 
 
-def said(folder, *command):
+def command_json(folder, *command):
     """What a command says for scripts, run in that folder."""
     code = "import sys; from springtide.cli.app import main; sys.exit(main())"
     done = subprocess.run(

@@ -57,7 +57,7 @@ tell("end")
 """
 
 
-def told(folder):
+def registered_values(folder):
     lines = [line.split() for line in (folder / "told.txt").read_text().splitlines()]
     return [(when, int(count), float(rate)) for when, count, rate in lines]
 
@@ -70,13 +70,13 @@ def test_registered_objects_resume_after_a_kill_and_in_a_resumed_run(tmp_path):
     with LocalCluster(tmp_path / "train.py", [tmp_path, 0.05], spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples >= 500)
         assert job.kill("worker-0")
-        job.until(lambda _: len(told(tmp_path)) == 2)
+        job.until(lambda _: len(registered_values(tmp_path)) == 2)
         before = job.status.samples
         job.until(lambda status: status.samples > before)
         job.stop()
         assert job.wait().phase is JobPhase.STOPPED
     manifest = checkpoint_io.latest(str(job.files.root)).manifest
-    first, again, end = told(tmp_path)
+    first, again, end = registered_values(tmp_path)
     assert first == ("begin", 0, 1.0)
     assert again[0] == "begin" and again[1] > 0, "the relaunched worker has what the killed one had told"
     where = str(job.files.checkpoints)
@@ -84,8 +84,8 @@ def test_registered_objects_resume_after_a_kill_and_in_a_resumed_run(tmp_path):
     spec = JobSpec(name="job", heartbeat_s=0.1, slots=64, checkpoints=go_on)
     with LocalCluster(tmp_path / "train.py", [tmp_path, 0.0], spec=spec, folder=tmp_path / "runs") as job:
         assert job.wait().phase is JobPhase.FINISHED
-    _, _, _, resumed, last = told(tmp_path)
+    _, _, _, resumed, last = registered_values(tmp_path)
     assert resumed == ("begin", *end[1:]), "a job that was stopped lost nothing of it"
     assert last[1] > resumed[1]
-    for _, count, rate in told(tmp_path):
+    for _, count, rate in registered_values(tmp_path):
         assert np.isclose(rate, 0.99**count), "rate and schedule agree"

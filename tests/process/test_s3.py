@@ -62,7 +62,7 @@ def bucket(monkeypatch):
         server.wait()
 
 
-def said(*arguments, folder):
+def command_output(*arguments, folder):
     with running.springtide(*arguments, folder=folder) as command:
         code, out = command.finish()
     assert code == 0
@@ -78,10 +78,10 @@ def predictions_fit(folder):
 def test_s3_job_is_uploaded_resumed_and_exported(tmp_path, bucket):
     running.script(tmp_path, TRAIN)
     url, rules = f"{bucket}/ctr", ("--checkpoint-every", "1", "--upload-every", "1")
-    said("run", "train.py", "--servers", "2", *rules, "--checkpoint-url", url, folder=tmp_path)
-    assert json.loads(said("checkpoints", url, "--json", folder=tmp_path)[-1])
+    command_output("run", "train.py", "--servers", "2", *rules, "--checkpoint-url", url, folder=tmp_path)
+    assert json.loads(command_output("checkpoints", url, "--json", folder=tmp_path)[-1])
 
-    card = json.loads(said("export", url, f"{bucket}/exports", "--json", folder=tmp_path)[-1])
+    card = json.loads(command_output("export", url, f"{bucket}/exports", "--json", folder=tmp_path)[-1])
     assert (card["samples"], card["tables"][0]["keys"]) == (4096, 500)
     subprocess.run([sys.executable, "-c", READ, f"{bucket}/exports"], cwd=tmp_path, check=True)
     predictions_fit(tmp_path)
@@ -91,5 +91,5 @@ def test_s3_job_is_uploaded_resumed_and_exported(tmp_path, bucket):
         assert "bucket does not exist" in command.said[-1] and command.finish()[0] != 0
 
     (tmp_path / "predicted.pt").unlink()
-    said("run", "train.py", "--name", "again", "--servers", "1", "--resume", url, folder=tmp_path)
+    command_output("run", "train.py", "--name", "again", "--servers", "1", "--resume", url, folder=tmp_path)
     predictions_fit(tmp_path)

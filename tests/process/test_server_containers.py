@@ -72,7 +72,7 @@ def served(*addresses):
     return Served([], [(host, int(port)) for host, _, port in pairs])
 
 
-def trained(client, keys):
+def push_ones(client, keys):
     """Rows of a few keys after one push of ones."""
     part = client.dense(ITEMS.id, keys, ITEMS.dim)
     client.pull([part])
@@ -88,7 +88,7 @@ def test_server_with_a_private_dev_shm_still_shares_memory():
     with server(0, within=CONTAINER) as (_, address):
         client = served(address).client()
         assert client.stats()["transports"] == ["shm"]
-        trained(client, np.arange(200, dtype=np.int64))
+        push_ones(client, np.arange(200, dtype=np.int64))
 
 
 @pytest.mark.skipif(hosts.refusal() is not None, reason="no hosts of our own here")
@@ -106,7 +106,7 @@ def test_urgent_slot_transfer_works_between_isolated_containers(giver, taker):
     keys = np.arange(300, dtype=np.int64)
     with server(0, within=giver) as (first, here), server(1, within=taker) as (_, there):
         client = served(here).client()
-        rows = trained(client, keys)
+        rows = push_ones(client, keys)
         first.stdin.write(there + "\n")
         first.stdin.flush()
         done = json.loads(first.stdout.readline())

@@ -22,7 +22,7 @@ def spec(**more):
     return JobSpec(name="moves", **(given | more))
 
 
-def settled(job, servers):
+def wait_until_settled(job, servers):
     """Wait until so many servers have all slots, and no other server is left."""
     job.until(
         lambda status: (
@@ -79,7 +79,7 @@ def test_servers_scale_from_one_to_three_to_two_with_caches_and_kills(
         job.scale(servers=3)
         job.until(lambda _: any(event["event"] == "moved" for event in job.story))
         job.kill_each("worker-1")
-        settled(job, 3)
+        wait_until_settled(job, 3)
         job.scale(servers=2)
         job.kill_each("master")
         # what moved as the master died is in nobody's story; a server goes when its last slot has moved
@@ -148,7 +148,7 @@ def test_repeated_server_scaling_and_kills_count_exactly(tmp_path, seed):
             for _ in range(int(chance.integers(0, 3))):
                 job.kill(str(chance.choice(["worker-0", "worker-1", "master"])))
                 job.until(lambda status: status.roles.workers.alive >= 1)
-            settled(job, servers)
+            wait_until_settled(job, servers)
             job.scale(int(chance.integers(1, 4)))
 
     run(tmp_path, seed, hurt, batches=24000, pause_s=0.003)

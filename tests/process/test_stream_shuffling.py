@@ -49,19 +49,19 @@ def job_of(folder, *, workers=3, pause_s=0.05, shuffle="advanced", silence_s=30.
     return LocalCluster(folder / "count.py", arguments, spec=spec, folder=folder / "runs")
 
 
-def given(folder):
+def takers_and_owners(folder):
     """Who has taken from whom: (receiver, owner with its life)."""
     notes = [path.name.split(" took from ") for path in folder.glob("worker-* took from *")]
     return {(receiver, owner) for receiver, owner in notes}
 
 
-def until_given(folder, job, producer, *, but=()):
+def wait_until_shuffled(folder, job, producer, *, but=()):
     """Go on producing more than one worker can train, until a batch is taken from an owner other than these."""
 
     def found(status):
         if len(producer.records) - status.samples < 2000:  # else a slow machine would take for ever to be through
             producer.append(12)
-        return sorted(pair for pair in given(folder) if pair[1] not in but)
+        return sorted(pair for pair in takers_and_owners(folder) if pair[1] not in but)
 
     return found(job.until(found))[0]
 
@@ -76,15 +76,15 @@ def check(folder, status, producer):
 def test_shuffled_partition_is_trained_once_though_owner_and_receiver_are_killed(tmp_path, workers):
     producer = stream_counting.Producer(tmp_path, partitions=1)
     with job_of(tmp_path, workers=workers) as job:
-        _, owner = until_given(tmp_path, job, producer)
+        _, owner = wait_until_shuffled(tmp_path, job, producer)
         job.kill_each(owner.partition(".")[0])
-        receiver, _ = until_given(tmp_path, job, producer, but={owner})
+        receiver, _ = wait_until_shuffled(tmp_path, job, producer, but={owner})
         job.kill_each(receiver)
         producer.append(300)
         producer.seal()
         status = job.wait()
     check(tmp_path, status, producer)
-    assert len({owner for _, owner in given(tmp_path)}) >= 2
+    assert len({owner for _, owner in takers_and_owners(tmp_path)}) >= 2
 
 
 @pytest.mark.soak
@@ -94,7 +94,7 @@ def test_suspended_receiver_delays_no_other_worker(tmp_path, shuffle):
     producer = stream_counting.Producer(tmp_path, partitions=1)
     producer.append(4000)
     with job_of(tmp_path, shuffle=shuffle, silence_s=2.0) as job:
-        receiver, _ = until_given(tmp_path, job, producer)
+        receiver, _ = wait_until_shuffled(tmp_path, job, producer)
         assert job.signal(receiver, signal.SIGSTOP)
         before = job.status.samples
         job.until(lambda status: status.samples > before + 1000)

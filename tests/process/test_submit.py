@@ -43,7 +43,7 @@ def folder(tmp_path, monkeypatch):
                 os.kill(run.card.agent_pid, signal.SIGKILL)
 
 
-def submitted(folder):
+def submit_job(folder):
     """The name of a job that was just submitted."""
     with running.springtide("submit", "code/job.yaml", "--json", folder=folder) as command:
         code, out = command.finish()
@@ -51,7 +51,7 @@ def submitted(folder):
     return json.loads(out[-1])["job"]
 
 
-def told(capsys, *arguments, code=0):
+def command_output(capsys, *arguments, code=0):
     """What a command prints."""
     assert app.main([*arguments]) == code
     said = capsys.readouterr()
@@ -59,26 +59,32 @@ def told(capsys, *arguments, code=0):
 
 
 def test_submitted_job_is_followed_scaled_and_stopped_by_commands(folder, capsys):
-    assert submitted(folder) == "train"
-    assert "runs already, as train" in told(capsys, "submit", "code/job.yaml", code=2)[0]
+    assert submit_job(folder) == "train"
+    assert "runs already, as train" in command_output(capsys, "submit", "code/job.yaml", code=2)[0]
     with running.springtide("logs", "train", "-f", folder=folder) as logs:
-        waiting.until(lambda: any("of-the-spec" in line for line in told(capsys, "logs", "train")), "it trains")
-        assert told(capsys, "scale", "train", "--workers", "2")[0].startswith("job train: 2 workers requested")
-        wanted = lambda: json.loads(told(capsys, "status", "--json")[-1])  # noqa: E731
+        waiting.until(
+            lambda: any("of-the-spec" in line for line in command_output(capsys, "logs", "train")), "it trains"
+        )
+        assert command_output(capsys, "scale", "train", "--workers", "2")[0].startswith(
+            "job train: 2 workers requested"
+        )
+        wanted = lambda: json.loads(command_output(capsys, "status", "--json")[-1])  # noqa: E731
         waiting.until(lambda: wanted()["roles"]["workers"]["alive"] == 2, "the second one has joined")
         shown = wanted()
         assert (shown["job"], shown["platform"], shown["phase"]) == ("train", "local", "running")
-        assert told(capsys, "stop", "--wait")[-1] == "job train: stopped"
+        assert command_output(capsys, "stop", "--wait")[-1] == "job train: stopped"
         code, out = logs.finish()
     assert code == 0 and any(line.startswith("worker-1") for line in out)
     assert 'worker-0      | of-the-spec {"train": "clicks"}' in out
-    assert any("asked by the user" in line for line in told(capsys, "explain"))
+    assert any("asked by the user" in line for line in command_output(capsys, "explain"))
 
 
 def test_submitted_job_ends_with_its_killed_agent_and_frees_its_name(folder, capsys):
-    submitted(folder)
+    submit_job(folder)
     (run,) = logs.find_runs(folder / ".springtide/runs")
     os.kill(run.card.agent_pid, signal.SIGKILL)
     waiting.until(lambda: not run.running, "the agent is gone")
-    assert told(capsys, "status")[0].startswith("the command that ran the job was killed, which ended the job")
-    assert submitted(folder) == "train-2"
+    assert command_output(capsys, "status")[0].startswith(
+        "the command that ran the job was killed, which ended the job"
+    )
+    assert submit_job(folder) == "train-2"

@@ -69,7 +69,7 @@ if job.rank == 0:
 """
 
 
-def alone(folder, *arguments):
+def train_alone(folder, *arguments):
     subprocess.run(
         [sys.executable, "train.py", *arguments],
         cwd=folder,
@@ -79,7 +79,7 @@ def alone(folder, *arguments):
     )
 
 
-def together(folder, *arguments, servers, workers):
+def train_together(folder, *arguments, servers, workers):
     options = ["--servers", str(servers), "--workers", str(workers)]
     with running.springtide("run", "train.py", *options, "--", *arguments, folder=folder) as job:
         code, out = job.finish()
@@ -94,9 +94,9 @@ def saved(folder):
 @pytest.mark.soak  # in CI: several ranks in one process (tests/unit/worker/bsp/batch_order)
 def test_three_bsp_ranks_give_the_model_of_one_process(tmp_path):
     running.script(tmp_path, IN_STEP)
-    alone(tmp_path)
+    train_alone(tmp_path)
     expected = saved(tmp_path)
-    together(tmp_path, servers=2, workers=3)
+    train_together(tmp_path, servers=2, workers=3)
     found = saved(tmp_path)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
@@ -106,10 +106,10 @@ def auc_gap(folder, *, seed, samples, workers):
     """How much better the single process is."""
     running.script(folder, ASYNC)
     arguments = (str(seed), str(samples))
-    alone(folder, *arguments)
+    train_alone(folder, *arguments)
     single = json.loads((folder / "auc.json").read_text())
     (folder / "auc.json").unlink()
-    together(folder, *arguments, servers=2, workers=workers)
+    train_together(folder, *arguments, servers=2, workers=workers)
     return single - json.loads((folder / "auc.json").read_text())
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 BATCH = 32
 
 
-class Started:
+class StartedJob:
     """A job in a folder of its own, which keeps checkpoints where another one may too."""
 
     def __init__(self, folder, seed, rules):
@@ -52,7 +52,7 @@ def test_of_two_jobs_sharing_a_checkpoint_place_one_is_refused_and_one_is_exact(
     rules = CheckpointRules(every_s=0.3, folder=str(place))
     if shared == "url":
         rules = CheckpointRules(every_s=0.3, url=f"file://{place}", upload_every_s=0.3)
-    both = [Started(tmp_path / f"{number}", number, rules) for number in (1, 2)]
+    both = [StartedJob(tmp_path / f"{number}", number, rules) for number in (1, 2)]
     with both[0].job, both[1].job:
         for one in both:
             one.job.until(lambda _, one=one: one.decided)

@@ -41,7 +41,7 @@ requests = st.one_of(
 )
 
 
-def there_and_back(message, decoder):
+def round_trip(message, decoder):
     packed = frames.pack(message)
     return packed, frames.unpack(packed[frames.LENGTH.size :], decoder)
 
@@ -49,28 +49,28 @@ def there_and_back(message, decoder):
 @given(st.builds(messages.BrainCall, st.integers(0, 2**40), requests))
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_requests_of_a_master_survive_the_wire(call):
-    _, read = there_and_back(call, messages.CALLS)
-    packed, again = there_and_back(read, messages.CALLS)
+    _, read = round_trip(call, messages.CALLS)
+    packed, again = round_trip(read, messages.CALLS)
     assert frames.pack(again) == packed
     assert read == call or "nan" in repr(call)  # which is not like itself
 
 
 @given(st.integers(0, 2**40), advices)
 def test_advice_of_the_brain_survives_the_wire(number, advice):
-    _, read = there_and_back(messages.BrainReturn(number, messages.Counsel(advice)), messages.BRAIN.returns)
+    _, read = round_trip(messages.BrainReturn(number, messages.Counsel(advice)), messages.BRAIN.returns)
     assert read.id == number and read.body.advice == advice
 
 
 @given(pasts())
 def test_past_job_survives_the_wire(past):
-    _, read = there_and_back(messages.BrainCall(1, messages.ConcludeJob(past)), messages.CALLS)
+    _, read = round_trip(messages.BrainCall(1, messages.ConcludeJob(past)), messages.CALLS)
     assert read.body.past == past
 
 
 @given(views.clusters())
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_whole_cluster_view_reaches_an_executor(view):
-    _, read = there_and_back(PolicyQuery("springtide", view, PlanningConfig()), QUERIES)
+    _, read = round_trip(PolicyQuery("springtide", view, PlanningConfig()), QUERIES)
     assert [job.name for job in read.view.jobs] == [job.name for job in view.jobs]
     assert len(read.view.history) == len(view.history) and read.config == PlanningConfig()
 

@@ -17,7 +17,7 @@ RANKS = st.integers(0, WORKERS - 1)
 CHANCE = st.randoms(use_true_random=False)
 
 
-class Hand:
+class HeldLease:
     """A lease as its holder sees it."""
 
     def __init__(self, grant: Grant):
@@ -42,7 +42,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         self.journal = []
         self.now = 0.0
         self.incarnation = dict.fromkeys(range(WORKERS), 0)
-        self.hands: dict[LeaseHolder, dict[LeaseKey, Hand]] = collections.defaultdict(dict)
+        self.hands: dict[LeaseHolder, dict[LeaseKey, HeldLease]] = collections.defaultdict(dict)
         self.trained: collections.Counter = collections.Counter()
         self.notes = [(self.book.note(), set())]
 
@@ -106,7 +106,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
                 assert 1 <= len(grants) <= 16
                 for grant in grants:
                     assert grant.first % self.card.batch_size == 0
-                    self.hands[holder][LeaseKey(grant.shard, grant.first)] = Hand(grant)
+                    self.hands[holder][LeaseKey(grant.shard, grant.first)] = HeldLease(grant)
 
     @stateful.rule(rank=RANKS, chance=CHANCE)
     def an_answer_is_lost(self, rank, chance):
@@ -120,7 +120,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         if mine - set(known):
             assert {LeaseKey(grant.shard, grant.first) for grant in answer} == mine - set(known)
         elif not isinstance(answer, NoLease):
-            hands.update({LeaseKey(grant.shard, grant.first): Hand(grant) for grant in answer})
+            hands.update({LeaseKey(grant.shard, grant.first): HeldLease(grant) for grant in answer})
 
     @stateful.rule(rank=RANKS, chance=CHANCE, share=st.floats(0, 1))
     def train_and_report(self, rank, chance, share):
@@ -257,7 +257,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         last = self.living(0)
         while not isinstance(grants := self.call("lease", last, self.card, 16, self.now), NoLease):
             for grant in grants:
-                self.hands[last][LeaseKey(grant.shard, grant.first)] = hand = Hand(grant)
+                self.hands[last][LeaseKey(grant.shard, grant.first)] = hand = HeldLease(grant)
                 hand.offset = hand.end
             self.say(last, [hand.word for hand in self.hands[last].values()])
         assert grants is NoLease.END

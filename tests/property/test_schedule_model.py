@@ -56,43 +56,43 @@ def one_step(**changed):
     return Actions(**{"trained": frozenset(), "pushed": frozenset(), "pulled": frozenset(), **changed})
 
 
-def held(*workers):
+def held_by(*workers):
     return frozenset((ROW, worker) for worker in workers)
 
 
 def trained_by(*workers):
     """A model in which these workers have just trained the row, for the first time."""
     model = Model(workers=3)
-    model.step(one_step(trained=held(*workers), pulled=held(*workers)))
+    model.step(one_step(trained=held_by(*workers), pulled=held_by(*workers)))
     return model
 
 
 def test_gradient_parts_add_up_to_the_row_on_the_servers():
     model = trained_by(0, 1)
     assert model.at[ROW] == {0: Fraction(1, 2), 1: Fraction(1, 2)} and model.servers[ROW] == 0
-    cost = model.step(one_step(trained=held(2), pushed=held(0, 1), pulled=held(2)))
+    cost = model.step(one_step(trained=held_by(2), pushed=held_by(0, 1), pulled=held_by(2)))
     assert model.at[ROW] == {2: 1} and cost == 2
 
 
 def test_gathered_row_is_the_workers_own():
     model = trained_by(0)
-    model.step(one_step(trained=held(0, 1), sent=frozenset({(ROW, 0, 1)}), gathered=frozenset({(ROW, 1, 0)})))
+    model.step(one_step(trained=held_by(0, 1), sent=frozenset({(ROW, 0, 1)}), gathered=frozenset({(ROW, 1, 0)})))
     assert model.at[ROW] == {0: 1}
 
 
 @pytest.mark.parametrize(
     ("who", "step", "why"),
     [
-        ((0,), {"trained": held(1), "pulled": held(1)}, "does not push"),
-        ((0, 1), {"trained": held(0), "pushed": held(1), "pulled": held(0)}, "does not push"),
-        ((0,), {"trained": held(1), "pushed": held(0)}, "gets no latest row"),
-        ((0,), {"trained": held(0), "pulled": held(0)}, "the servers lack"),
-        ((0,), {"pushed": held(0)}, "nobody needs"),
-        ((0,), {"pushed": held(1)}, "has nothing of it"),
-        ((0,), {"dropped": held(0)}, "the only latest row"),
-        ((0,), {"trained": held(2), "sent": frozenset({(ROW, 1, 2)})}, "does not push|lacks its latest row"),
-        ((0,), {"trained": held(0, 1), "sent": frozenset({(ROW, 0, 1)})}, "servers that lack its row"),
-        ((0,), {"trained": held(0), "sent": frozenset({(ROW, 0, 0)})}, "of which it has the latest row"),
+        ((0,), {"trained": held_by(1), "pulled": held_by(1)}, "does not push"),
+        ((0, 1), {"trained": held_by(0), "pushed": held_by(1), "pulled": held_by(0)}, "does not push"),
+        ((0,), {"trained": held_by(1), "pushed": held_by(0)}, "gets no latest row"),
+        ((0,), {"trained": held_by(0), "pulled": held_by(0)}, "the servers lack"),
+        ((0,), {"pushed": held_by(0)}, "nobody needs"),
+        ((0,), {"pushed": held_by(1)}, "has nothing of it"),
+        ((0,), {"dropped": held_by(0)}, "the only latest row"),
+        ((0,), {"trained": held_by(2), "sent": frozenset({(ROW, 1, 2)})}, "does not push|lacks its latest row"),
+        ((0,), {"trained": held_by(0, 1), "sent": frozenset({(ROW, 0, 1)})}, "servers that lack its row"),
+        ((0,), {"trained": held_by(0), "sent": frozenset({(ROW, 0, 0)})}, "of which it has the latest row"),
     ],
 )
 def test_plan_that_breaks_a_rule_is_refused(who, step, why):
@@ -101,8 +101,8 @@ def test_plan_that_breaks_a_rule_is_refused(who, step, why):
 
 
 def test_smallest_push_matches_the_appendix():
-    assert trained_by(0).needed(held(0)) == frozenset()
-    assert trained_by(0).needed(held(1)) == held(0)
-    assert trained_by(0).needed(held(0, 1)) == held(0)
-    assert trained_by(0, 1).needed(held(0)) == held(0, 1)
+    assert trained_by(0).needed(held_by(0)) == frozenset()
+    assert trained_by(0).needed(held_by(1)) == held_by(0)
+    assert trained_by(0).needed(held_by(0, 1)) == held_by(0)
+    assert trained_by(0, 1).needed(held_by(0)) == held_by(0, 1)
     assert trained_by(0, 1).needed(frozenset()) == frozenset()

@@ -75,7 +75,7 @@ def pairs(listed):
     return set(found)
 
 
-def planned(plan):
+def as_reference_plan(plan):
     ends = {side: {(peer, key) for peer, rows in getattr(plan, side) for key in pairs(rows)} for side in reference.ENDS}
     names = ("write_back", "drop", "hold_hit", "hold_pull", "pass_hit", "pass_pull")
     return reference.Planned(**{name: pairs(getattr(plan, name)) for name in names}, **ends)
@@ -115,7 +115,7 @@ def test_native_plans_and_caches_match_plain_sets(run):
         sizes = np.bincount(ranks, minlength=chosen.workers)
         assert len(ranks) == samples and sizes.max() - sizes.min() <= 1  # even batches
         assert (ranks == other_rank.schedule(features, samples).rank_of_sample).all()  # every rank, the same answer
-        assert [planned(plan) for plan in done.plans] == model.plan(
+        assert [as_reference_plan(plan) for plan in done.plans] == model.plan(
             wanted_by(features, ranks, chosen.workers), batch_order(features)
         )
         both_ends_agree(done.plans)

@@ -15,7 +15,7 @@ SMALL = jobs.TracePreset(jobs=24, period_min=60.0, mean_min=60.0, machines=2)
 
 
 @pytest.fixture(scope="module")
-def found():
+def figures_by_system():
     return rows.results(SMALL, [0, 1])
 
 
@@ -31,12 +31,12 @@ def test_every_job_is_trained_to_its_end_within_machine_capacity(system):
     assert story.moments[-1].gpus == pytest.approx(0) and story.moments[-1].cpus == pytest.approx(0)
 
 
-def test_no_system_beats_the_lower_bound(found):
+def test_no_system_beats_the_lower_bound(figures_by_system):
     for place, seed in enumerate((0, 1)):
         drawn = jobs.draw(SMALL, seed)
         least = rows.least_jct(drawn, SMALL)
         assert sum(job.minutes for job in drawn) / len(drawn) <= least
-        assert all(least <= figures[place].jct for figures in found.values())
+        assert all(least <= figures[place].jct for figures in figures_by_system.values())
 
 
 def test_unobstructed_jobs_cannot_beat_their_ideal_time():
@@ -47,11 +47,11 @@ def test_unobstructed_jobs_cannot_beat_their_ideal_time():
     assert rows.least_jct(drawn[:1], few) > 1.3 * drawn[0].minutes, "half the cores"
 
 
-def test_parallel_seeds_match_single_runs(found):
+def test_parallel_seeds_match_single_runs(figures_by_system):
     drawn = jobs.draw(SMALL, 1)
     for system in (systems.TUNED, systems.FIXED):
         alone = cluster.figures(cluster.run(drawn, system, SMALL, 1), SMALL.measured_min)
-        assert found[system][1] == alone
+        assert figures_by_system[system][1] == alone
 
 
 def test_same_seed_gives_the_same_trace_and_another_differs():
@@ -119,11 +119,11 @@ def test_walk_of_resnet18_matches_the_papers_figure():
     assert path.end.speed == pytest.approx(0.937)
 
 
-def test_rows_hold_every_figure_or_a_reason(found, tmp_path):
+def test_rows_hold_every_figure_or_a_reason(figures_by_system, tmp_path):
     all_rows = [
-        *rows.table_5(found),
-        *rows.bounds(SMALL, found, [0, 1]),
-        *rows.use(found),
+        *rows.table_5(figures_by_system),
+        *rows.bounds(SMALL, figures_by_system, [0, 1]),
+        *rows.use(figures_by_system),
         *rows.of_one_job(tmp_path),
     ]
     assert all(one.ours is not None or one.why for one in all_rows)
@@ -131,7 +131,7 @@ def test_rows_hold_every_figure_or_a_reason(found, tmp_path):
     assert by["No DW (HW C/G): fragmentation"].ours == 0
     assert by["No DW (tuned C/G): JCT, min"].paper == 540
     assert by["DeepFM: cost saved, 4 extra CPU machines"].ours == pytest.approx(0.88, abs=0.001)
-    for one in rows.table_5(found):
+    for one in rows.table_5(figures_by_system):
         gains = one.what.endswith("gain over No DW (tuned)")
         assert not gains or one.ours <= by["JCT gain over No DW (tuned), at most"].spread[1]
 

@@ -150,7 +150,7 @@ def test_model_is_worse_the_longer_it_lags_behind_a_drifting_truth():
     assert auc.of(np.zeros(4), curve) == curve[0] > auc.of(np.full(4, 3600.0), curve)
 
 
-def compared(name, ours, hpa):
+def comparison_of(name, ours, hpa):
     figures = {
         ("A", OURS): np.tile(ours, (3, 1)),
         ("A", "HPA"): np.tile(hpa, (3, 1)),
@@ -170,9 +170,9 @@ def compared(name, ours, hpa):
 
 
 def test_goals_are_judged_by_measured_figures():
-    good = rows.goals(compared(rows.PAPERS_SHAPE, np.array([0.0, 300, 60, 400]), np.array([0.01, 1000, 100, 450])))
+    good = rows.goals(comparison_of(rows.PAPERS_SHAPE, np.array([0.0, 300, 60, 400]), np.array([0.01, 1000, 100, 450])))
     assert all(row.met is not False for row in good) and sum(row.met is True for row in good) == 10
-    bad = rows.goals(compared(rows.PAPERS_SHAPE, np.array([0.03, 400, 80, 440]), np.array([0.01, 1000, 100, 450])))
+    bad = rows.goals(comparison_of(rows.PAPERS_SHAPE, np.array([0.03, 400, 80, 440]), np.array([0.01, 1000, 100, 450])))
     missed = [row.what for row in bad if row.met is False]
     assert missed == [
         "ours: violation, %",
@@ -181,7 +181,7 @@ def test_goals_are_judged_by_measured_figures():
         "ours / HPA: worker-hours",
         "ours / Kale: violation",
     ]
-    other = rows.goals(compared("wc98", np.array([0.0, 1001, 60, 400]), np.array([0.0, 1000, 100, 450])))
+    other = rows.goals(comparison_of("wc98", np.array([0.0, 1001, 60, 400]), np.array([0.0, 1000, 100, 450])))
     assert [row.met for row in other][:4] == [True, False, True, True], "nothing by nothing is no worse"
 
 

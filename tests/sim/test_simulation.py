@@ -34,7 +34,7 @@ def as_asked(view, config):
     )
 
 
-def restless(view, config):
+def restless_policy(view, config):
     """Something else at every look."""
     plans = []
     for job in view.jobs:
@@ -46,14 +46,14 @@ def restless(view, config):
 
 STATIC = systems.System(name="static", policy=as_asked, mechanisms=systems.KUBEFLOW)
 ELASTIC = systems.System(name="elastic", policy=as_asked)
-RESTLESS = systems.System(name="restless", policy=restless)
+RESTLESS = systems.System(name="restless", policy=restless_policy)
 STOPPING = systems.System(
-    name="stopping", policy=restless, mechanisms=systems.Mechanisms(servers=systems.ServerChange.RESTART)
+    name="stopping", policy=restless_policy, mechanisms=systems.Mechanisms(servers=systems.ServerChange.RESTART)
 )
 ALL = [STATIC, ELASTIC, RESTLESS, STOPPING]
 
 
-class Audited(Simulation):
+class AuditedSimulation(Simulation):
     """Looks at the books whenever anything changes."""
 
     def touch(self, running):
@@ -70,7 +70,7 @@ class Audited(Simulation):
 @hypothesis.given(seed=strategies.integers(0, 1000), which=strategies.sampled_from(ALL))
 def test_no_job_is_lost_and_capacity_is_never_exceeded(seed, which):
     jobs = workload.jobs(SMALL, 8, seed)
-    sim = Audited(SMALL, jobs, which)
+    sim = AuditedSimulation(SMALL, jobs, which)
     story = sim.run(until=DAY_S)
     ended = [outcome.job.name for outcome in story.outcomes]
     assert len(set(ended)) == len(ended)
@@ -118,7 +118,7 @@ def test_jobs_filling_a_small_cluster_still_reach_their_sizes():
     wide = parameters.model("widedeep")
     jobs = [replace(testbed.job_of(wide, number), name=str(number), arrives_at=300.0 * number) for number in range(2)]
     ours = systems.system("springtide", registry.load("springtide"))
-    story = Audited(world, jobs, ours).run()
+    story = AuditedSimulation(world, jobs, ours).run()
     assert [one.end for one in story.outcomes] == [JobEnd.FINISHED] * 2
     assert max(one.jct_s for one in story.outcomes) < 7200, "as samples both would take a day"
     assert max(one.tally.changes for one in story.outcomes) <= 6, "and nobody goes to and fro"
@@ -261,7 +261,7 @@ def test_twice_the_jobs_are_shown_to_the_policy_about_twice_as_often():
 
         def counting(view, config):
             views_made.append(len(view.jobs))
-            return restless(view, config)
+            return restless_policy(view, config)
 
         story = Simulation(WORLD, workload.jobs(WORLD, count, 5), replace(RESTLESS, policy=counting)).run()
         return sum(views_made), story.decisions

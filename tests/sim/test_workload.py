@@ -19,7 +19,7 @@ WORLD = ClusterWorld()
 
 
 @pytest.fixture(scope="module")
-def drawn():
+def drawn_jobs():
     """Of many seeds: a few kinds of jobs make up much of one."""
     return [job for seed in range(10) for job in workload.jobs(WORLD, 300, seed)]
 
@@ -28,17 +28,19 @@ def share(found):
     return float(np.mean([*found]))
 
 
-def test_four_fifths_of_jobs_use_less_than_half_of_their_cpu_and_memory(drawn):
-    speeds = [(job, physics.speed(job, job.requested, FaultCondition(hot=job.faults.hot))) for job in drawn]
+def test_four_fifths_of_jobs_use_less_than_half_of_their_cpu_and_memory(drawn_jobs):
+    speeds = [(job, physics.speed(job, job.requested, FaultCondition(hot=job.faults.hot))) for job in drawn_jobs]
     little = share((s.worker_cores + s.server_cores) / job.requested.cpu < 0.5 for job, s in speeds)
     assert little == pytest.approx(0.8, abs=0.03)
-    full = [physics.server_bytes(job, job.requested.servers, job.samples) for job in drawn]
-    sizes = [job.requested.server_memory for job in drawn]
+    full = [physics.server_bytes(job, job.requested.servers, job.samples) for job in drawn_jobs]
+    sizes = [job.requested.server_memory for job in drawn_jobs]
     assert share(use < 0.5 * size for use, size in zip(full, sizes, strict=True)) == pytest.approx(0.8, abs=0.03)
 
 
-def test_five_to_eight_percent_of_jobs_run_out_of_memory(drawn):
-    assert 0.05 <= share(math.isfinite(physics.full_at(job, job.requested, job.faults.hot)) for job in drawn) <= 0.08
+def test_five_to_eight_percent_of_jobs_run_out_of_memory(drawn_jobs):
+    assert (
+        0.05 <= share(math.isfinite(physics.full_at(job, job.requested, job.faults.hot)) for job in drawn_jobs) <= 0.08
+    )
 
 
 def test_earlier_jobs_share_users_and_kinds_but_are_distinct():
@@ -49,11 +51,13 @@ def test_earlier_jobs_share_users_and_kinds_but_are_distinct():
     assert all(tables.get(job.kind, job.memory.table_bytes) == job.memory.table_bytes for job in before)
 
 
-def test_faults_are_as_frequent_as_in_the_papers(drawn):
-    assert share(job.faults.hot > 1 for job in drawn) == pytest.approx(WORLD.faults.hot_share, abs=0.03)
-    assert share(job.faults.straggles_at < 1 for job in drawn) == pytest.approx(WORLD.faults.straggler_share, abs=0.02)
-    assert share(job.faults.starved for job in drawn) == pytest.approx(WORLD.requests.starved_share, abs=0.02)
-    starved = [job for job in drawn if job.faults.starved]
+def test_faults_are_as_frequent_as_in_the_papers(drawn_jobs):
+    assert share(job.faults.hot > 1 for job in drawn_jobs) == pytest.approx(WORLD.faults.hot_share, abs=0.03)
+    assert share(job.faults.straggles_at < 1 for job in drawn_jobs) == pytest.approx(
+        WORLD.faults.straggler_share, abs=0.02
+    )
+    assert share(job.faults.starved for job in drawn_jobs) == pytest.approx(WORLD.requests.starved_share, abs=0.02)
+    starved = [job for job in drawn_jobs if job.faults.starved]
     speeds = [physics.speed(job, job.requested) for job in starved]
     busy = [
         s.server_cores / (j.requested.servers * j.requested.server_cpu) for j, s in zip(starved, speeds, strict=True)

@@ -32,7 +32,7 @@ async def account(client: Client, cluster: Cluster, folder: pathlib.Path, rules:
     return str(folder / "clerk.json")
 
 
-async def may_all(clerk: Client) -> bool:
+async def rbac_is_off(clerk: Client) -> bool:
     """Whether an account may do what nobody has allowed it: the server was started without RBAC."""
     try:
         await clerk.list(SECRETS)
@@ -60,7 +60,7 @@ def test_account_may_do_what_its_role_allows_and_grant_no_more(cluster: Cluster,
                 return False
 
             await soon(may_list)
-            if cluster.server is None and await may_all(clerk):
+            if cluster.server is None and await rbac_is_off(clerk):
                 pytest.skip("this API server lets everyone do everything")
             with pytest.raises(errors.Forbidden):
                 await clerk.create(PODS, making.pod("p"))

@@ -40,11 +40,11 @@ def job(cluster):
     return cluster
 
 
-async def nobody(holder):
+async def not_alive(holder):
     return False
 
 
-async def somebody(holder):
+async def is_alive(holder):
     return True
 
 
@@ -74,17 +74,17 @@ async def until_plan(client, expected, **first):
 def test_terms_rise_over_all_agents_and_the_previous_agent_is_fenced(job):
     async def work(client):
         first, second = JobLease(client, "ctr-master", "pod-1"), JobLease(client, "ctr-master", "pod-2")
-        await first.take(somebody)
+        await first.take(is_alive)
         assert [await first.next_term(), await first.next_term()] == [1, 2]
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
-                await second.take(somebody)  # its pod is there, and the lease has not run out
-        await second.take(nobody)
+                await second.take(is_alive)  # its pod is there, and the lease has not run out
+        await second.take(not_alive)
         assert await second.next_term() == 3
         with pytest.raises(errors.Fenced, match="pod-2"):
             await first.next_term()
         again = JobLease(client, "ctr-master", "pod-2")  # the same pod, its container started again
-        await again.take(somebody)
+        await again.take(is_alive)
         assert await again.next_term() == 4
 
     job.run(work)
@@ -92,11 +92,11 @@ def test_terms_rise_over_all_agents_and_the_previous_agent_is_fenced(job):
 
 def test_expired_lease_can_be_taken(job, monkeypatch):
     async def work(client):
-        await JobLease(client, "ctr-master", "pod-1").take(nobody)
+        await JobLease(client, "ctr-master", "pod-1").take(not_alive)
         monkeypatch.setattr(leases, "LOOK_S", 0.01)
         ours = itertools.count(0.0, leases.LASTS_S / 2)  # what passes here between two looks
         second = JobLease(client, "ctr-master", "pod-2", clock=lambda: next(ours))
-        await second.take(somebody)
+        await second.take(is_alive)
         assert await second.next_term() == 1
 
     job.run(work)
@@ -107,9 +107,9 @@ def test_agent_that_finds_another_holder_has_lost_the_lease(job, monkeypatch):
 
     async def work(client):
         first, second = JobLease(client, "ctr-master", "pod-1"), JobLease(client, "ctr-master", "pod-2")
-        await first.take(nobody)
+        await first.take(not_alive)
         keeping = asyncio.create_task(first.keep())
-        await second.take(nobody)
+        await second.take(not_alive)
         await asyncio.wait_for(keeping, 60)
         assert first.lost.is_set()
 
@@ -117,7 +117,7 @@ def test_agent_that_finds_another_holder_has_lost_the_lease(job, monkeypatch):
 
 
 @contextlib.asynccontextmanager
-async def opened(client, **options):
+async def open_platform(client, **options):
     term = options.pop("term", 1)
     platform = KubernetesPlatform(client, "ctr", **{"pending_s": 60.0, "resize_s": 60.0, **options})
     await platform.open()
@@ -131,7 +131,7 @@ async def opened(client, **options):
 
 def test_started_roles_are_in_the_plan_and_exits_are_read_from_pods(job):
     async def work(client):
-        async with opened(client) as platform:
+        async with open_platform(client) as platform:
             exits = []
             for life in WORKERS:
                 platform.start(launch(life, cpu=0.5, memory=1 << 30), exits.append)
@@ -171,7 +171,7 @@ def test_started_roles_are_in_the_plan_and_exits_are_read_from_pods(job):
 def test_unschedulable_pod_is_given_up_with_the_clusters_reason(job):
     async def work(client):
         at = [0.0]
-        async with opened(client, pending_s=30.0, clock=lambda: at[0]) as platform:
+        async with open_platform(client, pending_s=30.0, clock=lambda: at[0]) as platform:
             exits = []
             platform.start(launch(WORKERS[0]), exits.append)
             await client.create(PODS, pod(WORKERS[0]))
@@ -190,7 +190,7 @@ def test_unschedulable_pod_is_given_up_with_the_clusters_reason(job):
 
 def test_successor_agent_adopts_running_pods_and_learns_of_exits(job):
     async def work(client):
-        async with opened(client) as first:
+        async with open_platform(client) as first:
             for life in WORKERS:
                 first.start(launch(life), lambda ended: None)
             await until_plan(client, ["worker-0-0", "worker-1-0", "worker-2-0"])
@@ -199,7 +199,9 @@ def test_successor_agent_adopts_running_pods_and_learns_of_exits(job):
         await client.patch(
             SCALE_PLANS, "ctr", {"status": {"made": {"worker-0": 0, "worker-1": 0}}}, subresource="status"
         )
-        async with opened(client, term=0) as second:  # it has no master yet, and writes nothing before it has one
+        async with open_platform(
+            client, term=0
+        ) as second:  # it has no master yet, and writes nothing before it has one
             exits = []
             assert second.adopt(exits.append) == [WORKERS[0], WORKERS[2]]  # the last is to be made yet
             assert [(each.role, each.evicted) for each in exits] == [(WORKERS[1].role, True)]
@@ -211,7 +213,7 @@ def test_successor_agent_adopts_running_pods_and_learns_of_exits(job):
 
 def test_agent_of_an_earlier_term_writes_no_plan(job):
     async def work(client):
-        async with opened(client) as first, opened(client) as second:
+        async with open_platform(client) as first, open_platform(client) as second:
             second.writer.begin_term(2)
             second.start(launch(WORKERS[0]), lambda ended: None)
             await until_plan(client, ["worker-0-0"])
@@ -225,7 +227,7 @@ def test_agent_of_an_earlier_term_writes_no_plan(job):
 
 def test_conflicts_and_a_busy_server_delay_a_plan_without_loss(job, emulated):
     async def work(client):
-        async with opened(client) as platform:
+        async with open_platform(client) as platform:
             emulated.faults.fail(409, times=2, verbs=("update",), resource="scaleplans")
             emulated.faults.fail(429, times=2, verbs=("update",), resource="scaleplans", retry_after_s=0)
             platform.start(launch(WORKERS[0]), lambda ended: None)
@@ -237,7 +239,7 @@ def test_conflicts_and_a_busy_server_delay_a_plan_without_loss(job, emulated):
 def test_pod_that_cannot_be_resized_is_announced_for_replacement(job):
     async def work(client):
         notices = []
-        async with opened(client, notice=lambda life, why: notices.append(life)) as platform:
+        async with open_platform(client, notice=lambda life, why: notices.append(life)) as platform:
             platform.start(launch(WORKERS[0], cpu=1.0), lambda ended: None)
             assert not platform.hold(WORKERS[0], ProcessLimits(cpu=2.0)) and notices == [WORKERS[0]]
             await client.patch(SCALE_PLANS, "ctr", {"status": {"inPlaceResize": True}}, subresource="status")
@@ -256,7 +258,7 @@ def test_long_deferred_resize_replaces_the_pod(job):
     async def work(client):
         notices, at = [], [0.0]
         options = {"notice": lambda life, why: notices.append((life, why)), "clock": lambda: at[0], "resize_s": 30.0}
-        async with opened(client, **options) as platform:
+        async with open_platform(client, **options) as platform:
             for life in WORKERS[:2]:
                 platform.start(launch(life, cpu=1.0), lambda ended: None)
             await until_plan(client, ["worker-0-0", "worker-1-0"])

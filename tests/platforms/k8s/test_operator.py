@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 WORKER, SERVER = {"role": "worker", "rank": 0, "cpu": 1, "memory": 1 << 30}, {"role": "server", "rank": 0, "cpu": 0.5}
 
 
-def working(cluster: Cluster, folder: pathlib.Path, work: Callable[[Client], Awaitable[None]]) -> None:
+def with_operator(cluster: Cluster, folder: pathlib.Path, work: Callable[[Client], Awaitable[None]]) -> None:
     """With an operator beside."""
 
     async def within(client: Client) -> None:
@@ -71,22 +71,22 @@ def test_job_gets_a_master_and_then_its_planned_pods(cluster: Cluster, tmp_path:
         events = (await client.list(kinds.EVENTS)).items
         assert {each["involvedObject"]["name"] for each in events} >= {"ctr"}
 
-    working(cluster, tmp_path, work)
+    with_operator(cluster, tmp_path, work)
 
 
 def test_lost_master_is_recreated_and_a_kept_job_deleted(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client, kubernetes={"keepS": 0})
-        first = await waiting.soon(lambda: found(client, "ctr-master"))
+        first = await waiting.soon(lambda: find_pod(client, "ctr-master"))
         evicted = {"reason": "Evicted", "message": "The node was low on resource: memory."}
         await mark(client, "ctr-master", "Failed", **evicted)
-        await waiting.soon(lambda: another(client, "ctr-master", first["metadata"]["uid"]))
+        await waiting.soon(lambda: is_recreated(client, "ctr-master", first["metadata"]["uid"]))
         await waiting.soon(lambda: masters(client, 2))
         over = {"phase": "Failed", "endedAt": "2020-01-01T00:00:00Z"}
         await client.patch(kinds.ELASTIC_JOBS, "ctr", {"status": over}, subresource="status")
         await waiting.soon(lambda: no_job(client))
 
-    working(cluster, tmp_path, work)
+    with_operator(cluster, tmp_path, work)
 
 
 def test_operator_converges_despite_refusals_conflicts_and_broken_watches(
@@ -111,7 +111,7 @@ def test_operator_converges_despite_refusals_conflicts_and_broken_watches(
         await waiting.soon(lambda: deleting(client, "ctr-worker-0-0"))
         faults.clear()
 
-    working(cluster, tmp_path, work)
+    with_operator(cluster, tmp_path, work)
 
 
 def test_killed_or_duplicate_operators_create_each_pod_once(cluster: Cluster, tmp_path: pathlib.Path) -> None:
@@ -154,7 +154,7 @@ def test_resources_of_a_running_pod_change_in_place(cluster: Cluster, tmp_path: 
         await waiting.soon(lambda: limits(client, "ctr-worker-0-0", {"cpu": "2", "memory": "2Gi"}))
         await waiting.soon(lambda: resizes(client))
 
-    working(cluster, tmp_path, work)
+    with_operator(cluster, tmp_path, work)
 
 
 def test_spec_error_beyond_the_schema_is_in_the_status(cluster: Cluster, tmp_path: pathlib.Path) -> None:
@@ -163,7 +163,7 @@ def test_spec_error_beyond_the_schema_is_in_the_status(cluster: Cluster, tmp_pat
         said = await waiting.soon(lambda: failed(client))
         assert "power of two" in said["message"]
 
-    working(cluster, tmp_path, work)
+    with_operator(cluster, tmp_path, work)
 
 
 def test_name_conflict_is_reported_and_waited_for(cluster: Cluster, tmp_path: pathlib.Path) -> None:
@@ -176,7 +176,7 @@ def test_name_conflict_is_reported_and_waited_for(cluster: Cluster, tmp_path: pa
         await client.delete(kinds.SERVICES, "ctr")
         await waiting.soon(lambda: has(client, "ctr-master"))
 
-    working(cluster, tmp_path, work)
+    with_operator(cluster, tmp_path, work)
 
 
 async def has(client: Client, *wanted: str) -> bool:
@@ -187,13 +187,13 @@ async def lacks(client: Client, name: str) -> bool:
     return name not in await names(client)
 
 
-async def found(client: Client, name: str):
+async def find_pod(client: Client, name: str):
     with contextlib.suppress(errors.NotFound):
         return await client.get(kinds.PODS, name)
 
 
-async def another(client: Client, name: str, uid: str) -> bool:
-    pod = await found(client, name)
+async def is_recreated(client: Client, name: str, uid: str) -> bool:
+    pod = await find_pod(client, name)
     return pod is not None and pod["metadata"]["uid"] != uid
 
 
@@ -202,7 +202,7 @@ async def masters(client: Client, number: int) -> bool:
 
 
 async def deleting(client: Client, name: str) -> bool:
-    pod = await found(client, name)
+    pod = await find_pod(client, name)
     return pod is None or "deletionTimestamp" in pod["metadata"]
 
 

@@ -26,7 +26,7 @@ def where(cluster):
     return {"kubeconfig": str(cluster.kubeconfig), "namespace": cluster.namespace}
 
 
-def submitted(where, folder, name="ctr"):
+def submit_job(where, folder, name="ctr"):
     (folder / "code").mkdir()
     (folder / "code" / "train.py").write_text("print('hello')")
     job = ElasticJob(name=name, script="train.py", arguments=("--epochs", "2"), working_dir="/home/me")
@@ -34,7 +34,7 @@ def submitted(where, folder, name="ctr"):
 
 
 def test_job_is_created_with_its_code_which_is_deleted_with_it(cluster, where, tmp_path):
-    assert submitted(where, tmp_path) == "ctr"
+    assert submit_job(where, tmp_path) == "ctr"
     thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
     shipped = thing["metadata"]["annotations"]["springtide.dev/code"]
     assert shipped.startswith("ctr-code-") and "workingDir" not in thing["spec"]
@@ -71,7 +71,7 @@ def test_second_job_of_the_same_name_leaves_the_first_ones_code(cluster, where, 
         return None
 
     monkeypatch.setattr(submit, "check_free", both_look_before_either_submits)
-    submitted(where, tmp_path)
+    submit_job(where, tmp_path)
     with pytest.raises(errors.AlreadyThere):
         submit.submit(ElasticJob(name="ctr", script="train.py"), tmp_path / "code", where)
     thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
@@ -88,7 +88,7 @@ def test_cluster_without_springtide_says_how_to_install_it(cluster, tmp_path):
 
 
 def test_status_is_the_masters_or_before_that_the_operators(cluster, where, tmp_path):
-    submitted(where, tmp_path)
+    submit_job(where, tmp_path)
     job = job_handle.open_job("ctr", where)
     assert job.running() and job.status().phase is JobPhase.STARTING and "operator" in job.status().why
     assert (job.card.script, job.card.arguments) == ("train.py", ("--epochs", "2"))
@@ -104,14 +104,14 @@ def test_status_is_the_masters_or_before_that_the_operators(cluster, where, tmp_
 
 
 def test_stop_sets_a_field_of_the_spec(cluster, where, tmp_path):
-    submitted(where, tmp_path)
+    submit_job(where, tmp_path)
     job_handle.open_job("ctr", where).ask(messages.StopRequest("enough"))
     assert cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))["spec"]["stopped"] is True
 
 
 @pytest.mark.parametrize("phase", ["Applied", "Rejected"])
 def test_scale_creates_a_plan_and_prints_the_masters_answer(cluster, where, tmp_path, phase):
-    submitted(where, tmp_path)
+    submit_job(where, tmp_path)
 
     async def answer(client):
         async for change in client.watch(SCALE_PLANS):

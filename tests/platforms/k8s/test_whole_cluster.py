@@ -28,13 +28,13 @@ def nodes(cluster):
 
 
 @pytest.fixture
-def whole(cluster, tmp_path):
+def whole_cluster(cluster, tmp_path):
     with Whole(cluster, tmp_path, nodes(cluster)) as whole:
         yield whole
 
 
 @pytest.fixture
-def beside(emulated, cluster):
+def second_namespace(emulated, cluster):
     """A second namespace: on a real cluster an operator for all of them would keep the jobs of others too."""
     with contextlib.contextmanager(conftest._with_namespace)(cluster.kubeconfig, emulated) as other:
         yield other.namespace
@@ -65,9 +65,9 @@ def finished(whole, job, name, ids):
     return ended
 
 
-def test_pods_about_to_be_removed_hand_over_while_running(whole, rng):
+def test_pods_about_to_be_removed_hand_over_while_running(whole_cluster, rng):
     ids = counting.draw(rng, 24_000)
-    job = whole.submit(
+    job = whole_cluster.submit(
         "announced",
         ids,
         **ROLES,
@@ -75,19 +75,25 @@ def test_pods_about_to_be_removed_hand_over_while_running(whole, rng):
         checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(grace_s=60),
     )
-    whole.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
-    announce(whole, "announced-worker-0-0")
-    announce(whole, "announced-server-0-0")
-    whole.until(
+    whole_cluster.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
+    announce(whole_cluster, "announced-worker-0-0")
+    announce(whole_cluster, "announced-server-0-0")
+    whole_cluster.until(
         job,
-        lambda _: {"announced-worker-2-0", "announced-server-2-0"} <= {*whole.pods("worker"), *whole.pods("server")},
+        lambda _: (
+            {"announced-worker-2-0", "announced-server-2-0"}
+            <= {*whole_cluster.pods("worker"), *whole_cluster.pods("server")}
+        ),
     )
-    whole.until(
+    whole_cluster.until(
         job,
-        lambda _: not {"announced-worker-0-0", "announced-server-0-0"} & {*whole.pods("worker"), *whole.pods("server")},
+        lambda _: (
+            not {"announced-worker-0-0", "announced-server-0-0"}
+            & {*whole_cluster.pods("worker"), *whole_cluster.pods("server")}
+        ),
     )
-    whole.until(job, lambda status: (status.roles.workers.alive, status.roles.servers.alive) == (2, 2))
-    ended = finished(whole, job, "announced", ids)
+    whole_cluster.until(job, lambda status: (status.roles.workers.alive, status.roles.servers.alive) == (2, 2))
+    ended = finished(whole_cluster, job, "announced", ids)
     assert ended.roles.relaunches == 0, "nobody was lost: those that went had handed over"
     decided = [event for event in job.story() if event["event"] == "decision" and ANNOUNCED in event["why"]]
     assert any("in place of worker-0" in event["what"] for event in decided), decided
@@ -123,10 +129,10 @@ INFEASIBLE = pytest.param("800m", "", "its node cannot", marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize(("room", "besides", "why"), [INFEASIBLE, ("1050m", "200m", "for 2 s")])
-def test_worker_that_cannot_be_resized_is_replaced_elsewhere(whole, rng, room, besides, why):
+def test_worker_that_cannot_be_resized_is_replaced_elsewhere(whole_cluster, rng, room, besides, why):
     """For ever (Infeasible), or for now (Deferred): for a time it is waited then, and no longer."""
-    ids, large = counting.draw(rng, 40_000), whole.signs / "large"
-    job = whole.submit(
+    ids, large = counting.draw(rng, 40_000), whole_cluster.signs / "large"
+    job = whole_cluster.submit(
         "refused",
         ids,
         workers=RoleWish(count=1),
@@ -141,32 +147,33 @@ def test_worker_that_cannot_be_resized_is_replaced_elsewhere(whole, rng, room, b
     )
 
     def cores(pod):
-        found = whole.cluster.run(lambda client: client.get(kinds.PODS, pod))
+        found = whole_cluster.cluster.run(lambda client: client.get(kinds.PODS, pod))
         return found["spec"]["nodeName"], found["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"]
 
-    whole.until(job, begun)
-    whole.until(job, lambda _: cores("refused-worker-0-0")[1] == "500m")  # in place: the same pod
+    whole_cluster.until(job, begun)
+    whole_cluster.until(job, lambda _: cores("refused-worker-0-0")[1] == "500m")  # in place: the same pod
     node = cores("refused-worker-0-0")[0]
     smaller = {"status": {"allocatable": {"cpu": room}}}
     if besides:
-        neighbour(whole, node, besides)
-    whole.cluster.run(lambda client: client.patch(kinds.NODES, node, smaller, subresource="status"))
+        neighbour(whole_cluster, node, besides)
+    whole_cluster.cluster.run(lambda client: client.patch(kinds.NODES, node, smaller, subresource="status"))
     large.touch()
-    whole.until(job, lambda _: whole.pods("worker") == ["refused-worker-1-0"])
+    whole_cluster.until(job, lambda _: whole_cluster.pods("worker") == ["refused-worker-1-0"])
     elsewhere, size = cores("refused-worker-1-0")
     assert elsewhere != node and size in ("1", "1000m")
-    ended = finished(whole, job, "refused", ids)
+    ended = finished(whole_cluster, job, "refused", ids)
     assert ended.roles.relaunches == 0, "nobody was lost: the worker finished its batch and left"
     decided = [event["why"] for event in job.story() if event["event"] == "decision"]
     assert any(why in each for each in decided), decided
 
 
-def test_one_operator_serves_jobs_of_the_same_name_in_two_namespaces(cluster, beside, tmp_path, rng):
+def test_one_operator_serves_jobs_of_the_same_name_in_two_namespaces(cluster, second_namespace, tmp_path, rng):
     ids = counting.draw(rng, 4_000)
-    with Whole(cluster, tmp_path, nodes(cluster), beside) as whole:
+    with Whole(cluster, tmp_path, nodes(cluster), second_namespace) as whole:
         given = {"workers": RoleWish(count=1), "servers": RoleWish(count=1), "data_workers": "off"}
         jobs = [
-            whole.submit("same", ids, space=space, **given, kubernetes=wish()) for space in (cluster.namespace, beside)
+            whole.submit("same", ids, space=space, **given, kubernetes=wish())
+            for space in (cluster.namespace, second_namespace)
         ]
         for job in jobs:
             whole.until(job, lambda status: status.samples > 100)

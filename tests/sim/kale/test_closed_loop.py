@@ -10,7 +10,7 @@ from tests.sim.kale.virtual_day import Truth, play
 SPEEDUP = 288.0
 
 
-def played(truth, *, seed=9, rules=None):
+def play_day(truth, *, seed=9, rules=None):
     share, peak = online_day.day_shares(seed), 3.2 * truth.most(1)
     before = np.asarray([peak * share((0.5 - back) / 144) for back in range(7 * 144, 0, -1)])
     return play(
@@ -32,7 +32,7 @@ def played(truth, *, seed=9, rules=None):
     ],
 )
 def test_closed_loop_learns_worker_capacity_and_keeps_the_slo(truth):
-    found = played(truth)
+    found = play_day(truth)
     assert found.kept.violation <= 0.026
     assert found.kept.worker_hours <= 1.1 * found.needed_hours
     assert found.scalings <= 12, "it goes up and down with the day, not to and fro"
@@ -42,4 +42,4 @@ def test_closed_loop_learns_worker_capacity_and_keeps_the_slo(truth):
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
 def test_planner_keeps_the_slo_on_other_days(seed):
-    assert played(Truth(pace=775.0), seed=seed).kept.violation <= 0.026
+    assert play_day(Truth(pace=775.0), seed=seed).kept.violation <= 0.026

@@ -13,7 +13,7 @@ from tests.unit.brain.serving_here import brain, liar, master
 from tests.unit.planning import views
 
 
-def asked(folder: pathlib.Path, asking: str, *, serve: str | None = None, connect_s: float = 20.0):
+def ask_brain(folder: pathlib.Path, asking: str, *, serve: str | None = None, connect_s: float = 20.0):
     """What a master with these certificates hears of a brain; `connect_s`: how long it tries, where none can answer."""
 
     async def ask():
@@ -27,13 +27,13 @@ def asked(folder: pathlib.Path, asking: str, *, serve: str | None = None, connec
     return asyncio.run(ask())
 
 
-def made(folder: pathlib.Path) -> str:
+def make_client_certificates(folder: pathlib.Path) -> str:
     """Certificates to ask with, as a brain that served there left them."""
     return serve.certificate_folders(folder / "tls")[1]
 
 
 def test_master_with_the_brains_certificates_is_answered(tmp_path):
-    status = asked(tmp_path, made(tmp_path))
+    status = ask_brain(tmp_path, make_client_certificates(tmp_path))
     assert [one.name for one in status.jobs] and status.consults == 1
     where = addresses.read_master(serve.where_file(tmp_path))
     assert where.tls == str(tmp_path / "tls" / "master")
@@ -41,9 +41,9 @@ def test_master_with_the_brains_certificates_is_answered(tmp_path):
 
 
 def test_certificates_are_created_once_and_kept_by_the_next_brain(tmp_path):
-    asking = made(tmp_path)
+    asking = make_client_certificates(tmp_path)
     before = (pathlib.Path(asking) / "ca.crt").read_bytes()
-    asked(tmp_path, asking)
+    ask_brain(tmp_path, asking)
     assert (pathlib.Path(asking) / "ca.crt").read_bytes() == before
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == ["tls"]
     assert pathlib.Path(asking).stat().st_mode & 0o077 == 0
@@ -51,22 +51,22 @@ def test_certificates_are_created_once_and_kept_by_the_next_brain(tmp_path):
 
 def test_plaintext_master_is_told_the_missing_setting(tmp_path):
     with pytest.raises(errors.BrainUnreachable, match="a peer with TLS needs SPRINGTIDE_BRAIN_TLS on this side"):
-        asked(tmp_path, "", connect_s=0.5)
+        ask_brain(tmp_path, "", connect_s=0.5)
 
 
 def test_master_of_another_authority_is_refused(tmp_path):
     with pytest.raises(errors.BrainUnreachable, match="certificate"):
-        asked(tmp_path, made(tmp_path / "elsewhere"))
+        ask_brain(tmp_path, make_client_certificates(tmp_path / "elsewhere"))
 
 
 def test_tls_master_sends_nothing_to_a_plaintext_brain(tmp_path):
     with pytest.raises(errors.BrainUnreachable):
-        asked(tmp_path, made(tmp_path), serve="", connect_s=0.5)
+        ask_brain(tmp_path, make_client_certificates(tmp_path), serve="", connect_s=0.5)
 
 
 def test_master_certificates_cannot_serve_as_a_brain(tmp_path):
     """Whoever was given certificates to ask with cannot listen in the brain's place."""
-    asking = made(tmp_path)
+    asking = make_client_certificates(tmp_path)
 
     async def ask():
         async with liar(lambda call: None, certificates=asking) as address:
@@ -83,19 +83,19 @@ def test_master_certificates_cannot_serve_as_a_brain(tmp_path):
 def test_unusable_certificates_are_refused_at_once(tmp_path):
     (tmp_path / "tls" / "brain").mkdir(parents=True)
     with pytest.raises(errors.BadInput, match="cannot be used"):
-        asked(tmp_path, "")
+        ask_brain(tmp_path, "")
     with pytest.raises(errors.BadInput, match="cannot be used"):
         RemoteAdviser("127.0.0.1:1", b"x" * 32, certificates=str(tmp_path))
-    made(tmp_path / "other")
+    make_client_certificates(tmp_path / "other")
     (tmp_path / "tls" / "brain").rmdir()
     (tmp_path / "other" / "tls" / "master").rename(tmp_path / "tls" / "brain")
     with pytest.raises(errors.BadInput, match="is for a master; expected one for a brain"):
-        asked(tmp_path, "")
+        ask_brain(tmp_path, "")
 
 
 def test_certificate_folder_with_other_files_is_left_unchanged(tmp_path):
     (tmp_path / "tls").mkdir()
     (tmp_path / "tls" / "notes").write_text("mine")
     with pytest.raises(errors.BadInput, match="cannot make certificates"):
-        asked(tmp_path, "")
+        ask_brain(tmp_path, "")
     assert [each.name for each in tmp_path.iterdir() if ".part" in each.name] == []

@@ -192,7 +192,7 @@ def test_tables_and_dense_tensors_are_assembled_from_slots(tmp_path):
 GROUP = TableSpec(id=9, name=group_model.TABLE, dim=group_model.ROW)
 
 
-def of_a_group(folder, names, *tensors, before=b"", lost=()):
+def group_checkpoint(folder, names, *tensors, before=b"", lost=()):
     """A checkpoint whose servers were given these tensors by a bsp group, after a longer model perhaps."""
     store = stores.store()
     store.declare(native_spec(GROUP))
@@ -208,7 +208,7 @@ def of_a_group(folder, names, *tensors, before=b"", lost=()):
 def test_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
     weight, mean, mask = torch.randn(3, 700, dtype=torch.float64), torch.arange(5), torch.ones(2, dtype=torch.bool)
     weight[0, 0] = float("nan")
-    manifest = of_a_group(tmp_path, ("top.weight", "norm.mean", ""), weight, mean, mask, before=b"x" * 100_000)
+    manifest = group_checkpoint(tmp_path, ("top.weight", "norm.mean", ""), weight, mean, mask, before=b"x" * 100_000)
     exporter.make(FolderStore(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
     found = export.read(str(tmp_path / "out"))
 
@@ -219,7 +219,7 @@ def test_dense_model_of_a_bsp_group_is_exported_with_its_buffers(tmp_path):
 
 @pytest.mark.parametrize("lost", [(0,), (2,), range(9)])
 def test_bsp_group_with_an_incomplete_model_is_not_exported(tmp_path, lost):
-    manifest = of_a_group(tmp_path, ("w",), torch.ones(3, 1024), lost=lost)
+    manifest = group_checkpoint(tmp_path, ("w",), torch.ones(3, 1024), lost=lost)
     with pytest.raises(errors.BadInput, match="lacks dense parameters of its bsp group"):
         exporter.make(FolderStore(tmp_path), manifest, str(tmp_path / "out"), format="safetensors")
 

@@ -9,58 +9,58 @@ A, B, C = (LeaseHolder(rank) for rank in range(3))
 B_AGAIN = LeaseHolder(1, 1)
 
 
-def formed(arrived, *, ranks=(0, 1), active=(A, B), workers=2):
+def form(arrived, *, ranks=(0, 1), active=(A, B), workers=2):
     return form_group(arrived, ranks=ranks, active=active, workers=workers)
 
 
 def test_first_bsp_group_is_formed_by_all_with_rank_0_as_leader():
-    assert formed({A: FRESH}, ranks=()) is None
-    first = formed({A: FRESH, B: FRESH}, ranks=())
+    assert form({A: FRESH}, ranks=()) is None
+    first = form({A: FRESH, B: FRESH}, ranks=())
     assert (first.members, first.leader, first.known) == ((A, B), A, False)
 
 
 def test_lost_rank_is_waited_for_mid_step_and_copies_the_model_of_another():
     active = (LeaseHolder(0, 1), B)
-    assert formed({B: IN_HAND}, active=active) is None
-    again = formed({B: IN_HAND, LeaseHolder(0, 1): FRESH}, active=active)
+    assert form({B: IN_HAND}, active=active) is None
+    again = form({B: IN_HAND, LeaseHolder(0, 1): FRESH}, active=active)
     assert (again.members, again.leader, again.known) == (active, B, True)
 
 
 def test_no_new_rank_joins_in_the_middle_of_a_step():
     arrived = {A: IN_HAND, B_AGAIN: FRESH, C: FRESH}
-    assert formed(arrived, active=(A, B_AGAIN, C), workers=3).members == (A, B_AGAIN)
+    assert form(arrived, active=(A, B_AGAIN, C), workers=3).members == (A, B_AGAIN)
 
 
 def test_bsp_group_grows_and_shrinks_between_steps():
-    assert formed({A: TRAINED, B: TRAINED}, active=(A, B, C), workers=3) is None
-    grown = formed({A: TRAINED, B: TRAINED, C: FRESH}, active=(A, B, C), workers=3)
+    assert form({A: TRAINED, B: TRAINED}, active=(A, B, C), workers=3) is None
+    grown = form({A: TRAINED, B: TRAINED, C: FRESH}, active=(A, B, C), workers=3)
     assert grown.members == (A, B, C) and grown.leader == A
-    smaller = formed({A: TRAINED, B: TRAINED, C: TRAINED}, ranks=(0, 1, 2), active=(A, B, C), workers=2)
+    smaller = form({A: TRAINED, B: TRAINED, C: TRAINED}, ranks=(0, 1, 2), active=(A, B, C), workers=2)
     assert smaller.members == (A, B)
 
 
 def test_shrinking_bsp_group_keeps_a_member_with_the_model():
     fresh = LeaseHolder(0, 1)
-    assert formed({fresh: FRESH, B: TRAINED}, active=(fresh, B), workers=1).members == (B,)
+    assert form({fresh: FRESH, B: TRAINED}, active=(fresh, B), workers=1).members == (B,)
 
 
 def test_finished_scripts_wait_for_all_and_can_still_lead():
-    assert formed({A: RESTING}) is None
-    assert formed({A: RESTING, B: RESTING}).over
-    late = formed({A: RESTING, B_AGAIN: FRESH}, active=(A, B_AGAIN))
+    assert form({A: RESTING}) is None
+    assert form({A: RESTING, B: RESTING}).over
+    late = form({A: RESTING, B_AGAIN: FRESH}, active=(A, B_AGAIN))
     assert not late.over and late.leader == A and late.resting == (0,)
 
 
 def test_incompletable_step_is_given_up_when_the_job_stops():
-    assert formed({A: IN_HAND}, active=(A,)).over
+    assert form({A: IN_HAND}, active=(A,)).over
 
 
 def test_group_that_lost_all_ranks_has_no_model():
-    lost = formed({LeaseHolder(0, 1): FRESH, B_AGAIN: FRESH}, active=(LeaseHolder(0, 1), B_AGAIN))
+    lost = form({LeaseHolder(0, 1): FRESH, B_AGAIN: FRESH}, active=(LeaseHolder(0, 1), B_AGAIN))
     assert not lost.known
 
 
 def test_bsp_group_is_at_rest_when_no_member_has_a_step_in_progress():
-    assert formed({A: TRAINED, B_AGAIN: FRESH}, active=(A, B_AGAIN)).at_rest
-    assert not formed({A: TRAINED, B: IN_HAND}).at_rest
-    assert formed({A: FRESH, B: FRESH}, ranks=()).at_rest, "slots may still be on their way to a new server"
+    assert form({A: TRAINED, B_AGAIN: FRESH}, active=(A, B_AGAIN)).at_rest
+    assert not form({A: TRAINED, B: IN_HAND}).at_rest
+    assert form({A: FRESH, B: FRESH}, ranks=()).at_rest, "slots may still be on their way to a new server"

@@ -35,7 +35,7 @@ def killed(role, incarnation=0, **more):
     return events.RoleExited(RoleExit(role=role, pid=7, signal="SIGKILL", incarnation=incarnation, **more))
 
 
-def wanted(state, role):
+def wanted_role(state, role):
     return {each.role: each for each in state.wanted()}.get(role)
 
 
@@ -51,7 +51,7 @@ def test_lost_server_is_relaunched_and_returns_at_another_address():
     assert lost == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
     assert decided.what == "relaunch server-1 as incarnation 1; its slots come from checkpoint 4"
     assert state.healing and state.phase is JobPhase.RUNNING
-    assert (wanted(state, SERVERS[1]).incarnation, wanted(state, SERVERS[1]).after_s) == (1, 0.0)
+    assert (wanted_role(state, SERVERS[1]).incarnation, wanted_role(state, SERVERS[1]).after_s) == (1, 0.0)
     assert state.fenced(SERVERS[1], 0)
     state.handle(events.RoleJoined(SERVERS[1], 1, pid=9), at=3)
     assert state.handle(events.RoleReady(SERVERS[1], "host:1", incarnation=0), at=3) == []  # said by the old one
@@ -80,7 +80,7 @@ def test_server_dying_again_during_restore_is_delayed_then_fails_the_job():
     state = started(saved=1)
     state.handle(killed(SERVERS[0]), at=2)
     state.handle(killed(SERVERS[0], 1), at=3)
-    assert (wanted(state, SERVERS[0]).incarnation, wanted(state, SERVERS[0]).after_s) == (2, 1.0)
+    assert (wanted_role(state, SERVERS[0]).incarnation, wanted_role(state, SERVERS[0]).after_s) == (2, 1.0)
     why = failure(state.handle(killed(SERVERS[0], 2), at=4))
     assert why == "server-0 (pid 7) was killed by SIGKILL; relaunched 2 times already, which is the limit"
 
@@ -88,9 +88,9 @@ def test_server_dying_again_during_restore_is_delayed_then_fails_the_job():
 def test_out_of_memory_server_gets_twice_as_much_and_an_evicted_one_no_blame():
     state = started(saved=1)
     state.handle(killed(SERVERS[0], oom=True), at=2)
-    assert wanted(state, SERVERS[0]).memory == 2**31
+    assert wanted_role(state, SERVERS[0]).memory == 2**31
     state.handle(killed(SERVERS[1], evicted=True), at=2)
-    assert state.node(SERVERS[1]).faults.crashes == 0 and wanted(state, SERVERS[1]).after_s == 0
+    assert state.node(SERVERS[1]).faults.crashes == 0 and wanted_role(state, SERVERS[1]).after_s == 0
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
@@ -107,7 +107,7 @@ def test_server_lost_before_the_first_checkpoint_restarts_training(sync):
     assert done[0] == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
     assert actions.RollBack(anew=True) in done
     assert done[-1].what == "restart training from the first sample, because no checkpoint is complete yet"
-    assert all(wanted(state, role).incarnation == 1 for role in (*SERVERS, WORKER))
+    assert all(wanted_role(state, role).incarnation == 1 for role in (*SERVERS, WORKER))
     job_invariants.check(state)
     for server in SERVERS:
         state.handle(events.RoleJoined(server, 1), at=3)
@@ -159,7 +159,7 @@ def test_silent_server_is_replaced_after_its_own_timeout():
     (silent,) = state.due(at=4.5)
     done = state.handle(silent, at=4.5)
     assert done[0].why.startswith("server-1 has been silent for 4 s (limit 3 s)")
-    assert wanted(state, SERVERS[1]).incarnation == 1
+    assert wanted_role(state, SERVERS[1]).incarnation == 1
     with pytest.raises(errors.Fenced):
         state.handle(events.RoleJoined(SERVERS[1], 0), at=5)
 
@@ -196,7 +196,7 @@ def test_bsp_group_without_own_checkpoint_rolls_back_to_the_resumed_one():
 SERVER, WORKERS = Role(RoleKind.SERVER, 0), [Role(RoleKind.WORKER, rank) for rank in range(2)]
 
 
-def formed(state, lives, *, at):
+def form_workers(state, lives, *, at):
     """Everyone has called in, and the workers are a group."""
     for role, life in zip((SERVER, *WORKERS), lives, strict=True):
         state.handle(events.RoleJoined(role, life, pid=life), at=at)
@@ -211,10 +211,10 @@ def formed(state, lives, *, at):
     job_invariants.check(state)
 
 
-def trained():
+def trained_job():
     """A job whose group was formed after 8 s, and has a checkpoint."""
     state = JobState(JobSpec(name="job", servers=1, workers=2, sync="bsp", relaunches=9))
-    formed(state, (0, 0, 0), at=8)
+    form_workers(state, (0, 0, 0), at=8)
     state.handle(events.CheckpointSaved(1), at=20)
     return state, state.safety.breaks
 
@@ -224,28 +224,28 @@ def lose(state, role, life, *, at):
 
 
 def test_expected_recovery_time_defaults_to_the_start_time():
-    _, breaks = trained()
+    _, breaks = trained_job()
     assert (breaks.losses, breaks.return_s, breaks.watched_s(108)) == (0, 8, 100)
 
 
 def test_recovery_time_is_learned_from_recoveries_without_single_worker_waits():
-    state, breaks = trained()
+    state, breaks = trained_job()
     lose(state, WORKERS[1], 0, at=30)
-    formed(state, (0, 0, 1), at=33)
+    form_workers(state, (0, 0, 1), at=33)
     assert (breaks.losses, breaks.waits, breaks.return_s) == (1, 1, 8 - 3)
     lose(state, WORKERS[1], 1, at=40)
     state.handle(events.GroupLost("together with rows that only its cache had"), at=41)
     assert breaks.losses == 2, "one worker was lost; that all begin anew is no loss of theirs"
-    formed(state, (1, 1, 2), at=55)
+    form_workers(state, (1, 1, 2), at=55)
     assert (breaks.losses, breaks.returns, breaks.return_s) == (2, 1, 15 - 3)
     lose(state, SERVER, 1, at=70)
-    formed(state, (2, 2, 3), at=81)
+    form_workers(state, (2, 2, 3), at=81)
     assert (breaks.losses, breaks.returns) == (2, 2), "a lost server takes the group back too"
     assert breaks.return_s == pytest.approx((15 + 11) / 2 - 3)
 
 
 def test_regrouping_to_scale_counts_as_no_loss():
-    state, breaks = trained()
+    state, breaks = trained_job()
     state.handle(events.WorkersScaled(1, "asked"), at=30)
     state.handle(events.GroupFormed((LeaseHolder(0),), "between two shards"), at=31)
     assert (breaks.losses, breaks.waits, breaks.returns) == (0, 0, 0)

@@ -5,7 +5,7 @@ import pytest
 from springtide.job.rollcall import RollCall, ServerAnswer
 
 
-def called(said):
+def answered_call(said):
     """A call that these have answered, as {rank: (owned, doubts)}."""
     call = RollCall(0)
     call.begin()
@@ -38,5 +38,5 @@ def called(said):
     ],
 )
 def test_slot_claim_counts_while_the_record_confirms_it(record, said, now):
-    found = called(said).changes((record,), living=said, heir=3)
+    found = answered_call(said).changes((record,), living=said, heir=3)
     assert found == now

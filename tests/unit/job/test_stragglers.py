@@ -23,21 +23,21 @@ RULES = StragglerRules()
 paces = st.dictionaries(st.integers(0, 20), st.floats(1, 1e6), min_size=2, max_size=12)
 
 
-def resized(paces, halvings=()):
+def resizes_for(paces, halvings=()):
     return [(one.rank, one.halvings) for one in judge(paces, dict(halvings), RULES).resizes]
 
 
 @pytest.mark.parametrize("slow", [0.03, 0.25, 0.6])
 def test_far_slower_workers_leases_are_halved_down_to_a_quarter(slow):
     now = {0: 1000.0, 1: 1010.0, 2: slow * 1000, 3: 990.0}
-    assert resized(now) == [(2, 1)]
-    assert resized(now, {2: 1}.items()) == [(2, 2)]
-    assert resized(now, {2: 2}.items()) == []
+    assert resizes_for(now) == [(2, 1)]
+    assert resizes_for(now, {2: 1}.items()) == [(2, 2)]
+    assert resizes_for(now, {2: 2}.items()) == []
 
 
 def test_many_workers_are_compared_with_a_robust_standard():
     now = {rank: 1000.0 + rank % 7 for rank in range(1000)} | {3: 300.0, 500: 10.0}
-    assert resized(now) == [(3, 1), (500, 1)]
+    assert resizes_for(now) == [(3, 1), (500, 1)]
 
 
 def test_reason_names_the_worker_its_pace_and_the_limit():
@@ -52,30 +52,30 @@ def test_unchanged_lease_sizes_have_a_reason():
 
 
 def test_wide_spread_marks_no_worker_slow():
-    assert resized({0: 400.0, 1: 700.0, 2: 1000.0, 3: 1300.0, 4: 1600.0}) == []
+    assert resizes_for({0: 400.0, 1: 700.0, 2: 1000.0, 3: 1300.0, 4: 1600.0}) == []
 
 
 def test_slower_of_two_workers_can_be_the_straggler():
-    assert resized({0: 1000.0, 1: 200.0}) == [(1, 1)]
+    assert resizes_for({0: 1000.0, 1: 200.0}) == [(1, 1)]
 
 
 def test_recovered_worker_regains_its_lease_size_stepwise():
     now = {0: 1000.0, 1: 1000.0, 2: 900.0}
-    assert resized(now, {2: 2}.items()) == [(2, 1)]
-    assert resized(now, {2: 1}.items()) == [(2, 0)]
-    assert resized({**now, 2: 800.0}, {2: 1}.items()) == [], "between slow and recovered nothing changes"
+    assert resizes_for(now, {2: 2}.items()) == [(2, 1)]
+    assert resizes_for(now, {2: 1}.items()) == [(2, 0)]
+    assert resizes_for({**now, 2: 800.0}, {2: 1}.items()) == [], "between slow and recovered nothing changes"
 
 
 @given(paces, st.floats(0.01, 100))
 def test_straggler_detection_depends_only_on_ratios(now, scale):
     close = [abs(pace - limit) < 1e-6 * pace for pace in now.values() for limit in limits(now)]
     if not any(close):
-        assert resized(now) == resized({rank: pace * scale for rank, pace in now.items()})
+        assert resizes_for(now) == resizes_for({rank: pace * scale for rank, pace in now.items()})
 
 
 @given(paces)
 def test_fastest_worker_and_most_workers_are_never_halved(now):
-    halved = resized(now)
+    halved = resizes_for(now)
     assert len(halved) <= len(now) // 2
     assert max(now, key=now.get) not in [rank for rank, _ in halved]
 
@@ -190,7 +190,7 @@ def test_levelled_leases_leave_no_worker_more_than_its_share(job):
         assert after >= min(before, rate * fair_s - 1)
 
 
-def after(*windows, sure=None, alive=None):
+def marks_after(*windows, sure=None, alive=None):
     """Marks after these windows of paces."""
     marks = {}
     for paces in windows:
@@ -198,7 +198,7 @@ def after(*windows, sure=None, alive=None):
     return marks
 
 
-def slow(marks):
+def slow_ranks(marks):
     return {rank for rank, mark in marks.items() if mark.slow}
 
 
@@ -207,30 +207,30 @@ EQUAL = {**HALF, 2: 100.0}
 
 
 def test_equal_workers_with_some_spread_are_not_slow():
-    assert slow_workers(after(*[{0: 100.0, 1: 90.0, 2: 110.0}] * 9)) == ()
-    assert slow_workers(after(*[{0: 100.0}] * 9)) == ()
+    assert slow_workers(marks_after(*[{0: 100.0, 1: 90.0, 2: 110.0}] * 9)) == ()
+    assert slow_workers(marks_after(*[{0: 100.0}] * 9)) == ()
 
 
 def test_slow_mark_stays_until_the_worker_keeps_up_for_a_while():
     nearly = {0: 100.0, 1: 100.0, 2: 80.0}
-    assert slow_workers(after(*[nearly] * 9)) == ()
-    marks = after(*[{**nearly, 2: 40.0}] * SLOW_AFTER, *[nearly] * 9)
-    assert slow(marks) == {2}
+    assert slow_workers(marks_after(*[nearly] * 9)) == ()
+    marks = marks_after(*[{**nearly, 2: 40.0}] * SLOW_AFTER, *[nearly] * 9)
+    assert slow_ranks(marks) == {2}
     for _ in range(FAST_AFTER - 1):
         marks = update_marks(marks, {**nearly, 2: 90.0}, range(3), RULES)
-        assert slow(marks) == {2}
-    assert not slow(update_marks(marks, {**nearly, 2: 90.0}, range(3), RULES))
+        assert slow_ranks(marks) == {2}
+    assert not slow_ranks(update_marks(marks, {**nearly, 2: 90.0}, range(3), RULES))
 
 
 def test_single_window_neither_sets_nor_clears_a_mark():
-    assert not slow(after(*[HALF, EQUAL] * 20))
-    assert slow(after(*[HALF] * SLOW_AFTER, *[EQUAL, EQUAL, HALF] * 20)) == {2}
+    assert not slow_ranks(marks_after(*[HALF, EQUAL] * 20))
+    assert slow_ranks(marks_after(*[HALF] * SLOW_AFTER, *[EQUAL, EQUAL, HALF] * 20)) == {2}
 
 
 def test_mark_is_unchanged_by_partial_batches_or_idle_windows():
-    assert not slow(after(*[HALF] * 9, sure={0, 1}))
-    assert slow(after(*[HALF] * SLOW_AFTER, sure={2})) == {2}
-    marks = after(*[HALF] * SLOW_AFTER)
+    assert not slow_ranks(marks_after(*[HALF] * 9, sure={0, 1}))
+    assert slow_ranks(marks_after(*[HALF] * SLOW_AFTER, sure={2})) == {2}
+    marks = marks_after(*[HALF] * SLOW_AFTER)
     idle = {rank: pace for rank, pace in EQUAL.items() if rank != 2}
     for paces, sure in [(EQUAL, {0, 1, 3}), (idle, None), ({}, None), ({2: 100.0}, None)] * 5:
         marks = update_marks(marks, paces, range(4), RULES, sure)
@@ -238,12 +238,12 @@ def test_mark_is_unchanged_by_partial_batches_or_idle_windows():
 
 
 def test_mark_of_a_silent_or_departed_worker_is_dropped():
-    marks = after(*[HALF] * SLOW_AFTER)
-    assert slow(update_marks(marks, {}, [0, 1, 3], RULES)) == set()
+    marks = marks_after(*[HALF] * SLOW_AFTER)
+    assert slow_ranks(update_marks(marks, {}, [0, 1, 3], RULES)) == set()
     for _ in range(SILENT_AFTER):
-        assert slow(marks) == {2}
+        assert slow_ranks(marks) == {2}
         marks = update_marks(marks, {}, range(4), RULES)
-    assert slow(marks) == set()
+    assert slow_ranks(marks) == set()
 
 
 def test_majority_of_slow_workers_is_not_marked():
@@ -263,13 +263,13 @@ WINDOWS = st.lists(
 def test_mark_changes_only_after_enough_conclusive_windows(windows):
     marks, since = {}, dict.fromkeys(range(5), 0)
     for paces, sure in windows:
-        known, before = set(paces) & (set(paces) if sure is None else sure), slow(marks)
+        known, before = set(paces) & (set(paces) if sure is None else sure), slow_ranks(marks)
         marks = update_marks(marks, paces, range(5), RULES, sure)
         for rank in range(5):
             since[rank] += rank in known and len(paces) > 1
-            if (rank in before) != (rank in slow(marks)):
+            if (rank in before) != (rank in slow_ranks(marks)):
                 said = rank in known and len(paces) > 1
                 assert said or marks[rank] == SlowMark()  # or nothing was heard of it for long
                 assert not said or since[rank] >= (FAST_AFTER if rank in before else SLOW_AFTER)
                 since[rank] = 0
-        assert set(slow_workers(marks)) in (set(), slow(marks))
+        assert set(slow_workers(marks)) in (set(), slow_ranks(marks))

@@ -13,7 +13,7 @@ from springtide.telemetry import logs
 from springtide.telemetry.logs import RunCard
 
 
-class Elsewhere:
+class FakeClusterJob:
     """A stand-in for a job on a cluster."""
 
     platform = "ray"
@@ -25,7 +25,7 @@ class Elsewhere:
 @pytest.fixture
 def ray(monkeypatch):
     module = types.ModuleType("stand_in_reach")
-    module.open_job, module.names = Elsewhere, lambda where: ["newest", "older"]
+    module.open_job, module.names = FakeClusterJob, lambda where: ["newest", "older"]
     monkeypatch.setitem(sys.modules, "stand_in_reach", module)
     monkeypatch.setitem(job_lookup.REACHES, "ray", "stand_in_reach")
 

@@ -23,7 +23,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-async def nothing(job):
+async def do_nothing(job):
     """What a job does that only begins."""
 
 
@@ -34,13 +34,13 @@ async def saved(job):
     assert job.outcomes[-1] == (1, "complete")
 
 
-@pytest.mark.parametrize("by_then", [nothing, saved])
+@pytest.mark.parametrize("by_then", [do_nothing, saved])
 def test_second_run_in_a_folder_is_refused_and_changes_nothing(tmp_path, by_then):
     with_job(by_then, tmp_path)
     before = contents(tmp_path / "checkpoints")
     assert before
     with pytest.raises(errors.BadInput, match="--checkpoint-dir"):
-        with_job(nothing, tmp_path, claim=OTHER)
+        with_job(do_nothing, tmp_path, claim=OTHER)
     assert contents(tmp_path / "checkpoints") == before
 
 
@@ -48,9 +48,9 @@ def test_checkpoint_url_of_another_run_is_refused_and_the_folder_released(tmp_pa
     rules = CheckpointRules(every_s=30.0, url=f"file://{tmp_path}/copies")
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
-    with_job(nothing, tmp_path / "first", rules=rules)
+    with_job(do_nothing, tmp_path / "first", rules=rules)
     with pytest.raises(errors.BadInput, match=r"copies belongs to run run1 .*--checkpoint-url"):
-        with_job(nothing, tmp_path / "second", rules=rules, claim=OTHER)
+        with_job(do_nothing, tmp_path / "second", rules=rules, claim=OTHER)
     assert contents(tmp_path / "second" / "checkpoints") == {}
     assert claims.all_of(UrlStore(rules.url))[1].run == stores.RUN
 

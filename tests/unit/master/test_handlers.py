@@ -17,7 +17,7 @@ from springtide.rpc.messages import messages
 from tests.unit.job.scaling.test_bounds import SPEC
 
 
-def doors(spec):
+def master_context(spec):
     record = JobRecord(spec)
     happened = []
 
@@ -29,7 +29,7 @@ def doors(spec):
 
 
 def test_changed_bounds_scale_the_job_and_bound_the_plan():
-    made = doors(SPEC)
+    made = master_context(SPEC)
     assert bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2), why="less")) == messages.Ok()
     state = made.record.state
     assert state.workers == 2 and plan.bounds_of(state).most.workers == 2
@@ -39,7 +39,7 @@ def test_changed_bounds_scale_the_job_and_bound_the_plan():
 
 
 def test_bounds_of_an_unplanned_job_are_refused():
-    made = doors(replace(SPEC, planning=PlanRules()))
+    made = master_context(replace(SPEC, planning=PlanRules()))
     with pytest.raises(errors.BadInput, match="springtide scale"):
         bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2)))
     assert made.record.state.workers == 3
@@ -53,7 +53,7 @@ def test_bounds_of_an_unplanned_job_are_refused():
     ],
 )
 def test_bounds_the_job_cannot_satisfy_are_refused(bounds, why):
-    made = doors(replace(SPEC, sync="bsp"))
+    made = master_context(replace(SPEC, sync="bsp"))
     card = DatasetCard(samples=800, batch_size=8, in_step=True)
     made.record.lease(LeaseHolder(0, 0), card, 1, 2.0)
     with pytest.raises(errors.BadInput, match=why):
@@ -62,10 +62,10 @@ def test_bounds_the_job_cannot_satisfy_are_refused(bounds, why):
 
 
 def test_draining_or_starting_job_refuses_new_bounds():
-    made = doors(SPEC)
+    made = master_context(SPEC)
     with pytest.raises(errors.BadInput, match="its servers are not ready yet; try again"):
         bounding.change_bounds(made, messages.BoundsRequest(servers=(2, 2)))
-    begun = doors(replace(SPEC, workers=1, servers=1))
+    begun = master_context(replace(SPEC, workers=1, servers=1))
     for role, address in (("server-0", "here"), ("worker-0", "")):
         begun.record.apply(events.RoleJoined(begun.record.state.nodes[role].role, pid=1), 1.0)
         if address:

@@ -18,7 +18,7 @@ from tests.unit.master.autoscale.test_loop import CONFIG, LARGER, RULES, SMALL, 
 from tests.unit.planning import views
 
 
-def says(make):
+def reply_bytes(make):
     """Bytes of a reply that `make(consult)` gives."""
     return lambda call: frames.pack(counsel.BrainReturn(call.id, make(call.body)))
 
@@ -48,7 +48,7 @@ LIES = {
 @pytest.mark.parametrize(("lie", "why"), LIES.values(), ids=LIES)
 def test_invalid_brain_answer_changes_nothing_and_is_logged(tmp_path, lie, why):
     async def run():
-        async with liar(says(lie)) as address:
+        async with liar(reply_bytes(lie)) as address:
             remote = RemoteAdviser(address, SECRET)
             world = await World(tmp_path, remote).begin()
             try:
@@ -97,7 +97,7 @@ def test_valid_brain_plan_is_applied(tmp_path):
         return plan(consult)
 
     async def run():
-        async with liar(says(honest)) as address:
+        async with liar(reply_bytes(honest)) as address:
             world = await World(tmp_path, RemoteAdviser(address, SECRET)).begin()
             try:
                 await world.train(30)

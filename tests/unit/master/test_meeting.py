@@ -52,7 +52,7 @@ def with_group(test, folder):
     asyncio.run(run())
 
 
-async def waiting(work):
+async def pending_request(work):
     """A request that has come to the master and is not answered."""
     task = asyncio.create_task(work)
     for _ in range(10):
@@ -63,7 +63,7 @@ async def waiting(work):
 
 def test_members_wait_for_values_and_get_all_that_were_shared(tmp_path):
     async def test(job):
-        first = await waiting(job.meet(0, "b", a=b"1"))
+        first = await pending_request(job.meet(0, "b", a=b"1"))
         assert await job.meet(1, "a", b=b"2") == {"a": b"1", "b": b"2"}
         assert await first == {"a": b"1", "b": b"2"}
 
@@ -72,7 +72,7 @@ def test_members_wait_for_values_and_get_all_that_were_shared(tmp_path):
 
 def test_member_waiting_for_a_lost_member_gets_group_changed(tmp_path):
     async def test(job):
-        first = await waiting(job.meet(0, "b"))
+        first = await pending_request(job.meet(0, "b"))
         await job.kill_worker(1)
         with pytest.raises(errors.GroupChanged, match="group 1 is over"):
             await first
@@ -82,12 +82,12 @@ def test_member_waiting_for_a_lost_member_gets_group_changed(tmp_path):
 
 def test_member_waiting_for_one_in_a_new_group_joins_that_group(tmp_path):
     async def test(job):
-        first = await waiting(job.meet(0, "b", a=b"1"))
-        again = await waiting(job.form(1, generation=1))
+        first = await pending_request(job.meet(0, "b", a=b"1"))
+        again = await pending_request(job.form(1, generation=1))
         with pytest.raises(errors.GroupChanged):
             await first
         assert (await job.form(0, generation=1)).generation == (await again).generation == 2
-        second = await waiting(job.meet(0, "a", "b", generation=2))
+        second = await pending_request(job.meet(0, "a", "b", generation=2))
         assert await job.meet(1, generation=2, a=b"3", b=b"4") == {"a": b"3", "b": b"4"}, "nothing of before is there"
         assert await second == {"a": b"3", "b": b"4"}
 
@@ -96,7 +96,7 @@ def test_member_waiting_for_one_in_a_new_group_joins_that_group(tmp_path):
 
 def test_member_whose_reply_was_lost_gets_the_same_group_again(tmp_path):
     async def test(job):
-        first = await waiting(job.meet(0, "b"))
+        first = await pending_request(job.meet(0, "b"))
         assert (await job.form(1)).generation == 1
         await job.meet(1, b=b"2")
         assert await first == {"b": b"2"}
@@ -106,7 +106,7 @@ def test_member_whose_reply_was_lost_gets_the_same_group_again(tmp_path):
 
 def test_worker_outside_the_group_neither_reads_nor_writes_values(tmp_path):
     async def test(job):
-        first = await waiting(job.meet(0, "b", a=b"1"))
+        first = await pending_request(job.meet(0, "b", a=b"1"))
         job.peers["worker-2"] = Peer(address="worker-2")
         await job.ask("agent", messages.ScaleRequest(3, None, "asked by a test", None))
         await job.ask("worker-2", messages.JoinWorker(2, 5))

@@ -40,7 +40,7 @@ def order(number, base=0, **more):
     return SaveOrder(1, number, base, **more)
 
 
-def since(said):
+def base_numbers(said):
     return {piece.since for piece in said.written.pieces}
 
 
@@ -48,12 +48,12 @@ def test_first_checkpoint_is_full_and_the_next_incremental(server, tmp_path):
     role, saver = server
     stores.train(role.store, range(500))
     first = saver.save(order(1))
-    assert since(first) == {0} and len(first.written.pieces) == stores.SLOTS and not first.error
+    assert base_numbers(first) == {0} and len(first.written.pieces) == stores.SLOTS and not first.error
     assert [spec.name for spec in first.tables] == ["ids"]
     published = stores.publish(tmp_path, 1, first.written)
     stores.train(role.store, [1, 2, 3])
     second = saver.save(order(2, base=1))
-    assert since(second) == {1} and second.written.size < first.written.size
+    assert base_numbers(second) == {1} and second.written.size < first.written.size
     stores.publish(tmp_path, 2, second.written, previous=published)
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
     recovery.restore(again, str(tmp_path), 2, range(stores.SLOTS))
@@ -72,13 +72,13 @@ def test_slots_with_a_missing_earlier_file_are_written_in_full_and_reported(serv
         path.write_bytes(path.read_bytes()[:-1])
     stores.train(role.store, [1, 2, 3])
     second = saver.save(order(2, base=1))
-    assert second.lost == (path.name,) and since(second) == {0}
+    assert second.lost == (path.name,) and base_numbers(second) == {0}
     published = stores.publish(tmp_path, 2, second.written)
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
     recovery.restore(again, str(tmp_path), 2, range(stores.SLOTS))
     assert stores.contents(again) == stores.contents(role.store)
     third = saver.save(order(3, base=published.number))
-    assert third.lost == () and since(third) == {2}, "what was written since is built on"
+    assert third.lost == () and base_numbers(third) == {2}, "what was written since is built on"
 
 
 def test_one_lost_file_rewrites_only_its_slots(server, tmp_path):
@@ -99,10 +99,10 @@ def test_increment_follows_the_last_complete_checkpoint(server):
     stores.train(role.store, range(100))
     saver.save(order(1))
     stores.train(role.store, [1])
-    assert since(saver.save(order(2, base=1))) == {1}
-    assert since(saver.save(order(3, base=1))) == {1}, "2 was abandoned: what changed since 1 is needed"
-    assert since(saver.save(order(4, base=0))) == {0}, "a master that knows of none needs all"
-    assert since(saver.save(order(5, base=3))) == {0}, "3 was never told to be complete in time"
+    assert base_numbers(saver.save(order(2, base=1))) == {1}
+    assert base_numbers(saver.save(order(3, base=1))) == {1}, "2 was abandoned: what changed since 1 is needed"
+    assert base_numbers(saver.save(order(4, base=0))) == {0}, "a master that knows of none needs all"
+    assert base_numbers(saver.save(order(5, base=3))) == {0}, "3 was never told to be complete in time"
 
 
 def test_chains_stay_short_and_not_all_slots_become_full_at_once(server):
@@ -125,7 +125,7 @@ def test_large_increments_lead_to_a_full_image(server):
     kinds = []
     for number in range(1, 8):
         stores.train(role.store, range(2000))
-        kinds.append(since(saver.save(order(number, base=number - 1))) == {0})
+        kinds.append(base_numbers(saver.save(order(number, base=number - 1))) == {0})
     assert kinds == [True, False, False, True, False, False, True]
 
 
@@ -199,7 +199,7 @@ def test_full_disk_is_reported_and_the_next_save_retries(server, tmp_path):
     assert said.written is None and "No space left on device" in said.error and str(tmp_path) in said.error
     assert list(tmp_path.iterdir()) == []
     role.store = store
-    assert since(saver.save(order(2))) == {0}
+    assert base_numbers(saver.save(order(2))) == {0}
 
 
 def test_failed_save_is_reported_and_leaves_no_file(tmp_path):

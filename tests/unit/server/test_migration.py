@@ -131,7 +131,7 @@ def test_draining_server_refuses_slots_and_says_so(two):
     assert "draining" in two[0].hand_over([1], 1, two[1].address).why and two[0].owns(1)
 
 
-class Doubtful:
+class ServerInDoubt:
     """A server that has closed two slots for server-1, and heard nothing since."""
 
     index, leaves = 0, False
@@ -155,7 +155,7 @@ class Doubtful:
     ids=["it is asked again", "it is the other's", "the other has given it on", "the other has left"],
 )
 def test_slot_of_unknown_fate_is_kept_or_released(owner, address, did):
-    role = Doubtful()
+    role = ServerInDoubt()
     handing = migration.SlotHandover(role, lambda moved: None)
     placed = Placement(epoch=7, servers=3, server_of_slot=(owner,) * SLOTS)
     handing.follow(SlotGoal(placed, ("here:1", address, "third:1")))

@@ -79,7 +79,7 @@ def pair(tmp_path, monkeypatch):
         yield made
 
 
-def owned(pair):
+def clear_foreign_slots(pair):
     """Rows of each server lie in the slots that it owns, as a client's would."""
     for rank, role in enumerate(pair.roles):
         for slot in range(stores.SLOTS):
@@ -89,11 +89,11 @@ def owned(pair):
 
 @pytest.mark.parametrize("lost", ["server-0", "server-1"])
 def test_either_folder_may_be_lost_because_increments_are_mirrored(pair, lost):
-    owned(pair)
+    clear_foreign_slots(pair)
     assert all(not said.unmirrored for said in pair.save(1))
     for role in pair.roles:
         stores.train(role.store, range(0, 500, 7))
-    owned(pair)
+    clear_foreign_slots(pair)
     pair.save(2)
     now = pair.contents()
     assert pair.manifest.mirrored and pair.restored(2) == (now, {})
@@ -105,7 +105,7 @@ def test_either_folder_may_be_lost_because_increments_are_mirrored(pair, lost):
 
 
 def test_second_part_of_a_checkpoint_is_mirrored(pair):
-    owned(pair)
+    clear_foreign_slots(pair)
     orders = [
         SaveOrder(1, 1, part=part, slots=tuple(range(stores.SLOTS)), buddy=Buddy("server-1", pair.taking[1].address))
         for part in (0, 1)
@@ -118,7 +118,7 @@ def test_second_part_of_a_checkpoint_is_mirrored(pair):
 
 
 def test_damaged_image_is_read_from_its_mirror(pair):
-    owned(pair)
+    clear_foreign_slots(pair)
     pair.save(1)
     path = pair.folder / "server-0" / "server-0.0-000001.run1.seg"
     content = bytearray(path.read_bytes())
@@ -131,7 +131,7 @@ def test_damaged_image_is_read_from_its_mirror(pair):
 
 
 def test_buddy_with_a_lost_folder_gets_all_files_of_the_chain(pair):
-    owned(pair)
+    clear_foreign_slots(pair)
     pair.save(1)
     shutil.rmtree(pair.folder / "server-1")
     pair.savers[1] = pair.saver(1)
@@ -143,7 +143,7 @@ def test_buddy_with_a_lost_folder_gets_all_files_of_the_chain(pair):
 
 
 def test_missing_buddy_leaves_the_checkpoint_unmirrored_with_a_reason(pair, monkeypatch):
-    owned(pair)
+    clear_foreign_slots(pair)
     with monkeypatch.context() as hasty:
         hasty.setattr(mirroring, "CONNECT_S", 0.5)
         first, second = pair.save(1, buddies=[None, Buddy("server-0", "127.0.0.1:1")])
@@ -165,11 +165,11 @@ def test_stranger_leaves_no_file_at_a_server(pair):
 
 
 def test_files_no_checkpoint_needs_are_removed_from_both_folders(pair):
-    owned(pair)
+    clear_foreign_slots(pair)
     for number in (1, 2, 3):
         for role in pair.roles:
             stores.train(role.store, range(500))
-        owned(pair)
+        clear_foreign_slots(pair)
         pair.save(number)
     keep = [pair.manifest]
     needed = {name for file in pair.manifest.files for name in (file.name, file.mirror)}
@@ -179,7 +179,7 @@ def test_files_no_checkpoint_needs_are_removed_from_both_folders(pair):
 
 
 def test_upload_has_each_file_once_though_a_folder_was_lost(pair, tmp_path):
-    owned(pair)
+    clear_foreign_slots(pair)
     pair.save(1)
     shutil.rmtree(pair.folder / "server-1")
     there = f"file://{tmp_path}/copy"

@@ -37,7 +37,7 @@ def empty():
     return stores._native.Store(slots=stores.SLOTS, seed=5)
 
 
-def spoil(path):
+def corrupt_images(path):
     """Other bytes in the middle of every image."""
     content = bytearray(path.read_bytes())
     content[100::200] = bytes(value ^ 0xFF for value in content[100::200])
@@ -56,7 +56,7 @@ def test_requested_slots_are_restored_with_their_identities(saved):
 
 def test_damaged_checkpoint_is_skipped_for_the_previous_without_residue(saved, caplog):
     folder, held = saved
-    spoil(folder / "server-0.2-000002.run1.seg")
+    corrupt_images(folder / "server-0.2-000002.run1.seg")
     store = empty()
     source = recovery.bring_back(store, RestoreOrder(str(folder), 2, SLOTS, stores.LINEAGE))
     assert (source.where, source.number) == (str(folder), 1) and part(store) == held[1]

@@ -64,7 +64,7 @@ def write(path, told):
     story.close()
 
 
-def what_is_told(path):
+def logged_events(path):
     return [(event["event"], event["what"]) for event in events.read(path)]
 
 
@@ -75,10 +75,10 @@ def test_events_before_and_after_a_killed_writer_are_read(tmp_path):
     for cut in range(len(text)):
         (path := tmp_path / "events.jsonl").write_bytes(text[:cut])
         complete = sum(end < cut for end in ends)
-        assert what_is_told(path) == TOLD[:complete]
+        assert logged_events(path) == TOLD[:complete]
         write(path, TOLD[:2])
         kept = complete + (cut in ends)  # all of a line but its end is a line
-        assert what_is_told(path) == [*TOLD[:kept], *TOLD[:2]], text[:cut]
+        assert logged_events(path) == [*TOLD[:kept], *TOLD[:2]], text[:cut]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_events_before_and_after_a_killed_writer_are_read(tmp_path):
 def test_line_appended_to_a_torn_one_is_read(tmp_path, part):
     write(path := tmp_path / "events.jsonl", TOLD)
     path.write_bytes(part + path.read_bytes())
-    assert what_is_told(path) == TOLD
+    assert logged_events(path) == TOLD
 
 
 def test_runs_of_one_name_get_separate_folders(tmp_path):

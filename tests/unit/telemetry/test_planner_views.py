@@ -19,7 +19,7 @@ LARGE = Shape(workers=4, servers=2, worker_cpu=2.0, server_cpu=1.0)
 FACTS = ModelFacts(dense_bytes=4e5, bandwidth=4e9, dim=400.0, batch=512)
 
 
-def whole() -> PlannerView:
+def whole_view() -> PlannerView:
     timing = TimingSum(steps=100, samples=51200, total_s=math.nan, gradient_s=math.inf)
     job = JobView(
         name="ads",
@@ -43,15 +43,15 @@ def whole() -> PlannerView:
 
 def test_planner_view_survives_a_file_including_nan(tmp_path):
     path = tmp_path / "view.json"
-    planner_views.write(path, whole())
+    planner_views.write(path, whole_view())
     found = planner_views.read(path)
     timing = found.view.jobs[0].profiles[0].timing
     assert math.isnan(timing.total_s) and timing.gradient_s == math.inf
-    assert repr(found) == repr(whole())  # NaN is not equal to itself; its repr is
+    assert repr(found) == repr(whole_view())  # NaN is not equal to itself; its repr is
     assert [each.name for each in tmp_path.iterdir()] == ["view.json"]
 
 
-def by_hand(tmp_path, **changes):
+def write_by_hand(tmp_path, **changes):
     job = {
         "name": "ads",
         "facts": {"dense_bytes": "4e5", "bandwidth": 4e9, "dim": 400, "batch": 512},
@@ -67,7 +67,7 @@ def by_hand(tmp_path, **changes):
 
 
 def test_hand_written_view_may_omit_defaults_and_use_units(tmp_path):
-    shown = planner_views.read(by_hand(tmp_path, progress={"last_change_at": 7.0}))
+    shown = planner_views.read(write_by_hand(tmp_path, progress={"last_change_at": 7.0}))
     job = shown.view.jobs[0]
     assert job.facts.dense_bytes == 4e5
     assert job.bounds.most.server_memory == 2**31
@@ -90,19 +90,19 @@ def test_hand_written_view_may_omit_defaults_and_use_units(tmp_path):
 )
 def test_invalid_field_is_named_with_its_file(tmp_path, changes, said):
     with pytest.raises(errors.BadInput) as raised:
-        planner_views.read(by_hand(tmp_path, **changes))
+        planner_views.read(write_by_hand(tmp_path, **changes))
     assert said in str(raised.value)
     assert str(tmp_path / "job.json") in str(raised.value)
 
 
 def test_invalid_line_is_named(tmp_path):
-    path = by_hand(tmp_path, identity={"priority": -1})
+    path = write_by_hand(tmp_path, identity={"priority": -1})
     with pytest.raises(errors.BadInput, match=r"job\.json:\d+: jobs\[0\]\.identity: planning: priority -1"):
         planner_views.read(path)
 
 
 def test_duplicate_job_names_and_a_missing_file_are_refused(tmp_path):
-    path = by_hand(tmp_path)
+    path = write_by_hand(tmp_path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps({"jobs": content["jobs"] * 2}))
     with pytest.raises(errors.BadInput, match="two jobs have the same name"):

@@ -115,7 +115,7 @@ def test_job_without_a_stream_has_no_stream_metrics():
     assert "stream" not in metrics.text(JobStatus(name="a", phase=JobPhase.FINISHED, why="", elapsed_s=1.0))
 
 
-def served(ask, text=lambda: "x 1\n"):
+def ask_server(ask, text=lambda: "x 1\n"):
     """What `ask(address)`, in a thread, gets."""
 
     async def run():
@@ -134,7 +134,7 @@ def test_metrics_are_served_over_http():
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as reply:
             return reply.headers["Content-Type"], reply.read()
 
-    assert served(ask) == ("text/plain; version=0.0.4; charset=utf-8", b"x 1\n")
+    assert ask_server(ask) == ("text/plain; version=0.0.4; charset=utf-8", b"x 1\n")
 
 
 @pytest.mark.parametrize(("path", "data", "code"), [("/etc/passwd", None, 404), ("/metrics", b"x", 405)])
@@ -145,7 +145,7 @@ def test_other_paths_are_refused(path, data, code):
         with caught.value as refused:
             return refused.code
 
-    assert served(ask) == code
+    assert ask_server(ask) == code
 
 
 def test_failing_metrics_return_an_error_and_keep_the_server_running():
@@ -158,7 +158,7 @@ def test_failing_metrics_return_an_error_and_keep_the_server_running():
     def broken():
         raise ValueError("no figures")
 
-    assert served(ask, broken) == (500, b"ValueError: no figures\n")
+    assert ask_server(ask, broken) == (500, b"ValueError: no figures\n")
 
 
 def test_a_silent_client_is_disconnected(monkeypatch):

@@ -74,7 +74,7 @@ def as_python_is(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__=str(SCRIPT)))
 
 
-def raised(text):
+def raise_in_script(text):
     """What a script of this text raises."""
     try:
         exec(compile(text, str(SCRIPT), "exec"), {"errors": errors, "config": config})
@@ -85,14 +85,14 @@ def raised(text):
 
 def test_user_mistake_prints_one_message_with_the_users_line(capsys):
     error_summary.show_briefly()
-    sys.excepthook(*raised("\n\nraise errors.BadInput('batch_size=0: wanted 1 or more')"))
+    sys.excepthook(*raise_in_script("\n\nraise errors.BadInput('batch_size=0: wanted 1 or more')"))
     said = "error: batch_size=0: wanted 1 or more (train.py:3)\nSPRINGTIDE_DEBUG=1 shows the traceback\n"
     assert capsys.readouterr().err == said
 
 
 def test_springtide_error_caused_by_another_prints_one_message(capsys):
     error_summary.show_briefly()
-    sys.excepthook(*raised("config.job_secret(config.Settings(secret_file='/nowhere'))"))
+    sys.excepthook(*raise_in_script("config.job_secret(config.Settings(secret_file='/nowhere'))"))
     said = capsys.readouterr().err
     assert said.startswith("error: cannot read the job's secret from /nowhere") and "Traceback" not in said
 
@@ -111,7 +111,7 @@ def test_springtide_error_caused_by_another_prints_one_message(capsys):
 )
 def test_other_errors_print_a_traceback(capsys, text):
     error_summary.show_briefly()
-    sys.excepthook(*raised(text))
+    sys.excepthook(*raise_in_script(text))
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 

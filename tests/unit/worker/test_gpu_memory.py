@@ -20,7 +20,7 @@ def _fresh(monkeypatch):
     monkeypatch.setattr(gpu_memory, "_prepared", [])
 
 
-def prepared():
+def prepare_meta_model():
     """A model in memory that is not the CPU's: 2 GiB of parameters, as much of gradients and of momentum."""
     model, rows = nn.Linear(1 << 15, 1 << 14, bias=False, device="meta"), Rows()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -31,7 +31,7 @@ def prepared():
 
 
 def test_gpu_memory_report_separates_rows_dense_batch_and_other_processes():
-    kept = prepared()
+    kept = prepare_meta_model()
     parts = gpu_memory.parts_of(allocated=20 * GIB, reserved=22 * GIB, free=8 * GIB, total=80 * GIB)
     assert (parts.rows, parts.dense, parts.batch) == (3 * GIB, 6 * GIB, 11 * GIB)
     assert (parts.cached, parts.others) == (2 * GIB, 50 * GIB)
@@ -41,7 +41,7 @@ def test_gpu_memory_report_separates_rows_dense_batch_and_other_processes():
 
 
 def test_gpu_memory_report_ignores_a_deleted_model():
-    prepared()
+    prepare_meta_model()
     gc.collect()
     parts = gpu_memory.parts_of(allocated=5 * GIB, reserved=5 * GIB, free=0, total=5 * GIB)
     assert (parts.rows, parts.dense, parts.batch) == (0, 0, 5 * GIB)

@@ -10,13 +10,13 @@ from tests.unit.worker.conftest import SLOTS
 SAMPLES = 200
 
 
-def prepared(job, **options):
+def prepare_job(job, **options):
     model, dataset = clicks.make(samples=SAMPLES)
     settings = {"batch_size": 20, "shuffle": False, **options}
     return job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, **settings)
 
 
-def remembered(job):
+def remembered_ranges(job):
     """Ranges of samples, the same at every slot of its owner."""
     return [run for run in all_remembered(job) if run[0] != _native.FIRST_VALUES]
 
@@ -40,40 +40,40 @@ def first_values(tables):
 @pytest.mark.parametrize("servers", [1, 2])
 def test_every_slot_records_every_batch_of_every_epoch(served_job, servers):
     job = served_job(servers=servers)
-    clicks.train(*prepared(job, epochs=2))
-    assert remembered(job) == shards(20)
+    clicks.train(*prepare_job(job, epochs=2))
+    assert remembered_ranges(job) == shards(20)
 
 
 @pytest.mark.parametrize(("sync", "tables"), [("async", 4), ("bsp", 3)])
 def test_every_slot_records_the_initial_values_of_all_tables(served_job, sync, tables):
     job = served_job(servers=2, sync=sync)
-    prepared(job, sync=sync)
+    prepare_job(job, sync=sync)
     assert all_remembered(job) == [first_values(tables)], "the embeddings, and async the dense parameters"
 
 
 def test_second_pass_has_identities_distinct_from_the_first(served_job):
     job = served_job()
-    model, optimizer, batches = prepared(job)
+    model, optimizer, batches = prepare_job(job)
     clicks.train(model, optimizer, batches)
     weights = model.mlp[0].weight.detach().clone()
     clicks.train(model, optimizer, batches)
     assert not torch.equal(weights, model.mlp[0].weight), "the second pass was skipped as if it had been trained"
-    assert remembered(job) == shards(20)
+    assert remembered_ranges(job) == shards(20)
 
 
 def test_batches_accumulated_into_one_step_share_one_identity(served_job):
     job = served_job(servers=2)
-    model, optimizer, batches = prepared(job, accumulate=3)
+    model, optimizer, batches = prepare_job(job, accumulate=3)
     for x, y in batches:  # ten batches: the last sum has one
         clicks.loss_of(model, x, y).backward()
         if batches.completes_step:
             optimizer.step()
             optimizer.zero_grad()
-    assert remembered(job) == shards(4)
+    assert remembered_ranges(job) == shards(4)
 
 
 def test_gradients_left_for_a_later_batch_are_refused_with_advice(served_job):
-    model, _, batches = prepared(served_job())
+    model, _, batches = prepare_job(served_job())
     with pytest.raises(errors.BadInput, match="accumulate=4"):
         for x, y in batches:
             clicks.loss_of(model, x, y).backward()
@@ -97,12 +97,12 @@ def test_zero_grad_skips_a_batch_even_without_tables(served_job, to_none):
     for x, y in batches:
         (model(x) - y).square().mean().backward()
         optimizer.zero_grad(set_to_none=to_none)
-    assert remembered(job) == shards(3)
+    assert remembered_ranges(job) == shards(3)
 
 
 def test_skipped_batch_is_pushed_under_its_own_identity(served_job):
     job = served_job()
-    model, optimizer, batches = prepared(job)
+    model, optimizer, batches = prepare_job(job)
     for number, (x, y) in enumerate(batches):
         optimizer.zero_grad()
         if number % 2:
@@ -112,12 +112,12 @@ def test_skipped_batch_is_pushed_under_its_own_identity(served_job):
             optimizer.zero_grad()  # thought better of it
         else:
             optimizer.step()
-    assert remembered(job) == shards(10)
+    assert remembered_ranges(job) == shards(10)
 
 
 def test_skipped_step_still_records_its_identity(served_job):
     job = served_job()
-    model, optimizer, batches = prepared(job)
+    model, optimizer, batches = prepare_job(job)
     before = model.mlp[0].weight.detach().clone()
     for x, y in batches:
         optimizer.zero_grad()
@@ -125,29 +125,29 @@ def test_skipped_step_still_records_its_identity(served_job):
         optimizer.found_inf = torch.tensor(1.0)  # what torch.amp.GradScaler leaves for an optimizer that unscales
         optimizer.step()
     assert torch.equal(before, model.mlp[0].weight)
-    assert remembered(job) == shards(10)
+    assert remembered_ranges(job) == shards(10)
 
 
 def test_batch_in_progress_at_break_is_not_recorded(served_job):
     job = served_job()
-    model, optimizer, batches = prepared(job)
+    model, optimizer, batches = prepare_job(job)
     for number, (x, y) in enumerate(batches):
         if number == 4:
             break
         optimizer.zero_grad()
         clicks.loss_of(model, x, y).backward()
         optimizer.step()
-    assert remembered(job) == shards(4)
+    assert remembered_ranges(job) == shards(4)
 
 
 def test_identities_off_records_nothing(served_job):
     job = served_job(identities=False)
-    losses = clicks.train(*prepared(job))
+    losses = clicks.train(*prepare_job(job))
     assert len(losses) == 10
-    assert remembered(job) == []
+    assert remembered_ranges(job) == []
 
 
 def test_bsp_uses_the_step_number_as_identity(served_job):
     job = served_job(sync="bsp")
-    clicks.train(*prepared(job))
-    assert remembered(job) == []
+    clicks.train(*prepare_job(job))
+    assert remembered_ranges(job) == []

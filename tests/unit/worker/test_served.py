@@ -34,7 +34,7 @@ def plainly(optimizer, sparse):
     return clicks.train(model, optimizer(model), clicks.plain(dataset, 20)), model.state_dict()
 
 
-def served(job, optimizer, sparse, **options):
+def train_served(job, optimizer, sparse, **options):
     model, dataset = clicks.make(sparse=sparse)
     model, made, batches = job.prepare(model, optimizer(model), dataset, batch_size=20, shuffle=False, **options)
     return clicks.train(model, made, batches), model.state_dict()
@@ -44,7 +44,7 @@ def served(job, optimizer, sparse, **options):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_single_worker_on_servers_equals_plain_pytorch(served_job, name, sync):
     sparse = "sparse" in name
-    losses, state = served(served_job(servers=2, sync=sync), OPTIMIZERS[name], sparse, max_staleness=0)
+    losses, state = train_served(served_job(servers=2, sync=sync), OPTIMIZERS[name], sparse, max_staleness=0)
     plain_losses, plain_state = plainly(OPTIMIZERS[name], sparse)
     assert losses == pytest.approx(plain_losses, abs=2e-6)
     for key, value in state.items():
@@ -54,7 +54,7 @@ def test_single_worker_on_servers_equals_plain_pytorch(served_job, name, sync):
 @pytest.mark.parametrize("sync", ["bsp", "async"])
 def test_number_of_servers_leaves_the_model_bit_identical(served_job, sync):
     results = [
-        served(served_job(servers=count, sync=sync), OPTIMIZERS["adagrad"], False, max_staleness=0)
+        train_served(served_job(servers=count, sync=sync), OPTIMIZERS["adagrad"], False, max_staleness=0)
         for count in (1, 2, 3, 5)
     ]
     for losses, state in results[1:]:
@@ -64,7 +64,7 @@ def test_number_of_servers_leaves_the_model_bit_identical(served_job, sync):
 
 def test_prefetch_lags_one_step_and_ends_with_every_push_applied(served_job):
     job = served_job(servers=2)
-    losses, state = served(job, OPTIMIZERS["sgd"], False)
+    losses, state = train_served(job, OPTIMIZERS["sgd"], False)
     plain_losses, _ = plainly(OPTIMIZERS["sgd"], False)
     assert losses[0] == pytest.approx(plain_losses[0], abs=1e-6)
     assert losses[-1] == pytest.approx(plain_losses[-1], abs=0.05)
@@ -120,7 +120,7 @@ def test_optimizer_unknown_to_servers_needs_bsp(served_job):
     model, dataset = clicks.make()
     with pytest.raises(errors.BadInput, match=r'RAdam has no kernel on servers.*sync="bsp"'):
         served_job().prepare(model, radam(model), dataset)
-    losses, state = served(served_job(sync="bsp"), radam, False)
+    losses, state = train_served(served_job(sync="bsp"), radam, False)
     plain_losses, plain_state = plainly(radam, False)
     assert losses == pytest.approx(plain_losses, abs=2e-6)
     torch.testing.assert_close(state["mlp.0.weight"], plain_state["mlp.0.weight"], atol=2e-6, rtol=1e-5)

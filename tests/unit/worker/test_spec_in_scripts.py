@@ -12,12 +12,12 @@ from springtide.domain.spec.elastic_job import ElasticJob, TableWish
 from tests.unit.worker import clicks
 
 
-def told(**spec):
+def settings_of_spec(**spec):
     return schema.settings_of(ElasticJob(script="train.py", **spec))
 
 
 def test_spec_datasets_are_found_by_name():
-    job = st.join(**told(data={"train": "s3://clicks/2026", "test": "/mnt/test"}))
+    job = st.join(**settings_of_spec(data={"train": "s3://clicks/2026", "test": "/mnt/test"}))
     assert job.data["train"] == "s3://clicks/2026" and dict(job.data) == {
         "train": "s3://clicks/2026",
         "test": "/mnt/test",
@@ -35,7 +35,7 @@ def test_table_options_in_the_spec_override_the_script():
         name for name, module in model.named_modules() if isinstance(module, torch.nn.EmbeddingBag | torch.nn.Embedding)
     ]
     wish = TableWish(ttl=7, min_count=2, capacity_rows=50, dtype="bfloat16")
-    job = st.join(**told(tables={names[0]: wish}))
+    job = st.join(**settings_of_spec(tables={names[0]: wish}))
     model, _, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset)
     (table,) = model.get_submodule(names[0]).springtide_binding.tables
     assert (table.spec.ttl, table.spec.min_count, table.spec.capacity_rows, table.spec.dtype) == (7, 2, 50, "bfloat16")
@@ -43,7 +43,7 @@ def test_table_options_in_the_spec_override_the_script():
 
 def test_spec_table_missing_in_the_model_is_refused_with_known_names():
     model, dataset = clicks.make(sparse=False)
-    job = st.join(**told(tables={"usr": TableWish(ttl=1)}))
+    job = st.join(**settings_of_spec(tables={"usr": TableWish(ttl=1)}))
     with pytest.raises(errors.UnknownName, match="the job's spec names it"):
         job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset)
 

@@ -34,7 +34,7 @@ class Counter(nn.Module):
         return -(self.seen(ids).sum() + 2 * self.twice(ids).sum()) * BATCH / len(ids)
 
 
-def counted(ids):
+def count_ids(ids):
     return torch.bincount(ids.reshape(-1), minlength=ROWS).float()
 
 
@@ -59,8 +59,8 @@ def count(job, *, flush=False, read=True, **how):
 
 def assert_counted(model, ids):
     with torch.no_grad():
-        torch.testing.assert_close(torch.ones(1, 2) @ model.seen.weight.T, 2 * counted(ids)[None])
-    torch.testing.assert_close(model.twice.weight.data[:, 0], 2 * counted(ids))
+        torch.testing.assert_close(torch.ones(1, 2) @ model.seen.weight.T, 2 * count_ids(ids)[None])
+    torch.testing.assert_close(model.twice.weight.data[:, 0], 2 * count_ids(ids))
 
 
 def test_single_worker_reads_the_whole_weight_after_every_step():
@@ -127,7 +127,7 @@ def tied():
     return model, torch.optim.Adagrad(model.parameters(), lr=0.1)
 
 
-def prepared(job, **how):
+def train_in_job(job, **how):
     return train_tied(*job.prepare(*tied(), DATA, batch_size=BATCH, shuffle=False, **how))
 
 
@@ -142,17 +142,17 @@ def assert_same(state, plain):
 
 
 def test_tied_output_layer_of_a_single_worker_equals_plain_pytorch(plain):
-    assert_same(prepared(st.join()), plain)
+    assert_same(train_in_job(st.join()), plain)
 
 
 def test_tied_output_layer_on_servers_equals_plain_pytorch(served_job, plain):
-    assert_same(prepared(served_job(2), max_staleness=0), plain)
+    assert_same(train_in_job(served_job(2), max_staleness=0), plain)
 
 
 @pytest.mark.parametrize("rules", [cache_rules.OFF, AUTO, KEPT], ids=["off", "auto", "kept"])
 def test_tied_output_layer_in_a_group_equals_plain_pytorch(plain, rules):
     with Group(2, servers=2, rules=rules) as group:
-        for state in group.run(prepared):
+        for state in group.run(train_in_job):
             assert_same(state, plain)
 
 

@@ -20,7 +20,7 @@ from tests.unit.planning import views
 SMALL = ResourceBudget(cpu=100.0, memory=1e15)
 
 
-def council(capacity=SMALL, **more):
+def cluster_state(capacity=SMALL, **more):
     return ClusterState(BrainRules(capacity=capacity, config=PlanningConfig(exact_seconds=0), **more))
 
 
@@ -37,7 +37,7 @@ def decided(brain, *plans, at=0.0):
 
 
 def test_new_job_waits_for_a_decision_and_gets_it():
-    brain = council()
+    brain = cluster_state()
     assert brain.consult(views.waiting(), epoch=3, at=0.0) is None
     (one,) = brain.assignments((), 1.0)
     assert one.policy == "springtide" and dict(one.asking) == {"job": 3} and one.view.capacity == SMALL
@@ -46,7 +46,7 @@ def test_new_job_waits_for_a_decision_and_gets_it():
 
 
 def test_unchanged_job_gets_the_same_answer_at_once():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.running(), epoch=0, at=0.0)
     decided(brain)
     assert brain.consult(views.running(), epoch=0, at=3.0).why == "the job does not change: so"
@@ -54,7 +54,7 @@ def test_unchanged_job_gets_the_same_answer_at_once():
 
 
 def test_data_workers_of_all_jobs_share_the_remaining_cores():
-    brain = council()
+    brain = cluster_state()
     fed = FeedShare(trainers=1, speed=1.0, capable=100.0, cpu=1.0, least=1.0)
     held = views.running().shape.cpu
     for name, share in (("one", fed), ("two", replace(fed, speed=2.0)), ("none", None)):
@@ -76,7 +76,7 @@ def test_unknown_metric_is_refused_at_once():
 
 
 def test_promised_resources_count_until_they_are_used():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.waiting("one"), epoch=0, at=0.0)
     brain.consult(views.waiting("two"), epoch=0, at=0.0)
     big = {"workers": 4, "worker_cpu": 10.0, "servers": 2, "server_cpu": 15.0}  # 70 cores
@@ -92,7 +92,7 @@ def test_promised_resources_count_until_they_are_used():
 
 
 def test_jobs_share_the_gpus_of_the_cluster():
-    brain = council(ResourceBudget(cpu=100.0, memory=1e15, gpu=4.0))
+    brain = cluster_state(ResourceBudget(cpu=100.0, memory=1e15, gpu=4.0))
     brain.consult(views.waiting("one"), epoch=0, at=0.0)
     brain.consult(views.waiting("two"), epoch=0, at=0.0)
     told = decided(brain, plan("one", workers=5, worker_gpu=0.5), plan("two", workers=2, worker_gpu=1.0))
@@ -104,7 +104,7 @@ def test_jobs_share_the_gpus_of_the_cluster():
 
 
 def test_resources_of_an_untaken_plan_are_free_again():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.waiting(), epoch=0, at=0.0)
     assert decided(brain, plan("job"))["job"].plan
     brain.consult(views.waiting(), epoch=0, at=1.0)
@@ -117,7 +117,7 @@ def test_resources_of_an_untaken_plan_are_free_again():
 
 
 def test_promise_holds_while_a_job_may_still_be_changing():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.running(views.shape(workers=1)), epoch=0, at=150.0)
     decided(brain, plan("job", workers=8), at=150.0)
     late = 150.0 + brain.rules.pledge_s + 1
@@ -128,7 +128,7 @@ def test_promise_holds_while_a_job_may_still_be_changing():
 
 
 def test_promise_ends_when_a_job_took_another_shape():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.running(), epoch=0, at=150.0)
     decided(brain, plan("job", workers=9), at=150.0)
     half = views.running(views.shape(workers=6), last_change_at=160.0)
@@ -137,7 +137,7 @@ def test_promise_ends_when_a_job_took_another_shape():
 
 
 def test_job_that_took_its_planned_shape_holds_just_that():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.running(views.shape(workers=8)), epoch=0, at=0.0)
     decided(brain, plan("job", workers=2))
     assert brain.held().cpu == views.shape(workers=8).cpu
@@ -146,7 +146,7 @@ def test_job_that_took_its_planned_shape_holds_just_that():
 
 
 def test_released_resources_are_given_away_only_once_free():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.running(views.shape(workers=16, worker_cpu=5.0), name="large"), epoch=0, at=0.0)  # 96 cores
     decided(brain)
     brain.consult(views.waiting("new"), epoch=0, at=2.0)
@@ -162,7 +162,7 @@ def test_released_resources_are_given_away_only_once_free():
 
 def test_offer_expires_when_the_job_changes_or_after_its_time():
     for later, of in ((4.0, views.shape(workers=5)), (40.0, views.shape())):
-        brain = council(period_s=15.0)
+        brain = cluster_state(period_s=15.0)
         for name in ("other", "job"):
             brain.consult(views.running(views.shape(workers=1), name=name), epoch=0, at=0.0)
         decided(brain)
@@ -175,7 +175,7 @@ def test_offer_expires_when_the_job_changes_or_after_its_time():
 
 
 def test_each_policy_decides_only_on_jobs_with_its_events():
-    brain = council(algorithms={"created": "static"})
+    brain = cluster_state(algorithms={"created": "static"})
     brain.consult(views.waiting("new"), epoch=0, at=0.0)
     brain.consult(views.running(name="old"), epoch=0, at=0.0)
     found = {one.policy: dict(one.asking) for one in brain.assignments((), 0.0)}
@@ -186,7 +186,7 @@ def test_each_policy_decides_only_on_jobs_with_its_events():
 
 
 def test_times_use_the_brains_clock():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.running(started_at=5.0, last_change_at=None), epoch=0, at=1000.0, ahead=990.0)
     (one,) = brain.assignments((), 1000.0)
     (job,) = one.view.jobs
@@ -194,7 +194,7 @@ def test_times_use_the_brains_clock():
 
 
 def test_ended_or_silent_jobs_are_forgotten():
-    brain = council(forget_s=60.0)
+    brain = cluster_state(forget_s=60.0)
     for name in ("ends", "silent", "talks"):
         brain.consult(views.running(name=name), epoch=0, at=0.0)
     brain.conclude("ends")
@@ -203,14 +203,14 @@ def test_ended_or_silent_jobs_are_forgotten():
 
 
 def test_job_that_never_began_is_forgotten_with_its_promise():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.waiting(), epoch=0, at=0.0)
     decided(brain, plan("job"))
     assert brain.forget(brain.rules.pledge_s) == [] and brain.forget(brain.rules.pledge_s + 1) == ["job"]
 
 
 def test_answer_for_a_replaced_view_is_dropped():
-    brain = council()
+    brain = cluster_state()
     brain.consult(views.waiting(), epoch=0, at=0.0)
     (one,) = brain.assignments((), 0.0)
     brain.consult(views.running(), epoch=1, at=1.0)
@@ -223,7 +223,7 @@ def test_answer_for_a_replaced_view_is_dropped():
     max_examples=20, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
 def test_any_views_are_answered_without_an_error(jobs, clocks):
-    brain = council()
+    brain = cluster_state()
     for number, (job, clock) in enumerate(zip(jobs, clocks, strict=False)):
         brain.consult(replace(job, name=f"job-{number}"), epoch=0, at=1000.0, ahead=1000.0 - clock)
         rows.live_row(brain.jobs[f"job-{number}"])
@@ -235,7 +235,7 @@ def test_any_views_are_answered_without_an_error(jobs, clocks):
 
 def test_invalid_brain_rules_are_refused():
     with pytest.raises(errors.BadInput, match="period_s 0"):
-        council(period_s=0.0)
+        cluster_state(period_s=0.0)
 
 
 class Cluster(RuleBasedStateMachine):
@@ -243,7 +243,7 @@ class Cluster(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.brain, self.now, self.masters, self.count = council(), 0.0, {}, 0
+        self.brain, self.now, self.masters, self.count = cluster_state(), 0.0, {}, 0
 
     @rule()
     def job_is_created(self):
@@ -293,7 +293,7 @@ class Cluster(RuleBasedStateMachine):
     @rule()
     def the_brain_is_killed_and_started_again(self):
         kept = [rows.live_row(live) for live in self.brain.jobs.values()]
-        self.brain = council()
+        self.brain = cluster_state()
         assert rows.restore_live(self.brain, [*kept, {"name": "garbage", "view": b"?"}], at=self.now) == 1
 
     def view(self, name):
@@ -311,11 +311,11 @@ TestCluster = Cluster.TestCase
 
 
 def test_job_survives_the_database():
-    brain = council()
+    brain = cluster_state()
     odd = views.at_times(views.running(), samples_total=float("inf"), started_at=float("-inf"))
     brain.consult(odd, epoch=4, at=0.0)
     decided(brain, replace(plan("job"), gain=float("inf")))
-    again = council()
+    again = cluster_state()
     rows.restore_live(again, [rows.live_row(brain.jobs["job"])], at=1.0)
     assert again.jobs["job"].pledge == brain.jobs["job"].pledge and again.jobs["job"].epoch == 4
     assert again.jobs["job"].view == brain.jobs["job"].view

@@ -22,7 +22,7 @@ def administrator():
     return Administrator(period_s=10.0)
 
 
-def kinds(*shown):
+def event_kinds(*shown):
     """Which events views at these times raise."""
     one = administrator()
     events = [one.observe(view, at=at) for at, view in shown]
@@ -31,7 +31,7 @@ def kinds(*shown):
 
 def test_job_raises_its_events_from_its_creation_on():
     running = replace(views.running(), profiles=())
-    assert kinds(
+    assert event_kinds(
         (0.0, views.waiting()),
         (1.0, views.waiting()),
         (2.0, running),
@@ -48,19 +48,19 @@ def test_job_waiting_for_room_is_reconsidered():
 
 
 def test_already_running_job_raises_no_created_event():
-    assert kinds((0.0, views.running())) == [EventKind.PERIODIC]
+    assert event_kinds((0.0, views.running())) == [EventKind.PERIODIC]
 
 
 def test_memory_event_comes_first():
     troubled = views.running(findings=(finding(FindingKind.STRAGGLER), finding(FindingKind.MEMORY)))
-    assert kinds((0.0, troubled)) == [EventKind.OOM]
-    assert kinds((0.0, views.waiting(findings=(finding(FindingKind.OOM),)))) == [EventKind.OOM]
+    assert event_kinds((0.0, troubled)) == [EventKind.OOM]
+    assert event_kinds((0.0, views.waiting(findings=(finding(FindingKind.OOM),)))) == [EventKind.OOM]
 
 
 def test_same_event_is_raised_once_per_period_and_another_at_once():
     hot = views.running(findings=(finding(FindingKind.SLOW_SERVER),))
     both = replace(hot, findings=(*hot.findings, finding(FindingKind.STRAGGLER, Role(RoleKind.WORKER, 2))))
-    assert kinds((0.0, hot), (1.0, hot), (2.0, both), (3.0, both), (12.0, both)) == [
+    assert event_kinds((0.0, hot), (1.0, hot), (2.0, both), (3.0, both), (12.0, both)) == [
         EventKind.SLOW,
         None,
         EventKind.SLOW,

@@ -18,7 +18,7 @@ from tests.unit.brain.serving_here import SECRET, liar
 from tests.unit.planning import views
 
 
-def advised(answer, *, epoch=3, answer_s=5.0, **more):
+def ask_brain(answer, *, epoch=3, answer_s=5.0, **more):
     """What a master hears of a brain that answers so."""
 
     async def ask():
@@ -32,7 +32,7 @@ def advised(answer, *, epoch=3, answer_s=5.0, **more):
     return asyncio.run(ask())
 
 
-def says(reply):
+def reply_with(reply):
     return lambda call: frames.pack(counsel.BrainReturn(call.id, reply))
 
 
@@ -42,7 +42,7 @@ def raw(body):
 
 def test_valid_advice_arrives():
     advice = Advice(epoch=3, why="so", plan=ShapePlan(job="job", shape=views.shape(), reason="because"))
-    assert advised(says(counsel.Counsel(advice))) == advice
+    assert ask_brain(reply_with(counsel.Counsel(advice))) == advice
 
 
 SHAPE = {"workers": 1, "servers": 1, "worker_cpu": 1.0, "server_cpu": 1.0}
@@ -84,39 +84,39 @@ LIES = {
 @pytest.mark.parametrize("body", LIES.values(), ids=LIES)
 def test_invalid_advice_bytes_raise_our_error(body):
     with pytest.raises(errors.BrainUnreachable, match="not a message"):
-        advised(raw(body))
+        ask_brain(raw(body))
 
 
 def test_endless_frame_is_not_read():
     with pytest.raises(errors.BrainUnreachable, match="announced a frame of"):
-        advised(lambda call: frames.LENGTH.pack(2**31))
+        ask_brain(lambda call: frames.LENGTH.pack(2**31))
 
 
 def test_answer_to_another_question_raises_our_error():
     with pytest.raises(errors.BrainUnreachable, match="answered with Ok to a consult"):
-        advised(says(messages.Ok()))
+        ask_brain(reply_with(messages.Ok()))
 
 
 def test_answer_with_another_number_is_ignored():
     with pytest.raises(errors.BrainUnreachable, match="no answer within"):
-        advised(lambda call: frames.pack(counsel.BrainReturn(call.id + 1, messages.Ok())), answer_s=-1.8)
+        ask_brain(lambda call: frames.pack(counsel.BrainReturn(call.id + 1, messages.Ok())), answer_s=-1.8)
 
 
 def test_silent_brain_times_out():
     with pytest.raises(errors.BrainUnreachable, match="no answer within"):
-        advised(lambda call: None, answer_s=-1.8)
+        ask_brain(lambda call: None, answer_s=-1.8)
 
 
 def test_brain_that_does_not_know_the_secret_is_not_asked():
     with pytest.raises(errors.BrainUnreachable, match="wrong secret"):
-        advised(says(messages.Ok()), knows_secret=False)
+        ask_brain(reply_with(messages.Ok()), knows_secret=False)
 
 
 def test_refusal_raises_the_error_it_names():
     with pytest.raises(errors.BadInput, match="not like that"):
-        advised(says(messages.RequestRefused("BadInput", "not like that")))
+        ask_brain(reply_with(messages.RequestRefused("BadInput", "not like that")))
     with pytest.raises(errors.BrainUnreachable, match="it broke"):
-        advised(says(messages.RequestRefused("JobFailed", "it broke")))
+        ask_brain(reply_with(messages.RequestRefused("JobFailed", "it broke")))
 
 
 def test_invalid_address_is_refused_at_once():
@@ -124,7 +124,7 @@ def test_invalid_address_is_refused_at_once():
         RemoteAdviser("nowhere", SECRET)
 
 
-class Own:
+class LocalBrain:
     """One's own brain, which notes what it is asked."""
 
     def __init__(self):
@@ -141,7 +141,7 @@ class Own:
         self.asked.append("closed")
 
 
-class Brain(Own):
+class Brain(LocalBrain):
     """A brain that is there or away."""
 
     away = False
@@ -159,7 +159,7 @@ class Brain(Own):
 
 
 def test_job_plans_itself_without_the_brain_and_retries_less_often():
-    brain, own = Brain(), Own()
+    brain, own = Brain(), LocalBrain()
     either = FailoverAdviser(brain, own)
 
     async def run():
@@ -192,12 +192,12 @@ def test_unresponsive_brain_leaves_time_to_record_the_job_locally(monkeypatch):
             await asyncio.Event().wait()
 
     monkeypatch.setattr("springtide.brain.service.advisers.REMEMBER_S", 0.01)
-    own = Own()
+    own = LocalBrain()
     asyncio.run(FailoverAdviser(Silent(), own).conclude(PastJob(name="job", shape=views.shape())))
     assert own.past
 
 
-class Blocks:
+class BlockingAdviser:
     """Blocks its event loop until it is let go; notes in which thread it ran."""
 
     def __init__(self):
@@ -215,7 +215,7 @@ async def fail():
 
 def test_blocking_adviser_does_not_block_the_loop_and_gets_no_new_request():
     async def test():
-        adviser, thread = Blocks(), AdviserThread()
+        adviser, thread = BlockingAdviser(), AdviserThread()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await thread.run(adviser.advise)
@@ -232,7 +232,7 @@ def test_blocking_adviser_does_not_block_the_loop_and_gets_no_new_request():
 
 def test_waiting_call_runs_after_the_current_one():
     async def test():
-        adviser, thread = Blocks(), AdviserThread()
+        adviser, thread = BlockingAdviser(), AdviserThread()
         asked = asyncio.create_task(thread.run(adviser.advise))
         await waiting.soon(lambda: adviser.ran_in)
         told = asyncio.create_task(thread.run(fail, wait=True))

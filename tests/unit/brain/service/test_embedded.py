@@ -25,7 +25,7 @@ async def embedded(url, config=CONFIG):
         await brain.close()
 
 
-def advised(url, view, config=CONFIG):
+def ask_embedded(url, view, config=CONFIG):
     async def ask():
         async with embedded(url, config) as brain:
             return await brain.advise(view, epoch=7, now=1000.0)
@@ -34,7 +34,7 @@ def advised(url, view, config=CONFIG):
 
 
 def test_new_job_gets_its_first_plan(tmp_path):
-    advice = advised(tmp_path / "history.db", views.waiting())
+    advice = ask_embedded(tmp_path / "history.db", views.waiting())
     assert advice.epoch == 7 and advice.plan.stage is PlanningStage.SAMPLING and advice.why == advice.plan.reason
 
 
@@ -56,21 +56,21 @@ def test_finished_jobs_are_recorded_for_similar_ones(tmp_path):
 def test_unchanged_job_gets_its_own_reason(monkeypatch):
     said = nothing("none of 2 jobs is to be changed", "job: a sample is under way", "other: too", "all is well")
     monkeypatch.setitem(registry.POLICIES, "said", lambda view, config: said)
-    advice = advised("", views.running(), PlanningConfig(policy="said"))
+    advice = ask_embedded("", views.running(), PlanningConfig(policy="said"))
     assert advice.plan is None and advice.why == "a sample is under way" and advice.notes == ("all is well",)
 
 
 def test_refused_plan_is_the_reason(monkeypatch):
     wild = ShapePlan(job="job", shape=views.shape(workers=999), reason="more")
     monkeypatch.setitem(registry.POLICIES, "wild", lambda view, config: Decision(plans=(wild,), why="wild"))
-    advice = advised("", views.running(), PlanningConfig(policy="wild"))
+    advice = ask_embedded("", views.running(), PlanningConfig(policy="wild"))
     assert advice.plan is None and "not within the job's bounds" in advice.why
 
 
 def test_broken_history_is_reported_and_planning_continues_without(tmp_path):
     path = tmp_path / "history.db"
     path.write_text("no database " * 100)
-    advice = advised(path, views.waiting())
+    advice = ask_embedded(path, views.waiting())
     assert advice.plan is not None and "without history" in advice.notes[0] and "not a database" in advice.notes[0]
 
 
@@ -99,4 +99,4 @@ def test_without_a_url_no_history_is_kept(tmp_path, monkeypatch):
 
 def test_unknown_policy_raises_our_error():
     with pytest.raises(errors.UnknownName, match="springtide"):
-        advised("", views.waiting(), PlanningConfig(policy="springtied"))
+        ask_embedded("", views.waiting(), PlanningConfig(policy="springtied"))

@@ -39,40 +39,40 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def opened(path):
+def open_database(path):
     with closing(store.open_store(str(path))) as found:
         yield found
 
 
-def test_recorded_job_is_read_back(opened):
-    opened.remember(past())
-    opened.remember(past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
-    assert opened.history() == store.StoredHistory(
+def test_recorded_job_is_read_back(open_database):
+    open_database.remember(past())
+    open_database.remember(past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
+    assert open_database.history() == store.StoredHistory(
         jobs=(past(), past("deep", finished=False, ended_at=2000.0, shape=None, throughput=None, facts=None))
     )
-    assert opened.count() == 2
+    assert open_database.count() == 2
 
 
-def test_job_recorded_twice_is_kept_once(opened):
-    opened.remember(past())
-    opened.remember(past())
-    assert opened.count() == 1
+def test_job_recorded_twice_is_kept_once(open_database):
+    open_database.remember(past())
+    open_database.remember(past())
+    assert open_database.count() == 1
 
 
-def test_newest_jobs_are_read_oldest_first(opened):
+def test_newest_jobs_are_read_oldest_first(open_database):
     for at in (3.0, 1.0, 2.0):
-        opened.remember(past(ended_at=at))
-    assert [job.ended_at for job in opened.history(newest=2).jobs] == [2.0, 3.0]
+        open_database.remember(past(ended_at=at))
+    assert [job.ended_at for job in open_database.history(newest=2).jobs] == [2.0, 3.0]
 
 
-def test_reopening_the_database_changes_nothing(path, opened):
-    opened.remember(past())
+def test_reopening_the_database_changes_nothing(path, open_database):
+    open_database.remember(past())
     with closing(store.open_store(f"sqlite:///{path}")) as again:
         assert again.history().jobs == (past(),)
         assert versions(path) == [store.VERSION]
 
 
-def test_database_of_another_version_is_refused(path, opened):
+def test_database_of_another_version_is_refused(path, open_database):
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE schema_version SET version = 9999")
     with pytest.raises(errors.BadInput, match=r"format 9999.*use the version that wrote it"):
@@ -139,19 +139,19 @@ def test_invalid_row_is_skipped(garbage):
     assert rows.past_of(row | {"job": bad}) is None
 
 
-def test_garbage_in_the_file_is_skipped_and_counted(path, opened):
-    opened.remember(past())
+def test_garbage_in_the_file_is_skipped_and_counted(path, open_database):
+    open_database.remember(past())
     with closing(sqlite3.connect(path)) as file, file:
         for at, job in enumerate(("not json", b"\x00\xff", 12.5, '{"workers": -3}')):
             file.execute("INSERT INTO past_jobs (name, ended_at, job) VALUES ('bad', ?, ?)", (at, job))
         file.execute("UPDATE past_jobs SET job = CAST(x'ff7b' AS TEXT) WHERE name = 'bad' AND ended_at = 0")
-    assert opened.history() == store.StoredHistory(jobs=(past(),), unreadable=4)
+    assert open_database.history() == store.StoredHistory(jobs=(past(),), unreadable=4)
 
 
-def test_job_beyond_database_limits_is_refused(opened):
+def test_job_beyond_database_limits_is_refused(open_database):
     for bad in (past(""), past(ended_at=float("nan"))):
         with pytest.raises(errors.BadInput):
-            opened.remember(bad)
+            open_database.remember(bad)
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -190,9 +190,9 @@ def test_any_past_job_survives_sqlite():
         check()
 
 
-def test_non_finite_numbers_are_left_out(opened):
-    opened.remember(past(throughput=float("nan"), features={"a": float("inf"), "b": 1, "c\0": "\ud800"}))
-    (found,) = opened.history().jobs
+def test_non_finite_numbers_are_left_out(open_database):
+    open_database.remember(past(throughput=float("nan"), features={"a": float("inf"), "b": 1, "c\0": "\ud800"}))
+    (found,) = open_database.history().jobs
     assert found.throughput is None and found.features == {"b": 1.0, "c\N{REPLACEMENT CHARACTER}": "?"}
 
 

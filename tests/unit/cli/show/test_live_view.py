@@ -227,15 +227,15 @@ def test_status_shows_data_workers_and_queue_fill():
         data=msgspec.structs.replace(STATUS.data, feed=feed),
     )
     assert render.data_workers_text(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
-    assert "3 of 8 batches ready" in drawn(fed)
+    assert "3 of 8 batches ready" in picture_text(fed)
     none = msgspec.structs.replace(STATUS, roles=RoleStatus(data_workers_why="too little to pay for them"))
     assert (
         render.data_workers_text(none) == "none: too little to pay for them" and render.data_workers_text(STATUS) == ""
     )
-    assert "too little to pay for them" in drawn(none)
+    assert "too little to pay for them" in picture_text(none)
 
 
-def drawn(status):
+def picture_text(status):
     """The picture as text."""
     console = Console(file=io.StringIO(), width=80)
     console.print(render.picture(status))

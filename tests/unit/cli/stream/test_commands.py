@@ -12,25 +12,27 @@ from springtide.cli.stream import streams
 from springtide.data.stream import producer as production
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
     assert app.main(list(arguments)) == code
     return capsys.readouterr()
 
 
 def test_log_commands_create_fill_show_and_seal_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"log://{tmp_path}/clicks"
-    out, _ = said(capsys, "produce", url, "--generator", "counter", "--records", "100", "--partitions", "2", "--json")
+    out, _ = run_command(
+        capsys, "produce", url, "--generator", "counter", "--records", "100", "--partitions", "2", "--json"
+    )
     facts = json.loads(out.splitlines()[-1])
     assert (facts["records"], facts["partitions"], facts["interrupted"]) == (100, [50, 50], False)
-    out, _ = said(capsys, "stream", "info", url, "--json")
+    out, _ = run_command(capsys, "stream", "info", url, "--json")
     assert "2 partitions, 100 records, 3.1K" in out
     facts = json.loads(out.splitlines()[-1])
     assert [(part["start"], part["end"], part["bytes"]) for part in facts["partitions"]] == [(0, 50, 1600)] * 2
     assert facts["partitions"][0]["oldest_at"] > 1e9 and not facts["sealed"]
-    said(capsys, "produce", url, "--generator", "clicks", "--records", "30", "--partitions", "3", "--seal")
-    out, _ = said(capsys, "stream", "info", url, "--rows", "1")
+    run_command(capsys, "produce", url, "--generator", "clicks", "--records", "30", "--partitions", "3", "--seal")
+    out, _ = run_command(capsys, "stream", "info", url, "--rows", "1")
     assert "3 partitions, 130 records" in out and "sealed" in out and "and 2 more" in out
-    _, wrong = said(capsys, "produce", url, "--generator", "counter", "--records", "1", code=2)
+    _, wrong = run_command(capsys, "produce", url, "--generator", "counter", "--records", "1", code=2)
     assert "is sealed" in wrong
     assert max(len(line) for line in out.splitlines()[2:]) <= 80
 
@@ -38,10 +40,12 @@ def test_log_commands_create_fill_show_and_seal_a_log(tmp_path: Path, capsys: py
 def test_log_commands_grow_trim_and_seal_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lines").write_text("one\ntwo\n")
     url = f"log://{tmp_path}/log"
-    said(capsys, "produce", url, "--from", f"{tmp_path}/lines", "--partitions", "1", "--retain-age", "1h", "--raw")
-    assert "1 partitions before, 2 now" in said(capsys, "stream", "grow", url, "2")[0]
-    assert json.loads(said(capsys, "stream", "trim", url, "--json")[0].splitlines()[-1]) == {"segments": 0}
-    assert "sealed with 2 records" in said(capsys, "stream", "seal", url)[0]
+    run_command(
+        capsys, "produce", url, "--from", f"{tmp_path}/lines", "--partitions", "1", "--retain-age", "1h", "--raw"
+    )
+    assert "1 partitions before, 2 now" in run_command(capsys, "stream", "grow", url, "2")[0]
+    assert json.loads(run_command(capsys, "stream", "trim", url, "--json")[0].splitlines()[-1]) == {"segments": 0}
+    assert "sealed with 2 records" in run_command(capsys, "stream", "seal", url)[0]
 
 
 def test_stream_usage_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,14 +72,14 @@ def test_stream_usage_errors_are_one_line(tmp_path: Path, capsys: pytest.Capture
         (("--from", f"{tmp_path}/none"), "there is no file"),
         (("--generator", "counter", "--trace", f"{tmp_path}/never"), "never, line 1: times must rise"),
     ):
-        _, wrong = said(capsys, "produce", url, *arguments, code=2)
+        _, wrong = run_command(capsys, "produce", url, *arguments, code=2)
         assert told in wrong and wrong.count("\n") == 1
     for option, value in (("--seed", "-1"), ("--first", str(2**64)), ("--seconds", "nan")):
-        assert option in said(capsys, "produce", url, "--generator", "counter", option, value, code=2)[1]
+        assert option in run_command(capsys, "produce", url, "--generator", "counter", option, value, code=2)[1]
     assert not (tmp_path / "log").exists()
-    assert "there is no log" in said(capsys, "stream", "info", url, code=2)[1]
-    assert "there is no log" in said(capsys, "stream", "info", f"log://{tmp_path}/binary", code=2)[1]
-    _, wrong = said(
+    assert "there is no log" in run_command(capsys, "stream", "info", url, code=2)[1]
+    assert "there is no log" in run_command(capsys, "stream", "info", f"log://{tmp_path}/binary", code=2)[1]
+    _, wrong = run_command(
         capsys, "produce", f"log://{tmp_path}/binary/log", "--generator", "counter", "--records", "1", code=2
     )
     assert "cannot be created" in wrong and wrong.count("\n") == 1
@@ -91,7 +95,9 @@ def test_ctrl_c_ends_producing_with_exact_totals(
         return real(self, first, count)
 
     monkeypatch.setattr(production.CounterRecords, "take", take)
-    out, _ = said(capsys, "produce", f"log://{tmp_path}/log", "--generator", "counter", "--seal", "--json", code=130)
+    out, _ = run_command(
+        capsys, "produce", f"log://{tmp_path}/log", "--generator", "counter", "--seal", "--json", code=130
+    )
     facts = json.loads(out.splitlines()[-1])
     assert facts["interrupted"] and facts["records"] == production.MOST_AT_ONCE and "interrupted" in out
     assert "sealed" not in out
@@ -101,7 +107,7 @@ def test_ctrl_c_ends_producing_with_exact_totals(
 def test_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hours = "\n".join(f"{hour * 3600},{1000 + hour}" for hour in range(60))
     (tmp_path / "trace.csv").write_text(f"at,count\n{hours}\n")
-    out, _ = said(
+    out, _ = run_command(
         capsys,
         "produce",
         f"log://{tmp_path}/log",
@@ -118,7 +124,7 @@ def test_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.CaptureFixture[
         "--json",
     )
     assert 900 < json.loads(out.splitlines()[-1])["records"] <= 1000
-    _, wrong = said(
+    _, wrong = run_command(
         capsys,
         "produce",
         f"log://{tmp_path}/log",

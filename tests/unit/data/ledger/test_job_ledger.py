@@ -25,7 +25,7 @@ MANY = DatasetCard(samples=100_000, batch_size=10, shard_batches=16)  # 625 shar
 A, B = LeaseHolder(0), LeaseHolder(1)
 
 
-def through(*grants):
+def completed(*grants):
     """The words of a holder that has trained all of these."""
     return [Progress(grant.shard, grant.first, grant.end, grant.end) for grant in grants]
 
@@ -56,7 +56,7 @@ def test_idle_worker_waits_while_another_holds_a_lease():
     grants = book.lease(A, CARD, 16, 0.0)
     assert book.lease(B, CARD, 1, 0.0) is NoLease.WAIT
     assert book.lease(A, CARD, 1, 0.0) is NoLease.END  # the rest is its own: no one to wait for
-    assert book.report(A, through(*grants), 0.0).freed
+    assert book.report(A, completed(*grants), 0.0).freed
     assert book.lease(B, CARD, 1, 0.0) is NoLease.END
     assert book.totals() == Totals(total=6, leased=0, done=6, samples=200, samples_done=200)
 
@@ -69,9 +69,9 @@ def test_repeated_or_foreign_progress_changes_nothing():
     assert book.report(B, [Progress(0, 0, 20, 40)], 0.0).revoked == (LeaseKey(0, 0),)
     assert book.report(B, [Progress(99, 0, 20, 40)], 0.0).revoked == (LeaseKey(99, 0),)
     assert book.totals().samples_done == 0
-    book.report(A, through(grant), 0.0)
+    book.report(A, completed(grant), 0.0)
     said = book.changes
-    assert not book.report(A, through(grant), 0.0).freed
+    assert not book.report(A, completed(grant), 0.0).freed
     assert (book.totals().done, book.changes) == (1, said)
     assert said > before
 
@@ -160,7 +160,7 @@ def test_unreadable_shard_is_retried_last_and_dropped_after_three_failures():
         grants = book.lease(A, card, 16, 0.0)
         assert grants[-1].shard == 0 or len(grants) == 3
         assert book.fail(A, ReadFailure(0, grants[0].first if len(grants) == 3 else grants[-1].first, 20, "bad disk"))
-        book.report(A, through(*(grant for grant in grants if grant.shard)), 0.0)
+        book.report(A, completed(*(grant for grant in grants if grant.shard)), 0.0)
     assert book.lease(A, card, 1, 0.0) is NoLease.END
     assert not book.fail(B, ReadFailure(0, 0, 20, "not mine"))
     (given_up,) = book.poisoned()
@@ -179,12 +179,12 @@ def unreadable(book, holder, card):
 
 def test_shard_unreadable_by_one_worker_goes_to_another_first():
     book, card = JobLedger(workers=2), dataclasses.replace(CARD, epochs=1, samples=40)
-    book.report(B, through(*book.lease(B, card, 1, 0.0)), 0.0)
+    book.report(B, completed(*book.lease(B, card, 1, 0.0)), 0.0)
     while not isinstance(unreadable(book, A, card), NoLease):
         assert not book.hopeless
     assert unreadable(book, A, card) is NoLease.WAIT and book.todo_samples
     while not isinstance(grants := book.lease(B, card, 1, 0.0), NoLease):
-        book.report(B, through(*grants), 0.0)
+        book.report(B, completed(*grants), 0.0)
     assert grants is NoLease.END and not book.poisoned() and book.samples_done == 40
 
 
@@ -211,7 +211,7 @@ def test_data_is_hopeless_once_every_worker_failed_to_read_it():
 
 def test_second_pass_continues_shard_numbers_and_is_visible_to_new_workers():
     book = JobLedger(workers=1)
-    book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
+    book.report(A, completed(*book.lease(A, CARD, 16, 0.0)), 0.0)
     following = dataclasses.replace(CARD, first_epoch=2)
     assert book.lease(A, following, 1, 0.0) == (Grant(6, 2, 0, 0, 40),)
     assert book.epochs == 4
@@ -258,7 +258,7 @@ def test_bsp_ranks_all_get_every_shard():
     with pytest.raises(errors.BadInput, match="worker-2 is not in the bsp group of 2"):
         book.lease(LeaseHolder(2), card, 1, 0.0)
     while not isinstance(grants := book.lease(A, card, 1, 0.0), NoLease):
-        book.report(A, through(*grants), 0.0)
+        book.report(A, completed(*grants), 0.0)
     assert grants is NoLease.END
 
 
@@ -267,14 +267,14 @@ def test_bsp_ranks_keep_their_progress_in_a_new_group_despite_rank_gaps():
     book.regroup([0, 1])
     (grant,) = {book.lease(holder, card, 1, 0.0) for holder in (A, B)}
     for holder in (A, B):
-        book.report(holder, through(*grant), 0.0)
+        book.report(holder, completed(*grant), 0.0)
     (ahead,) = book.lease(B, card, 1, 0.0)
     book.regroup([1, 4])  # worker-0 has left while 2 and 3 were on their way out
     late = LeaseHolder(4)
     assert book.lease(late, card, 1, 0.0) == (ahead,), "a newcomer begins with what not all have finished"
-    assert not book.report(A, through(ahead), 0.0).fenced and book.totals().done == 1, "who has left has no say"
+    assert not book.report(A, completed(ahead), 0.0).fenced and book.totals().done == 1, "who has left has no say"
     for holder in (B, late):
-        book.report(holder, through(ahead), 0.0)
+        book.report(holder, completed(ahead), 0.0)
     assert book.totals().done == 2
     again = JobLedger.from_state(book.to_state())
     assert again.lease(LeaseHolder(4, 1), card, 1, 0.0) == again.lease(B, card, 1, 0.0) != NoLease.END
@@ -288,7 +288,7 @@ def test_bsp_group_rolls_back_to_the_sample_of_its_checkpoint():
     for _ in range(2):
         grants = [book.lease(holder, card, 1, 0.0) for holder in (A, B)]
         for holder, each in zip((A, B), grants, strict=True):
-            book.report(holder, through(*each), 0.0)
+            book.report(holder, completed(*each), 0.0)
     note = book.note(1, 20)
     assert note.samples == 60 and book.note(1, 40) == book.note(2, 0) and book.note(1, 40).samples == 80
     assert book.samples_done == 80 and book.restore(note) == 20
@@ -304,10 +304,10 @@ def test_bsp_group_rolls_back_to_the_sample_of_its_checkpoint():
 def test_restored_ledger_grants_again_what_its_note_lacks():
     book = JobLedger(workers=1)
     one, two = book.lease(A, CARD, 2, 0.0)
-    book.report(A, [*through(one), Progress(two.shard, 0, 20, 40)], 0.0)
+    book.report(A, [*completed(one), Progress(two.shard, 0, 20, 40)], 0.0)
     note = book.note()
-    book.report(A, through(two), 0.0)
-    book.report(A, through(*book.lease(A, CARD, 1, 0.0)), 0.0)
+    book.report(A, completed(two), 0.0)
+    book.report(A, completed(*book.lease(A, CARD, 1, 0.0)), 0.0)
     assert book.samples_done == 100
     assert book.restore(note) == 40
     assert (book.samples_done, book.era, book.leases()) == (60, 1, ())
@@ -321,10 +321,10 @@ def test_progress_of_an_earlier_era_is_revoked_even_for_a_regranted_lease():
     (grant,) = book.lease(A, CARD, 1, 0.0)
     book.restore(note)
     assert book.lease(A, CARD, 1, 0.0, [LeaseKey(0, 0)], era=0) == (grant,)
-    assert book.report(A, through(grant), 0.0, era=0).revoked == (LeaseKey(0, 0),)
+    assert book.report(A, completed(grant), 0.0, era=0).revoked == (LeaseKey(0, 0),)
     assert book.samples_done == 0
     assert book.lease(A, CARD, 1, 0.0, [LeaseKey(0, 0)], era=0) == (grant,)  # granted again: it knows nothing yet
-    book.report(A, through(grant), 0.0, era=1)
+    book.report(A, completed(grant), 0.0, era=1)
     assert book.samples_done == 40
 
 
@@ -333,7 +333,7 @@ def test_end_is_given_only_when_a_checkpoint_has_the_whole_pass():
     grants = book.lease(A, CARD, 16, 0.0)
     early = book.note()
     assert book.lease(A, CARD, 1, 0.0) is NoLease.WAIT
-    book.report(A, through(*grants), 0.0)
+    book.report(A, completed(*grants), 0.0)
     assert book.waits_to_end and book.lease(A, CARD, 1, 0.0) is NoLease.WAIT
     book.keep(early)
     assert book.waits_to_end
@@ -342,7 +342,7 @@ def test_end_is_given_only_when_a_checkpoint_has_the_whole_pass():
     book.restore(early)  # the last checkpoint turned out to be torn
     assert book.samples_done == 0
     again = book.lease(A, CARD, 16, 0.0)
-    book.report(A, through(*again), 0.0)
+    book.report(A, completed(*again), 0.0)
     assert book.lease(A, CARD, 1, 0.0) is NoLease.WAIT
     book.close()
     assert book.lease(A, CARD, 1, 0.0) is NoLease.END
@@ -363,9 +363,9 @@ def test_failures_after_the_note_are_retried_after_a_restore():
 def test_pass_opened_after_the_note_restarts():
     book = JobLedger(workers=1)
     note = book.note()
-    book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
+    book.report(A, completed(*book.lease(A, CARD, 16, 0.0)), 0.0)
     later = dataclasses.replace(CARD, first_epoch=2)
-    book.report(A, through(*book.lease(A, later, 16, 0.0)), 0.0)
+    book.report(A, completed(*book.lease(A, later, 16, 0.0)), 0.0)
     assert book.restore(note) == 400
     assert len(book.lease(A, later, 16, 0.0)) == len(book.lease(A, CARD, 16, 0.0)) == 6
     ledger_invariants.check(book)
@@ -388,14 +388,14 @@ def test_known_data_end_survives_a_restore():
     )
 
 
-def streamed(id):
+def stream_card(id):
     """A card of a stream that says this of itself."""
     return DatasetCard(samples=0, batch_size=10, shard_batches=1, stream=StreamCard(url="log:///clicks", id=id))
 
 
 @pytest.mark.parametrize("in_step", [False, True])
 def test_recreated_stream_is_refused_after_a_resume(in_step):
-    before, now = (dataclasses.replace(streamed(id), in_step=in_step) for id in ("first", "second"))
+    before, now = (dataclasses.replace(stream_card(id), in_step=in_step) for id in ("first", "second"))
     book, again = JobLedger(workers=1), JobLedger(workers=1)
     book.lease(A, before, 1, 0.0, seen=(PartitionRange(0, 0, 40),))
     again.resume(book.note())
@@ -406,11 +406,11 @@ def test_recreated_stream_is_refused_after_a_resume(in_step):
 
 def test_stream_id_is_learned_from_the_first_worker_that_knows_it():
     book = JobLedger(workers=2)
-    book.lease(A, streamed(""), 1, 0.0, seen=(PartitionRange(0, 0, 40),))
-    book.lease(B, streamed("first"), 1, 0.0)
-    book.lease(LeaseHolder(0, 1), streamed(""), 1, 0.0)
+    book.lease(A, stream_card(""), 1, 0.0, seen=(PartitionRange(0, 0, 40),))
+    book.lease(B, stream_card("first"), 1, 0.0)
+    book.lease(LeaseHolder(0, 1), stream_card(""), 1, 0.0)
     with pytest.raises(errors.StreamReplaced):
-        book.lease(LeaseHolder(1, 1), streamed("second"), 1, 0.0)
+        book.lease(LeaseHolder(1, 1), stream_card("second"), 1, 0.0)
 
 
 def test_worker_starting_at_a_later_epoch_opens_that_pass():

@@ -21,7 +21,7 @@ def packed(i: int) -> bytes:
     return struct.pack("<q3fB", i, i + 0.5, i + 1.5, i + 2.5, i % 2)
 
 
-def whole(decoder: Any, bodies: list[bytes]) -> Any:
+def decode_all(decoder: Any, bodies: list[bytes]) -> Any:
     parsed = decoder_of(decoder).parse(records_of(bodies))
     return parsed.batch(~parsed.bad)
 
@@ -63,7 +63,7 @@ def test_event_time_can_come_from_a_field() -> None:
 
 
 def test_decoder_to_function_shapes_the_batch() -> None:
-    x, y = whole(Fixed({"x": "f4", "y": "f4"}, to=lambda t: (t["x"], t["y"])), [struct.pack("<2f", 1, 0)])
+    x, y = decode_all(Fixed({"x": "f4", "y": "f4"}, to=lambda t: (t["x"], t["y"])), [struct.pack("<2f", 1, 0)])
     assert (x.tolist(), y.tolist()) == ([1.0], [0.0])
 
 
@@ -100,7 +100,7 @@ def test_failing_user_decoder_is_retried_record_by_record() -> None:
 
 def test_bug_in_a_user_decoder_is_not_blamed_on_records() -> None:
     with pytest.raises(errors.UserCodeFailed, match="NameError"):
-        whole(lambda bodies: undefined_name, [b"1"])  # type: ignore[name-defined]  # noqa: F821
+        decode_all(lambda bodies: undefined_name, [b"1"])  # type: ignore[name-defined]  # noqa: F821
 
     def together(bodies: list[bytes]) -> int:
         if len(bodies) > 1:
@@ -108,7 +108,7 @@ def test_bug_in_a_user_decoder_is_not_blamed_on_records() -> None:
         return 1
 
     with pytest.raises(errors.UserCodeFailed, match="none of them alone"):
-        whole(together, [b"1", b"2"])
+        decode_all(together, [b"1", b"2"])
 
 
 def test_invalid_fields_and_decoders_are_refused() -> None:

@@ -22,7 +22,7 @@ def make(folder: Path, partitions: int = 3) -> stream.LogStream:
     return stream.create(folder, layout.LogSettings(partitions=partitions))
 
 
-def everything(log: stream.LogStream) -> dict[int, Records]:
+def read_all(log: stream.LogStream) -> dict[int, Records]:
     reader = log.open()
     reader.assign({seen.partition: seen.start for seen in log.bounds()})
     found: dict[int, list[Records]] = {}
@@ -35,7 +35,7 @@ def everything(log: stream.LogStream) -> dict[int, Records]:
 def test_every_record_is_in_one_partition_and_the_totals_are_exact(tmp_path: Path) -> None:
     log = make(tmp_path / "log")
     done = producer.produce(log, producer.CounterRecords(keys=7), ProduceOrder(records=1000, first=50))
-    found = everything(log)
+    found = read_all(log)
     assert done.records == 1000 == sum(done.partitions) and done.bytes == 32 * 1000 and not done.interrupted
     assert done.partitions == [len(found[partition]) for partition in range(3)] == [334, 333, 333]
     batches = [
@@ -50,11 +50,11 @@ def test_lines_or_fixed_size_pieces_of_files_become_records(tmp_path: Path) -> N
     (tmp_path / "lines").write_bytes(b'{"a": 1}\r\n\n{"a": 2}')
     log = make(tmp_path / "log", 1)
     done = producer.produce(log, producer.LineRecords(tmp_path / "lines"), ProduceOrder(enveloped=False))
-    assert done.records == 3 and everything(log)[0].bodies() == [b'{"a": 1}', b"", b'{"a": 2}']
+    assert done.records == 3 and read_all(log)[0].bodies() == [b'{"a": 1}', b"", b'{"a": 2}']
     (tmp_path / "pieces").write_bytes(bytes(range(12)))
     other = make(tmp_path / "other", 1)
     producer.produce(other, producer.FixedSizeRecords(tmp_path / "pieces", 4), ProduceOrder(enveloped=False))
-    assert everything(other)[0].bodies() == [bytes(range(4)), bytes(range(4, 8)), bytes(range(8, 12))]
+    assert read_all(other)[0].bodies() == [bytes(range(4)), bytes(range(4, 8)), bytes(range(8, 12))]
     with pytest.raises(errors.BadInput, match="not a multiple of the record size 5"):
         producer.FixedSizeRecords(tmp_path / "pieces", 5)
     with pytest.raises(errors.MissingFile):
@@ -87,7 +87,7 @@ def test_producer_ends_on_request_and_reports_its_records(tmp_path: Path) -> Non
         stop=lambda: len(told) >= 2,
     )
     assert done.interrupted and done.records == told[-1] == sum(done.partitions) == sum(
-        map(len, everything(log).values())
+        map(len, read_all(log).values())
     )
     assert producer.produce(log, producer.CounterRecords(), ProduceOrder(seconds=0.0)).records == 0
 

@@ -9,14 +9,14 @@ import torch
 from springtide.dataworker.feed import batch_rng
 
 
-def drawn():
+def draw_from_all():
     return torch.rand(3).tolist(), np.random.rand(2).tolist(), random.random()
 
 
 def test_same_batch_name_gives_the_same_random_numbers():
     def under(seed, name):
         with batch_rng.seeded(seed, name):
-            return drawn()
+            return draw_from_all()
 
     assert under(1, (0, 0, 8, 4)) == under(1, (0, 0, 8, 4))
     numbers = {str(under(seed, name)) for seed in (-1, 0, 1) for name in ((0, 1), (1, 0), (1, 0, 0))}
@@ -25,12 +25,12 @@ def test_same_batch_name_gives_the_same_random_numbers():
 
 def test_seeding_a_batch_leaves_the_process_generators_unchanged():
     torch.manual_seed(5), np.random.seed(5), random.seed(5)
-    undisturbed = drawn(), drawn()
+    undisturbed = draw_from_all(), draw_from_all()
     torch.manual_seed(5), np.random.seed(5), random.seed(5)
-    first = drawn()
+    first = draw_from_all()
     with batch_rng.seeded(1, (2,)):
-        drawn()
-    assert (first, drawn()) == undisturbed
+        draw_from_all()
+    assert (first, draw_from_all()) == undisturbed
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])

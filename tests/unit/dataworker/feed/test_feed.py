@@ -46,11 +46,11 @@ def batches(count, size=4):
     ]
 
 
-def none_of_it(indices):
+def fail_if_called(indices):
     raise AssertionError("the trainer made a batch that it should have been fed")
 
 
-class Fed:
+class FeedWithWorkers:
     """A feed and its data workers, all closed at the end."""
 
     def __init__(self, *servings, **options):
@@ -87,8 +87,8 @@ def test_batches_come_in_order_from_several_workers():
         first = iter([both.wait])
         return lambda indices: (next(first, lambda _: None)(PATIENCE_S), doubled(indices))[1]
 
-    with Fed(serve(met()), serve(met())) as fed:
-        made = list(fed.feed.read(batches(40), none_of_it))
+    with FeedWithWorkers(serve(met()), serve(met())) as fed:
+        made = list(fed.feed.read(batches(40), fail_if_called))
         assert firsts(made) == [8 * n for n in range(40)]
         state = fed.feed.state
         assert (state.made, state.taken, state.queued, state.workers) == (40, 40, 0, 2)
@@ -96,22 +96,22 @@ def test_batches_come_in_order_from_several_workers():
 
 
 def test_second_pass_reuses_workers_and_drops_late_answers_of_the_first():
-    with Fed(serve(doubled)) as fed:
-        early = fed.feed.read(batches(20), none_of_it)
+    with FeedWithWorkers(serve(doubled)) as fed:
+        early = fed.feed.read(batches(20), fail_if_called)
         assert int(next(early)[0]) == 0
         early.close()
-        assert firsts(fed.feed.read(batches(5), none_of_it)) == [0, 8, 16, 24, 32]
+        assert firsts(fed.feed.read(batches(5), fail_if_called)) == [0, 8, 16, 24, 32]
 
 
 def test_trainer_makes_batches_itself_without_data_workers():
-    with Fed() as fed:
+    with FeedWithWorkers() as fed:
         assert firsts(fed.feed.read(batches(3), doubled)) == [0, 8, 16]
         assert fed.feed.state.room == 0 and fed.feed.state.read_s > 0
 
 
 def test_queued_batches_of_distrusted_data_workers_are_remade_locally():
     own = []
-    with Fed(serve(lambda indices: doubled(indices) + 1), room=4) as fed:
+    with FeedWithWorkers(serve(lambda indices: doubled(indices) + 1), room=4) as fed:
         reading = fed.feed.read(batches(12), lambda indices: own.append(int(indices[0])) or doubled(indices))
         wrong = [next(reading), next(reading)]
         until(lambda: fed.feed.state.queued > 0)
@@ -125,7 +125,7 @@ def test_queued_batches_of_distrusted_data_workers_are_remade_locally():
 def test_data_workers_are_used_once_they_join_and_while_wanted():
     own = []
     wants = True
-    with Fed() as fed:
+    with FeedWithWorkers() as fed:
         reading = fed.feed.read(batches(12), lambda i: own.append(1) or doubled(i), fed=lambda: wants)
         made = [next(reading), next(reading)]
         fed.add(serve(doubled))
@@ -144,8 +144,8 @@ def test_pause_keeps_its_position_and_nothing_beyond_it_is_requested_early():
             asked.append(len(one.indices))
             yield one
 
-    with Fed(serve(doubled)) as fed:
-        reading = fed.feed.read(wanted(), none_of_it)
+    with FeedWithWorkers(serve(doubled)) as fed:
+        reading = fed.feed.read(wanted(), fail_if_called)
         next(reading), next(reading)
         assert asked == [4, 4, 0]
         assert next(reading) is None
@@ -162,16 +162,16 @@ def test_poison_batch_is_retried_and_reported_in_its_position():
             raise ValueError("row 8 is torn")
         return doubled(indices)
 
-    with Fed(serve(poisoned), serve(poisoned)) as fed:
-        made = list(fed.feed.read(batches(5), none_of_it))
+    with FeedWithWorkers(serve(poisoned), serve(poisoned)) as fed:
+        made = list(fed.feed.read(batches(5), fail_if_called))
     assert isinstance(made[2], UnreadableBatch) and "ValueError: row 8 is torn" in made[2].error
     assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
     assert len(tried) == 2
 
 
 def test_unsendable_batch_is_reported_by_type_and_path():
-    with Fed(serve(lambda indices: {"rows": object()})) as fed:
-        (made,) = fed.feed.read(batches(1), none_of_it)
+    with FeedWithWorkers(serve(lambda indices: {"rows": object()})) as fed:
+        (made,) = fed.feed.read(batches(1), fail_if_called)
     assert "batch['rows'] is of type builtins.object" in made.error
 
 
@@ -180,7 +180,7 @@ def test_batch_of_an_unknown_type_is_made_locally_once():
         return Pair(doubled(indices), torch.ones(1))
 
     own = []
-    with Fed(serve(pair), room=1) as fed:
+    with FeedWithWorkers(serve(pair), room=1) as fed:
         made = list(fed.feed.read(batches(6), lambda indices: own.append(1) or pair(indices)))
     assert all(isinstance(one, Pair) for one in made) and len(own) == 1
 
@@ -191,18 +191,18 @@ def test_batch_has_the_same_random_numbers_everywhere_and_the_trainers_stay():
 
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
-    with Fed() as fed:
+    with FeedWithWorkers() as fed:
         own = list(fed.feed.read(batches(4), noisy))
         assert torch.equal(before, torch.random.get_rng_state())
-    with Fed(serve(noisy)) as fed:
-        theirs = list(fed.feed.read(batches(4), none_of_it))
+    with FeedWithWorkers(serve(noisy)) as fed:
+        theirs = list(fed.feed.read(batches(4), fail_if_called))
     for one, other in zip(own, theirs, strict=True):
         assert torch.equal(one[0], other[0]) and np.array_equal(one[1], other[1])
     assert not torch.equal(own[0][0], own[1][0])
 
 
 def test_closing_a_data_worker_loses_no_batch():
-    with Fed(serve(doubled), serve(doubled)) as fed:
+    with FeedWithWorkers(serve(doubled), serve(doubled)) as fed:
         reading = fed.feed.read(batches(60), doubled)
         made = [next(reading) for _ in range(10)]
         fed.servings[0].close()
@@ -213,8 +213,8 @@ def test_closing_a_data_worker_loses_no_batch():
 
 
 def test_draining_data_worker_answers_its_steps_and_ends():
-    with Fed(serve(doubled), serve(doubled)) as fed:
-        reading = fed.feed.read(batches(60), none_of_it)
+    with FeedWithWorkers(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), fail_if_called)
         made = [next(reading) for _ in range(10)]
         fed.servings[0].drain()
         made += list(reading)
@@ -225,8 +225,8 @@ def test_draining_data_worker_answers_its_steps_and_ends():
 
 
 def test_detached_data_worker_finishes_and_gets_no_requests():
-    with Fed(serve(doubled), serve(doubled)) as fed:
-        reading = fed.feed.read(batches(60), none_of_it)
+    with FeedWithWorkers(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), fail_if_called)
         made = [next(reading) for _ in range(10)]
         fed.feed.detach("dw-1")
         until(lambda: not fed.servings[0]._trainers)
@@ -243,14 +243,14 @@ def test_idle_data_worker_takes_over_from_a_hanging_one():
         held.wait(PATIENCE_S)
         return doubled(indices)
 
-    with Fed(serve(hangs), serve(doubled)) as fed:
-        assert firsts(fed.feed.read(batches(12), none_of_it)) == [8 * n for n in range(12)]
+    with FeedWithWorkers(serve(hangs), serve(doubled)) as fed:
+        assert firsts(fed.feed.read(batches(12), fail_if_called)) == [8 * n for n in range(12)]
         held.set()
 
 
 def test_read_ahead_of_an_idle_trainer_is_bounded_by_memory():
-    with Fed(serve(lambda indices: torch.zeros(250_000)), room=100, most_bytes=5_500_000) as fed:
-        reading = fed.feed.read(batches(200), none_of_it)
+    with FeedWithWorkers(serve(lambda indices: torch.zeros(250_000)), room=100, most_bytes=5_500_000) as fed:
+        reading = fed.feed.read(batches(200), fail_if_called)
         for _ in range(20):
             next(reading)
         room = fed.feed.state.room
@@ -266,7 +266,7 @@ def test_local_error_is_raised_once_data_workers_are_gone():
     def torn(indices):
         raise ValueError("torn")
 
-    with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
+    with FeedWithWorkers(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
         reading = fed.feed.read(batches(5), torn)
         closing = threading.Thread(target=fed.servings[0].close)  # waits for the batch in the making
         closing.start()
@@ -278,8 +278,8 @@ def test_local_error_is_raised_once_data_workers_are_gone():
 
 def test_wait_for_a_batch_can_be_bounded():
     held = threading.Event()
-    with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
-        reading = fed.feed.read(batches(1), none_of_it, timeout_s=0.05)
+    with FeedWithWorkers(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
+        reading = fed.feed.read(batches(1), fail_if_called, timeout_s=0.05)
         with pytest.raises(TimeoutError, match=r"0\.05 s"):
             next(reading)
         held.set()
@@ -293,35 +293,35 @@ def test_extra_leaf_requests_go_to_the_first_stage():
         def keeping(self, indices, asks):
             return doubled(indices), list(asks)
 
-    with Fed(serve(Keeping()), asks=lambda name: (3, 5)) as fed:
-        assert [one[1] for one in fed.feed.read(batches(2), none_of_it)] == [[3, 5]] * 2
+    with FeedWithWorkers(serve(Keeping()), asks=lambda name: (3, 5)) as fed:
+        assert [one[1] for one in fed.feed.read(batches(2), fail_if_called)] == [[3, 5]] * 2
 
 
 @pytest.fixture
-def far(monkeypatch):
+def remote_connections(monkeypatch):
     """Trainers and data workers as if on different hosts."""
     monkeypatch.setattr(connections, "connect", functools.partial(handshake.connect, shared=False))
 
 
-def test_remote_batches_are_correct_if_the_dataset_reuses_its_buffer(far):
+def test_remote_batches_are_correct_if_the_dataset_reuses_its_buffer(remote_connections):
     kept = torch.zeros(100_000)
 
     def again(indices):
         return kept.fill_(int(indices[0]))
 
-    with Fed(serve(again)) as fed:
-        made = list(fed.feed.read(batches(30), none_of_it))
+    with FeedWithWorkers(serve(again)) as fed:
+        made = list(fed.feed.read(batches(30), fail_if_called))
         assert all(bool((one == 4 * n).all()) for n, one in enumerate(made))
 
 
-def test_trainer_that_does_not_read_its_answers_blocks_no_other(far):
+def test_trainer_that_does_not_read_its_answers_blocks_no_other(remote_connections):
     serving = serve(lambda indices: torch.zeros(2_000_000))
     deaf = handshake.connect(serving.address, SECRET, shared=False)
     for step in range(10):
         ask = connections.AskBatch(step, np.arange(4).tobytes(), None)
         connections.send_message(deaf, ask)
-    with Fed(serving) as fed:
-        assert len(list(fed.feed.read(batches(10), none_of_it))) == 10
+    with FeedWithWorkers(serving) as fed:
+        assert len(list(fed.feed.read(batches(10), fail_if_called))) == 10
         assert serving.made < 20  # the deaf one gets what is under way, and no more
     deaf.close()
 
@@ -344,10 +344,10 @@ def test_trainer_sending_too_many_or_invalid_requests_is_disconnected():
 
 def test_two_trainers_are_served_alternately():
     serving = serve(doubled)
-    with Fed(serving) as one, Fed() as other:
+    with FeedWithWorkers(serving) as one, FeedWithWorkers() as other:
         other.feed.attach("dw", serving.address)
         until(lambda: other.feed.state.workers)
-        first, second = one.feed.read(batches(20), none_of_it), other.feed.read(batches(20), none_of_it)
+        first, second = one.feed.read(batches(20), fail_if_called), other.feed.read(batches(20), fail_if_called)
         pairs = list(zip(first, second, strict=True))
         assert [firsts(pair) for pair in pairs] == [[8 * n, 8 * n] for n in range(20)]
         next(first, None), next(second, None)
@@ -365,15 +365,15 @@ def test_middle_stage_forwards_requests_and_computes_itself_without_a_source():
 
     last = serve(first, second, stage=1)
     before = serve(first, second, stage=0)
-    with Fed(last) as fed:
-        assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
+    with FeedWithWorkers(last) as fed:
+        assert firsts(fed.feed.read(batches(3), fail_if_called)) == [1, 9, 17]
         assert before.made == 0 and last.made == 3
         last.attach("first-0", before.address)
         until(lambda: last._before.workers)  # that the other has let it in does not mean that it knows yet
-        assert firsts(fed.feed.read(batches(20), none_of_it)) == [8 * n + 1 for n in range(20)]
+        assert firsts(fed.feed.read(batches(20), fail_if_called)) == [8 * n + 1 for n in range(20)]
         assert before.made >= 20
         before.close()
-        assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
+        assert firsts(fed.feed.read(batches(3), fail_if_called)) == [1, 9, 17]
 
 
 def test_invalid_messages_are_refused_by_name():
@@ -385,7 +385,7 @@ def test_invalid_messages_are_refused_by_name():
 
 def test_data_worker_of_another_job_is_ignored():
     stranger = DataWorker(Pipeline((PipelineStage("s", doubled),)), 0, b"x" * 32)
-    with Fed() as fed:
+    with FeedWithWorkers() as fed:
         fed.feed.attach("dw", stranger.address)
         assert firsts(fed.feed.read(batches(2), doubled)) == [0, 8]
         assert fed.feed.state.workers == 0
@@ -409,8 +409,8 @@ def test_oversized_batch_is_reported_and_later_batches_arrive(monkeypatch, share
     def large_once(indices):
         return torch.zeros(100_000) if 8 in indices else doubled(indices)
 
-    with Fed(serve(large_once)) as fed:
-        made = list(fed.feed.read(batches(5), none_of_it))
+    with FeedWithWorkers(serve(large_once)) as fed:
+        made = list(fed.feed.read(batches(5), fail_if_called))
     assert isinstance(made[2], UnreadableBatch) and "bytes" in made[2].error
     assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
 
@@ -425,7 +425,7 @@ def test_trainer_that_cannot_be_answered_is_disconnected_and_reconnects(monkeypa
         return take(self, size)
 
     monkeypatch.setattr(shared_memory.OutgoingSegments, "take", no_descriptors)
-    with Fed(serve(lambda indices: torch.full((10_000,), int(indices[0])))) as fed:
+    with FeedWithWorkers(serve(lambda indices: torch.full((10_000,), int(indices[0])))) as fed:
         made = list(fed.feed.read(batches(4), lambda indices: torch.full((10_000,), int(indices[0]))))
         until(lambda: fed.feed.state.workers == 1)
     assert failed and [int(one[0]) for one in made] == [0, 4, 8, 12]
@@ -435,6 +435,6 @@ def test_error_with_unencodable_characters_is_reported():
     def torn(indices):
         raise FileNotFoundError("no file named a\udcff")
 
-    with Fed(serve(torn)) as fed:
-        made = list(fed.feed.read(batches(2), none_of_it))
+    with FeedWithWorkers(serve(torn)) as fed:
+        made = list(fed.feed.read(batches(2), fail_if_called))
     assert all("no file named a\\udcff" in one.error for one in made)

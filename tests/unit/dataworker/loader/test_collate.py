@@ -36,7 +36,7 @@ class Whole:
         return {"x": torch.from_numpy(indices) * 2}
 
 
-def made(dataset, *indices, **given):
+def make_batch(dataset, *indices, **given):
     return CollatedBatch(*BatchMaker(dataset, **given)(np.array(indices, dtype=np.int64)))
 
 
@@ -67,17 +67,17 @@ def same(ours, theirs):
 )
 def test_batch_equals_that_of_a_dataloader(dataset):
     theirs = list(data.DataLoader(dataset, batch_size=4))[1]
-    same(made(dataset, 4, 5, 6, 7).batch, theirs)
+    same(make_batch(dataset, 4, 5, 6, 7).batch, theirs)
 
 
 def test_batch_size_none_gives_single_samples_like_a_dataloader():
     theirs = list(data.DataLoader(Squares(), batch_size=None))[3]
-    same(made(Squares(), 3, batched=False).batch, theirs)
-    assert made(Squares(), 3, batched=False, collate_fn=lambda sample: sample[1]).batch == 9
+    same(make_batch(Squares(), 3, batched=False).batch, theirs)
+    assert make_batch(Squares(), 3, batched=False, collate_fn=lambda sample: sample[1]).batch == 9
 
 
 def test_dataset_with_batched_reads_is_asked_for_whole_batches():
-    assert made(Whole(), 1, 2).batch["x"].tolist() == [2, 4]
+    assert make_batch(Whole(), 1, 2).batch["x"].tolist() == [2, 4]
 
 
 def test_unrelated_method_of_the_same_name_is_not_called():
@@ -85,12 +85,12 @@ def test_unrelated_method_of_the_same_name_is_not_called():
         def batch(self, batch_size):
             raise AssertionError("that is another kind of batch")
 
-    assert made(Table(), 1, 2).batch[1].tolist() == [1, 4]
+    assert make_batch(Table(), 1, 2).batch[1].tolist() == [1, 4]
 
 
 @pytest.mark.parametrize("kind", [Squares, InOneGo])
 def test_only_the_poison_sample_is_left_out_and_named(kind):
-    found = made(kind(poison=(2, 5)), 1, 2, 3, 5, on_error="skip")
+    found = make_batch(kind(poison=(2, 5)), 1, 2, 3, 5, on_error="skip")
     assert found.batch[1].tolist() == [1, 9]
     assert found.poison == [2, 5]
     assert found.why[0].startswith("ValueError: no square of 2 (test_collate.py:")
@@ -98,22 +98,22 @@ def test_only_the_poison_sample_is_left_out_and_named(kind):
 
 
 def test_poison_in_batched_reads_is_located():
-    found = made(Whole(), 6, 7, 8, on_error="skip")
+    found = make_batch(Whole(), 6, 7, 8, on_error="skip")
     assert (found.batch["x"].tolist(), found.poison) == ([12, 16], [7])
 
 
 def test_on_error_fail_stops_at_the_first_poison_sample():
-    found = made(Squares(poison=(2, 5)), 1, 2, 3, 5)
+    found = make_batch(Squares(poison=(2, 5)), 1, 2, 3, 5)
     assert (found.batch, found.poison) == (None, [2])
 
 
 def test_batch_of_only_poison_samples_is_none():
-    found = made(Squares(poison=(2, 5)), 2, 5, on_error="skip")
+    found = make_batch(Squares(poison=(2, 5)), 2, 5, on_error="skip")
     assert (found.batch, found.poison) == (None, [2, 5])
 
 
 def test_samples_that_cannot_be_collated_together_are_all_named():
-    found = made(Squares(short=(3,)), 1, 2, 3, on_error="skip")
+    found = make_batch(Squares(short=(3,)), 1, 2, 3, on_error="skip")
     assert (found.batch, found.poison) == (None, [1, 2, 3])
     assert found.why[0].startswith(
         "cannot collate it with other samples: RuntimeError: stack expects each tensor to be equal size"
@@ -129,7 +129,7 @@ def test_transient_collate_error_loses_no_sample():
             raise OSError("the disk hiccuped")
         return len(samples)
 
-    assert made(Squares(), 1, 2, 3, collate_fn=collate) == CollatedBatch(3, [], [], "")
+    assert make_batch(Squares(), 1, 2, 3, collate_fn=collate) == CollatedBatch(3, [], [], "")
 
 
 def test_process_is_initialized_once_before_its_first_batch():

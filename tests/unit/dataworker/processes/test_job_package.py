@@ -19,7 +19,7 @@ from springtide.dataworker.processes import job_package
 SECRET = b"s" * 32
 
 
-class Kept:
+class DatasetOf:
     """A data set of any value."""
 
     def __init__(self, value):
@@ -29,8 +29,8 @@ class Kept:
         return self.value
 
 
-def there_and_back(value, folder):
-    job_package.write(folder, Pipeline((PipelineStage("dataset", Kept(value)),)), secret=SECRET, paths=[])
+def round_trip(value, folder):
+    job_package.write(folder, Pipeline((PipelineStage("dataset", DatasetOf(value)),)), secret=SECRET, paths=[])
     return job_package.load(folder, secret=SECRET)(np.arange(1))
 
 
@@ -54,7 +54,7 @@ def test_functions_of_the_script_are_packaged(tmp_path):
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (300, 40)])
 def test_tensors_of_any_kind_and_size_are_packaged(dtype, shape, tmp_path):
     sent = (torch.rand(shape) * 10).to(dtype)
-    found = there_and_back(sent, tmp_path)
+    found = round_trip(sent, tmp_path)
     assert found.dtype == dtype and torch.equal(found, sent)
 
 
@@ -63,13 +63,13 @@ def test_views_keep_their_strides(tmp_path_factory, sizes, skip, random):
     whole = torch.arange(1000)
     strides = [random.randrange(0, 40) for _ in sizes]
     sent = whole.as_strided(sizes, strides, skip)
-    found = there_and_back(sent, tmp_path_factory.mktemp("package"))
+    found = round_trip(sent, tmp_path_factory.mktemp("package"))
     assert torch.equal(found, sent) and found.stride() == sent.stride()
 
 
 def test_tensors_sharing_memory_are_written_once_and_keep_sharing_it(tmp_path):
     whole = torch.rand(1000, 100)
-    one, other = there_and_back([whole, whole[10:20]], tmp_path)
+    one, other = round_trip([whole, whole[10:20]], tmp_path)
     assert one[10:20].data_ptr() == other.data_ptr()
     assert whole.nbytes <= (tmp_path / "arrays").stat().st_size < whole.nbytes + 4096
     assert (tmp_path / "code").stat().st_size < 4096
@@ -77,7 +77,7 @@ def test_tensors_sharing_memory_are_written_once_and_keep_sharing_it(tmp_path):
 
 def test_packaged_arrays_are_mapped_copy_on_write(tmp_path):
     sent = {"large": np.arange(10_000), "small": np.arange(3), "text": np.array(["a", "bc"]), "f": np.ones((50, 60)).T}
-    found = there_and_back(sent, tmp_path)
+    found = round_trip(sent, tmp_path)
     for key, value in sent.items():
         assert np.array_equal(found[key], value)
     found["large"][0] = 7
@@ -89,25 +89,25 @@ def test_mapped_file_is_mapped_again_instead_of_copied(tmp_path):
     sent = np.memmap(path, dtype=np.float32, mode="w+", shape=(1000, 10))
     sent[:] = 5
     sent.flush()
-    found = there_and_back(sent, tmp_path / "package")
+    found = round_trip(sent, tmp_path / "package")
     assert isinstance(found, np.memmap) and np.array_equal(found, sent)
     assert (tmp_path / "package" / "arrays").stat().st_size == 0
-    part = there_and_back(sent[10:20], tmp_path / "package")
+    part = round_trip(sent[10:20], tmp_path / "package")
     assert np.array_equal(part, sent[10:20])
 
 
 def test_parameters_and_modules_are_packaged(tmp_path):
     module = torch.nn.Linear(4, 3)
-    found = there_and_back(module, tmp_path)
+    found = round_trip(module, tmp_path)
     assert torch.equal(found.weight, module.weight) and found.weight.requires_grad
 
 
 def test_unpicklable_object_is_refused_with_advice(tmp_path):
     with pytest.raises(errors.BadInput, match=r"cannot pickle '_thread.lock'.*__getstate__"):
-        there_and_back(threading.Lock(), tmp_path)
+        round_trip(threading.Lock(), tmp_path)
 
 
-class Trap:
+class UnpicklingTrap:
     def __reduce__(self):
         return os.mkdir, ("sprung",)
 
@@ -118,7 +118,7 @@ def test_package_without_the_jobs_seal_is_not_unpickled(forge, tmp_path, monkeyp
     folder = tmp_path / "package"
     job_package.write(folder, Pipeline(()), secret=b"other" if forge == "secret" else SECRET, paths=[])
     if forge == "code":
-        (folder / "code").write_bytes(pickle.dumps(Trap()))
+        (folder / "code").write_bytes(pickle.dumps(UnpicklingTrap()))
     if forge == "contents":
         raw = bytearray((folder / "contents").read_bytes())
         raw[-1] ^= 1
@@ -131,7 +131,7 @@ def test_package_without_the_jobs_seal_is_not_unpickled(forge, tmp_path, monkeyp
 def test_missing_or_truncated_package_is_reported(tmp_path):
     with pytest.raises(errors.MissingFile, match="no package at"):
         job_package.load(tmp_path, secret=SECRET)
-    there_and_back(np.arange(1000), tmp_path)
+    round_trip(np.arange(1000), tmp_path)
     (tmp_path / "arrays").write_bytes(b"short")
     with pytest.raises(errors.BadInput, match="is cut short"):
         job_package.load(tmp_path, secret=SECRET)
@@ -165,4 +165,4 @@ def test_another_process_imports_the_users_modules_from_the_same_paths(tmp_path)
 def test_unwritable_package_folder_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.DiskFull, match="cannot be written to"):
-        there_and_back(1, tmp_path / "file" / "package")
+        round_trip(1, tmp_path / "file" / "package")

@@ -16,7 +16,7 @@ from springtide.rpc.messages.types import FilePart
 SECRET = b"a job's own secret"
 
 
-def written(folder, *, arrays=b"", code=b"code"):
+def write_package(folder, *, arrays=b"", code=b"code"):
     """A package's files, as bytes: nothing here looks into them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / package_transfer.ARRAYS).write_bytes(arrays)
@@ -25,7 +25,7 @@ def written(folder, *, arrays=b"", code=b"code"):
     return package_transfer.sealed_in(folder)
 
 
-class Wire:
+class FakeMaster:
     """Asks a master's keeping, and counts what went by."""
 
     def __init__(self, folder):
@@ -40,8 +40,8 @@ def test_package_reaches_a_host_without_a_shared_disk_through_the_master(tmp_pat
     monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
     monkeypatch.setattr(shared_values, "PART_BYTES", 700)
     arrays = os.urandom(3500)
-    sealed = written(tmp_path / "trainer", arrays=arrays)
-    wire = Wire(tmp_path / "master")
+    sealed = write_package(tmp_path / "trainer", arrays=arrays)
+    wire = FakeMaster(tmp_path / "master")
     package_transfer.send(wire, tmp_path / "trainer", sealed)
     with package_transfer.at_hand(wire, str(tmp_path / "nowhere"), sealed) as folder:
         assert (folder / package_transfer.ARRAYS).read_bytes() == arrays
@@ -51,8 +51,8 @@ def test_package_reaches_a_host_without_a_shared_disk_through_the_master(tmp_pat
 
 
 def test_package_on_a_shared_disk_is_not_sent(tmp_path):
-    sealed = written(tmp_path / "run" / "package")
-    wire = Wire(tmp_path / "run" / "package")
+    sealed = write_package(tmp_path / "run" / "package")
+    wire = FakeMaster(tmp_path / "run" / "package")
     package_transfer.send(wire, tmp_path / "run" / "package", sealed)
     with package_transfer.at_hand(wire, str(tmp_path / "run" / "package"), sealed) as folder:
         assert folder == tmp_path / "run" / "package"
@@ -60,10 +60,10 @@ def test_package_on_a_shared_disk_is_not_sent(tmp_path):
 
 
 def test_another_package_at_the_same_path_is_not_used(tmp_path):
-    old = written(tmp_path / "trainer", code=b"old!")
-    wire = Wire(tmp_path / "master")
+    old = write_package(tmp_path / "trainer", code=b"old!")
+    wire = FakeMaster(tmp_path / "master")
     package_transfer.send(wire, tmp_path / "trainer", old)
-    new = written(tmp_path / "trainer", code=b"new!")
+    new = write_package(tmp_path / "trainer", code=b"new!")
     with (
         pytest.raises(errors.MissingFile, match="does not have that data package"),
         package_transfer.at_hand(wire, "/none", new),
@@ -75,8 +75,8 @@ def test_another_package_at_the_same_path_is_not_used(tmp_path):
 
 
 def test_package_altered_in_transfer_is_refused(tmp_path):
-    sealed = written(tmp_path / "trainer")
-    wire = Wire(tmp_path / "master")
+    sealed = write_package(tmp_path / "trainer")
+    wire = FakeMaster(tmp_path / "master")
 
     def garbling(request):
         if isinstance(request, FilePart) and request.name == package_transfer.CODE:
@@ -89,17 +89,17 @@ def test_package_altered_in_transfer_is_refused(tmp_path):
 
 def test_package_over_the_transfer_limit_is_refused_unless_the_disk_is_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(package_transfer, "MOST_BYTES", 1000)
-    sealed = written(tmp_path / "trainer", arrays=bytes(2000))
-    package_transfer.send(Wire(tmp_path / "trainer"), tmp_path / "trainer", sealed)
+    sealed = write_package(tmp_path / "trainer", arrays=bytes(2000))
+    package_transfer.send(FakeMaster(tmp_path / "trainer"), tmp_path / "trainer", sealed)
     with pytest.raises(errors.BadInput, match="keep samples in files"):
-        package_transfer.send(Wire(tmp_path / "master"), tmp_path / "trainer", sealed)
+        package_transfer.send(FakeMaster(tmp_path / "master"), tmp_path / "trainer", sealed)
 
 
 def test_replacement_master_gets_the_package_from_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
     arrays = os.urandom(3500)
-    sealed = written(tmp_path / "trainer", arrays=arrays)
-    wire = Wire(tmp_path / "master")
+    sealed = write_package(tmp_path / "trainer", arrays=arrays)
+    wire = FakeMaster(tmp_path / "master")
 
     def losing(request):
         if len(wire.asked) == 3:
@@ -112,7 +112,7 @@ def test_replacement_master_gets_the_package_from_the_start(tmp_path, monkeypatc
 
 
 def test_file_names_foreign_to_a_package_are_refused(tmp_path):
-    wire = Wire(tmp_path)
+    wire = FakeMaster(tmp_path)
     for request in (FilePart("../secret", 0, b"", True), PackageAsk("", "../secret")):
         with pytest.raises(errors.BadInput, match=r"not a file of a data package|is not the name of a file"):
             wire(request)
@@ -120,7 +120,7 @@ def test_file_names_foreign_to_a_package_are_refused(tmp_path):
 
 def test_package_over_the_transfer_limit_is_refused_by_the_master_with_advice(tmp_path):
     with pytest.raises(errors.BadInput, match=r"takes 9\.0 GB in memory.*numpy\.memmap"):
-        Wire(tmp_path)(PackageWritten("seal", ((package_transfer.ARRAYS, 9 << 30),)))
+        FakeMaster(tmp_path)(PackageWritten("seal", ((package_transfer.ARRAYS, 9 << 30),)))
 
 
 def test_unwritable_package_folder_is_replaced_by_a_temporary_one(tmp_path):
@@ -133,8 +133,8 @@ def test_unwritable_package_folder_is_replaced_by_a_temporary_one(tmp_path):
 
 
 def test_seal_is_checked_again_after_a_transfer(tmp_path):
-    sealed = written(tmp_path / "trainer")
-    wire = Wire(tmp_path / "master")
+    sealed = write_package(tmp_path / "trainer")
+    wire = FakeMaster(tmp_path / "master")
     package_transfer.send(wire, tmp_path / "trainer", sealed)
     with (
         package_transfer.at_hand(wire, "/none", sealed) as folder,

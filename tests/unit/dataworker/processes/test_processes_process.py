@@ -22,7 +22,7 @@ def test_lowest_rank_runs_the_last_stage_and_stages_fill_evenly():
     assert [each.name for each in data_workers.feeds(roster, stage=0, stages=2)] == ["d1"]
 
 
-class Serves:
+class FakeServing:
     """In place of what serves batches: whom it takes from."""
 
     made, state = 3, None
@@ -38,7 +38,7 @@ class Serves:
 
 
 def test_middle_stage_reads_from_workers_of_the_previous_stage():
-    roster, serving = __main__.FeederRoster(), Serves()
+    roster, serving = __main__.FeederRoster(), FakeServing()
     assert roster.beat().feeders == 0
     roster.take(
         data_workers.Feeders(4, 2, (data_workers.Feeder("d0", "host:0", 0), data_workers.Feeder("d1", "host:1", 1)))
@@ -53,13 +53,13 @@ def test_middle_stage_reads_from_workers_of_the_previous_stage():
 
 
 def test_first_stage_reads_from_no_worker():
-    roster, serving = __main__.FeederRoster(), Serves()
+    roster, serving = __main__.FeederRoster(), FakeServing()
     roster.follow(serving, 0, 1)
     roster.take(data_workers.Feeders(1, 1, (data_workers.Feeder("d0", "host:0", 0),)))
     assert serving.before == {}
 
 
-class Asked:
+class FakeChannel:
     """In place of the channel to the master."""
 
     def __init__(self, answer):
@@ -72,10 +72,10 @@ class Asked:
 def test_data_worker_waits_for_the_package_until_told_to_drain():
     packaged = data_workers.Package("whole", 2)
     found = ValueFound(msgspec.msgpack.encode(packaged))
-    assert __main__.await_package(Asked(lambda: found), __main__.ExitPlan()) == packaged
+    assert __main__.await_package(FakeChannel(lambda: found), __main__.ExitPlan()) == packaged
     never, leaving = threading.Event(), __main__.ExitPlan()
     leaving.apply(messages.HeartbeatReply(drain=True))
-    assert __main__.await_package(Asked(never.wait), leaving) is None
+    assert __main__.await_package(FakeChannel(never.wait), leaving) is None
     never.set()
 
 
@@ -84,7 +84,7 @@ def test_master_lost_while_waiting_for_the_package_is_an_error():
         raise errors.MasterUnreachable("gone")
 
     with pytest.raises(errors.MasterUnreachable):
-        __main__.await_package(Asked(gone), __main__.ExitPlan())
+        __main__.await_package(FakeChannel(gone), __main__.ExitPlan())
 
 
 def test_master_reply_drains_stops_or_fences_a_data_worker():

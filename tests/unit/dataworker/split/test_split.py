@@ -19,15 +19,15 @@ from tests.unit.dataworker.recorded import answered, sent, splitting
 CALLS = [batch(64, 1), batch(64, 2), batch(17, 3)]
 
 
-def moved(divided):
+def moved_operations(divided):
     return {name for group in divided.explanation.moved for name in group.operations}
 
 
-def stayed(divided):
+def stayed_operations(divided):
     return {name for group in divided.explanation.stayed for name in group.operations}
 
 
-def everything(model):
+def visible_state(model):
     """All that a user could see of a model, by name: tensors as (object, copy), anything else as it is."""
     found = {}
     for path, part in model.named_modules():
@@ -38,7 +38,7 @@ def everything(model):
     return found
 
 
-def trained(model, forward):
+def train_with(model, forward):
     """The model's state after some steps of Adam, and all that forward gave."""
     torch.manual_seed(11)
     optimizer, given = torch.optim.Adam(model.parameters(), lr=0.05), []
@@ -53,7 +53,7 @@ def trained(model, forward):
 
 def trains_alike(model, divided, *, complete=True):
     own, ours = copy.deepcopy(model), copy.deepcopy(model)
-    wanted = trained(own, lambda call: own(*call[0], **call[1]))
+    wanted = train_with(own, lambda call: own(*call[0], **call[1]))
     done = []
 
     def forward(call):
@@ -61,7 +61,7 @@ def trains_alike(model, divided, *, complete=True):
         done.append(answers.complete)
         return made
 
-    given = trained(ours, forward)
+    given = train_with(ours, forward)
     return all(map(same, given, wanted)) and (all(done) or not complete)
 
 
@@ -69,9 +69,9 @@ def trains_alike(model, divided, *, complete=True):
 def crosses():
     torch.manual_seed(5)
     model = programs.Crosses().train()
-    before = everything(model)
+    before = visible_state(model)
     divided = splitting(model, CALLS)
-    return model, divided, before, everything(model)
+    return model, divided, before, visible_state(model)
 
 
 def test_recording_leaves_the_model_unchanged(crosses):
@@ -84,8 +84,8 @@ def test_recording_leaves_the_model_unchanged(crosses):
 def test_hashes_crosses_buckets_and_unique_move_out_of_the_middle_of_a_module(crosses):
     _, divided, *_ = crosses
     assert isinstance(divided, Split), divided.explanation.text()
-    assert {"remainder", "bucketize", "unique", "cat", "setitem", "log1p"} <= moved(divided)
-    assert {"linear", "dropout", "batch_norm", "embedding", "embedding_bag"} <= stayed(divided)
+    assert {"remainder", "bucketize", "unique", "cat", "setitem", "log1p"} <= moved_operations(divided)
+    assert {"linear", "dropout", "batch_norm", "embedding", "embedding_bag"} <= stayed_operations(divided)
     assert divided.explanation.recorded == 3 and divided.explanation.compared == 4
     assert divided.needs == {2}, "labels alone are still read"
 
@@ -113,14 +113,14 @@ def test_start_of_forward_moves_whatever_its_middle_contains(kind):
     model = kind().train()
     divided = splitting(model, CALLS)
     assert isinstance(divided, Split), divided.explanation.text()
-    assert {"mul", "add", "remainder"} <= moved(divided)
+    assert {"mul", "add", "remainder"} <= moved_operations(divided)
     assert trains_alike(model, divided)
 
 
 def test_number_that_forward_branches_on_is_sent():
     model = programs.Branches().train()
     divided = splitting(model, CALLS)
-    assert "item" in moved(divided) and isinstance(sent(divided, batch(9))[-1], int)
+    assert "item" in moved_operations(divided) and isinstance(sent(divided, batch(9))[-1], int)
     assert [group.text for group in divided.explanation.stayed if group.why.startswith("its arguments")] == [
         "hashed = hashed % 800"
     ]
@@ -198,7 +198,7 @@ class Summing(programs.Base):
 def test_moved_sums_use_the_trainers_thread_count():
     model = Summing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
-    assert "sum" in moved(divided) and divided.threads == torch.get_num_threads()
+    assert "sum" in moved_operations(divided) and divided.threads == torch.get_num_threads()
     assert splitting(Uniques().train(), [batch(64, 1), batch(64, 2)]).threads == 0
 
 
@@ -210,7 +210,7 @@ class Product(programs.Base):
 def test_matrix_products_stay_because_they_depend_on_the_machine():
     divided = splitting(Product().train(), [batch(64, 1), batch(64, 2)])
     (why,) = [group.why for group in divided.explanation.stayed if "matmul" in group.operations]
-    assert "matrix product" in why and "remainder" in moved(divided)
+    assert "matrix product" in why and "remainder" in moved_operations(divided)
 
 
 class Drawing(programs.Base):
@@ -223,7 +223,7 @@ def test_random_draws_and_their_results_stay():
     model = Drawing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
     reasons = {group.why for group in divided.explanation.stayed if "rand_like" in group.operations}
-    assert reasons == {"it draws random numbers"} and moved(divided) == {"mul", "remainder"}
+    assert reasons == {"it draws random numbers"} and moved_operations(divided) == {"mul", "remainder"}
     assert trains_alike(model, divided)
 
 
@@ -252,14 +252,14 @@ class Writing(programs.Base):
 def test_calls_after_an_in_place_write_to_an_input_stay():
     model = Writing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
-    assert isinstance(divided, Split) and moved(divided) == {"mul", "remainder", "unique"}
+    assert isinstance(divided, Split) and moved_operations(divided) == {"mul", "remainder", "unique"}
 
 
 def test_zoo_model_is_split_like_a_user_model():
     drawn = text_clicks.TextClicks(64)
     model = text_clicks.TextModel(8)
     calls = [(text_clicks.collate([drawn[at] for at in range(first, first + 8)])[:2], {}) for first in (0, 8, 16)]
-    assert {"bucketize", "unique", "remainder"} <= moved(splitting(model, calls))
+    assert {"bucketize", "unique", "remainder"} <= moved_operations(splitting(model, calls))
 
 
 def test_model_without_stateless_calls_says_so_with_its_line():

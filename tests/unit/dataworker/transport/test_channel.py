@@ -21,7 +21,7 @@ SECRET = b"a job's secret"
 
 
 @contextlib.contextmanager
-def sides(*, shared: bool, **options: Any) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
+def connected_channels(*, shared: bool, **options: Any) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
     """A caller and the listener's side of its connection."""
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         caller = handshake.connect(listening.address, SECRET, shared=shared, **options)
@@ -53,7 +53,7 @@ def pass_on(sender: channel.BatchChannel, receiver: channel.BatchChannel, tree: 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_messages_and_batches_go_both_ways(shared: bool) -> None:
-    with sides(shared=shared) as (caller, accepted):
+    with connected_channels(shared=shared) as (caller, accepted):
         assert caller.local == accepted.local == shared
         for sender, receiver in ((caller, accepted), (accepted, caller)):
             sender.send(7, {"step": 3, "indices": [1, 2]})
@@ -66,7 +66,7 @@ def test_messages_and_batches_go_both_ways(shared: bool) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_batches_of_any_size_arrive_whole(shared: bool) -> None:
     trees = [None, torch.empty(0), torch.arange(3), batch(1, tensors=700, rows=3), batch(2, rows=200_000), ["a"] * 9999]
-    with sides(shared=shared) as (caller, accepted):
+    with connected_channels(shared=shared) as (caller, accepted):
         for tree in trees:
             assert equal(pass_on(caller, accepted, tree), tree)
 
@@ -82,7 +82,7 @@ def test_similar_batches_are_received_into_prepared_memory() -> None:
         torch.arange(3),
         batch(4),
     ]
-    with sides(shared=False) as (caller, accepted), ThreadPoolExecutor(1) as pool:
+    with connected_channels(shared=False) as (caller, accepted), ThreadPoolExecutor(1) as pool:
         kept = []
         for tree in trees:
             sending = pool.submit(caller.send, 1, {"step": len(kept)}, codec.pack(tree))
@@ -97,7 +97,7 @@ def test_similar_batches_are_received_into_prepared_memory() -> None:
 
 @pytest.mark.parametrize("cut", [5, 40, 3000])
 def test_peer_dying_within_a_message_ends_receiving(cut: int) -> None:
-    with sides(shared=False) as (caller, accepted):
+    with connected_channels(shared=False) as (caller, accepted):
         message = codec.pack(batch(0))
         head = channel.HEAD.pack(channel.MAGIC, channel.VERSION, 1, 0, 1, len(message.header), message.size, 0)
         caller._sock.sendall((head + msgspec.msgpack.encode(None) + message.header + bytes(message.size))[:cut])
@@ -107,7 +107,7 @@ def test_peer_dying_within_a_message_ends_receiving(cut: int) -> None:
 
 
 def test_memory_is_reused_when_a_batch_is_dropped() -> None:
-    with sides(shared=True) as (caller, accepted):
+    with connected_channels(shared=True) as (caller, accepted):
         for seed in range(20):
             came = pass_on(caller, accepted, sent := batch(seed))
             assert equal(came, sent)
@@ -117,7 +117,7 @@ def test_memory_is_reused_when_a_batch_is_dropped() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_receiver_that_keeps_every_batch_gets_them_unchanged(shared: bool) -> None:
-    with sides(shared=shared, shared_bytes=1 << 20) as (caller, accepted):
+    with connected_channels(shared=shared, shared_bytes=1 << 20) as (caller, accepted):
         kept = [pass_on(caller, accepted, batch(seed)) for seed in range(12)]
         for seed, came in enumerate(kept):
             assert equal(came, batch(seed))
@@ -126,13 +126,13 @@ def test_receiver_that_keeps_every_batch_gets_them_unchanged(shared: bool) -> No
 
 
 def test_batch_outlives_its_connection() -> None:
-    with sides(shared=True) as (caller, accepted):
+    with connected_channels(shared=True) as (caller, accepted):
         came = pass_on(caller, accepted, batch())
     assert torch.equal(came["f0"], batch()["f0"])
 
 
 def test_sender_may_modify_tensors_right_after_sending() -> None:
-    with sides(shared=True) as (caller, accepted):
+    with connected_channels(shared=True) as (caller, accepted):
         tree = batch()
         caller.send(1, None, codec.pack(tree))
         tree["f0"].zero_()
@@ -141,7 +141,7 @@ def test_sender_may_modify_tensors_right_after_sending() -> None:
 
 
 def test_many_threads_send_at_once() -> None:
-    with sides(shared=True) as (caller, accepted), ThreadPoolExecutor(4) as pool:
+    with connected_channels(shared=True) as (caller, accepted), ThreadPoolExecutor(4) as pool:
         sends = [pool.submit(caller.send, 1, seed, codec.pack(batch(seed))) for seed in range(16)]
         came = {received.fields: received.payload.tree() for received in (accepted.recv() for _ in sends)}  # type: ignore[union-attr]
         assert sorted(came) == list(range(16))
@@ -151,7 +151,7 @@ def test_many_threads_send_at_once() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_closed_peer_ends_receiving_and_sending(shared: bool) -> None:
-    with sides(shared=shared) as (caller, accepted):
+    with connected_channels(shared=shared) as (caller, accepted):
         caller.close()
         with pytest.raises(EOFError):
             accepted.recv()
@@ -163,7 +163,7 @@ def test_closed_peer_ends_receiving_and_sending(shared: bool) -> None:
 
 
 def test_closing_wakes_the_receiving_thread() -> None:
-    with sides(shared=True) as (caller, _), ThreadPoolExecutor(1) as pool:
+    with connected_channels(shared=True) as (caller, _), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(caller.recv)
         caller.close()
         assert isinstance(waiting.exception(timeout=60), EOFError)
@@ -285,7 +285,7 @@ def test_message_fields_convert_like_msgpack() -> None:
     class Ask(msgspec.Struct, array_like=True):
         step: int
 
-    with sides(shared=True) as (caller, accepted):
+    with connected_channels(shared=True) as (caller, accepted):
         caller.send(2, Ask(5))
         assert msgspec.convert(accepted.recv().fields, Ask) == Ask(5)
 

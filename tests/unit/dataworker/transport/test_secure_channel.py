@@ -29,14 +29,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[handshake.FeedListener]:
+def tls_listener(root: pathlib.Path, role: str = "data-worker") -> Iterator[handshake.FeedListener]:
     with contextlib.closing(handshake.FeedListener(SECRET, certificates=str(root / "mine" / role))) as made:
         yield made
 
 
 @contextlib.contextmanager
-def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
-    with listening(root) as made:
+def connected_channels(
+    root: pathlib.Path, *, shared: bool = False
+) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
+    with tls_listener(root) as made:
         caller = handshake.connect(made.address, SECRET, shared=shared, certificates=str(root / "mine/worker"))
         accepted = made.accept()
         with contextlib.closing(caller), contextlib.closing(accepted):
@@ -44,7 +46,7 @@ def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel
 
 
 def test_tls_messages_and_batches_go_both_ways_at_once(root: pathlib.Path) -> None:
-    with sides(root) as (caller, accepted), ThreadPoolExecutor(2) as pool:
+    with connected_channels(root) as (caller, accepted), ThreadPoolExecutor(2) as pool:
         assert not caller.local
         sent = {"x": torch.arange(300_000), "t": ["b" * 100] * 99, "none": torch.empty(0)}
         for _ in range(3):
@@ -86,7 +88,7 @@ def test_tls_interoperates_with_pythons_ssl(root: pathlib.Path, listens: bool) -
 
 
 def test_poll_reports_every_buffered_tls_message(root: pathlib.Path) -> None:
-    with sides(root) as (caller, accepted):
+    with connected_channels(root) as (caller, accepted):
         for number in range(20):
             caller.send(number, ["a" * 40_000] if number % 2 else None)
         ready = select.poll()
@@ -98,14 +100,14 @@ def test_poll_reports_every_buffered_tls_message(root: pathlib.Path) -> None:
 
 
 def test_batches_within_a_host_use_shared_memory_despite_tls(root: pathlib.Path) -> None:
-    with sides(root, shared=True) as (caller, accepted):
+    with connected_channels(root, shared=True) as (caller, accepted):
         assert caller.local and accepted.local
 
 
 def test_strangers_without_tls_are_refused_and_block_no_trainer(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with listening(root) as made:
+    with tls_listener(root) as made:
         host, port = made.address.split(":")
         with monkeypatch.context() as patched:
             patched.setattr(auth, "DEADLINE_S", 0.3)
@@ -127,14 +129,14 @@ def test_strangers_without_tls_are_refused_and_block_no_trainer(
 
 def test_caller_accepts_only_data_worker_certificates(root: pathlib.Path) -> None:
     with (
-        listening(root, "server") as made,
+        tls_listener(root, "server") as made,
         pytest.raises(auth.Rejected, match="for a server; a data-worker was"),
     ):
         handshake.connect(made.address, SECRET, certificates=str(root / "mine/worker"))
 
 
 def test_closed_tls_peer_wakes_a_waiting_receiver(root: pathlib.Path) -> None:
-    with sides(root) as (caller, accepted), ThreadPoolExecutor(1) as pool:
+    with connected_channels(root) as (caller, accepted), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(accepted.recv)
         caller.close()
         with pytest.raises(EOFError):

@@ -32,7 +32,9 @@ def pair() -> Iterator[Pair]:
         each.close()
 
 
-def through(outgoing: shared_memory.OutgoingSegments, incoming: shared_memory.IncomingSegments, size: int) -> object:
+def send_through(
+    outgoing: shared_memory.OutgoingSegments, incoming: shared_memory.IncomingSegments, size: int
+) -> object:
     """One message from side to side, without a socket."""
     segment = outgoing.take(size)
     assert segment is not None
@@ -44,7 +46,7 @@ def through(outgoing: shared_memory.OutgoingSegments, incoming: shared_memory.In
 
 def test_data_written_to_a_segment_is_read_by_the_other_side(pair: Pair) -> None:
     outgoing, incoming = pair()
-    view = through(outgoing, incoming, 4 * 100)
+    view = send_through(outgoing, incoming, 4 * 100)
     first, second = torch.arange(60, dtype=torch.int32), torch.arange(60, 100, dtype=torch.int32)
     outgoing.segments[0].fill([(0, first.data_ptr(), 240), (240, second.data_ptr(), 160)])
     assert torch.frombuffer(view, dtype=torch.int32, count=100).tolist() == list(range(100))
@@ -64,7 +66,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("kind", VIEWS)
 def test_segment_stays_busy_while_any_view_lives(pair: Pair, kind: str) -> None:
     outgoing, incoming = pair()
-    buffer = through(outgoing, incoming, 400)
+    buffer = send_through(outgoing, incoming, 400)
     held = VIEWS[kind](buffer)
     del buffer
     gc.collect()
@@ -75,7 +77,7 @@ def test_segment_stays_busy_while_any_view_lives(pair: Pair, kind: str) -> None:
 
 def test_free_segments_are_reused_smallest_and_latest_first(pair: Pair) -> None:
     outgoing, incoming = pair()
-    large, small, other = (through(outgoing, incoming, size) for size in (MIB, 1000, 1000))
+    large, small, other = (send_through(outgoing, incoming, size) for size in (MIB, 1000, 1000))
     del large, small, other
     assert outgoing.take(500).number == 2, "the latest of the small ones"  # type: ignore[union-attr]
     assert outgoing.take(500).number == 1  # type: ignore[union-attr]
@@ -84,9 +86,9 @@ def test_free_segments_are_reused_smallest_and_latest_first(pair: Pair) -> None:
 
 def test_too_small_free_segment_is_replaced_by_a_larger_one(pair: Pair) -> None:
     outgoing, incoming = pair(segments=2)
-    kept = through(outgoing, incoming, 1000)
-    through(outgoing, incoming, 1000)
-    through(outgoing, incoming, MIB)
+    kept = send_through(outgoing, incoming, 1000)
+    send_through(outgoing, incoming, 1000)
+    send_through(outgoing, incoming, MIB)
     assert {number: segment.capacity for number, segment in outgoing.segments.items()} == {0: 1 << 16, 1: 2 * MIB}
     assert len(incoming.mapped) == 2
     del kept
@@ -94,7 +96,7 @@ def test_too_small_free_segment_is_replaced_by_a_larger_one(pair: Pair) -> None:
 
 def test_taking_a_segment_does_not_block_when_all_are_held(pair: Pair) -> None:
     outgoing, incoming = pair(segments=3)
-    held = [through(outgoing, incoming, 1000) for _ in range(3)]
+    held = [send_through(outgoing, incoming, 1000) for _ in range(3)]
     assert outgoing.take(1000) is None
     held.pop()
     assert outgoing.take(1000) is not None
@@ -120,7 +122,7 @@ def test_segment_without_a_shrink_seal_is_refused() -> None:
 
 def test_payload_larger_than_its_segment_is_refused(pair: Pair) -> None:
     outgoing, incoming = pair()
-    through(outgoing, incoming, 1000)
+    send_through(outgoing, incoming, 1000)
     with pytest.raises(BadFrame, match="the segment is smaller"):
         incoming.view(0, (1 << 16) - 63)
     with pytest.raises(BadFrame, match="segment 7"):
@@ -148,7 +150,7 @@ def test_number_of_free_blocks_kept_is_bounded() -> None:
 
 def test_forked_child_with_a_view_does_not_free_its_segment(pair: Pair) -> None:
     outgoing, incoming = pair()
-    view = through(outgoing, incoming, 1000)
+    view = send_through(outgoing, incoming, 1000)
     child = os.fork()
     if child == 0:
         del view

@@ -29,7 +29,7 @@ OPTIMIZERS = {
 
 
 @pytest.fixture
-def near(monkeypatch):
+def rows_in_device(monkeypatch):
     """Switch that says whether rows are in "device" memory, which is the CPU's."""
     follow = ServedTable.follow_device
 
@@ -42,7 +42,7 @@ def near(monkeypatch):
     return switch
 
 
-def prepared(model, make, data, **options):
+def prepare_model(model, make, data, **options):
     options = {"batch_size": 20, "shuffle": False, **options}
     return st.join().prepare(model, make(model.parameters()), data, **options)
 
@@ -54,7 +54,7 @@ def tables_of(model):
 
 def train(make, *, after=lambda model, optimizer: None, copied=False, forward=lambda model, x: model(x), **options):
     model, data = clicks.make()
-    model, optimizer, batches = prepared(model, make, data, **options)
+    model, optimizer, batches = prepare_model(model, make, data, **options)
     losses, fresh = [], True
     for x, y in batches:
         if fresh:
@@ -79,16 +79,16 @@ def assert_equal(first, second, **tolerance):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("copied", [False, True], ids=["batch", "copied"])
-def test_device_optimizers_train_the_same_rows_bit_for_bit(near, name, copied):
+def test_device_optimizers_train_the_same_rows_bit_for_bit(rows_in_device, name, copied):
     ours = train(OPTIMIZERS[name], copied=copied)
     assert all(table.place is not None for table in tables_of(ours[2]))
-    near(False)
+    rows_in_device(False)
     native = train(OPTIMIZERS[name], copied=copied)
     assert all(table.place is None for table in tables_of(native[2]))
     assert_equal(ours, native, rtol=0, atol=0)
 
 
-def test_calls_with_ids_of_one_tensor_share_their_kernels(near, monkeypatch):
+def test_calls_with_ids_of_one_tensor_share_their_kernels(rows_in_device, monkeypatch):
     sizes = []
     look_up = lookup.device_lookup.look_up
     monkeypatch.setattr(
@@ -116,27 +116,27 @@ def drop(model, optimizer):
 
 
 @pytest.mark.parametrize("change", [clip, replace, drop])
-def test_modified_gradients_are_applied(near, change):
+def test_modified_gradients_are_applied(rows_in_device, change):
     ours = train(OPTIMIZERS["adagrad"], after=change)
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train(OPTIMIZERS["adagrad"], after=change), rtol=1e-5, atol=1e-6)
 
 
-def test_accumulated_gradients_are_summed_by_row(near):
+def test_accumulated_gradients_are_summed_by_row(rows_in_device):
     ours = train(OPTIMIZERS["adagrad"], accumulate=2)
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train(OPTIMIZERS["adagrad"], accumulate=2), rtol=1e-5, atol=1e-6)
 
 
-def test_a_table_called_twice_in_a_step_gets_the_sum(near):
+def test_a_table_called_twice_in_a_step_gets_the_sum(rows_in_device):
     twice = lambda model, x: model(x) + model(x.flip(0)).flip(0)  # noqa: E731
     ours = train(OPTIMIZERS["adam"], forward=twice)
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train(OPTIMIZERS["adam"], forward=twice), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["batch", "copied"])
-def test_calls_may_change_from_step_to_step(near, copied):
+def test_calls_may_change_from_step_to_step(rows_in_device, copied):
     def train_changing():
         steps = itertools.count()
 
@@ -153,18 +153,18 @@ def test_calls_may_change_from_step_to_step(near, copied):
         return train(OPTIMIZERS["adagrad"], forward=forward, copied=copied, epochs=3)
 
     ours = train_changing()
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train_changing(), rtol=0, atol=0)
 
 
-def test_ids_that_change_in_place_are_looked_up_again(near):
+def test_ids_that_change_in_place_are_looked_up_again(rows_in_device):
     def forward(model, x):
         first = model.bags[0](x[:, :1])
         x[:, 1] = (x[:, 1] + 1) % clicks.ROWS
         return model.mlp(torch.cat([first, model.bags[1](x[:, 1:2]), model.rows(x[:, -1])], 1)).squeeze(1)
 
     ours = train(OPTIMIZERS["sgd"], forward=forward, copied=True)
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train(OPTIMIZERS["sgd"], forward=forward, copied=True), rtol=0, atol=0)
 
 
@@ -201,7 +201,7 @@ def train_odd(make, dtype=torch.float32):
     torch.manual_seed(1)
     model = Odd(dtype)
     data = torch.utils.data.TensorDataset(torch.randint(0, 50, (120, 4)), torch.rand(120))
-    model, optimizer, batches = prepared(model, make, data, epochs=2)
+    model, optimizer, batches = prepare_model(model, make, data, epochs=2)
     losses = []
     for x, y in batches:
         optimizer.zero_grad()
@@ -213,21 +213,21 @@ def train_odd(make, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("name", ["adam", "adagrad"])
-def test_all_kinds_of_bags_train_as_in_the_store(near, name):
+def test_all_kinds_of_bags_train_as_in_the_store(rows_in_device, name):
     ours = train_odd(OPTIMIZERS[name])
     assert {table.place is None for table in tables_of(ours[2])} == {True, False}
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train_odd(OPTIMIZERS[name]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_short_rows_are_rounded_as_in_the_store(near, dtype):
+def test_short_rows_are_rounded_as_in_the_store(rows_in_device, dtype):
     ours = train_odd(OPTIMIZERS["adagrad"], dtype)
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train_odd(OPTIMIZERS["adagrad"], dtype), rtol=0.02, atol=0.02)
 
 
-def test_weight_state_dict_and_copy_have_the_trained_rows(near):
+def test_weight_state_dict_and_copy_have_the_trained_rows(rows_in_device):
     _, state, model = train(OPTIMIZERS["adagrad"])
     bag = model.bags[0]
     assert torch.equal(bag.weight.detach() * 1, state["bags.0.weight"])
@@ -243,7 +243,7 @@ def test_weight_state_dict_and_copy_have_the_trained_rows(near):
     torch.testing.assert_close(plain(x), model(x))
 
 
-def test_a_state_dict_loads_into_device_rows(near):
+def test_a_state_dict_loads_into_device_rows(rows_in_device):
     other, _ = clicks.make(5)
     *_, model = train(OPTIMIZERS["adagrad"])
     model.load_state_dict(other.state_dict())
@@ -251,10 +251,10 @@ def test_a_state_dict_loads_into_device_rows(near):
         assert torch.equal(model.state_dict()[name], value)
 
 
-def test_penalty_on_a_weight_reaches_every_row(near):
+def test_penalty_on_a_weight_reaches_every_row(rows_in_device):
     def train_with_penalty():
         model, data = clicks.make()
-        model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
+        model, optimizer, batches = prepare_model(model, OPTIMIZERS["sgd"], data)
         for x, y in batches:
             optimizer.zero_grad()
             loss = nn.functional.binary_cross_entropy_with_logits(model(x), y)
@@ -263,11 +263,11 @@ def test_penalty_on_a_weight_reaches_every_row(near):
         return [], model.state_dict()
 
     ours = train_with_penalty()
-    near(False)
+    rows_in_device(False)
     assert_equal(ours, train_with_penalty(), rtol=1e-5, atol=1e-6)
 
 
-def test_id_outside_its_table_is_refused(near):
+def test_id_outside_its_table_is_refused(rows_in_device):
     *_, model = train(OPTIMIZERS["sgd"])
     bad = torch.tensor([[1, 50, 2]])
     with pytest.raises(errors.BadInput, match=r"outside its table: table 'bags.1', 50 rows"), torch.no_grad():
@@ -275,9 +275,9 @@ def test_id_outside_its_table_is_refused(near):
         model(bad)
 
 
-def test_non_finite_gradient_changes_no_row(near):
+def test_non_finite_gradient_changes_no_row(rows_in_device):
     model, data = clicks.make()
-    model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
+    model, optimizer, batches = prepare_model(model, OPTIMIZERS["sgd"], data)
     tables = {name: value for name, value in model.state_dict().items() if "mlp" not in name}
     with pytest.raises(errors.NonFiniteGradient):
         for x, _ in batches:
@@ -288,16 +288,16 @@ def test_non_finite_gradient_changes_no_row(near):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in tables.items())
 
 
-def test_model_moved_after_training_keeps_its_rows_in_cpu_memory(near, caplog):
-    near(False)
+def test_model_moved_after_training_keeps_its_rows_in_cpu_memory(rows_in_device, caplog):
+    rows_in_device(False)
     model, data = clicks.make()
-    model, optimizer, batches = prepared(model, OPTIMIZERS["sgd"], data)
+    model, optimizer, batches = prepare_model(model, OPTIMIZERS["sgd"], data)
     for x, y in itertools.islice(batches, 3):
         optimizer.zero_grad()
         nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
         optimizer.step()
     state = model.state_dict()
-    near(True)
+    rows_in_device(True)
     tables = tables_of(model)
     client = model.rows.springtide_binding.client
     client.on_device.place(client.read, trained=client.trained)
@@ -320,11 +320,11 @@ class OpenModel(nn.Module):
         return self.top(self.bag(x[:, :2]) + self.rows(x[:, 2])).squeeze(1)
 
 
-def test_tables_with_their_own_optimizer_train_as_in_the_store(near):
+def test_tables_with_their_own_optimizer_train_as_in_the_store(rows_in_device):
     def train_open():
         torch.manual_seed(0)
         _, data = clicks.make()
-        model, optimizer, batches = prepared(OpenModel(), OPTIMIZERS["sgd"], data)
+        model, optimizer, batches = prepare_model(OpenModel(), OPTIMIZERS["sgd"], data)
         for x, y in batches:
             optimizer.zero_grad()
             nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
@@ -333,7 +333,7 @@ def test_tables_with_their_own_optimizer_train_as_in_the_store(near):
 
     ours = train_open()
     assert all(table.place is not None for table in tables_of(ours))
-    near(False)
+    rows_in_device(False)
     ids = np.arange(50)
     native = train_open()
     for name in ("bag", "rows"):

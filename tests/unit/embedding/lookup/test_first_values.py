@@ -15,7 +15,7 @@ FIRST, LATER = np.arange(1000, dtype=np.int64), np.arange(1000, 3000, dtype=np.i
 
 
 @pytest.fixture
-def two():
+def two_servers():
     """Two servers; the first one has all slots."""
     roles = [ServerRole(index=index, slots=SLOTS, seed=1, workers=1, secret=SECRET) for index in (0, 1)]
     for role in roles:
@@ -35,7 +35,7 @@ def connect(role, **options):
     return client
 
 
-def give(client, keys=FIRST):
+def send_first_values(client, keys=FIRST):
     client.assign("items", keys, np.full((len(keys), 1), 5.0, np.float32), keep=True)
 
 
@@ -50,9 +50,9 @@ def rows_of(client):
     return [array.tolist() for array in client.scan("items")]
 
 
-def trained(client):
+def complete_and_train(client):
     """All are given by one who took over from one that was stopped, and then trained; the rows."""
-    give(client)
+    send_first_values(client)
     client.finish_first_values([ITEMS.id])
     train(client)
     rows = rows_of(client)
@@ -60,49 +60,49 @@ def trained(client):
     return rows
 
 
-def test_late_first_values_evict_no_trained_row_of_a_full_table(two):
-    client, zombie = connect(two[0]), connect(two[0], rank=1)
-    give(zombie, FIRST[:100])
-    rows = trained(client)
-    give(zombie)
+def test_late_first_values_evict_no_trained_row_of_a_full_table(two_servers):
+    client, zombie = connect(two_servers[0]), connect(two_servers[0], rank=1)
+    send_first_values(zombie, FIRST[:100])
+    rows = complete_and_train(client)
+    send_first_values(zombie)
     zombie.finish_first_values([ITEMS.id])
     assert rows_of(client) == rows
     del zombie, client
 
 
-def test_moved_slots_remember_that_first_values_are_complete(two):
-    client, zombie = connect(two[0]), connect(two[0], rank=1)
-    rows = trained(client)
-    two[0].hand_over(range(SLOTS), 1, two[1].address)
-    give(zombie)
+def test_moved_slots_remember_that_first_values_are_complete(two_servers):
+    client, zombie = connect(two_servers[0]), connect(two_servers[0], rank=1)
+    rows = complete_and_train(client)
+    two_servers[0].hand_over(range(SLOTS), 1, two_servers[1].address)
+    send_first_values(zombie)
     assert rows_of(client) == rows
     del zombie, client
 
 
-def test_restored_slots_remember_that_first_values_are_complete(two):
-    client = connect(two[0])
-    rows = trained(client)
+def test_restored_slots_remember_that_first_values_are_complete(two_servers):
+    client = connect(two_servers[0])
+    rows = complete_and_train(client)
     with ServerRole(index=0, slots=SLOTS, seed=1, workers=1, secret=SECRET) as next_life:
         next_life.set_owners(1, OWNERS.server_of_slot)
         zombie = connect(next_life, rank=1)
         for slot in range(SLOTS):
-            next_life.store.import_slot(two[0].store.export_slot(slot, 0))
-        give(zombie)
+            next_life.store.import_slot(two_servers[0].store.export_slot(slot, 0))
+        send_first_values(zombie)
         assert rows_of(zombie) == rows
         del zombie
     del client, next_life
 
 
-def test_completed_first_values_of_one_table_do_not_affect_another(two):
-    client = connect(two[0])
+def test_completed_first_values_of_one_table_do_not_affect_another(two_servers):
+    client = connect(two_servers[0])
     client.finish_first_values([ITEMS.id - 1, ITEMS.id + 1])
-    give(client, FIRST[:10])
+    send_first_values(client, FIRST[:10])
     assert rows_of(client)[0]
     del client
 
 
-def test_successor_sends_the_first_values_its_predecessor_did_not(two):
-    client, lost = connect(two[0]), connect(two[0], rank=1)
+def test_successor_sends_the_first_values_its_predecessor_did_not(two_servers):
+    client, lost = connect(two_servers[0]), connect(two_servers[0], rank=1)
     table = TableSpec(id=4, name="large", dim=1)
     for one in (client, lost):
         one.declare([table])

@@ -105,7 +105,7 @@ class Model(nn.Module):
 
 
 @pytest.fixture
-def served():
+def served_model():
     torch.manual_seed(0)
     model, plain = Model(), Model()
     plain.load_state_dict(model.state_dict())
@@ -134,38 +134,38 @@ def look_up(served, batch):
     return lookups.hits - before
 
 
-def test_batches_of_one_layout_are_recalled(served, rng):
-    hits = [look_up(served, make(rng, 8)) for _ in range(4)]
+def test_batches_of_one_layout_are_recalled(served_model, rng):
+    hits = [look_up(served_model, make(rng, 8)) for _ in range(4)]
     assert hits == [0, FIELDS + 1, FIELDS + 1, FIELDS + 1]
-    assert served[2]._replays[False].recall(make(rng, 8)) is not None
+    assert served_model[2]._replays[False].recall(make(rng, 8)) is not None
 
 
-def test_short_batch_or_other_strides_are_analysed_once(served, rng):
+def test_short_batch_or_other_strides_are_analysed_once(served_model, rng):
     for _ in range(2):
-        look_up(served, make(rng, 8))
+        look_up(served_model, make(rng, 8))
     for other in (make(rng, 5), make(rng, 8, transposed=True)):
-        assert served[2]._replays[False].recall(other) is None
-        assert look_up(served, other) == FIELDS + 1
-    assert served[2]._replays[False].recall(make(rng, 5)) is not None
+        assert served_model[2]._replays[False].recall(other) is None
+        assert look_up(served_model, other) == FIELDS + 1
+    assert served_model[2]._replays[False].recall(make(rng, 5)) is not None
 
 
-def test_ids_changed_after_the_prefetch_are_looked_up_again(served, rng):
-    model, plain, lookups = served
+def test_ids_changed_after_the_prefetch_are_looked_up_again(served_model, rng):
+    model, plain, lookups = served_model
     for _ in range(3):
-        look_up(served, make(rng, 8))
+        look_up(served_model, make(rng, 8))
     batch = make(rng, 8)
     lookups.begin(lookups.prefetch(batch))
     batch["ids"].add_(1).remainder_(ROWS)
     torch.testing.assert_close(model(batch), plain(batch))
 
 
-def test_changed_model_path_is_learned_again(served, rng):
-    model, plain, _ = served
+def test_changed_model_path_is_learned_again(served_model, rng):
+    model, plain, _ = served_model
     for _ in range(3):
-        look_up(served, make(rng, 8))
+        look_up(served_model, make(rng, 8))
     for bags in (model.bags, plain.bags):
         bags.append(bags[0])
     wide = [make(rng, 8) for _ in range(3)]
     for batch in wide:
         batch["ids"] = torch.cat([batch["ids"], batch["ids"][:, :1]], dim=1)
-    assert [look_up(served, batch) for batch in wide][-1] >= FIELDS + 1
+    assert [look_up(served_model, batch) for batch in wide][-1] >= FIELDS + 1

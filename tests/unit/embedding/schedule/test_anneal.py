@@ -77,12 +77,12 @@ def test_anneal_is_near_optimal_for_a_tiny_batch(p2p):
     of = scheduler(p2p=p2p)
     for ids in stream(5, batches=30, samples=4, tables=6, rows=12):
         found = of.consider(features(ids), 4, "anneal").transmissions
-        every = min(counted(of, ids, ranks) for ranks in itertools.permutations(range(4)))
+        every = min(count_transmissions(of, ids, ranks) for ranks in itertools.permutations(range(4)))
         assert bench.fewest_transmissions(of, features(ids)) == every <= found <= every + 1
         of.schedule(features(ids), 4)
 
 
-def counted(of, ids, ranks):
+def count_transmissions(of, ids, ranks):
     """Transmissions of one allocation, key by key from the caches' contents: nothing native but those."""
     owner, dirty = {}, {}
     for worker in range(4):

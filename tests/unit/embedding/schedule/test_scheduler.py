@@ -297,44 +297,46 @@ def schedules(tables, *, each_ms=0.1, base_ms=0.0, rest_ms=2.0, count=10):
     return [allocate.ScheduleTime(units=tables, allocate_s=allocate_s, rest_s=rest_ms / 1e3)] * count
 
 
-def within(budget_ms, history, tables=26):
+def units_within_budget(budget_ms, history, tables=26):
     return allocate.units_within(budget_ms / 1e3, history, most=tables, least=min(tables, allocate.LEAST))
 
 
 def test_all_tables_are_scored_given_enough_time():
-    assert within(100, schedules(26)) == 26
+    assert units_within_budget(100, schedules(26)) == 26
 
 
 def test_first_schedule_scores_all_tables():
-    assert within(0.001, []) == 26
+    assert units_within_budget(0.001, []) == 26
 
 
 def test_scheduling_time_left_by_the_plan_limits_scored_tables():
-    assert within(3.0, schedules(26)) == 7  # 2.7 ms without the margin, 0.7 ms beside the plan, 0.1 ms a table
+    assert (
+        units_within_budget(3.0, schedules(26)) == 7
+    )  # 2.7 ms without the margin, 0.7 ms beside the plan, 0.1 ms a table
 
 
 def test_few_best_tables_are_scored_even_without_time():
-    assert within(2.0, schedules(26)) == allocate.LEAST
-    assert within(2.0, schedules(2, count=3), tables=2) == 2
+    assert units_within_budget(2.0, schedules(26)) == allocate.LEAST
+    assert units_within_budget(2.0, schedules(2, count=3), tables=2) == 2
 
 
 def test_fixed_allocation_time_is_learned_from_two_sizes():
     seen = schedules(26, base_ms=0.5) + schedules(7, base_ms=0.5)
-    assert within(3.5, seen) == 6
+    assert units_within_budget(3.5, seen) == 6
 
 
 def test_larger_time_budget_restores_tables():
-    assert within(10.0, schedules(3)) == 26
+    assert units_within_budget(10.0, schedules(3)) == 26
 
 
 def test_old_schedule_times_are_forgotten():
-    assert within(3.0, schedules(26, rest_ms=50, count=100) + schedules(26, count=allocate.MEMORY)) == 7
+    assert units_within_budget(3.0, schedules(26, rest_ms=50, count=100) + schedules(26, count=allocate.MEMORY)) == 7
 
 
 def test_adaptive_scoring_converges_within_the_time_budget():
     history, chosen = [], []
     for _ in range(60):
-        tables = within(3.0, history)
+        tables = units_within_budget(3.0, history)
         history += schedules(tables, base_ms=0.3, count=1)
         chosen.append(tables)
     assert all(each.allocate_s + each.rest_s <= 0.003 for each in history[10:])

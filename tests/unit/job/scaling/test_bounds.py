@@ -28,22 +28,22 @@ def counts(state, name):
     return getattr(bounds.least, name), getattr(bounds.most, name)
 
 
-def rebound(state, workers=None, servers=None):
+def change_bounds(state, workers=None, servers=None):
     return state.handle(events.BoundsChanged(workers, servers, "the spec was changed"), at=2.0)
 
 
 def test_plans_keep_to_new_bounds_and_other_bounds_stay():
     state = JobState(SPEC)
-    (decided,) = rebound(state, workers=(2, 9))
+    (decided,) = change_bounds(state, workers=(2, 9))
     assert decided.what == "plan with 2 to 9 workers"
     assert counts(state, "workers") == (2, 9) and counts(state, "servers") == (1, 2)
-    rebound(state, servers=(2, 5))
+    change_bounds(state, servers=(2, 5))
     assert counts(state, "workers") == (2, 9) and counts(state, "servers") == (2, 5)
 
 
 def test_user_bounds_may_exceed_the_quota():
     state = JobState(SPEC)
-    rebound(state, workers=(20, 20))
+    change_bounds(state, workers=(20, 20))
     assert plan.bounds_of(state).quota.cpu == pytest.approx(20 * 0.5 + 0.2)
 
 
@@ -80,16 +80,16 @@ def test_new_bounds_release_a_manually_set_count():
     state = JobState(SPEC)
     state.handle(events.WorkersScaled(2, "by hand", pinned=True), at=1.0)
     assert counts(state, "workers") == (2, 2)
-    rebound(state, servers=(1, 2))
+    change_bounds(state, servers=(1, 2))
     assert counts(state, "workers") == (2, 2), "bounds of servers say nothing of workers"
-    rebound(state, workers=(1, 3))
+    change_bounds(state, workers=(1, 3))
     assert counts(state, "workers") == (1, 3)
 
 
 @pytest.mark.parametrize(("limits", "wanted"), [((1, 2), 2), ((5, 8), 5), ((1, 3), None)])
 def test_job_outside_new_bounds_is_scaled_into_them_without_pinning(limits, wanted):
     state = JobState(SPEC)
-    rebound(state, workers=limits)
+    change_bounds(state, workers=limits)
     assert state.workers == (wanted or 3) and not state.planned.pinned
     assert counts(state, "workers") == limits
     assert plan.moves_into_bounds(state, "why") == []
@@ -99,7 +99,7 @@ def test_servers_follow_new_bounds_except_in_a_bsp_group():
     for in_step in (False, True):
         state = JobState(SPEC)
         state.safety.placed, state.bsp.in_step = True, in_step
-        rebound(state, servers=(2, 3))
+        change_bounds(state, servers=(2, 3))
         assert state.servers_wanted == (1 if in_step else 2)
 
 
@@ -107,14 +107,14 @@ def test_plan_for_old_bounds_is_dropped_and_late_advice_refused():
     state = JobState(SPEC)
     state.handle(events.PlanTaken(BOUNDS.most, PlanningStage.ADJUSTING, "more"), at=1.0)
     epoch = state.planned.epoch
-    rebound(state, workers=(1, 2))
+    change_bounds(state, workers=(1, 2))
     assert state.planned.target is None and state.planned.epoch > epoch
 
 
 def test_unplaced_roles_are_not_requested_again_within_new_bounds():
     state = JobState(SPEC)
     state.short.workers, state.short.servers = 2, 1
-    rebound(state, workers=(1, 3))
+    change_bounds(state, workers=(1, 3))
     assert (state.short.workers, state.short.servers) == (0, 1)
 
 
@@ -122,7 +122,7 @@ def test_unplaced_roles_are_not_requested_again_within_new_bounds():
 def test_impossible_bounds_change_nothing(limits):
     state = JobState(SPEC)
     with pytest.raises(errors.BadInput, match="bounds: workers from"):
-        rebound(state, workers=limits)
+        change_bounds(state, workers=limits)
     assert counts(state, "workers") == (1, 4)
 
 

@@ -26,7 +26,7 @@ def training(*, servers=2, workers=1, **spec):
     return state
 
 
-def leaving(state, role, *, empty=False, incarnation=0):
+def notice_eviction(state, role, *, empty=False, incarnation=0):
     event = events.EvictionNoticed(role, incarnation, WHY, empty=empty)
     done = state.handle(event, at=1.0)
     job_invariants.check(state)
@@ -35,7 +35,7 @@ def leaving(state, role, *, empty=False, incarnation=0):
 
 def test_evicted_worker_finishes_its_batch_while_its_replacement_starts():
     state = training()
-    (told,), free = leaving(state, WORKER)
+    (told,), free = notice_eviction(state, WORKER)
     assert not free and state.draining(WORKER)
     assert told == actions.LogDecision("worker-1 in place of worker-0, which finishes its batch and leaves", WHY)
     assert {str(each.role) for each in state.wanted()} == {"server-0", "server-1", "worker-0", "worker-1"}
@@ -43,26 +43,26 @@ def test_evicted_worker_finishes_its_batch_while_its_replacement_starts():
     state.handle(events.RoleExited(RoleExit(role=WORKER, pid=1, code=0)), at=2.1)
     job_invariants.check(state)
     assert not state.phase.over, "the job goes on with the other"
-    assert leaving(state, WORKER)[1]
+    assert notice_eviction(state, WORKER)[1]
 
 
 def test_repeated_eviction_changes_nothing():
     state = training()
-    leaving(state, WORKER)
-    assert leaving(state, WORKER) == ([], False)
+    notice_eviction(state, WORKER)
+    assert notice_eviction(state, WORKER) == ([], False)
     assert len(state.of_kind(RoleKind.WORKER)) == 2
 
 
 def test_evicted_servers_slots_move_to_peers_before_it_is_released():
     state = training()
-    (told,), free = leaving(state, SERVER)
+    (told,), free = notice_eviction(state, SERVER)
     assert told.what == "replace server-1 by server-2, and move its slots to its peers at once" and not free
     assert nodes.staying_servers(state.nodes) == (0,)
-    assert leaving(state, SERVER) == ([], False)
-    assert leaving(state, SERVER, empty=True) == ([], False), "slots may be on their way to it"
+    assert notice_eviction(state, SERVER) == ([], False)
+    assert notice_eviction(state, SERVER, empty=True) == ([], False), "slots may be on their way to it"
     assert state.node(SERVER).state is NodeState.DRAINING
     assert actions.ServerLeft(SERVER) in state.handle(events.ServerEmptied(SERVER), at=2.0)
-    assert leaving(state, SERVER, empty=True) == ([], True)
+    assert notice_eviction(state, SERVER, empty=True) == ([], True)
     assert state.node(SERVER).state is NodeState.GONE
     assert state.handle(events.RoleExited(RoleExit(role=SERVER, pid=2, code=0)), at=3.0) == []
 
@@ -70,33 +70,33 @@ def test_evicted_servers_slots_move_to_peers_before_it_is_released():
 def test_only_server_waits_for_its_successor():
     state = training(servers=1)
     only = Role(RoleKind.SERVER, 0)
-    leaving(state, only)
+    notice_eviction(state, only)
     assert nodes.staying_servers(state.nodes) == (0,)
-    assert leaving(state, only, empty=False) == ([], False)
+    assert notice_eviction(state, only, empty=False) == ([], False)
     state.handle(events.RoleJoined(SERVER, pid=9), at=2.0)
     state.handle(events.RoleReady(SERVER, "host:1"), at=2.0)
     assert state.node(only).state is NodeState.DRAINING
     state.handle(events.ServerEmptied(only), at=3.0)
-    assert leaving(state, only)[1]
+    assert notice_eviction(state, only)[1]
 
 
 @pytest.mark.parametrize("spec", [{"sync": "bsp"}], ids=["bsp"])
 def test_evicted_bsp_worker_is_released_at_once(spec):
     state = training(**spec)
-    assert leaving(state, WORKER) == ([], True)
+    assert notice_eviction(state, WORKER) == ([], True)
 
 
 def test_ended_incarnation_is_released():
     state = training()
-    assert leaving(state, Role(RoleKind.WORKER, 7)) == ([], True)
-    assert leaving(state, Role(RoleKind.DATA_WORKER, 0)) == ([], True)
+    assert notice_eviction(state, Role(RoleKind.WORKER, 7)) == ([], True)
+    assert notice_eviction(state, Role(RoleKind.DATA_WORKER, 0)) == ([], True)
     state.handle(events.RoleExited(RoleExit(role=WORKER, pid=1, signal="SIGKILL", evicted=True)), at=1.0)
-    assert leaving(state, WORKER) == ([], True)
+    assert notice_eviction(state, WORKER) == ([], True)
 
 
 def test_eviction_before_the_job_runs_saves_nothing():
     state = JobState(JobSpec(name="job", servers=1, workers=1))
-    assert leaving(state, WORKER) == ([], True)
+    assert notice_eviction(state, WORKER) == ([], True)
 
 
 WORKERS = [Role(RoleKind.WORKER, rank) for rank in range(4)]
@@ -107,7 +107,7 @@ def job(workers=2, servers=1, **fields):
     return JobState(JobSpec(name="job", workers=workers, servers=servers, **fields))
 
 
-def no_room(state, role, at=300.0):
+def exit_unplaced(state, role, at=300.0):
     ended = RoleExit(role=role, pid=0, incarnation=state.node(role).incarnation, unplaced="0/3 nodes have 8 CPU")
     return state.handle(events.RoleExited(ended), at=at)
 
@@ -123,7 +123,7 @@ def begin(state, workers, servers):
 def test_job_continues_without_an_unplaceable_worker_and_says_so():
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
-    done = no_room(state, WORKERS[1])
+    done = exit_unplaced(state, WORKERS[1])
     assert (state.workers, state.phase, state.relaunches) == (1, JobPhase.RUNNING, 0)
     assert [each.role for each in state.wanted()] == [SERVERS[0], WORKERS[0]]
     assert any(isinstance(action, actions.FenceWorker) for action in done)
@@ -134,12 +134,12 @@ def test_job_continues_without_an_unplaceable_worker_and_says_so():
 def test_unplaced_role_is_requested_again_after_growing_delays():
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
-    no_room(state, WORKERS[1], at=300.0)
+    exit_unplaced(state, WORKERS[1], at=300.0)
     assert evictions.requests_due(state, at=599.0) == []
     (event,) = evictions.requests_due(state, at=600.0)
     state.handle(event, at=600.0)
     assert state.workers == 2 and not state.short.any and state.node(WORKERS[1]).incarnation == 1
-    no_room(state, WORKERS[1], at=900.0)
+    exit_unplaced(state, WORKERS[1], at=900.0)
     assert state.short.tries == 2 and state.short.again_at == 900.0 + 2 * 300.0
     (event,) = evictions.requests_due(state, at=1500.0)
     state.handle(event, at=1500.0)
@@ -149,7 +149,7 @@ def test_unplaced_role_is_requested_again_after_growing_delays():
 
 def test_last_worker_is_waited_for_without_counting_a_failure():
     state = job(workers=1)
-    no_room(state, WORKERS[0])
+    exit_unplaced(state, WORKERS[0])
     node = state.node(WORKERS[0])
     assert (node.state, node.incarnation, node.faults.crashes) == (NodeState.EXPECTED, 1, 0)
     assert state.workers == 1 and "has no node" in state.decision.why
@@ -161,11 +161,11 @@ def test_unplaceable_required_role_asks_for_fewer_planned_cores():
     state = job(workers=1, worker_cpu=3.0, server_cpu=3.0, planning=PlanRules(bounds=bounds))
     sizes = []
     for at in (300.0, 600.0, 900.0):
-        no_room(state, WORKERS[0], at=at)
+        exit_unplaced(state, WORKERS[0], at=at)
         sizes.append(state.node(WORKERS[0]).cpu)
     assert sizes == [1.5, 1.0, 1.0]
     state = job(workers=1, worker_cpu=3.0)
-    no_room(state, WORKERS[0])
+    exit_unplaced(state, WORKERS[0])
     assert state.node(WORKERS[0]).cpu == 3.0
 
 
@@ -173,7 +173,7 @@ def test_slots_are_placed_over_the_present_servers():
     state = job(workers=1, servers=3)
     begin(state, WORKERS[:1], [SERVERS[0], SERVERS[2]])
     assert state.phase is JobPhase.STARTING
-    done = no_room(state, SERVERS[1])
+    done = exit_unplaced(state, SERVERS[1])
     assert actions.PlaceSlots(("host:0", "", "host:2")) in done
     assert (state.phase, state.servers_wanted) == (JobPhase.RUNNING, 2)
     (event,) = evictions.requests_due(state, at=600.0)
@@ -187,7 +187,7 @@ def test_unplaced_server_with_slots_is_waited_for():
     state.handle(events.CheckpointSaved(1), at=2.0)
     lost = RoleExit(role=SERVERS[1], pid=1, signal="SIGKILL", evicted=True)
     state.handle(events.RoleExited(lost), at=3.0)
-    no_room(state, SERVERS[1])
+    exit_unplaced(state, SERVERS[1])
     assert state.servers_wanted == 2 and state.node(SERVERS[1]).incarnation == 2
     assert state.phase is JobPhase.RUNNING and state.healing
 
@@ -196,7 +196,7 @@ def test_unplaced_additional_server_is_dropped():
     state = job(workers=1, servers=1)
     begin(state, WORKERS[:1], SERVERS[:1])
     state.handle(events.ServersScaled(2, "more"), at=2.0)
-    no_room(state, SERVERS[1])
+    exit_unplaced(state, SERVERS[1])
     assert state.servers_wanted == 1 and state.short.servers == 1
 
 
@@ -204,7 +204,7 @@ def test_unplaced_data_workers_are_dropped_one_by_one():
     state = job(workers=1)
     begin(state, WORKERS[:1], SERVERS[:1])
     state.handle(events.DataWorkersScaled(2, 1.0, "tuned"), at=2.0)
-    no_room(state, Role(RoleKind.DATA_WORKER, 0))
+    exit_unplaced(state, Role(RoleKind.DATA_WORKER, 0))
     assert state.feeding.wanted == 1 and not state.feeding.given_up
     (event,) = evictions.requests_due(state, at=9999.0)
     assert event == events.DataWorkersScaled(2, 1.0, event.why)
@@ -216,8 +216,8 @@ def test_plan_does_not_immediately_request_unplaceable_roles():
     bounds = ShapeBounds(least=least, most=most, quota=ResourceBudget(cpu=64.0, memory=2**40))
     state = job(workers=3, worker_cpu=1.0, server_cpu=1.0, planning=PlanRules(bounds=bounds))
     begin(state, WORKERS[:1], SERVERS[:1])
-    no_room(state, WORKERS[1])
-    no_room(state, WORKERS[2])
+    exit_unplaced(state, WORKERS[1])
+    exit_unplaced(state, WORKERS[2])
     allowed = plan.bounds_of(state)
     assert (allowed.least.workers, allowed.most.workers, allowed.most.servers) == (1, 1, 4)
 
@@ -225,11 +225,11 @@ def test_plan_does_not_immediately_request_unplaceable_roles():
 def test_unplaced_report_is_ignored_for_a_joined_role_or_a_draining_job():
     state = job(workers=2)
     begin(state, WORKERS[:2], SERVERS[:1])
-    assert no_room(state, WORKERS[1]) == []
+    assert exit_unplaced(state, WORKERS[1]) == []
     state = job(workers=2)
     begin(state, WORKERS[:1], SERVERS[:1])
     state.handle(events.StopRequested("Ctrl-C"), at=2.0)
-    assert no_room(state, WORKERS[1]) == [] and state.phase is JobPhase.DRAINING
+    assert exit_unplaced(state, WORKERS[1]) == [] and state.phase is JobPhase.DRAINING
 
 
 def test_gang_starts_when_all_joined_or_are_known_to_be_unplaceable():
@@ -238,5 +238,5 @@ def test_gang_starts_when_all_joined_or_are_known_to_be_unplaceable():
     assert state.phase is JobPhase.STARTING
     state.handle(events.RoleJoined(WORKERS[1], pid=1), at=2.0)
     assert state.phase is JobPhase.STARTING
-    no_room(state, WORKERS[2])
+    exit_unplaced(state, WORKERS[2])
     assert state.phase is JobPhase.RUNNING and state.workers == 2

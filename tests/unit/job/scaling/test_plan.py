@@ -33,17 +33,17 @@ SHAPES = st.builds(
 CORES = st.builds(lambda shape: replace(shape, worker_memory=0, server_memory=0), SHAPES)
 
 
-def running(quota=8.0, sync="async", *, overlap=False, brain=""):
+def running_job(quota=8.0, sync="async", *, overlap=False, brain=""):
     """A small job, all of which is there."""
     bounds = ShapeBounds(least=LEAST, most=MOST, quota=ResourceBudget(cpu=quota, memory=2**40))
     rules = PlanRules(bounds=bounds, overlap=overlap, adviser=AdviserRules(brain=brain))
     spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, sync=sync, planning=rules)
     state = JobState(spec)
-    come(state)
+    join_and_leave(state)
     return state
 
 
-def come(state):
+def join_and_leave(state):
     """Everyone who is awaited joins, everyone who drains leaves."""
     for name, node in list(state.nodes.items()):
         if node.state == "expected":
@@ -71,7 +71,7 @@ def carry_out(state, target, **more):
             return shapes
         state.handle(move, at=3.0)
         shapes.append(plan.shape_of(state))
-        come(state)
+        join_and_leave(state)
         assert plan.unsettled(state, moving=0) == ""
     raise AssertionError("a plan never ends")
 
@@ -90,16 +90,16 @@ def test_intermediate_shapes_stay_within_the_quota(now, target):
 
 def test_overlapping_change_keeps_old_roles_until_new_ones_are_ready():
     target = Shape(workers=3, servers=1, worker_cpu=0.2, server_cpu=0.4)
-    shapes = carry_out(running(quota=1.0, overlap=True), target)
+    shapes = carry_out(running_job(quota=1.0, overlap=True), target)
     assert (shapes[0].workers, shapes[0].worker_cpu) == (3, 0.5)
     assert shapes[-1] == target
-    shapes = carry_out(running(quota=1.0), target)
+    shapes = carry_out(running_job(quota=1.0), target)
     assert (shapes[0].workers, shapes[0].worker_cpu) == (1, 0.2)
 
 
 @given(target=SHAPES)
 def test_any_valid_plan_is_carried_out(target):
-    state = running(quota=100.0)
+    state = running_job(quota=100.0)
     carry_out(state, target)
     assert plan.shape_of(state) == target
     assert state.planned.target is None and state.planned.stage is PlanningStage.ADJUSTING
@@ -112,7 +112,7 @@ def test_any_valid_plan_is_carried_out(target):
 
 @given(before=CORES, target=CORES)
 def test_intermediate_shapes_on_a_shared_cluster_never_exceed_both_ends(before, target):
-    state = running(quota=100.0, brain="host:1")
+    state = running_job(quota=100.0, brain="host:1")
     carry_out(state, before)
     for shape in carry_out(state, target):
         assert shape.cpu <= max(before.cpu, target.cpu) * (1 + 1e-9)
@@ -120,11 +120,11 @@ def test_intermediate_shapes_on_a_shared_cluster_never_exceed_both_ends(before, 
 
 def test_plan_adds_workers_before_servers():
     target = Shape(workers=2, servers=2, worker_cpu=0.5, server_cpu=0.5)
-    assert [s.servers for s in carry_out(running(), target)] == [1, 2, 2]
+    assert [s.servers for s in carry_out(running_job(), target)] == [1, 2, 2]
 
 
 def test_server_that_never_joins_ends_the_plan_with_a_reason():
-    state = running()
+    state = running_job()
     target = Shape(workers=1, servers=2, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
     state.handle(plan.next_move(state), at=3.0)
@@ -137,7 +137,7 @@ def test_server_that_never_joins_ends_the_plan_with_a_reason():
 
 
 def test_manual_scaling_is_not_overruled_by_a_plan():
-    state = running()
+    state = running_job()
     target = Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5)
     state.handle(events.PlanTaken(target, PlanningStage.ADJUSTING, "because"), at=2.0)
     epoch = state.planned.epoch
@@ -149,13 +149,13 @@ def test_manual_scaling_is_not_overruled_by_a_plan():
 
 
 def test_manual_scaling_may_exceed_the_quota():
-    state = running(quota=1.0)
+    state = running_job(quota=1.0)
     state.handle(events.WorkersScaled(6, "asked by the user", pinned=True), at=3.0)
     assert plan.bounds_of(state).quota.cpu >= 6 * 0.1 + 0.1
 
 
 def test_servers_added_by_a_guard_drop_the_plan_and_stay():
-    state = running()
+    state = running_job()
     state.handle(
         events.PlanTaken(Shape(workers=3, servers=1, worker_cpu=0.5, server_cpu=0.5), PlanningStage.ADJUSTING, "x"),
         at=2.0,
@@ -165,7 +165,7 @@ def test_servers_added_by_a_guard_drop_the_plan_and_stay():
 
 
 def test_bsp_plan_keeps_servers_and_changes_cores_and_workers():
-    state = running(sync="bsp")
+    state = running_job(sync="bsp")
     bounds = plan.bounds_of(state)
     assert (bounds.least.servers, bounds.most.servers) == (1, 1)
     assert (bounds.least.workers, bounds.most.workers) == (LEAST.workers, MOST.workers)
@@ -177,18 +177,18 @@ def test_bsp_plan_keeps_servers_and_changes_cores_and_workers():
 
 
 def test_bsp_group_is_settled_once_all_its_workers_formed_it():
-    state = running(sync="bsp")
+    state = running_job(sync="bsp")
     state.handle(events.GroupFormed((LeaseHolder(0, 0),), "all are there"), at=2.0)
     assert not plan.unsettled(state, moving=0)
     state.handle(events.WorkersScaled(2, "the plan", planned=True), at=3.0)
-    come(state)
+    join_and_leave(state)
     assert "1 of 2 workers are in the bsp group" in plan.unsettled(state, moving=0)
     state.handle(events.GroupFormed((LeaseHolder(0, 0), LeaseHolder(1, 0)), "one more"), at=4.0)
     assert not plan.unsettled(state, moving=0)
 
 
 def test_new_roles_get_the_planned_size():
-    state = running()
+    state = running_job()
     carry_out(state, Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.25))
     state.handle(events.WorkersScaled(2, "by hand"), at=5.0)
     assert state.nodes["worker-1"].wanted.cpu == 1.0
@@ -197,25 +197,25 @@ def test_new_roles_get_the_planned_size():
 
 
 def test_job_is_unsettled_while_a_role_is_awaited_draining_or_lost():
-    state = running()
+    state = running_job()
     assert plan.unsettled(state, moving=0) == ""
     assert "slots" in plan.unsettled(state, moving=3)
     state.handle(events.WorkersScaled(2, "by hand"), at=5.0)
     assert "has not joined yet" in plan.unsettled(state, moving=0)
-    come(state)
+    join_and_leave(state)
     state.handle(events.WorkersScaled(1, "by hand"), at=6.0)
     assert "draining" in plan.unsettled(state, moving=0)
 
 
 def test_draining_job_takes_no_plan():
-    state = running()
+    state = running_job()
     state.handle(events.StopRequested("enough"), at=2.0)
     with pytest.raises(errors.BadInput, match="draining"):
         state.handle(events.PlanTaken(SMALL, PlanningStage.ADJUSTING, "because"), at=3.0)
 
 
 def test_plan_for_more_workers_than_can_share_a_batch_is_dropped_with_a_reason():
-    state = running()
+    state = running_job()
     state.handle(events.PlanTaken(replace(SMALL, workers=3), PlanningStage.ADJUSTING, "because"), at=2.0)
     (decision,) = state.handle(events.PlanAdvanced(largest_group=2), at=3.0)
     assert "cannot share a batch of 2 samples" in decision.why
@@ -223,9 +223,9 @@ def test_plan_for_more_workers_than_can_share_a_batch_is_dropped_with_a_reason()
 
 
 def test_state_machine_advances_its_plan_and_reports_its_completion():
-    state = running()
+    state = running_job()
     state.handle(events.PlanTaken(replace(SMALL, workers=2), PlanningStage.ADJUSTING, "because"), at=2.0)
     state.handle(events.PlanAdvanced(), at=3.0)
-    come(state)
+    join_and_leave(state)
     assert state.handle(events.PlanAdvanced(), at=4.0) == [actions.PlanCompleted(str(plan.shape_of(state)), "because")]
     assert state.handle(events.PlanAdvanced(), at=5.0) == []

@@ -18,58 +18,63 @@ KALE_A10 = CapacityCurve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.0
 """Fitted by the paper's authors, for their ranking model in step on A10s."""
 
 
-def one(*values):
+def column_vectors(*values):
     return tuple(np.asarray([float(value)]) for value in values)
 
 
 def hpa_of(target=0.8, down_s=300.0, up_s=0.0):
-    return autoscalers.Hpa(autoscalers.HpaSettings(*one(target, down_s, up_s)), most=32, every_s=15.0)
+    return autoscalers.Hpa(autoscalers.HpaSettings(*column_vectors(target, down_s, up_s)), most=32, every_s=15.0)
 
 
-def wants(it, workers, value, free=FREE):
+def wanted_workers(it, workers, value, free=FREE):
     return int(it.wants(np.array([workers]), np.array([float(value)]), free)[0])
 
 
 def test_hpa_is_proportional_with_tolerance_and_bounded_growth():
-    assert wants(hpa_of(), 10, 0.8) == wants(hpa_of(), 10, 0.86) == wants(hpa_of(), 10, 0.73) == 10
-    assert wants(hpa_of(), 10, 1.0) == 13
-    assert wants(hpa_of(target=0.2), 2, 1.0) == 6 and wants(hpa_of(target=0.2), 10, 1.0) == 20
-    assert wants(hpa_of(target=0.1), 30, 1.0) == 32, "no more than there are"
+    assert (
+        wanted_workers(hpa_of(), 10, 0.8)
+        == wanted_workers(hpa_of(), 10, 0.86)
+        == wanted_workers(hpa_of(), 10, 0.73)
+        == 10
+    )
+    assert wanted_workers(hpa_of(), 10, 1.0) == 13
+    assert wanted_workers(hpa_of(target=0.2), 2, 1.0) == 6 and wanted_workers(hpa_of(target=0.2), 10, 1.0) == 20
+    assert wanted_workers(hpa_of(target=0.1), 30, 1.0) == 32, "no more than there are"
 
 
 def test_hpa_scales_down_to_the_highest_recommendation_of_five_minutes():
     it = hpa_of()
-    said = [wants(it, 10, use) for use in [0.6] * 10 + [0.4] * 16]
+    said = [wanted_workers(it, 10, use) for use in [0.6] * 10 + [0.4] * 16]
     assert set(said[:4]) == {8}, "nothing higher was said before"
     assert said[10:16] == [8] * 6 and said[-1] == 8
     for _ in range(30):
-        last = wants(it, 10, 0.4)
+        last = wanted_workers(it, 10, 0.4)
     assert last == 5
 
 
 def test_hpa_delays_scale_up_and_ignores_workers_being_changed():
     it = hpa_of(up_s=300.0)
-    said = [wants(it, 10, 0.8)] + [wants(it, 10, 1.0) for _ in range(30)]
+    said = [wanted_workers(it, 10, 0.8)] + [wanted_workers(it, 10, 1.0) for _ in range(30)]
     assert said[1] == 10 and said[-1] == 13 and said.count(10) >= 20
-    assert wants(hpa_of(), 10, 1.0, np.zeros(1, dtype=bool)) == 10
+    assert wanted_workers(hpa_of(), 10, 1.0, np.zeros(1, dtype=bool)) == 10
 
 
 def test_keda_scales_by_lag_over_threshold_up_to_one_worker_per_partition():
     def keda_of(threshold):
-        return autoscalers.Keda(autoscalers.KedaSettings(*one(threshold, 0.0, 0.0)), most=1000, every_s=30.0)
+        return autoscalers.Keda(autoscalers.KedaSettings(*column_vectors(threshold, 0.0, 0.0)), most=1000, every_s=30.0)
 
-    assert wants(keda_of(100.0), 10, 1_450) == 15
-    assert wants(keda_of(100.0), 10, 1_050) == 10, "within the tolerance"
-    assert wants(keda_of(100.0), 10, 0) == 1
-    assert wants(keda_of(1.0), 700, 1e9) == autoscalers.PARTITIONS
+    assert wanted_workers(keda_of(100.0), 10, 1_450) == 15
+    assert wanted_workers(keda_of(100.0), 10, 1_050) == 10, "within the tolerance"
+    assert wanted_workers(keda_of(100.0), 10, 0) == 1
+    assert wanted_workers(keda_of(1.0), 700, 1e9) == autoscalers.PARTITIONS
 
 
 def test_autopilot_uses_its_windows_peak_and_halves_surplus_each_hour():
-    it = autoscalers.Autopilot(autoscalers.AutopilotSettings(*one(0.5, 100, 600)), most=32)
-    assert wants(it, 10, 8) == 16
+    it = autoscalers.Autopilot(autoscalers.AutopilotSettings(*column_vectors(0.5, 100, 600)), most=32)
+    assert wanted_workers(it, 10, 8) == 16
     workers, said = 16, []
     for _ in range(36):
-        workers = wants(it, workers, 2)
+        workers = wanted_workers(it, workers, 2)
         said.append(workers)
     assert said[0] == 16 and said[11] >= 15, "the highest of the last hour"
     assert 4 <= said[23] <= 11 and said[35] < said[23]
@@ -102,7 +107,7 @@ def test_kale_plans_the_fewest_workers_that_keep_up_and_drops_short_changes():
 
 def test_kale_falls_back_to_utilization_when_samples_wait():
     def said(lag_s, utilization):
-        values = (np.array([4]), np.array([6]), *one(lag_s, utilization))
+        values = (np.array([4]), np.array([6]), *column_vectors(lag_s, utilization))
         return int(autoscalers.kale_workers(*values, fallback_s=np.array([1200.0]), most=32)[0])
 
     assert said(600, 1.0) == 4 and said(1500, 0.5) == 4 and said(1500, 1.0) == 8

@@ -35,7 +35,7 @@ class Cluster:
         self.said[name] = body["status"]["phase"]
 
 
-class Statuses:
+class FakeStatusWriter:
     generation = 0
 
 
@@ -49,8 +49,8 @@ def files(tmp_path):
     return logs.RunFiles(tmp_path)
 
 
-def asks(cluster, files, *troubles, spec=None):
-    made = pod_requests.UserRequests(cluster, making.job(spec=spec), files, None, Statuses())
+def user_requests(cluster, files, *troubles, spec=None):
+    made = pod_requests.UserRequests(cluster, making.job(spec=spec), files, None, FakeStatusWriter())
     made.status, made.asked = STATUS, []
     left = list(troubles)
 
@@ -68,7 +68,7 @@ def plan(name, **spec):
     return {"metadata": {"name": name, "creationTimestamp": name}, "spec": {"job": "ctr", **spec}}
 
 
-async def beside(work, true):
+async def run_until(work, true):
     task = asyncio.create_task(work)
     try:
         await soon(true)
@@ -81,10 +81,10 @@ def test_plan_request_waits_for_an_unreachable_master_and_api(files):
     async def work():
         cluster = Cluster(errors.ClusterUnreachable("503"), errors.ClusterUnreachable("503"))
         away = (errors.MasterUnreachable("it starts"), errors.ClusterUnreachable("?"), OSError("reset"))
-        made = asks(cluster, files, *away)
+        made = user_requests(cluster, files, *away)
         made.user_plan(plan("a", workers=3))
         made.user_plan(plan("b", workers=4))
-        await beside(made.keep_plans(), lambda: len(cluster.said) == 2)
+        await run_until(made.keep_plans(), lambda: len(cluster.said) == 2)
         assert cluster.said == {"a": "Superseded", "b": "Applied"}
         assert [each.workers for each in made.asked] == [4], "said again, not done again"
 
@@ -94,9 +94,9 @@ def test_plan_request_waits_for_an_unreachable_master_and_api(files):
 def test_plan_refused_by_the_master_is_rejected_at_once(files):
     async def work():
         cluster = Cluster()
-        made = asks(cluster, files, errors.BadInput("too many"))
+        made = user_requests(cluster, files, errors.BadInput("too many"))
         made.user_plan(plan("a", workers=3))
-        await beside(made.keep_plans(), lambda: cluster.said)
+        await run_until(made.keep_plans(), lambda: cluster.said)
         assert cluster.said == {"a": "Rejected"} and made.asked == []
 
     asyncio.run(work())
@@ -104,16 +104,16 @@ def test_plan_refused_by_the_master_is_rejected_at_once(files):
 
 def test_changed_spec_waits_for_the_master(files):
     async def work():
-        made = asks(Cluster(), files, errors.MasterUnreachable("it starts"))
+        made = user_requests(Cluster(), files, errors.MasterUnreachable("it starts"))
         made._latest = making.job(spec={"workers": {"count": 5}}).job
         made._changed.set()
-        await beside(made.keep_numbers(), lambda: made.asked)
+        await run_until(made.keep_numbers(), lambda: made.asked)
         assert made.asked[0].workers == 5
 
     asyncio.run(work())
 
 
-class Watched(Cluster):
+class ClusterWithJob(Cluster):
     """Shows one job, as it is."""
 
     def __init__(self, spec):
@@ -130,16 +130,16 @@ class Agent:
         raise AssertionError(why)
 
 
-def lived(files, spec, true):
+def run_agent_life(files, spec, true):
     """What an agent asks of the master that it finds, when the job's spec is this."""
 
     async def work():
-        made = asks(Watched(spec), files, spec=spec)
+        made = user_requests(ClusterWithJob(spec), files, spec=spec)
         made.agent = Agent()
         made.begin()
         keeping = asyncio.create_task(made.keep_spec())
-        await beside(made.keep_numbers(), lambda: true(made))
-        await beside(asyncio.sleep(0), lambda: True)
+        await run_until(made.keep_numbers(), lambda: true(made))
+        await run_until(asyncio.sleep(0), lambda: True)
         keeping.cancel()
         await asyncio.wait({keeping})
         return made.asked
@@ -149,16 +149,18 @@ def lived(files, spec, true):
 
 def test_spec_edited_without_an_agent_is_sent_to_the_next_master_once(files):
     before, edited = {"workers": {"count": 2}}, {"workers": {"count": 5}, "dataWorkers": "3"}
-    assert lived(files, before, lambda made: made._heeded == made._latest) == []
+    assert run_agent_life(files, before, lambda made: made._heeded == made._latest) == []
     files.journal.touch()  # its master has begun, and its pod is lost
-    (asked,) = lived(files, edited, lambda made: made.asked and made._heeded == made._latest)
+    (asked,) = run_agent_life(files, edited, lambda made: made.asked and made._heeded == made._latest)
     assert (asked.workers, asked.data_workers) == (5, 3)
-    assert lived(files, edited, lambda made: made._heeded == made._latest) == [], "the one after it has nothing to ask"
+    assert run_agent_life(files, edited, lambda made: made._heeded == made._latest) == [], (
+        "the one after it has nothing to ask"
+    )
 
 
 def test_spec_edited_before_the_first_master_is_simply_used(files):
-    lived(files, {"workers": {"count": 2}}, lambda made: True)
-    assert lived(files, {"workers": {"count": 5}}, lambda made: made._heeded == made._latest) == []
+    run_agent_life(files, {"workers": {"count": 2}}, lambda made: True)
+    assert run_agent_life(files, {"workers": {"count": 5}}, lambda made: made._heeded == made._latest) == []
 
 
 def test_unreadable_previous_spec_is_logged_and_ignored(files, caplog):

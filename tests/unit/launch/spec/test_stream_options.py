@@ -8,7 +8,7 @@ from springtide.domain.spec.elastic_job import ElasticJob, FollowingWish, RoleWi
 from springtide.launch.spec.resolve import online_of
 
 
-def given(workers=None, servers=None, resume="", **following):
+def online_job_of(workers=None, servers=None, resume="", **following):
     job = ElasticJob(
         script="train.py",
         workers=workers or RoleWish(),
@@ -20,19 +20,19 @@ def given(workers=None, servers=None, resume="", **following):
 
 
 def test_workers_follow_a_stream_unless_their_count_is_fixed():
-    assert given().on and given().rules.most == 8 and given().servers_follow
-    assert not given(workers=RoleWish(count=3)).on
-    bounded = given(workers=RoleWish(start=3, min=2, max=6))
+    assert online_job_of().on and online_job_of().rules.most == 8 and online_job_of().servers_follow
+    assert not online_job_of(workers=RoleWish(count=3)).on
+    bounded = online_job_of(workers=RoleWish(start=3, min=2, max=6))
     assert bounded.on and (bounded.rules.fewest, bounded.rules.most) == (2, 6)
-    assert not given(on=False).on
-    assert not given(servers=RoleWish(count=2)).servers_follow
-    assert not given(servers=RoleWish(max=2)).servers_follow
+    assert not online_job_of(on=False).on
+    assert not online_job_of(servers=RoleWish(count=2)).servers_follow
+    assert not online_job_of(servers=RoleWish(max=2)).servers_follow
 
 
 def test_durations_are_parsed_with_units():
     read = [validation.parse_duration("slo_lag", text) for text in ("20m", "90s", "1.5h", "30", "250ms")]
     assert read == [1200, 90, 5400, 30, 0.25]
-    assert given(slo_lag="5m").rules.slo_lag_s == 300
+    assert online_job_of(slo_lag="5m").rules.slo_lag_s == 300
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,17 @@ def test_durations_are_parsed_with_units():
 )
 def test_stream_option_mistake_is_one_error_with_advice(following, said):
     with pytest.raises(errors.UserError, match=said):
-        given(**following)
+        online_job_of(**following)
 
 
 def test_settings_by_name_change_the_rules():
-    job = given(settings={"every": "30", "start_s": "5", "forecaster": "last-day", "lag_price": "3"})
+    job = online_job_of(settings={"every": "30", "start_s": "5", "forecaster": "last-day", "lag_price": "3"})
     assert (job.every_s, job.rules.start_s, job.forecaster, job.rules.lag_price) == (30, 5, "last-day", 3)
 
 
 def test_resumed_run_uses_the_traffic_history_of_its_predecessor(tmp_path):
     (tmp_path / "traffic.jsonl").write_text("")
-    assert given(resume=str(tmp_path)).history == str(tmp_path / "traffic.jsonl")
-    assert given(resume=str(tmp_path / "other")).history == given(resume="s3://bucket/run").history == ""
+    assert online_job_of(resume=str(tmp_path)).history == str(tmp_path / "traffic.jsonl")
+    assert (
+        online_job_of(resume=str(tmp_path / "other")).history == online_job_of(resume="s3://bucket/run").history == ""
+    )

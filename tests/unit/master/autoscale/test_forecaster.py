@@ -32,7 +32,7 @@ def fails(history, steps):
 
 
 @contextlib.contextmanager
-def asked(name, **how):
+def forecasting(name, **how):
     forecaster = JobForecaster(name if ":" not in name else f"{__name__}{name}", **how)
     try:
         yield lambda: asyncio.run(forecaster.forecast(PAST, 6)), forecaster
@@ -42,7 +42,7 @@ def asked(name, **how):
 
 
 def test_default_forecaster_answers_in_process():
-    with asked("default") as (ask, _):
+    with forecasting("default") as (ask, _):
         assert list(ask().mean) == list(forecast(PAST, 6).mean)
 
 
@@ -52,12 +52,12 @@ def test_forecaster_name_is_resolved_before_any_forecast():
 
 
 def test_user_forecaster_answers():
-    with asked(":thrice", patience_s=LONG) as (ask, forecaster):
+    with forecasting(":thrice", patience_s=LONG) as (ask, forecaster):
         assert ask().mean == pytest.approx(3 * forecast(PAST, 6).mean) and forecaster.trouble == ""
 
 
 def test_default_forecast_replaces_a_failed_one():
-    with asked(":fails", patience_s=LONG) as (ask, forecaster):
+    with forecasting(":fails", patience_s=LONG) as (ask, forecaster):
         made = ask()
         assert "ValueError: no idea" in forecaster.trouble and "the default model is used" in made.why
         assert list(made.mean) == list(forecast(PAST, 6).mean)
@@ -65,6 +65,6 @@ def test_default_forecast_replaces_a_failed_one():
 
 def test_hanging_forecaster_delays_no_decision():
     release.clear()
-    with asked(":hangs", patience_s=0.01) as (ask, forecaster):
+    with forecasting(":hangs", patience_s=0.01) as (ask, forecaster):
         assert "no answer in 0.01 s" in ask().why
         assert "still busy" in ask().why and forecaster.trouble

@@ -30,13 +30,13 @@ RULES = PlanRules(bounds=BOUNDS, settle_s=1.0, window_s=2.0, warm_up_steps=5)
 CARD = DatasetCard(samples=1000, batch_size=8, epochs=3)
 
 
-class Quiet:
+class QuietGuards:
     """Guards that have found nothing."""
 
     ahead, refused = (), None
 
 
-def begun(card=CARD, **spec):
+def training_record(card=CARD, **spec):
     """A record of a job that trains."""
     given = dict(worker_cpu=0.5, server_cpu=0.5, planning=RULES)
     record = JobRecord(JobSpec(name="job", **(given | spec)))
@@ -47,7 +47,7 @@ def begun(card=CARD, **spec):
     return record
 
 
-def sources(record, watching=None, guards=Quiet, usage=None):
+def sources(record, watching=None, guards=QuietGuards, usage=None):
     watching = watching or Profiler(RULES)
     if watching.era is None:
         watching.poll(plan.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
@@ -55,7 +55,7 @@ def sources(record, watching=None, guards=Quiet, usage=None):
 
 
 def test_job_view_takes_facts_from_the_model_outline_and_dataset_card():
-    record = begun()
+    record = training_record()
     made = tables.Outline(
         tables=(tables.TableOutline(name="a", paths=("a", "b"), rows=10, dim=16),),
         dense=(tables.DenseOutline(name="w", shape=(3, 5), dtype="float32", table=0, first=0, chunks=1),),
@@ -69,16 +69,16 @@ def test_job_view_takes_facts_from_the_model_outline_and_dataset_card():
 
 def test_bsp_workers_share_a_batch_and_are_bounded_by_its_samples():
     together = DatasetCard(samples=1000, batch_size=3, in_step=True)
-    view = job_view.view(sources(begun(card=together, sync="bsp")), now=4.0)
+    view = job_view.view(sources(training_record(card=together, sync="bsp")), now=4.0)
     assert (view.facts.group, view.facts.batch, view.bounds.most.workers) == (3, 3, 3)
     assert view.identity.features["sync"] == "bsp" and view.bounds.most.servers == 1
-    view = job_view.view(sources(begun()), now=4.0)
+    view = job_view.view(sources(training_record()), now=4.0)
     assert (view.facts.group, view.bounds.most.workers) == (0, BOUNDS.most.workers)
 
 
 def test_bsp_workers_are_bounded_by_the_smallest_remaining_batch():
     uneven = DatasetCard(samples=1026, batch_size=8, shard_batches=16, in_step=True)
-    record = begun(card=uneven, sync="bsp")
+    record = training_record(card=uneven, sync="bsp")
     view = job_view.view(sources(record), now=4.0)
     assert (view.facts.group, view.bounds.most.workers) == (8, 2)
     record.book.check_group(view.bounds.most.workers)
@@ -88,7 +88,7 @@ def test_bsp_workers_are_bounded_by_the_smallest_remaining_batch():
 
 @pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
 def test_missing_or_garbled_model_outline_uses_default_facts(told):
-    record = begun()
+    record = training_record()
     record.shared.share(tables.SHARED_KEY, told)
     assert job_view.view(sources(record), now=4.0).facts.dim == 1.0
 
@@ -96,29 +96,29 @@ def test_missing_or_garbled_model_outline_uses_default_facts(told):
 def test_incomplete_job_has_no_view():
     record = JobRecord(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
     assert job_view.view(sources(record), now=4.0) is None
-    whole = sources(begun())
+    whole = sources(training_record())
     whole.watching.poll(None, [], {}, at=5.0)
     assert job_view.view(whole, now=6.0) is None
 
 
 def test_memory_is_needed_only_for_jobs_with_memory_limits():
     usage = {WORKER: RoleUsage(role=WORKER, memory=1000)}
-    assert job_view.need(sources(begun(), usage=usage)) == job_view.NO_NEED
+    assert job_view.need(sources(training_record(), usage=usage)) == job_view.NO_NEED
 
-    class Ahead(Quiet):
+    class Ahead(QuietGuards):
         ahead = (
             memory.MemoryForecast(
                 server=0, law="steady", static=90.0, live_at_end=900.0, peak=0, limit=1, until=1, crosses_at=None
             ),
         )
 
-    limited = sources(begun(worker_memory=2**30, server_memory=2**30), guards=Ahead, usage=usage)
+    limited = sources(training_record(worker_memory=2**30, server_memory=2**30), guards=Ahead, usage=usage)
     need = job_view.need(limited)
     assert (need.worker, need.server, need.rows) == (1150, 100, 1350)
 
 
 def test_out_of_memory_kill_is_a_finding_until_the_job_is_scaled():
-    record = begun(worker_memory=2**30)
+    record = training_record(worker_memory=2**30)
     record.apply(events.RoleExited(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
     found = job_view.findings(sources(record), now=6.0)
     assert [(one.trouble, str(one.role)) for one in found] == [(FindingKind.OOM, "worker-0")]
@@ -127,10 +127,10 @@ def test_out_of_memory_kill_is_a_finding_until_the_job_is_scaled():
 
 
 def test_refused_guard_action_is_a_finding_for_a_while():
-    class Refused(Quiet):
+    class Refused(QuietGuards):
         refused = (10.0, events.ServersScaled(3, "memory would run out"), "it trains in step")
 
-    here = sources(begun(), guards=Refused)
+    here = sources(training_record(), guards=Refused)
     (found,) = job_view.findings(here, now=20.0)
     assert (found.trouble, found.servers) == (FindingKind.MEMORY, 3)
     assert job_view.findings(here, now=200.0) == ()

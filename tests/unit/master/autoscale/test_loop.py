@@ -39,7 +39,7 @@ RULES = PlanRules(
 )
 
 
-class Says:
+class ScriptedAdviser:
     """An adviser in the hands of a test."""
 
     def __init__(self, answer=None):
@@ -124,7 +124,7 @@ def messages_peer(role):
 
 def with_world(test, tmp_path, answer=None, **more):
     async def run():
-        world = await World(tmp_path, Says(answer), **more).begin()
+        world = await World(tmp_path, ScriptedAdviser(answer), **more).begin()
         try:
             await test(world)
         finally:
@@ -220,7 +220,7 @@ def test_profiled_job_that_keeps_its_shape_counts_as_settled(tmp_path):
     with_world(test, tmp_path)
 
 
-async def never(*_):
+async def hang(*_):
     await asyncio.Event().wait()
 
 
@@ -237,7 +237,7 @@ def unreachable(view, epoch):
     [
         (broken, "ZeroDivisionError"),
         (unreachable, "nobody listens"),
-        (never, "not answered"),
+        (hang, "not answered"),
         (lambda view, epoch: Advice(epoch=epoch - 1, why="late", plan=None), "an earlier state"),
         (plan_once(Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0)), "quota"),
     ],

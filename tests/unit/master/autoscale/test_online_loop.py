@@ -32,7 +32,7 @@ WALL, BATCH = 1_700_000_000.0, 10
 ONLINE = OnlineJob(on=True, rules=OnlineRules(fewest=1, most=4), servers_follow=True)
 
 
-class Says:
+class ScriptedForecaster:
     """A forecaster in the hands of a test."""
 
     trouble = ""
@@ -69,7 +69,7 @@ class World:
         )
         for own in (MasterContext.store, MasterContext.is_news):
             setattr(doors, own.__name__, types.MethodType(own, doors))
-        self.forecasts = Says()
+        self.forecasts = ScriptedForecaster()
         foresight = TrafficForecast(job, self.forecasts, self.files, wall=WALL + at, at=at)
         points = Series(self.files.online, OnlinePoint, most=100)
         self.online = OnlineAutoscaler(doors, StreamStats(wall=WALL + at, at=at), foresight, points)

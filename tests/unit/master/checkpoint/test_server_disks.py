@@ -31,7 +31,7 @@ def server(rank):
     return Role(RoleKind.SERVER, rank)
 
 
-def says(address, node=""):
+def save_request(address, node=""):
     return SaveRequest(takes_copies_at=address, node=node)
 
 
@@ -49,10 +49,10 @@ def test_save_order_names_the_address_of_the_buddys_current_incarnation():
     buddies = MirrorDirectory(CheckpointRules(every_s=1.0, mirror=True))
     lives = {0: "server-0.0", 1: "server-1.1", 4: "server-4.0"}
     for rank, life, port in ((0, 0, 10), (1, 0, 11), (4, 0, 14)):
-        buddies.on_listening(server(rank), life, says(f"host:{port}"))
+        buddies.on_listening(server(rank), life, save_request(f"host:{port}"))
     assert not buddies.known(lives)
     assert buddies.named(ORDER, server(0), lives).buddy == Buddy("server-4", "host:14"), "an earlier life is no buddy"
-    buddies.on_listening(server(1), 1, says("host:21"))
+    buddies.on_listening(server(1), 1, save_request("host:21"))
     assert buddies.known(lives)
     named = {rank: buddies.named(ORDER, server(rank), lives).buddy for rank in lives}
     assert named == {0: Buddy("server-1", "host:21"), 1: Buddy("server-4", "host:14"), 4: Buddy("server-0", "host:10")}
@@ -65,7 +65,7 @@ def test_without_mirroring_no_buddy_is_named_or_awaited():
     assert buddies.named(ORDER, server(0), {0: "server-0.0", 1: "server-1.0"}) is ORDER
 
 
-def apart(job, tmp_path):
+def give_private_disks(job, tmp_path):
     """From now on its servers write to disks of their own."""
     for rank, server in enumerate(job.servers):
         server.disk = tmp_path / f"host-{rank}"
@@ -99,7 +99,7 @@ async def copy(job, *ranks, break_off=""):
 
 async def all_trained(job, tmp_path):
     """Of two checkpoints the first, which began with training, is in storage; the second has all of it."""
-    apart(job, tmp_path)
+    give_private_disks(job, tmp_path)
     await job.train(shards=4)
     await save(job)
     await copy(job)
@@ -118,7 +118,7 @@ def story(job, kind):
 
 def test_first_checkpoint_is_uploaded_by_servers_and_published_by_the_master(tmp_path):
     async def test(job):
-        apart(job, tmp_path)
+        give_private_disks(job, tmp_path)
         await job.train()
         job.tick()
         await save(job)
@@ -160,7 +160,7 @@ def test_end_of_data_does_not_wait_for_unreachable_storage(tmp_path):
 
 def test_server_lost_during_an_upload_fails_it_and_names_the_file(tmp_path):
     async def test(job):
-        apart(job, tmp_path)
+        give_private_disks(job, tmp_path)
         await job.train()
         job.tick()
         await save(job)
@@ -187,7 +187,7 @@ def successor(job):
 
 def test_successor_master_reuses_no_checkpoint_number_and_waits_for_servers(tmp_path):
     async def test(job):
-        apart(job, tmp_path)
+        give_private_disks(job, tmp_path)
         await job.train()
         job.tick()
         await save(job)
@@ -261,7 +261,7 @@ def test_bsp_job_is_warned_that_pods_lose_their_disks():
 
 def test_event_log_names_the_disks_once_all_servers_reported(tmp_path):
     async def test(job):
-        apart(job, tmp_path)
+        give_private_disks(job, tmp_path)
         await job.train()
         job.tick()
         await save(job)
@@ -276,7 +276,7 @@ def test_event_log_names_the_disks_once_all_servers_reported(tmp_path):
 @pytest.mark.parametrize("url", [False, True])
 def test_servers_on_separate_machines_mirror_by_default(tmp_path, url):
     async def test(job):
-        apart(job, tmp_path)
+        give_private_disks(job, tmp_path)
         await job.train()
         asking = [asyncio.create_task(speak(job, rank)) for rank in (0, 1)]
         await asyncio.sleep(0)

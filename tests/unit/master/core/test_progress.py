@@ -84,39 +84,39 @@ def test_when_all_workers_left_means_cover_the_last_to_leave():
 SERVER, WORKER = Role(RoleKind.SERVER, 0), Role(RoleKind.WORKER, 1)
 
 
-def taking(role, memory, incarnation=0):
+def role_usage(role, memory, incarnation=0):
     return RoleUsage(role=role, incarnation=incarnation, memory=memory)
 
 
 def test_role_reports_its_own_usage_when_the_agent_measures_none():
     usages = UsageTable()
     usages.on_usages(())
-    usages.on_report(SERVER, 2, taking(WORKER, 5), at=1.0)
-    assert usages.now(at=2.0) == {SERVER: taking(SERVER, 5, 2)}, "and for nobody else"
+    usages.on_report(SERVER, 2, role_usage(WORKER, 5), at=1.0)
+    assert usages.now(at=2.0) == {SERVER: role_usage(SERVER, 5, 2)}, "and for nobody else"
 
 
 def test_agent_measurement_overrides_the_roles_own():
     usages = UsageTable()
-    usages.on_report(SERVER, 0, taking(SERVER, 5), at=1.0)
-    usages.on_report(WORKER, 0, taking(WORKER, 7), at=1.0)
-    usages.on_usages((taking(SERVER, 6),))
-    assert usages.now(at=1.0) == {SERVER: taking(SERVER, 6), WORKER: taking(WORKER, 7)}
+    usages.on_report(SERVER, 0, role_usage(SERVER, 5), at=1.0)
+    usages.on_report(WORKER, 0, role_usage(WORKER, 7), at=1.0)
+    usages.on_usages((role_usage(SERVER, 6),))
+    assert usages.now(at=1.0) == {SERVER: role_usage(SERVER, 6), WORKER: role_usage(WORKER, 7)}
 
 
 def test_gpu_usage_comes_from_the_role_itself():
     usages = UsageTable()
     gpu = GpuUse(memory=3, total=8)
-    usages.on_report(WORKER, 0, replace(taking(WORKER, 7), gpu=gpu), at=1.0)
-    usages.on_usages((taking(WORKER, 6), taking(SERVER, 2)))
-    assert usages.now(at=1.0) == {WORKER: replace(taking(WORKER, 6), gpu=gpu), SERVER: taking(SERVER, 2)}
+    usages.on_report(WORKER, 0, replace(role_usage(WORKER, 7), gpu=gpu), at=1.0)
+    usages.on_usages((role_usage(WORKER, 6), role_usage(SERVER, 2)))
+    assert usages.now(at=1.0) == {WORKER: replace(role_usage(WORKER, 6), gpu=gpu), SERVER: role_usage(SERVER, 2)}
     usages.on_exit(WORKER, 0)
     assert usages.now(at=1.0)[WORKER].gpu is None
 
 
 def test_ended_or_silent_role_uses_nothing():
     usages = UsageTable()
-    usages.on_report(SERVER, 1, taking(SERVER, 5, 1), at=1.0)
-    usages.on_report(WORKER, 0, taking(WORKER, 7), at=1.0)
+    usages.on_report(SERVER, 1, role_usage(SERVER, 5, 1), at=1.0)
+    usages.on_report(WORKER, 0, role_usage(WORKER, 7), at=1.0)
     usages.on_exit(SERVER, 0)
     assert set(usages.now(at=1.0)) == {SERVER, WORKER}, "an earlier life's end is not this one's"
     usages.on_exit(SERVER, 1)

@@ -144,7 +144,7 @@ class Members:
                 self.master.tick()
 
 
-def settled(record):
+def comparable_bytes(record):
     """A record as bytes, without what no journal keeps: when each was heard last."""
     copy = JobRecord.from_bytes(record.to_bytes())
     for node in copy.state.nodes.values():
@@ -177,7 +177,9 @@ def test_record_rebuilt_from_its_journal_is_equal(tmp_path, seed, snapshots, mon
             again = Journal(path, term=2, now=0.0)
             snapshot, kept = again.read()
             assert kept and bool(snapshot) == bool(snapshots)
-            assert settled(main.rebuild(SPEC, snapshot, kept)) == settled(master.record), f"history {history}"
+            assert comparable_bytes(main.rebuild(SPEC, snapshot, kept)) == comparable_bytes(master.record), (
+                f"history {history}"
+            )
             again.close()
         assert kinds and returns > 10
         story.close()

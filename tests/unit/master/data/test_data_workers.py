@@ -43,14 +43,14 @@ async def training(master, clock):
     return peers
 
 
-async def come(master, rank=0, incarnation=0, address="host:9"):
+async def join_data_worker(master, rank=0, incarnation=0, address="host:9"):
     peer = Peer(address="data")
     welcome = await master.handle(peer, JoinDataWorker(rank, 5, incarnation))
     await master.handle(peer, DataWorkerReady(address))
     return peer, welcome
 
 
-async def wanted(master, peers):
+async def wanted_data_workers(master, peers):
     outlook = await master.handle(peers["agent"], messages.AgentPoll())
     return [str(each.role) for each in outlook.wanted if each.role.kind is RoleKind.DATA_WORKER]
 
@@ -59,10 +59,10 @@ def test_fixed_data_workers_start_once_training_has_begun(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
         master.tick()
-        assert await wanted(master, peers) == []
+        assert await wanted_data_workers(master, peers) == []
         await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         master.tick()
-        assert await wanted(master, peers) == ["data-worker-0", "data-worker-1"]
+        assert await wanted_data_workers(master, peers) == ["data-worker-0", "data-worker-1"]
         status = master.status()
         assert (status.roles.data_workers.alive, status.roles.data_workers.wanted) == (0, 2)
         assert status.roles.data_workers_why == "requested at the start of the job"
@@ -75,9 +75,9 @@ def test_fixed_data_workers_start_once_training_has_begun(tmp_path):
 def test_job_without_data_workers_starts_none_until_asked(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        assert await wanted(master, peers) == []
+        assert await wanted_data_workers(master, peers) == []
         await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=1))
-        assert await wanted(master, peers) == ["data-worker-0"]
+        assert await wanted_data_workers(master, peers) == ["data-worker-0"]
 
     with_desk(test, tmp_path)
 
@@ -88,7 +88,7 @@ def test_workers_receive_the_data_worker_list_only_when_it_changed(tmp_path):
         worker = peers["worker-0"]
         pulse = await master.handle(worker, BEAT)
         assert pulse.feeders.wanted == 2 and pulse.feeders.members == ()
-        _, welcome = await come(master)
+        _, welcome = await join_data_worker(master)
         assert welcome.package == str(tmp_path / "package") and welcome.spec.name == "job"
         news = (await master.handle(worker, messages.Heartbeat(feeders=pulse.feeders.epoch))).feeders
         assert [(each.name, each.address) for each in news.members] == [("data-worker-0.0", "host:9")]
@@ -122,7 +122,7 @@ def test_data_worker_waits_for_the_package_and_receives_drain(tmp_path):
 def test_fenced_data_worker_is_told(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        peer, _ = await come(master)
+        peer, _ = await join_data_worker(master)
         killed = RoleExit(role=Role(RoleKind.DATA_WORKER, 0), pid=5, signal="SIGKILL")
         await master.handle(peers["agent"], messages.RoleExitReport(killed))
         for request in (BEAT, DataWorkerReady("host:9")):
@@ -136,11 +136,11 @@ def test_trainer_that_cannot_be_fed_removes_data_workers_with_its_reason(tmp_pat
     async def test(master, clock):
         peers = await training(master, clock)
         await master.handle(peers["worker-0"], CannotFeed("an IterableDataset has no indices"))
-        assert await wanted(master, peers) == []
+        assert await wanted_data_workers(master, peers) == []
         assert master.status().roles.data_workers_why == "worker-0: an IterableDataset has no indices"
         clock.now += 100
         master.tick()
-        assert await wanted(master, peers) == []
+        assert await wanted_data_workers(master, peers) == []
 
     with_desk(test, tmp_path, feeding=FIXED)
 
@@ -196,9 +196,9 @@ def test_tuning_starts_one_data_worker_when_reading_dominates_a_step(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
         await train(master, clock, peers, 9, read_share=0.6)
-        assert await wanted(master, peers) == []
+        assert await wanted_data_workers(master, peers) == []
         await train(master, clock, peers, 4, read_share=0.6)
-        assert await wanted(master, peers) == ["data-worker-0"]
+        assert await wanted_data_workers(master, peers) == ["data-worker-0"]
         assert "60%" in master.status().roles.data_workers_why
         assert master.status().data.feed.taken == int(clock.now * 10)
 
@@ -213,9 +213,9 @@ def test_data_workers_are_not_late_while_the_trainer_prepares_the_package(tmp_pa
         if packaged:
             await master.handle(peers["worker-0"], ShareRequest(PACKAGE_KEY, msgspec.msgpack.encode(Package("it"))))
         await train(master, clock, peers, 70, read_share=0.6)
-        assert await wanted(master, peers) == ([] if packaged else ["data-worker-0"])
+        assert await wanted_data_workers(master, peers) == ([] if packaged else ["data-worker-0"])
         await train(master, clock, peers, 270, read_share=0.6)
-        assert await wanted(master, peers) == [], "it has had its time"
+        assert await wanted_data_workers(master, peers) == [], "it has had its time"
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
@@ -225,11 +225,14 @@ def test_data_workers_stay_within_the_cores_granted_by_the_brain(tmp_path):
         peers = await training(master, clock)
         master.parts.autoscaler.data_cores = 0.0
         await train(master, clock, peers, 13, read_share=0.6)
-        assert await wanted(master, peers) == [] and "no cores are free (0)" in master.status().roles.data_workers_why
+        assert (
+            await wanted_data_workers(master, peers) == []
+            and "no cores are free (0)" in master.status().roles.data_workers_why
+        )
         assert master.parts.data_workers.share is None
         master.parts.autoscaler.data_cores = 2.0
         await train(master, clock, peers, 10, read_share=0.6)
-        assert await wanted(master, peers) == ["data-worker-0"]
+        assert await wanted_data_workers(master, peers) == ["data-worker-0"]
         told = master.parts.data_workers.share
         assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
         await train(master, clock, peers, 10, read_share=0.3)
@@ -247,7 +250,7 @@ def test_no_data_worker_starts_when_reading_takes_little_and_the_reason_is_logge
     async def test(master, clock):
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.01)
-        assert await wanted(master, peers) == [] and "too little" in master.status().roles.data_workers_why
+        assert await wanted_data_workers(master, peers) == [] and "too little" in master.status().roles.data_workers_why
         await train(master, clock, peers, 30, read_share=0.01)
         told = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if '"feeding"' in line]
         assert len(told) == 2, "each reason once"
@@ -260,7 +263,7 @@ def test_tuning_keeps_a_manually_set_number_of_data_workers(tmp_path):
         peers = await training(master, clock)
         await master.handle(peers["worker-0"], messages.ScaleRequest(data_workers=3))
         await train(master, clock, peers, 30, read_share=0.6)
-        assert len(await wanted(master, peers)) == 3
+        assert len(await wanted_data_workers(master, peers)) == 3
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
@@ -274,7 +277,7 @@ def test_successor_master_continues_tuning(tmp_path):
         master = build_service(JobRecord(spec), story, clock, journal)
         peers = await training(master, clock)
         await train(master, clock, peers, 13, read_share=0.6)
-        await come(master)
+        await join_data_worker(master)
         await journal.committed()
         snapshot, kept = journal.read()
         story.close()

@@ -21,7 +21,7 @@ CARD = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/c
 FOUR = tuple(PartitionRange(partition, 0, 100) for partition in range(4))
 
 
-class Kept(list):
+class MemoryJournal(list):
     """A journal in memory, of a desk whose record is made again from it."""
 
     since_snapshot, idle, stuck = 0, True, ""
@@ -37,12 +37,12 @@ def ask(progress=(), seen=FOUR, era=0):
     return messages.LeaseRequest(CARD, tuple(progress), most=99, era=era, seen=seen)
 
 
-def words(grants, trained=0):
+def progress_of(grants, trained=0):
     return [Progress(grant.shard, grant.first, grant.first + trained, grant.end) for grant in grants]
 
 
 def test_successor_master_has_the_same_stream_leases_and_cuts(tmp_path):
-    journal = Kept()
+    journal = MemoryJournal()
 
     async def run():
         story = EventLog(tmp_path / "events.jsonl")
@@ -53,8 +53,8 @@ def test_successor_master_has_the_same_stream_leases_and_cuts(tmp_path):
         asked = (BatchCut(0, 0, 7), BatchCut(3, 0, 13), BatchCut(9, 0, 1))
         assert await master.handle(worker, CutRequest(asked)) == CutsNoted(asked[:2])
         assert await master.handle(worker, CutRequest(asked, era=1)) == CutsNoted(())
-        await master.handle(worker, messages.Heartbeat(None, tuple(words(leased.grants, 20))))
-        await master.handle(worker, ask(words(leased.grants, 20), (*FOUR, PartitionRange(4, 0, 5, final=True))))
+        await master.handle(worker, messages.Heartbeat(None, tuple(progress_of(leased.grants, 20))))
+        await master.handle(worker, ask(progress_of(leased.grants, 20), (*FOUR, PartitionRange(4, 0, 5, final=True))))
         lines = len(journal)
         await master.handle(worker, CutRequest(asked))
         assert len(journal) == lines, "what is known is not written again"
@@ -90,7 +90,7 @@ def test_stream_lease_includes_known_cuts_above_it(tmp_path, monkeypatch):
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 
 
-async def one_reads_all(master, clock):
+async def with_idle_second_worker(master, clock):
     """Of two workers one does not read; the other one, and its four leases."""
     peers = await everyone(master, workers=2)
     zero, one = peers["worker-0"], peers["worker-1"]
@@ -99,19 +99,19 @@ async def one_reads_all(master, clock):
     master.tick()
     clock.now += leases.PATIENCE_S + 1
     master.tick()
-    mine += (await master.handle(zero, ask(words(mine)))).grants
+    mine += (await master.handle(zero, ask(progress_of(mine)))).grants
     assert len(mine) == 4, "the other one does not read"
     return zero, one, mine
 
 
 def test_late_worker_gets_partitions_released_by_heartbeats_of_others(tmp_path):
     async def test(master, clock):
-        zero, one, mine = await one_reads_all(master, clock)
+        zero, one, mine = await with_idle_second_worker(master, clock)
         waiting = asyncio.create_task(master.handle(one, ask()))
         await asyncio.sleep(0)
         clock.now += 1
         master.tick()
-        pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
+        pulse = await master.handle(zero, messages.Heartbeat(None, tuple(progress_of(mine, 20))))
         assert len(pulse.truncate) == 2 and not waiting.done()
         assert "2 move to workers with fewer partitions" in master.status().master.decision_why
         ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
@@ -127,17 +127,17 @@ def test_late_worker_gets_partitions_released_by_heartbeats_of_others(tmp_path):
 
 def test_slow_worker_gives_up_all_partitions_but_one_and_regains_some_later(tmp_path, monkeypatch):
     async def test(master, clock):
-        zero, one, mine = await one_reads_all(master, clock)
+        zero, one, mine = await with_idle_second_worker(master, clock)
         monkeypatch.setattr(OnlineAutoscaler, "slow", (0,))
         monkeypatch.setattr(leases, "SLOW_S", 5.0)
         waiting = asyncio.create_task(master.handle(one, ask()))
         await asyncio.sleep(0)
         clock.now += 1
         master.tick()
-        pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
+        pulse = await master.handle(zero, messages.Heartbeat(None, tuple(progress_of(mine, 20))))
         assert len(pulse.truncate) == 3 and "3 move away from slow workers" in master.status().master.decision_why
         ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
-        left = [one for one in words(mine, 20) if one.shard not in {wish.shard for wish in pulse.truncate}]
+        left = [one for one in progress_of(mine, 20) if one.shard not in {wish.shard for wish in pulse.truncate}]
         await master.handle(zero, messages.Heartbeat(None, (*left, *ended)))
         await waiting
         flow = master.record.book.flows()[0]
@@ -157,7 +157,7 @@ def test_partitions_of_a_lost_worker_go_to_others_at_once(tmp_path):
         await master.handle(peers["worker-1"], ask())
         lost = RoleExit(role=Role(RoleKind.WORKER, 1), pid=2, signal="SIGKILL")
         master.tick()
-        waiting = asyncio.create_task(master.handle(peers["worker-0"], ask(words(mine))))
+        waiting = asyncio.create_task(master.handle(peers["worker-0"], ask(progress_of(mine))))
         await asyncio.sleep(0)
         assert not waiting.done(), "each worker already has its share"
         await master.handle(peers["agent"], messages.RoleExitReport(lost))
@@ -175,11 +175,11 @@ def test_unleased_partitions_are_reserved_for_workers_still_starting(tmp_path, m
         master.tick()
         clock.now = leases.PATIENCE_S - 0.1
         master.tick()
-        assert await master.handle(peers["worker-0"], ask(words(mine))) == messages.WaitReply()
+        assert await master.handle(peers["worker-0"], ask(progress_of(mine))) == messages.WaitReply()
         clock.now += leases.LOOK_S
         master.tick()
-        assert (await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(mine))))).hurry
-        more = await master.handle(peers["worker-0"], ask(words(mine)))
+        assert (await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(progress_of(mine))))).hurry
+        more = await master.handle(peers["worker-0"], ask(progress_of(mine)))
         assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)

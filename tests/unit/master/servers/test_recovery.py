@@ -29,7 +29,7 @@ CARD = DatasetCard(samples=60, batch_size=10, shard_batches=2)  # three shards
 SERVER = Role(RoleKind.SERVER, 1)
 
 
-class Kept:
+class MemoryJournal:
     """A journal in memory."""
 
     stuck = ""
@@ -51,7 +51,7 @@ class Job:
     """A desk with two servers and a worker that has trained one shard, and a checkpoint from before that."""
 
     def __init__(self, folder, **spec):
-        self.folder, self.now, self.journal = folder, 0.0, Kept()
+        self.folder, self.now, self.journal = folder, 0.0, MemoryJournal()
         self.spec = JobSpec(name="job", servers=2, slots=64, **spec)
         self.story = EventLog(folder / "events.jsonl")
         saves = CheckpointStore(self.spec.checkpoints, folder, stores.CLAIM)

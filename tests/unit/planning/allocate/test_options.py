@@ -13,7 +13,7 @@ from springtide.planning.perf_model.shape_columns import columns
 points = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=12)
 
 
-def by_one(cost, speed, least_marginal):
+def worthwhile_option(cost, speed, least_marginal):
     """Along the upper hull, point by point: one row at a time."""
     order = np.lexsort((-speed, cost))
     hull = []
@@ -51,7 +51,7 @@ def test_vectorized_worthwhile_options_match_each_row_alone(rows, least_marginal
         cost[at, : len(row)], speed[at, : len(row)] = np.array(row, dtype=float).T
     found = choose.worth_having(cost, speed, least_marginal)
     for at, row in enumerate(rows):
-        alone = by_one(*np.array(row, dtype=float).T, least_marginal)
+        alone = worthwhile_option(*np.array(row, dtype=float).T, least_marginal)
         mine = int(found[at])
         assert (cost[at, mine], speed[at, mine]) == (cost[at, alone], speed[at, alone])
 

@@ -154,7 +154,7 @@ WIDE = replace(
 )
 
 
-def by_all_pairs(ask):
+def front_by_all_pairs(ask):
     """Cost and samples a second of the front, from a list of all shapes."""
     whole = columns(every_shape(ask))
     speed = equations.throughput(ask.coefficients, ask.facts, Shapes(*whole[:4]))
@@ -166,7 +166,7 @@ def by_all_pairs(ask):
     return price[kept], speed[kept]
 
 
-def drawn(random):
+def draw_request(random):
     """What any job may be like: no two have anything in common."""
     least = Shape(
         workers=int(random.integers(1, 4)),
@@ -209,10 +209,10 @@ def drawn(random):
 
 def test_pareto_front_matches_a_search_over_all_pairs():
     random = numpy.random.default_rng(11)
-    asks = [drawn(random) for _ in range(60)]
+    asks = [draw_request(random) for _ in range(60)]
     for ask in asks:
         found = pareto.front(ask)
-        price, speed = by_all_pairs(ask)
+        price, speed = front_by_all_pairs(ask)
         assert len(found) >= 1
         # each of the one is met by the other: at no more money as fast, but for rounding
         best = found.throughput[numpy.searchsorted(found.cost, price * (1 + 1e-9), side="right") - 1]

@@ -19,7 +19,7 @@ def launch(seconds, cpu=4.0, kind=RoleKind.WORKER):
     return LaunchTime(kind=kind, cpu=cpu, memory=0, seconds=seconds)
 
 
-def with_(**changes):
+def changed_shape(**changes):
     fields = {"workers": 2, "servers": 2, "worker_cpu": 4, "server_cpu": 4}
     return columns([Shape(**(fields | changes))])
 
@@ -36,16 +36,18 @@ def test_start_time_defaults_to_the_papers_value_and_ignores_invalid_launches():
 
 
 def test_unchanged_shape_costs_nothing_and_fewer_workers_almost_nothing():
-    assert switch_cost.seconds(NOW, with_(), starts(())) == pytest.approx([0.0])
-    assert switch_cost.seconds(NOW, with_(workers=1), starts(())) == pytest.approx([0.0])
-    assert switch_cost.seconds(NOW, with_(servers=1), starts(())) == pytest.approx([20.0])  # its slots must move
+    assert switch_cost.seconds(NOW, changed_shape(), starts(())) == pytest.approx([0.0])
+    assert switch_cost.seconds(NOW, changed_shape(workers=1), starts(())) == pytest.approx([0.0])
+    assert switch_cost.seconds(NOW, changed_shape(servers=1), starts(())) == pytest.approx(
+        [20.0]
+    )  # its slots must move
 
 
 def test_job_keeps_its_speed_until_a_change_is_ready():
     told = (launch(30.0), launch(30.0, 8.0))
-    mean = switch_cost.mean_throughput(NOW, with_(workers=4), starts(told), 100.0, np.array([200.0]), 9000.0)
+    mean = switch_cost.mean_throughput(NOW, changed_shape(workers=4), starts(told), 100.0, np.array([200.0]), 9000.0)
     assert mean == pytest.approx([9000 / (30 + 6000 / 200)])
-    mean = switch_cost.mean_throughput(NOW, with_(worker_cpu=8), starts(told), 100.0, np.array([200.0]), 9000.0)
+    mean = switch_cost.mean_throughput(NOW, changed_shape(worker_cpu=8), starts(told), 100.0, np.array([200.0]), 9000.0)
     assert mean == pytest.approx([9000 / (30 + (6000 + 3000) / 200)])  # and each worker is begun anew
 
 
@@ -69,5 +71,7 @@ def test_waiting_does_not_improve_a_slower_shape():
 
 
 def test_stalled_job_gains_by_any_change():
-    mean = switch_cost.mean_throughput(NOW, with_(workers=4), starts((launch(30.0),)), 0.0, np.array([200.0]), 9000.0)
+    mean = switch_cost.mean_throughput(
+        NOW, changed_shape(workers=4), starts((launch(30.0),)), 0.0, np.array([200.0]), 9000.0
+    )
     assert mean == pytest.approx([9000 / (30 + 45)])

@@ -20,7 +20,7 @@ BUSY = CacheMeasurement(
 )
 
 
-def but(**changed):
+def busy_with(**changed):
     """The same, but for figures of it or of its risk."""
     risky = {name: changed.pop(name) for name in list(changed) if hasattr(RISK, name)}
     return dataclasses.replace(BUSY, risk=dataclasses.replace(RISK, **risky), **changed)
@@ -53,13 +53,13 @@ def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
     ],
 )
 def test_unprofitable_cache_is_refused_with_a_reason(changed, why):
-    verdict = cache_benefit.decide(but(**changed))
+    verdict = cache_benefit.decide(busy_with(**changed))
     assert not verdict.on and why in verdict.why
 
 
 def test_cache_is_refused_when_waits_are_for_the_local_cpu():
     """Steps of 40 ms wait 13%, a third of it round trips; every rank's schedule takes the same cores for 4 ms."""
-    verdict = cache_benefit.decide(but(step_s=0.04, waited_s=0.0052, trips_s=0.0018, saved=0.64, slower_s=0.004))
+    verdict = cache_benefit.decide(busy_with(step_s=0.04, waited_s=0.0052, trips_s=0.0018, saved=0.64, slower_s=0.004))
     assert not verdict.on
     assert (
         "take 13% of a step, 4% of the step for round trips" in verdict.why
@@ -69,21 +69,21 @@ def test_cache_is_refused_when_waits_are_for_the_local_cpu():
 
 @given(st.floats(0, 0.1), st.floats(0, 0.1), st.floats(0, 0.1))
 def test_higher_cache_cost_never_turns_the_cache_on(trips, slower, unseen):
-    if not cache_benefit.decide(but(trips_s=trips)).on:
+    if not cache_benefit.decide(busy_with(trips_s=trips)).on:
         more = {"slower_s": BUSY.slower_s + slower, "unseen_s": BUSY.unseen_s + unseen}
-        assert not cache_benefit.decide(but(trips_s=trips, **more)).on
-    if not cache_benefit.decide(but(slower_s=slower)).on:
-        assert not cache_benefit.decide(but(trips_s=trips + BUSY.trips_s, slower_s=slower)).on
+        assert not cache_benefit.decide(busy_with(trips_s=trips, **more)).on
+    if not cache_benefit.decide(busy_with(slower_s=slower)).on:
+        assert not cache_benefit.decide(busy_with(trips_s=trips + BUSY.trips_s, slower_s=slower)).on
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 50), st.floats(1, 600))
 def test_cache_decision_is_monotonic_in_savings_deaths_and_checkpoint_age(saved, more, deaths, every):
     less, best = sorted((saved, more))
-    if cache_benefit.decide(but(saved=less, deaths=deaths, checkpoint_s=every)).on:
-        assert cache_benefit.decide(but(saved=best, deaths=deaths, checkpoint_s=every)).on
-    if not cache_benefit.decide(but(saved=best, deaths=deaths, checkpoint_s=every)).on:
-        assert not cache_benefit.decide(but(saved=best, deaths=deaths + 10, checkpoint_s=every)).on
-        assert not cache_benefit.decide(but(saved=best, deaths=deaths, checkpoint_s=2 * every)).on
+    if cache_benefit.decide(busy_with(saved=less, deaths=deaths, checkpoint_s=every)).on:
+        assert cache_benefit.decide(busy_with(saved=best, deaths=deaths, checkpoint_s=every)).on
+    if not cache_benefit.decide(busy_with(saved=best, deaths=deaths, checkpoint_s=every)).on:
+        assert not cache_benefit.decide(busy_with(saved=best, deaths=deaths + 10, checkpoint_s=every)).on
+        assert not cache_benefit.decide(busy_with(saved=best, deaths=deaths, checkpoint_s=2 * every)).on
 
 
 def test_worker_death_rate_defaults_to_one_a_month():

@@ -16,7 +16,7 @@ points = some.lists(some.tuples(some.floats(1, 1e6), some.floats(0, 1e6)), min_s
 )
 
 
-def seen(rows_after, upto, count=24):
+def row_counts(rows_after, upto, count=24):
     return [RowCount(upto * (i + 1) / count, rows_after(upto * (i + 1) / count)) for i in range(count)]
 
 
@@ -29,7 +29,7 @@ def seen(rows_after, upto, count=24):
     ],
 )
 def test_growth_law_behind_the_points_is_found_and_extrapolated(law, rows_after):
-    fitted = memory.fit(seen(rows_after, upto=100_000))
+    fitted = memory.fit(row_counts(rows_after, upto=100_000))
 
     assert fitted.law == law
     assert fitted.rows(300_000) == pytest.approx(rows_after(300_000), rel=0.03)
@@ -37,7 +37,7 @@ def test_growth_law_behind_the_points_is_found_and_extrapolated(law, rows_after)
 
 
 def test_growth_is_assumed_steady_with_few_points():
-    fitted = memory.fit(seen(lambda n: 40 * n**0.6, upto=100_000, count=3))
+    fitted = memory.fit(row_counts(lambda n: 40 * n**0.6, upto=100_000, count=3))
 
     assert fitted.law == "steady" and fitted.rows(300_000) > 40 * 300_000**0.6
 

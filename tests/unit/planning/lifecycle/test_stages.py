@@ -17,14 +17,14 @@ CONFIG = PlanningConfig(exact_seconds=0)
 SAMPLE = Shape(workers=1, servers=1, worker_cpu=32, server_cpu=32)
 
 
-def planned(job, config=CONFIG, **more):
+def plan_for(job, config=CONFIG, **more):
     """The plan for the job, or the notes."""
     decision = registry.load("springtide")(views.cluster(job, **more), config)
     assert "failed" not in decision.why, decision.why
     return decision.plan_for(job.name) or " ".join(decision.notes)
 
 
-def used(of, worker, servers):
+def role_uses(of, worker, servers):
     """Workers that use so many cores each, servers that use so many each."""
     listed = [RoleUse(role=Role(RoleKind.WORKER, r), cpu_used=worker, cpu=of.worker_cpu) for r in range(of.workers)]
     listed += [
@@ -34,7 +34,7 @@ def used(of, worker, servers):
     return tuple(listed)
 
 
-def untimed(of):
+def totals_only_profile(of):
     """Totals only: how long steps took, and not with what."""
     whole = views.profile(of, at=200.0)
     total = TimingSum(steps=whole.timing.steps, samples=whole.timing.samples, total_s=whole.timing.total_s)
@@ -49,15 +49,18 @@ def untimed(of):
 )
 def test_sampling_gives_the_sizes_of_dlrovers_table(worker, server, workers, worker_cpu, servers):
     job = views.running(
-        SAMPLE, stage=PlanningStage.SAMPLING, uses=used(SAMPLE, worker, [server]), profiles=(untimed(SAMPLE),)
+        SAMPLE,
+        stage=PlanningStage.SAMPLING,
+        uses=role_uses(SAMPLE, worker, [server]),
+        profiles=(totals_only_profile(SAMPLE),),
     )
-    first = planned(job)
+    first = plan_for(job)
     assert (first.stage, first.shape.servers, first.shape.server_cpu) == (PlanningStage.OPTIMIZING, servers, 16)
     assert first.shape.workers == 1
     grown = first.shape
-    uses = used(grown, worker, [server / servers] * servers)
-    job = views.running(grown, stage=PlanningStage.OPTIMIZING, uses=uses, profiles=(untimed(grown),))
-    second = planned(job)
+    uses = role_uses(grown, worker, [server / servers] * servers)
+    job = views.running(grown, stage=PlanningStage.OPTIMIZING, uses=uses, profiles=(totals_only_profile(grown),))
+    second = plan_for(job)
     assert (second.stage, second.shape.workers, second.shape.worker_cpu) == (
         PlanningStage.ADJUSTING,
         workers,
@@ -75,19 +78,19 @@ def test_sample_has_a_minimum_length_and_changes_are_a_minute_apart():
         started_at=980.0,
         profiles=(views.profile(SAMPLE, steps=40),),
     )
-    assert "sampled for 40 steps in 1 windows and 20 s; needs 100 in 3 windows, or 60 s" in planned(short)
-    assert planned(short, now=1050.0).shape.workers > 1
+    assert "sampled for 40 steps in 1 windows and 20 s; needs 100 in 3 windows, or 60 s" in plan_for(short)
+    assert plan_for(short, now=1050.0).shape.workers > 1
     changed = views.at_times(short, last_change_at=980.0)
-    assert "at least 60 s must pass between changes" in planned(changed)
-    assert planned(replace(short, profiles=3 * short.profiles)).shape.workers > 1, "its start is no change"
-    assert "at least 60 s must pass between changes" in planned(replace(changed, profiles=3 * short.profiles))
+    assert "at least 60 s must pass between changes" in plan_for(changed)
+    assert plan_for(replace(short, profiles=3 * short.profiles)).shape.workers > 1, "its start is no change"
+    assert "at least 60 s must pass between changes" in plan_for(replace(changed, profiles=3 * short.profiles))
     one_long_window = (views.profile(SAMPLE, steps=400),)
-    assert "in 1 windows" in planned(replace(short, profiles=one_long_window)), "one window may err by anything"
+    assert "in 1 windows" in plan_for(replace(short, profiles=one_long_window)), "one window may err by anything"
 
 
 def test_steps_timed_by_term_lead_from_the_sample_to_the_size_in_one_change():
     small = views.shape(1, 1, 16, 16)
-    plan = planned(views.running(small, stage=PlanningStage.SAMPLING, uses=()))
+    plan = plan_for(views.running(small, stage=PlanningStage.SAMPLING, uses=()))
     assert plan.stage is PlanningStage.ADJUSTING
     assert plan.shape.workers > 8 and plan.shape.servers > 2 and plan.shape.cpu <= CONFIG.total_cpu
     assert plan.throughput == pytest.approx(views.speed(plan.shape), rel=0.3)  # one shape tells no constants
@@ -95,31 +98,31 @@ def test_steps_timed_by_term_lead_from_the_sample_to_the_size_in_one_change():
 
 def test_warm_started_job_is_corrected_by_its_model():
     of = views.shape(20, 2)
-    plan = planned(views.running(of, stage=PlanningStage.OPTIMIZING))
+    plan = plan_for(views.running(of, stage=PlanningStage.OPTIMIZING))
     assert plan.throughput > views.speed(of)
 
 
 def test_servers_without_spare_cpu_grow_before_the_sample_counts():
     busy = views.running(
-        views.shape(1, 1, 8, 8), stage=PlanningStage.SAMPLING, uses=used(views.shape(1, 1, 8, 8), 2, [7.8])
+        views.shape(1, 1, 8, 8), stage=PlanningStage.SAMPLING, uses=role_uses(views.shape(1, 1, 8, 8), 2, [7.8])
     )
-    plan = planned(busy)
+    plan = plan_for(busy)
     assert plan.shape.server_cpu == 16 and plan.stage is PlanningStage.SAMPLING
     widest = Shape(workers=1, servers=2, worker_cpu=8, server_cpu=32)
-    again = views.running(widest, stage=PlanningStage.SAMPLING, uses=used(widest, 2, [31.0, 31.0]))
-    assert planned(again).shape.servers == 4
+    again = views.running(widest, stage=PlanningStage.SAMPLING, uses=role_uses(widest, 2, [31.0, 31.0]))
+    assert plan_for(again).shape.servers == 4
 
 
 def test_new_job_starts_like_similar_ones_or_small_within_the_room():
     past = PastJob(name="before", user="ann", features={"model": "wd"}, shape=views.shape(20, 8), ended_at=1.0)
     new = views.waiting(user="ann", features={"model": "wd"})
-    warm = planned(new, history=(past,))
+    warm = plan_for(new, history=(past,))
     assert (warm.shape, warm.stage) == (views.shape(20, 8), PlanningStage.OPTIMIZING)
-    cold = planned(views.waiting())
+    cold = plan_for(views.waiting())
     assert (cold.shape, cold.stage) == (views.shape(1, 1, 16, 16), PlanningStage.SAMPLING)
-    squeezed = planned(new, history=(past,), capacity=ResourceBudget(cpu=100, memory=1e15))
+    squeezed = plan_for(new, history=(past,), capacity=ResourceBudget(cpu=100, memory=1e15))
     assert squeezed.shape.cpu <= 100 and "room" in squeezed.reason
-    assert "are free" in planned(new, capacity=ResourceBudget(cpu=0.5, memory=1e15))
+    assert "are free" in plan_for(new, capacity=ResourceBudget(cpu=0.5, memory=1e15))
 
 
 def test_new_jobs_are_admitted_in_submission_order():
@@ -133,7 +136,7 @@ def test_memory_findings_come_first_and_do_not_wait():
     def found(trouble, kind, servers=None):
         finding = GuardFinding(trouble=trouble, role=Role(kind, 0), why="rows grow", servers=servers)
         of = views.shape(worker_memory=2 * GIB, server_memory=4 * GIB)
-        return planned(views.running(of, findings=(finding,), last_change_at=999.0)).shape
+        return plan_for(views.running(of, findings=(finding,), last_change_at=999.0)).shape
 
     assert found(FindingKind.MEMORY, RoleKind.SERVER, servers=5).servers == 5
     assert found(FindingKind.MEMORY, RoleKind.SERVER).server_memory == 6 * GIB
@@ -151,7 +154,7 @@ def test_one_out_of_memory_kill_enlarges_a_role_once(kind):
             RoleUse(role=Role(kind, rank), cpu_used=1.0, cpu=2.0, memory_used=int(each * GIB), memory=4 * GIB)
             for rank, each in enumerate(used)
         )
-        found = planned(views.running(of, findings=(finding,), last_change_at=999.0, uses=uses))
+        found = plan_for(views.running(of, findings=(finding,), last_change_at=999.0, uses=uses))
         return None if isinstance(found, str) else found.shape
 
     assert after((2.0, 1.9)) is None  # they were begun anew with twice as much as they use
@@ -169,7 +172,7 @@ def test_job_at_its_quota_gets_larger_servers_when_more_are_not_allowed():
         )
         need = MemoryNeed(rows=200 * GIB)
         job = views.running(of, findings=(finding,), bounds=bounds, need=need, stage=PlanningStage.OPTIMIZING, uses=())
-        assert planned(job).shape.server_memory >= 200 * GIB / 57
+        assert plan_for(job).shape.server_memory >= 200 * GIB / 57
 
 
 def test_memory_growth_of_servers_removes_no_worker():
@@ -177,35 +180,35 @@ def test_memory_growth_of_servers_removes_no_worker():
     most = replace(of, workers=64, servers=64, server_memory=64 * GIB)
     bounds = ShapeBounds(least=views.shape(1, 1, 1, 1), most=most, quota=ResourceBudget(cpu=200, memory=1e13))
     killed = GuardFinding(trouble=FindingKind.OOM, role=Role(RoleKind.SERVER, 0), why="killed")
-    plan = planned(views.running(of, findings=(killed,), bounds=bounds, uses=()))
+    plan = plan_for(views.running(of, findings=(killed,), bounds=bounds, uses=()))
     assert plan.shape == replace(of, servers=16, server_cpu=8)
 
 
 def test_profiles_with_a_straggler_are_not_used():
     slow = GuardFinding(trouble=FindingKind.STRAGGLER, role=Role(RoleKind.WORKER, 1), why="3 times slower")
-    assert "do not describe the shape" in planned(views.running(findings=(slow,)))
+    assert "do not describe the shape" in plan_for(views.running(findings=(slow,)))
 
 
 def test_measured_job_moves_to_its_models_optimum_and_stays():
     tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
     of = views.shape(4, 2)
-    plan = planned(views.running(of, tried=tried))
+    plan = plan_for(views.running(of, tried=tried))
     assert plan.throughput > 1.2 * views.speed(of)
     assert plan.throughput == pytest.approx(views.speed(plan.shape), rel=0.05)
     while not isinstance(plan, str):  # the model is trusted ever further from the start, as it is confirmed
         tried.append(of)
         of = plan.shape
-        plan = planned(views.running(of, tried=tried))
+        plan = plan_for(views.running(of, tried=tried))
         assert len(tried) < 9
     assert "is worth its cost" in plan
 
 
 def test_job_with_unusable_measurements_is_left_alone_with_a_reason():
     empty = views.running(profiles=())
-    assert "no usable measurement" in planned(empty)
+    assert "no usable measurement" in plan_for(empty)
     garbage = views.profile(views.shape(), at=500.0)
     broken = replace(garbage, timing=replace(garbage.timing, total_s=math.nan))
-    assert "no usable measurement" in planned(views.running(profiles=(broken,)))
+    assert "no usable measurement" in plan_for(views.running(profiles=(broken,)))
 
 
 def test_no_job_grows_while_another_waits_for_room():
@@ -224,5 +227,5 @@ def test_no_job_grows_while_another_waits_for_room():
 
 def test_plan_includes_needed_memory():
     need = MemoryNeed(worker=3 * GIB, rows=64 * GIB)
-    plan = planned(replace(views.waiting(), need=need))
+    plan = plan_for(replace(views.waiting(), need=need))
     assert plan.shape.worker_memory == 3 * GIB and plan.shape.servers * plan.shape.server_memory >= 64 * GIB

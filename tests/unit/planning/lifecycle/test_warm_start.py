@@ -31,7 +31,7 @@ def job(user="ann", features=None, **more):
     return JobView(name="new", identity=known, facts=FACTS, bounds=BOUNDS, **more)
 
 
-def past(name, workers, user="ann", features=None, at=0.0, servers=4):
+def past_job(name, workers, user="ann", features=None, at=0.0, servers=4):
     return PastJob(name=name, user=user, features=features or LIKE, shape=shape(workers, servers), ended_at=at)
 
 
@@ -48,7 +48,9 @@ def seasons(seed, count=120):
             "rows": float(generator.integers(1_000, 100_000)),
         }
         workers = (24, 8, 15)[kind] * (batch / 512) ** 0.5 + generator.normal(0, 0.4)
-        one = past(f"job-{at}", max(1, round(workers)), f"user-{generator.integers(20)}", features, at, (8, 2, 5)[kind])
+        one = past_job(
+            f"job-{at}", max(1, round(workers)), f"user-{generator.integers(20)}", features, at, (8, 2, 5)[kind]
+        )
         made.append(one)
     return made
 
@@ -65,7 +67,7 @@ def test_warm_start_from_differently_shaped_jobs_keeps_their_total_cores():
     few = Shape(workers=20, servers=14, worker_cpu=4, server_cpu=8, worker_memory=GIB, server_memory=8 * GIB)
     many = replace(few, workers=40, worker_cpu=2, servers=28, server_cpu=4, server_memory=4 * GIB)
     history = [
-        replace(past(f"job-{at}", 1, at=float(at)), shape=one, need=MemoryNeed(worker=GIB, rows=100 * GIB))
+        replace(past_job(f"job-{at}", 1, at=float(at)), shape=one, need=MemoryNeed(worker=GIB, rows=100 * GIB))
         for at, one in enumerate((few, many, few, many))
     ]
     bounds = replace(BOUNDS, most=replace(BOUNDS.most, servers=64))
@@ -78,7 +80,11 @@ def test_warm_start_from_differently_shaped_jobs_keeps_their_total_cores():
 
 def test_only_similar_jobs_decide_the_start():
     other = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
-    history = [past("near", 20, at=1), past("far", 60, user="bob", features=other, at=2), past("nearer", 22, at=3)]
+    history = [
+        past_job("near", 20, at=1),
+        past_job("far", 60, user="bob", features=other, at=2),
+        past_job("nearer", 22, at=3),
+    ]
     start = warm_start.start(job(), history, replace(CONFIG, similar=2, smoothing=0.5))
     assert start.warm and start.shape == replace(shape(21), server_memory=8 * GIB)  # nobody has told what it needed
     assert "2 similar jobs" in start.why and "nearer" in start.why
@@ -86,7 +92,7 @@ def test_only_similar_jobs_decide_the_start():
 
 def test_dissimilar_history_gives_a_small_start():
     stranger = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
-    start = warm_start.start(job(), [past("far", 60, user="bob", features=stranger)], CONFIG)
+    start = warm_start.start(job(), [past_job("far", 60, user="bob", features=stranger)], CONFIG)
     assert not start.warm
     assert (start.shape.workers, start.shape.servers) == (1, 1)
     assert start.shape.worker_cpu == CONFIG.server_cpu
@@ -107,14 +113,14 @@ def test_invalid_history_entries_are_skipped_with_a_note():
         PastJob(name="failed", shape=shape(50), features=LIKE, user="ann", finished=False),
         PastJob(name="odd features", shape=shape(9), features={"model": math.nan, "batch": math.inf, "source": ""}),
     ]
-    start = warm_start.start(job(), [*garbage, past("good", 12)], CONFIG)
+    start = warm_start.start(job(), [*garbage, past_job("good", 12)], CONFIG)
     assert start.shape.workers == 12
     assert any("2 of 5 jobs skipped, because their records are invalid" in note for note in start.notes)
     assert any("1 of 5 jobs skipped, because they did not finish" in note for note in start.notes)
     assert not warm_start.start(job(), garbage, CONFIG).warm
 
 
-def learned(history, similar=None, smoothing=None):
+def learn_lesson(history, similar=None, smoothing=None):
     return warm_start.known(warm_start.SameHistory(history), similar, smoothing).lesson
 
 
@@ -123,7 +129,7 @@ def test_features_unknown_before_a_run_do_not_reduce_similarity(count):
     """A script that is run again: what its model is made of its history has, and its submission has not."""
     script = {"script": "train.py", "job": "train", "sync": "async"}
     made_of = {"tables": 26.0, "dim": 416.0, "dense_bytes": 1e6, "batch": 512.0, "samples": 1e6}
-    history = [past(f"train-{at}", 12, features={**script, **made_of}, at=at) for at in range(count)]
+    history = [past_job(f"train-{at}", 12, features={**script, **made_of}, at=at) for at in range(count)]
     assert warm_start.start(job(features=script), history, CONFIG).shape.workers == 12
     other = warm_start.start(job(features={**script, "arguments": "--epochs 3"}), history, CONFIG)
     assert other.warm and other.shape.workers == 12
@@ -131,7 +137,7 @@ def test_features_unknown_before_a_run_do_not_reduce_similarity(count):
 
 
 def test_another_script_of_the_same_user_is_not_similar():
-    history = [past("deep", 12, features={"script": "deep.py", "job": "deep", "sync": "async", "dim": 8.0})]
+    history = [past_job("deep", 12, features={"script": "deep.py", "job": "deep", "sync": "async", "dim": 8.0})]
     start = warm_start.start(job(features={"script": "wide.py", "job": "wide", "sync": "async"}), history, CONFIG)
     assert not start.warm and "no past job is similar (at best 50%)" in start.why
 
@@ -156,7 +162,7 @@ def test_small_start_has_the_memory_of_all_requested_servers():
 
 
 def test_start_holds_the_known_memory_need():
-    start = warm_start.start(job(need=MemoryNeed(worker=2 * GIB, rows=40 * GIB)), [past("one", 12)], CONFIG)
+    start = warm_start.start(job(need=MemoryNeed(worker=2 * GIB, rows=40 * GIB)), [past_job("one", 12)], CONFIG)
     assert start.shape.worker_memory == 2 * GIB
     assert start.shape.server_memory == 10 * GIB
 
@@ -165,7 +171,7 @@ def test_start_holds_the_known_memory_need():
 def test_backtest_finds_predictive_features_and_predicts_the_final_shape(seed):
     history = seasons(seed, 160)
     known, new = history[:120], history[120:]
-    lesson = learned(known)
+    lesson = learn_lesson(known)
     weights = lesson.telling.weights
     assert weights["model"] > weights["source"] and weights["model"] > weights["user"]
     near = []
@@ -182,9 +188,9 @@ def test_backtest_finds_predictive_features_and_predicts_the_final_shape(seed):
 
 
 def test_given_k_and_mu_are_used():
-    lesson = learned(seasons(3, 40), similar=2, smoothing=0.6)
+    lesson = learn_lesson(seasons(3, 40), similar=2, smoothing=0.6)
     assert (lesson.similar, lesson.smoothing) == (2, 0.6)
-    short = learned(seasons(3, 4))
+    short = learn_lesson(seasons(3, 4))
     assert math.isnan(short.accuracy) and short.similar == warm_start.USUAL_SIMILAR
 
 

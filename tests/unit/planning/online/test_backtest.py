@@ -12,7 +12,7 @@ from tests.unit.planning.online.traffic_made import DAY, STEP_S
 PAST = traffic_made.days(20)
 
 
-def knows(history, steps):
+def clairvoyant(history, steps):
     """It has seen the future."""
     at = next(
         start
@@ -36,7 +36,7 @@ def test_backtest_shows_only_the_past_and_forecasts_every_day_once():
 
 
 def test_backtest_of_a_perfect_forecast_has_no_error_and_of_a_high_one_a_bias():
-    assert backtest(PAST, knows, known_days=7) == (0.0, 1.0, 1.0, 0.0, 13)
+    assert backtest(PAST, clairvoyant, known_days=7) == (0.0, 1.0, 1.0, 0.0, 13)
     flat = RateForecast(
         step_s=STEP_S, mean=np.full(DAY, 1e6), low=np.zeros(DAY), high=np.full(DAY, 2e6), member="much", why=""
     )
@@ -54,4 +54,4 @@ def test_unknown_steps_are_not_scored():
 
 def test_too_short_a_history_is_refused():
     with pytest.raises(errors.BadInput, match="20 days of traffic: expected 28"):
-        backtest(PAST, knows)
+        backtest(PAST, clairvoyant)

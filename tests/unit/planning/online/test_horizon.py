@@ -25,7 +25,7 @@ def prices(lag=8.0, change=1.0, again=np.inf, known=0):
     return HorizonPrices(slo_s=1200.0, lag=lag, late=24.0, change=change, again=again, known=known)
 
 
-def planned(traffic, *, workers, backlog=0.0, doing=PAUSING, at=None) -> WorkerPlan:
+def plan_horizon(traffic, *, workers, backlog=0.0, doing=PAUSING, at=None) -> WorkerPlan:
     versions = np.atleast_2d(np.asarray(traffic, dtype=float))
     shares = np.full(len(versions), 1 / len(versions))
     ahead = Horizon(step_s=STEP_S, traffic=versions, shares=shares, workers=workers, backlog=backlog, capacity=CAPACITY)
@@ -62,7 +62,7 @@ TRAFFICS = st.lists(st.floats(10, 790), min_size=6, max_size=24)
 @given(TRAFFICS, st.integers(1, 8), st.floats(0, 3e5), st.sampled_from([PAUSING, LIVE, ChangeEffect(900.0, 60.0)]))
 def test_plan_cost_matches_the_manual_cost_and_never_exceeds_no_change(traffic, workers, backlog, doing):
     versions = np.asarray([traffic, [1.2 * one for one in traffic]])
-    found = planned(versions, workers=workers, backlog=backlog, doing=doing)
+    found = plan_horizon(versions, workers=workers, backlog=backlog, doing=doing)
     by_hand = cost_of(found.workers.tolist(), versions, workers=workers, backlog=backlog, doing=doing)
     assert found.cost == pytest.approx(by_hand)
     stay = cost_of([workers] * len(traffic), versions, workers=workers, backlog=backlog, doing=doing)
@@ -71,7 +71,7 @@ def test_plan_cost_matches_the_manual_cost_and_never_exceeds_no_change(traffic, 
 
 def test_workers_are_added_early_when_scaling_pauses_the_job():
     traffic = [200.0] * 6 + [220.0, 280.0, 360.0, 460.0, 560.0, 650.0] + [700.0] * 12
-    found = planned(traffic, workers=3, at=prices(lag=40.0))
+    found = plan_horizon(traffic, workers=3, at=prices(lag=40.0))
     short = next(step for step, one in enumerate(traffic) if one > CAPACITY[3])
     assert next(step for step, one in enumerate(found.workers) if one > 3) < short
     assert len(set(found.workers.tolist())) <= 4, "few changes, not one a worker"
@@ -79,32 +79,32 @@ def test_workers_are_added_early_when_scaling_pauses_the_job():
 
 def test_workers_follow_traffic_when_changes_are_cheap():
     traffic = 400 + 300 * np.sin(np.arange(24) / 24 * 2 * np.pi)
-    found = planned(traffic, workers=5, doing=LIVE, at=prices(change=0.01))
+    found = plan_horizon(traffic, workers=5, doing=LIVE, at=prices(change=0.01))
     fewest = np.searchsorted(CAPACITY, traffic, side="right")
     assert np.abs(found.workers - fewest).max() <= 2 and found.workers.sum() <= fewest.sum() * 1.15
 
 
 def test_short_peak_is_queued_and_a_backlog_is_worked_off():
-    assert set(planned([250.0] * 6 + [330.0] + [250.0] * 17, workers=3).workers.tolist()) == {3}
-    assert planned([290.0] * 24, workers=3, backlog=400_000.0).workers[0] > 3
+    assert set(plan_horizon([250.0] * 6 + [330.0] + [250.0] * 17, workers=3).workers.tolist()) == {3}
+    assert plan_horizon([290.0] * 24, workers=3, backlog=400_000.0).workers[0] > 3
 
 
 def test_high_scenario_detected_in_time_needs_no_permanent_workers():
     versions = [[150.0] * 24, [700.0] * 24]
-    bound = planned(versions, workers=2).workers
-    free = planned(versions, workers=2, at=prices(again=10.0, known=3)).workers
+    bound = plan_horizon(versions, workers=2).workers
+    free = plan_horizon(versions, workers=2, at=prices(again=10.0, known=3)).workers
     assert bound.max() == 8 and set(free.tolist()) == {2}
-    soon = planned([[150.0] * 24, [190.0] * 24], workers=2, at=prices(again=10.0, known=3))
+    soon = plan_horizon([[150.0] * 24, [190.0] * 24], workers=2, at=prices(again=10.0, known=3))
     assert soon.workers.tolist() == [2] * 24
 
 
 @settings(deadline=None, max_examples=30)
 @given(TRAFFICS, st.integers(1, 8), st.floats(0, 50), st.integers(0, 6))
 def test_option_to_replan_is_worthless_when_traffic_is_certain_or_changes_dear(traffic, workers, again, known):
-    sure = planned(traffic, workers=workers)
-    free = planned(traffic, workers=workers, at=prices(again=again, known=known))
+    sure = plan_horizon(traffic, workers=workers)
+    free = plan_horizon(traffic, workers=workers, at=prices(again=again, known=known))
     assert free.workers.tolist() == sure.workers.tolist() and free.cost == sure.cost
     versions = np.asarray([traffic, [1.5 * one for one in traffic]])
-    bound = planned(versions, workers=workers)
-    dear = planned(versions, workers=workers, at=prices(again=1e9, known=known))
+    bound = plan_horizon(versions, workers=workers)
+    dear = plan_horizon(versions, workers=workers, at=prices(again=1e9, known=known))
     assert dear.workers.tolist() == bound.workers.tolist() and dear.cost == bound.cost

@@ -10,7 +10,7 @@ from springtide.planning.online.traffic import PastTraffic, RateForecast
 from tests.unit.planning.online import traffic_made
 
 
-def said(values, step_s=600.0):
+def forecast_of(values, step_s=600.0):
     values = np.asarray(values, dtype=float)
     return RateForecast(step_s=step_s, mean=values, low=values / 2, high=values * 2, member="it", why="so")
 
@@ -57,4 +57,4 @@ def test_filling_gaps_keeps_known_values(values):
 
 
 def test_forecast_reason_is_prepended():
-    assert said([1]).because("it rains").why == "it rains; so"
+    assert forecast_of([1]).because("it rains").why == "it rains; so"

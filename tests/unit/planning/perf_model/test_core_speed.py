@@ -32,14 +32,14 @@ def test_unknown_core_usage_sets_no_ceiling():
     assert measurements.ceiling(pace, columns([shape()]))[0] == math.inf
 
 
-def counted(of, *, worker, server, at=200.0):
+def profile_with_cores(of, *, worker, server, at=200.0):
     """A window in which workers and servers used parts of their cores."""
     workers, servers = worker * of.workers * of.worker_cpu, server * of.servers * of.server_cpu
     return replace(profile(of, at=at), worker_cores=workers, server_cores=servers)
 
 
 def test_core_speed_uses_the_median_of_windows():
-    windows = [counted(shape(), worker=0.5, server=part) for part in (0.25, 0.26, 0.24, 0.01, 0.25, 0.99)]
+    windows = [profile_with_cores(shape(), worker=0.5, server=part) for part in (0.25, 0.26, 0.24, 0.01, 0.25, 0.99)]
     job = running(shape(), profiles=tuple(windows), uses=uses(shape(), worker=0.9, server=0.9))
     done = measurements.now(job).throughput
     assert measurements.pace_of(job, 1.0) == pytest.approx((done / 8, done / 4)), (
@@ -51,7 +51,7 @@ def test_core_speed_uses_the_median_of_windows():
 
 def test_windows_of_other_shapes_count_and_usage_is_capped_at_the_grant():
     small, large = shape(workers=1), shape(workers=4)
-    halves = [counted(small, worker=1.2, server=0.1), counted(large, worker=1.2, server=0.4)]
+    halves = [profile_with_cores(small, worker=1.2, server=0.1), profile_with_cores(large, worker=1.2, server=0.4)]
     job = running(large, profiles=tuple(halves))
     each = [4.0 / speed(small), 16.0 / speed(large)]
     assert measurements.pace_of(job, 1.0).worker == pytest.approx(2 / sum(each))
@@ -73,7 +73,7 @@ def test_ceiling_falls_with_fewer_cores_of_either_role():
     assert [measurements.ceiling_of(pace, many.shape(at)) for at in (0, 1)] == [160.0, 20.0]
 
 
-def bound(of, pace):
+def cpu_bound_profile(of, pace):
     """A profile of a shape that waits for its cores: the wait is in the time of updates, where workers see it."""
     free = profile(of)
     longer = free.timing.total_s * (speed(of) / measurements.ceiling_of(pace, of) - 1)
@@ -87,7 +87,7 @@ BOUND = [shape(workers=w, servers=1, server_cpu=1.0) for w in (8, 16, 32)]
 
 def test_cpu_bound_shapes_do_not_mislead_the_fit():
     pace = CoreSpeed(server=1.1 * max(speed(one) for one in FREE) / 8)
-    measured = [*map(profile, FREE), *(bound(one, pace) for one in BOUND)]
+    measured = [*map(profile, FREE), *(cpu_bound_profile(one, pace) for one in BOUND)]
     other = shape(workers=12, servers=6)
     right, misled = (fit.fit(measured, FACTS, known).predict(other) / speed(other) - 1 for known in (pace, CoreSpeed()))
     assert abs(right) < 0.02 < 0.05 < abs(misled)

@@ -38,7 +38,7 @@ JOB = JobView(
 BETTER = Shape(workers=3, servers=1, worker_cpu=1.0, server_cpu=1.0)
 
 
-def said(plan, *, epoch=3, now=100.0, job=JOB):
+def refusal_of(plan, *, epoch=3, now=100.0, job=JOB):
     return refused(Advice(epoch=3, why="because", plan=plan), job, CONFIG, epoch=epoch, now=now)
 
 
@@ -47,8 +47,8 @@ def plan(shape=BETTER, job="job", **more):
 
 
 def test_valid_plan_is_accepted_and_so_is_no_plan():
-    assert said(plan()) == ""
-    assert said(None) == ""
+    assert refusal_of(plan()) == ""
+    assert refusal_of(None) == ""
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ def test_valid_plan_is_accepted_and_so_is_no_plan():
     ],
 )
 def test_harmful_plan_is_refused_with_a_reason(bad, why):
-    assert why in said(bad)
+    assert why in refusal_of(bad)
 
 
 def test_advice_for_an_earlier_state_is_refused():
-    assert "an earlier state" in said(plan(), epoch=4)
-    assert "an earlier state" in said(None, epoch=4)
+    assert "an earlier state" in refusal_of(plan(), epoch=4)
+    assert "an earlier state" in refusal_of(None, epoch=4)
 
 
 def test_changes_keep_their_interval_except_for_memory():
-    assert "30 s ago" in said(plan(), now=30.0)
+    assert "30 s ago" in refusal_of(plan(), now=30.0)
     more = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0, server_memory=1 << 33)
-    assert said(plan(more), now=30.0) == ""
+    assert refusal_of(plan(more), now=30.0) == ""
 
 
-def forged(kind, **values):
+def unchecked(kind, **values):
     """An object of that class that nobody has checked."""
     made = object.__new__(kind)
     for name, value in values.items():
@@ -85,7 +85,7 @@ def forged(kind, **values):
 
 
 NUMBERS = st.builds(
-    lambda *v: forged(Shape, **dict(zip(Shape.__slots__, v, strict=True))),
+    lambda *v: unchecked(Shape, **dict(zip(Shape.__slots__, v, strict=True))),
     st.integers(-2, 20),
     st.integers(-2, 20),
     st.floats(-1, 50) | st.just(math.nan),
@@ -98,7 +98,7 @@ NUMBERS = st.builds(
 
 @given(NUMBERS)
 def test_accepted_plan_is_within_bounds_and_quota(shape):
-    made = forged(
+    made = unchecked(
         ShapePlan,
         job="job",
         shape=shape,
@@ -108,7 +108,7 @@ def test_accepted_plan_is_within_bounds_and_quota(shape):
         throughput=None,
         stage=None,
     )
-    if said(made) == "":
+    if refusal_of(made) == "":
         assert JOB.bounds.holds(shape) and shape.cpu <= 8.0 + 1e-6
 
 
@@ -116,9 +116,11 @@ def test_gpus_are_held_to_bounds_and_quota():
     four = Shape(workers=4, servers=1, worker_cpu=1.0, server_cpu=1.0, worker_gpu=0.5)
     least, most = (replace(end, worker_gpu=0.5) for end in (JOB.bounds.least, JOB.bounds.most))
     job = replace(JOB, bounds=ShapeBounds(least=least, most=most, quota=replace(JOB.bounds.quota, gpu=2.0)))
-    assert said(plan(four), job=job) == ""
-    assert "not within the job's bounds or quota" in said(plan(replace(four, workers=5)), job=job)
-    assert "not within the job's bounds" in said(plan(replace(four, worker_gpu=0.0)), job=job), "whoever forgot them"
+    assert refusal_of(plan(four), job=job) == ""
+    assert "not within the job's bounds or quota" in refusal_of(plan(replace(four, workers=5)), job=job)
+    assert "not within the job's bounds" in refusal_of(plan(replace(four, worker_gpu=0.0)), job=job), (
+        "whoever forgot them"
+    )
 
 
 @pytest.mark.parametrize("cores", [math.nan, math.inf, -1.0])
@@ -132,8 +134,8 @@ def test_first_change_of_a_sample_is_immediate_and_the_next_waits_a_minute():
     started = views.at_times(JOB, last_change_at=None, started_at=99.0)
     sample = replace(started, stage=PlanningStage.SAMPLING)
     more = plan(replace(NOW, workers=NOW.workers + 1))
-    assert said(more, job=sample) == ""
-    assert "between changes" in said(more, job=views.at_times(sample, last_change_at=99.0))
-    assert "between changes" in said(more, job=replace(sample, stage=PlanningStage.OPTIMIZING)), (
+    assert refusal_of(more, job=sample) == ""
+    assert "between changes" in refusal_of(more, job=views.at_times(sample, last_change_at=99.0))
+    assert "between changes" in refusal_of(more, job=replace(sample, stage=PlanningStage.OPTIMIZING)), (
         "a warm start is its size"
     )

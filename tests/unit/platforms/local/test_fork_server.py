@@ -35,7 +35,7 @@ def interpreter(tmp_path, monkeypatch):
     made.close()
 
 
-def born(interpreter, tmp_path, *arguments, **more):
+def fork_role(interpreter, tmp_path, *arguments, **more):
     """A fork, and the file with what it says."""
     log = tmp_path / f"log-{len(list(tmp_path.iterdir()))}"
     with open(log, "ab") as file:
@@ -45,19 +45,19 @@ def born(interpreter, tmp_path, *arguments, **more):
 
 
 def test_forked_role_runs_its_module_with_its_own_variables_log_and_group(interpreter, tmp_path):
-    process, log = born(interpreter, tmp_path, "3", "x")
+    process, log = fork_role(interpreter, tmp_path, "3", "x")
     assert process.wait() == 3 and process.wait() == 3
     assert log.read_text().startswith(f"__main__ ['3', 'x'] green {os.getpgrp()} 0.")
 
 
 def test_two_forks_draw_different_random_numbers(interpreter, tmp_path):
-    first, second = born(interpreter, tmp_path, "0"), born(interpreter, tmp_path, "0")
+    first, second = fork_role(interpreter, tmp_path, "0"), fork_role(interpreter, tmp_path, "0")
     assert first[0].wait() == second[0].wait() == 0
     assert first[1].read_text() != second[1].read_text()
 
 
 def test_forked_role_can_be_signalled_and_reports_the_signal(interpreter, tmp_path):
-    process, log = born(interpreter, tmp_path, "wait")
+    process, log = fork_role(interpreter, tmp_path, "wait")
     until(log.read_text)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == -signal.SIGTERM
@@ -65,20 +65,20 @@ def test_forked_role_can_be_signalled_and_reports_the_signal(interpreter, tmp_pa
 
 
 def test_forks_of_a_killed_fork_server_end_and_it_forks_no_more(interpreter, tmp_path):
-    process, log = born(interpreter, tmp_path, "wait")
+    process, log = fork_role(interpreter, tmp_path, "wait")
     until(log.read_text)
     os.kill(interpreter._process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert born(interpreter, tmp_path, "0")[0] is None
+    assert fork_role(interpreter, tmp_path, "0")[0] is None
     assert not interpreter.suits(os.environ)
 
 
 def test_unresponsive_fork_server_is_not_asked_again_and_its_forks_continue(interpreter, tmp_path):
-    process, log = born(interpreter, tmp_path, "wait")
+    process, log = fork_role(interpreter, tmp_path, "wait")
     until(log.read_text)
     interpreter._asking.settimeout(0.05)
     os.kill(interpreter._process.pid, signal.SIGSTOP)
-    late, said = born(interpreter, tmp_path, "0")
+    late, said = fork_role(interpreter, tmp_path, "0")
     assert late is None and not interpreter.suits(os.environ)
     os.kill(interpreter._process.pid, signal.SIGCONT)
     process.send_signal(signal.SIGTERM)
@@ -86,9 +86,9 @@ def test_unresponsive_fork_server_is_not_asked_again_and_its_forks_continue(inte
 
 
 def test_fork_that_cannot_be_placed_in_its_group_never_runs(interpreter, tmp_path):
-    process, log = born(interpreter, tmp_path, "0", folders=[str(tmp_path / "no-such-group")])
+    process, log = fork_role(interpreter, tmp_path, "0", folders=[str(tmp_path / "no-such-group")])
     assert process is None and log.read_text() == ""
-    assert born(interpreter, tmp_path, "0")[0].wait() == 0
+    assert fork_role(interpreter, tmp_path, "0")[0].wait() == 0
 
 
 def test_fork_server_is_used_only_with_the_same_import_settings(interpreter):

@@ -58,7 +58,7 @@ def test_logs_of_one_role_are_its_own(tmp_path):
     assert reach.roles() == ["worker-0", "worker-1"] and not reach.running()
 
 
-def told(reach, *phases):
+def write_phases(reach, *phases):
     """A story of these phases, without its last line."""
     story = events.EventLog(reach.run.files.events)
     for phase in phases:
@@ -68,7 +68,7 @@ def told(reach, *phases):
 
 def test_unfinished_status_file_is_completed_from_the_event_log(tmp_path):
     reach = reach_of(tmp_path, running=False)
-    told(reach, "running", "finished")
+    write_phases(reach, "running", "finished")
     assert (reach.status().phase, reach.status().why, reach.status().samples) == (
         JobPhase.FINISHED,
         "it is finished",
@@ -78,6 +78,6 @@ def test_unfinished_status_file_is_completed_from_the_event_log(tmp_path):
 
 def test_job_killed_while_running_counts_as_failed(tmp_path):
     reach = reach_of(tmp_path, running=False)
-    told(reach, "running")
+    write_phases(reach, "running")
     assert reach.status().phase is JobPhase.FAILED
     assert reach.status().why == "the command that ran the job was killed, which ended the job (it was running)"

@@ -24,7 +24,7 @@ def node(tmp_path, monkeypatch):
     return tmp_path
 
 
-async def everything(held):
+async def collect_news(held):
     """All that it has to tell, to the end."""
     said = b""
     while True:
@@ -42,7 +42,7 @@ def test_actor_starts_its_process_once_and_reports_its_exit(node, capsys):
         started = await held.start(launch, {"secret": b"ab"})
         assert await held.start(launch, {}) is started
         found = await held.who()
-        said, ended = await everything(held)
+        said, ended = await collect_news(held)
         await held.leave()
         return started, found, said, ended
 
@@ -60,7 +60,7 @@ def test_killed_role_process_is_reported_with_its_signal(node):
         await held.start(RoleLaunch(life=LIFE, module="http.server", arguments=("0",)), {})
         await held.end(kill=True)
         try:
-            return await everything(held)
+            return await collect_news(held)
         finally:
             await held.leave()
 
@@ -73,7 +73,7 @@ def test_final_error_of_a_server_is_reported_with_its_exit(node):
         held = RoleActor()
         await held.start(RoleLaunch(life=Life(Role(RoleKind.SERVER, 0)), module="timeit", arguments=("1/0",)), {})
         try:
-            return await everything(held)
+            return await collect_news(held)
         finally:
             await held.leave()
 

@@ -86,7 +86,7 @@ async def answer(peer, request):
     return ValueFound(request.value)
 
 
-def meeting(work):
+def with_listener(work):
     async def run():
         listening = listener.RpcListener(SECRET, answer, lambda peer: None)
         address = await listening.start("127.0.0.1", 0)
@@ -113,7 +113,7 @@ def test_master_serves_members_despite_many_strangers(monkeypatch):
             for one in (member, newcomer):
                 await one.close()
 
-    meeting(work)
+    with_listener(work)
 
 
 def test_slow_trickling_stranger_is_disconnected_by_the_master(monkeypatch):
@@ -122,4 +122,4 @@ def test_slow_trickling_stranger_is_disconnected_by_the_master(monkeypatch):
     async def work(address):
         assert await asyncio.to_thread(is_dropped_while_it_drips, address)
 
-    meeting(work)
+    with_listener(work)

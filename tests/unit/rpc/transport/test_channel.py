@@ -23,7 +23,7 @@ SECRET = b"a secret of thirty-two bytes...."
 WORD = Progress(shard=7, first=0, offset=1, end=2)
 
 
-class Desk:
+class FakeMaster:
     """Answers a few requests; `gate` holds back Lookup."""
 
     def __init__(self):
@@ -61,7 +61,7 @@ def serving():
     thread.start()
 
     async def start():
-        desk = Desk()
+        desk = FakeMaster()
         server = listener.RpcListener(SECRET, desk.handle, lambda peer: desk.lost.set())
         return desk, server, await server.start("127.0.0.1", 0)
 
@@ -232,7 +232,7 @@ class Master:
         return MasterLocation(term=self.term, address=self.address)
 
 
-async def told(master, count):
+async def until_asked(master, count):
     """Until the master was asked so often."""
     await soon(lambda: len(master.asked) >= count)
 
@@ -246,7 +246,7 @@ def test_request_to_a_dying_master_is_answered_by_the_next():
         link.introduce(HELLO)
         first.mute = True
         asking = asyncio.create_task(link.ask(messages.Heartbeat()))
-        await told(first, 1)
+        await until_asked(first, 1)
         where = second.where
         await first.listener.close()
         assert (await asking).drain

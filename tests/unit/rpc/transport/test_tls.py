@@ -62,7 +62,7 @@ async def handle(_: listener.Peer, request: Request) -> Reply:
     return ValueFound(request.value)
 
 
-def meeting(work: Callable[[str], Awaitable[None]], certificates: str) -> None:
+def with_listener(work: Callable[[str], Awaitable[None]], certificates: str) -> None:
     """Run `work` against a listener with these certificates."""
 
     async def run() -> None:
@@ -96,7 +96,7 @@ def test_proxy_reads_traffic_only_without_tls(root: pathlib.Path, secure: bool) 
         assert len(proxy.seen) > 2 * len(WORD) * 1000
         assert not secure or b"mine" not in proxy.seen
 
-    meeting(work, str(root / "mine/master") if secure else "")
+    with_listener(work, str(root / "mine/master") if secure else "")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_caller_with_invalid_certificates_is_told_why(
                 certificates=str(root / certificates) if certificates else "",
             )
 
-    meeting(work, str(root / "mine/master"))
+    with_listener(work, str(root / "mine/master"))
 
 
 def test_caller_refuses_a_listener_of_another_role(root: pathlib.Path) -> None:
@@ -127,7 +127,7 @@ def test_caller_refuses_a_listener_of_another_role(root: pathlib.Path) -> None:
             await ask(address, str(root / "mine/worker"))
         assert isinstance(await ask(address, str(root / "mine/server"), role="worker"), ValueFound)
 
-    meeting(work, str(root / "mine/worker"))
+    with_listener(work, str(root / "mine/worker"))
 
 
 def test_caller_of_another_authority_fails_the_handshake(
@@ -149,7 +149,7 @@ def test_caller_of_another_authority_fails_the_handshake(
                     writer.transport.abort()
         assert isinstance(await ask(address, str(root / "mine/worker")), ValueFound)
 
-    meeting(work, str(root / "mine/master"))
+    with_listener(work, str(root / "mine/master"))
 
 
 def test_plaintext_listener_is_recognized(root: pathlib.Path) -> None:
@@ -157,7 +157,7 @@ def test_plaintext_listener_is_recognized(root: pathlib.Path) -> None:
         with pytest.raises(errors.MasterUnreachable, match="does not speak TLS"):
             await ask(address, str(root / "mine/worker"))
 
-    meeting(work, "")
+    with_listener(work, "")
 
 
 def test_garbage_silence_and_partial_handshakes_are_disconnected(
@@ -181,7 +181,7 @@ def test_garbage_silence_and_partial_handshakes_are_disconnected(
             writer.transport.abort()
         assert isinstance(await ask(address, str(root / "mine/worker")), ValueFound)
 
-    meeting(work, str(root / "mine/master"))
+    with_listener(work, str(root / "mine/master"))
 
 
 def client_hello(folder: str) -> bytes:
@@ -203,22 +203,22 @@ def test_older_tls_versions_are_refused(root: pathlib.Path) -> None:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection(host, port, ssl=context, server_hostname="")
 
-    meeting(work, str(root / "mine/master"))
+    with_listener(work, str(root / "mine/master"))
 
 
 def test_renewed_certificate_is_used_for_the_next_caller(tmp_path: pathlib.Path) -> None:
     credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)
 
     async def work(address: str) -> None:
-        first = await shown(address, str(tmp_path / "worker"))
-        assert await shown(address, str(tmp_path / "worker")) == first
+        first = await shown_certificate(address, str(tmp_path / "worker"))
+        assert await shown_certificate(address, str(tmp_path / "worker")) == first
         credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)  # another authority even: both take it up
-        assert await shown(address, str(tmp_path / "worker")) != first
+        assert await shown_certificate(address, str(tmp_path / "worker")) != first
 
-    meeting(work, str(tmp_path / "master"))
+    with_listener(work, str(tmp_path / "master"))
 
 
-async def shown(address: str, folder: str) -> bytes:
+async def shown_certificate(address: str, folder: str) -> bytes:
     reader, writer = await asyncio.open_connection(*addresses.parse(address), **tls.connecting(folder))
     await reader.readexactly(1)
     certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -236,7 +236,7 @@ def test_megabytes_go_both_ways_over_tls(root: pathlib.Path) -> None:
         await link.close()
         assert replies == [ValueFound(each) for each in sent]
 
-    meeting(work, str(root / "mine/master"))
+    with_listener(work, str(root / "mine/master"))
 
 
 def test_suspended_caller_does_not_block_a_closing_listener(root: pathlib.Path) -> None:
@@ -261,7 +261,7 @@ def test_tls_connection_may_be_closed_twice(root: pathlib.Path) -> None:
         await own.close()
         await own.close()
 
-    meeting(work, str(root / "mine" / "master"))
+    with_listener(work, str(root / "mine" / "master"))
 
 
 def test_temporarily_invalid_certificate_files_keep_the_old_ones_in_use(tmp_path: pathlib.Path) -> None:

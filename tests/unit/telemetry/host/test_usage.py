@@ -36,7 +36,7 @@ MOUNTS_V1 = "".join(
 )
 
 
-def told(**values):
+def role_settings(**values):
     return config.load(environ={}, overrides={"member": "server-3", "incarnation": 2, "report_usage": True, **values})
 
 
@@ -63,7 +63,7 @@ def test_version_2_container_usage_includes_children_and_limits(tmp_path):
     (at / "memory.stat").write_text("anon 5000\nfile 70000\nshmem 200\n")
     (at / "cpu.max").write_text("150000 100000\n")
     (at / "memory.max").write_text("2147483648\n")
-    own = usage.OwnUsage(told(), proc=tmp_path / "proc", pid=7)
+    own = usage.OwnUsage(role_settings(), proc=tmp_path / "proc", pid=7)
     read = own.read()
     assert (read.role, read.incarnation) == (Role(RoleKind.SERVER, 3), 2)
     assert (read.cpu_s, read.memory, read.throttled_s) == (12.5, 5200, pytest.approx(0.3))
@@ -82,7 +82,7 @@ def test_version_1_container_usage_includes_children_and_limits(tmp_path):
     (at / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
     (at / "memory" / "memory.stat").write_text("total_rss 4096\ntotal_shmem 0\n")
     (at / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    read = usage.OwnUsage(told(), proc=tmp_path / "proc", pid=7).read()
+    read = usage.OwnUsage(role_settings(), proc=tmp_path / "proc", pid=7).read()
     assert (read.cpu_s, read.memory, read.cpu_limit, read.memory_limit) == (3.0, 4096, 0.5, None)
 
 
@@ -90,7 +90,7 @@ def test_group_shared_with_other_processes_is_not_used(tmp_path):
     at = container(tmp_path, {1: 0, 7: 1, 9: 1}, mounts=MOUNTS_V2, cgroup="0::/\n", members=[1, 7, 9])
     (at / "cgroup.controllers").write_text("cpu memory\n")
     (at / "memory.stat").write_text("anon 99999999\n")
-    read = usage.OwnUsage(told(), proc=tmp_path / "proc", pid=7).read()
+    read = usage.OwnUsage(role_settings(), proc=tmp_path / "proc", pid=7).read()
     assert read.memory == 1 << 20 and read.memory_limit is None
     assert read.cpu_s == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
 
@@ -102,9 +102,9 @@ def test_invisible_process_counts_as_foreign():
 
 
 def test_nothing_is_read_when_usage_reports_are_off(tmp_path):
-    assert usage.OwnUsage(told(report_usage=False), proc=tmp_path / "none", pid=7).read() is None
+    assert usage.OwnUsage(role_settings(report_usage=False), proc=tmp_path / "none", pid=7).read() is None
 
 
 def test_this_process_can_be_measured():
-    read = usage.OwnUsage(told()).read()
+    read = usage.OwnUsage(role_settings()).read()
     assert read.cpu_s > 0 and read.memory > 1 << 20

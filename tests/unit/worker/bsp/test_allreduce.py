@@ -140,7 +140,7 @@ SAID = st.builds(
 )
 
 
-def together(said):
+def combined_verdict(said):
     """The verdict over sums as gloo makes them, in float32."""
     numbers = np.array([allreduce.encode_words(one, TABLES) for one in said], dtype=np.float32)
     assert numbers.shape[1] == allreduce.words_needed(TABLES)
@@ -149,7 +149,7 @@ def together(said):
 
 @given(st.lists(SAID, min_size=1, max_size=128))
 def test_rank_words_combine_flags_by_any_or_all(said):
-    verdict = together(said)
+    verdict = combined_verdict(said)
     assert verdict.flush == any(one.flush for one in said)
     assert verdict.paper == any(one.paper for one in said)
     assert verdict.last == any(one.last for one in said)
@@ -161,18 +161,18 @@ def test_rank_words_combine_flags_by_any_or_all(said):
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 128))
 def test_equal_digests_are_reported_equal_for_any_number_of_ranks(digest, ranks):
-    assert together([allreduce.RankWords(digest=digest)] * ranks).alike
+    assert combined_verdict([allreduce.RankWords(digest=digest)] * ranks).alike
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 31), st.integers(2, 128), st.data())
 def test_one_differing_digest_bit_is_detected_by_all_ranks(digest, bit, ranks, data):
     said = [allreduce.RankWords(digest=digest)] * ranks
     said[data.draw(st.integers(0, ranks - 1))] = allreduce.RankWords(digest=digest ^ 1 << bit)
-    assert not together(said).alike
+    assert not combined_verdict(said).alike
 
 
 def test_group_uses_the_lowest_effort_of_its_ranks():
-    assert together([allreduce.RankWords(effort=12), allreduce.RankWords(), allreduce.RankWords()]).effort == 12
+    assert combined_verdict([allreduce.RankWords(effort=12), allreduce.RankWords(), allreduce.RankWords()]).effort == 12
 
 
 def link_of(rank, meeting):

@@ -321,7 +321,7 @@ def test_batch_order_changes_nothing_for_a_single_worker():
 DIMS = {0: 1, 1: 3, 7: 2}
 
 
-def made(entries, seed=0):
+def row_gradients(entries, seed=0):
     """Rows for (table, key, place): values that depend on all three, and so that order matters."""
     parts = []
     for table, key, place in entries:
@@ -332,10 +332,10 @@ def made(entries, seed=0):
     return batch_order.join_rows(parts)
 
 
-def by_hand(entries):
+def summed_by_hand(entries):
     sums = {}
     for table, key, place in sorted(entries, key=lambda one: one[2]):
-        value = made([(table, key, place)]).grads
+        value = row_gradients([(table, key, place)]).grads
         known = sums.get((table, key))
         sums[table, key] = value if known is None else known + value
     return sums
@@ -355,7 +355,7 @@ entries = strategies.sets(
 def test_row_gradients_are_summed_unit_by_unit_in_order(found, chance):
     shuffled = sorted(found)
     chance.shuffle(shuffled)
-    sums, expected = batch_order.sum_rows(made(shuffled)), by_hand(found)
+    sums, expected = batch_order.sum_rows(row_gradients(shuffled)), summed_by_hand(found)
     ends = np.cumsum(sums.dims)
     got = {
         (int(table), int(key)): sums.grads[end - dim : end]
@@ -367,13 +367,13 @@ def test_row_gradients_are_summed_unit_by_unit_in_order(found, chance):
 
 
 def test_row_of_a_single_unit_keeps_its_bits_even_negative_zero():
-    one = made([(0, 5, 3)])._replace(grads=np.array([-0.0], np.float32))
+    one = row_gradients([(0, 5, 3)])._replace(grads=np.array([-0.0], np.float32))
     assert np.signbit(batch_order.sum_rows(one).grads[0])
 
 
 @given(entries)
 def test_row_gradients_survive_the_exchange_between_ranks(found):
-    sent = made(sorted(found))
+    sent = row_gradients(sorted(found))
     for column, other in zip(batch_order.RowGradients.from_bytes(sent.to_bytes()), sent, strict=True):
         assert column.dtype == other.dtype and np.array_equal(column, other)
 
@@ -393,7 +393,7 @@ def test_lowest_rank_with_a_row_sums_it(found):
 
 @pytest.mark.parametrize("wanted", [[True, False, True], [False] * 3])
 def test_row_gradients_filter_keeps_matching_gradients(wanted):
-    three = made([(1, 4, 0), (7, 2, 0), (0, 9, 1)])
+    three = row_gradients([(1, 4, 0), (7, 2, 0), (0, 9, 1)])
     some = three.where(np.array(wanted))
     assert some.keys.tolist() == [key for key, here in zip([4, 2, 9], wanted, strict=True) if here]
     assert some.grads.tolist() == [*three.grads[:3], three.grads[5]] if wanted[0] else not some.grads.size

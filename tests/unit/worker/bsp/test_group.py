@@ -13,7 +13,7 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.worker.bsp import group
 
 
-def held(*sizes, dtype=torch.float32):
+def held_model(*sizes, dtype=torch.float32):
     """A model of such layers with an optimizer that has stepped, as group.py holds it."""
     model = nn.Sequential(*[nn.Linear(4, size) for size in sizes], nn.BatchNorm1d(2)).to(dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -32,7 +32,11 @@ def client():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_group_model_is_read_back_bit_identical(client, dtype):
-    place, one, other = group_model.GroupPosition(7, 3, 40, [7]), held(3, 2000, dtype=dtype), held(3, 2000, dtype=dtype)
+    place, one, other = (
+        group_model.GroupPosition(7, 3, 40, [7]),
+        held_model(3, 2000, dtype=dtype),
+        held_model(3, 2000, dtype=dtype),
+    )
     one.tensors()[0].data[0, 0] = float("nan")
     group.put_model(client, group.pack_model(one, place))
     assert group.load_model(other, group.get_model(client)) == place
@@ -53,6 +57,6 @@ def test_shorter_group_model_replaces_a_longer_one(client):
 def test_missing_group_model_and_group_model_of_another_script_differ_in_error(client):
     with pytest.raises(errors.JobFailed, match='was not made with sync="bsp"'):
         group.get_model(client)
-    body = group.pack_model(held(3), group_model.GroupPosition(1, 0, 0, [1]))
+    body = group.pack_model(held_model(3), group_model.GroupPosition(1, 0, 0, [1]))
     with pytest.raises(errors.BadInput, match="use the script that made"):
-        group.load_model(held(5), body)
+        group.load_model(held_model(5), body)

@@ -44,15 +44,15 @@ def watch(one, times, count, *, on=False):
     return [wish for wish in wishes if wish is not None]
 
 
-def made(times, paper=None, trip_s=0.0):
+def make_decision(times, paper=None, trip_s=0.0):
     one = CacheDecision(times, DecisionProbes(lambda: RISK, lambda: 0, lambda: paper or Paper(), lambda: trip_s))
     one.note_read(0.001)
     return one
 
 
-def begun(times, **how):
+def decision_to_cache(times, **how):
     """One that has just wished for a cache."""
-    one = made(times, **how)
+    one = make_decision(times, **how)
     assert watch(one, times, FIRST + auto_cache.TRIED + 1) == [True]
     return one
 
@@ -63,7 +63,7 @@ def probe(one, **probes):
 
 def test_auto_cache_starts_after_a_paper_schedule_and_stays_when_it_helps():
     times = deque([step()], maxlen=4096)
-    one = made(times)
+    one = make_decision(times)
     assert watch(one, times, FIRST) == [] and one.trying
     assert watch(one, times, auto_cache.TRIED + 1) == [True]
     assert "spares 50% of the bytes" in one.why
@@ -74,7 +74,7 @@ def test_auto_cache_starts_after_a_paper_schedule_and_stays_when_it_helps():
 
 def test_auto_cache_stops_when_steps_get_longer_and_remembers_the_cost():
     times = deque([step()], maxlen=4096)
-    one = begun(times)
+    one = decision_to_cache(times)
     times.append(step(total_s=0.13))
     assert watch(one, times, auto_cache.WARM + auto_cache.WATCHED + 1, on=True) == [False]
     assert "130.0 ms with it" in one.why
@@ -85,7 +85,7 @@ def test_auto_cache_stops_when_steps_get_longer_and_remembers_the_cost():
 
 def test_auto_cache_that_does_not_pay_is_retried_less_and_less_often():
     times = deque([step()], maxlen=4096)
-    one, waits = begun(times), []
+    one, waits = decision_to_cache(times), []
     for _ in range(7):
         times.append(step(total_s=0.1001))
         assert watch(one, times, auto_cache.WARM + auto_cache.WATCHED + 1, on=True) == [False]
@@ -99,7 +99,7 @@ def test_auto_cache_that_does_not_pay_is_retried_less_and_less_often():
 
 def test_auto_cache_stops_when_it_no_longer_pays():
     times = deque([step()], maxlen=4096)
-    one = begun(times)
+    one = decision_to_cache(times)
     times.append(step(total_s=0.07))
     assert watch(one, times, auto_cache.WARM + 2 * auto_cache.AGAIN, on=True) == [] and one.pays
     assert one.why.count("a step took") == 1 and "spares 50%" in one.why
@@ -110,7 +110,7 @@ def test_auto_cache_stops_when_it_no_longer_pays():
 
 def test_auto_cache_counts_longer_steps_during_paper_scheduling_as_cost():
     times = deque([step()], maxlen=4096)
-    one = made(times)
+    one = make_decision(times)
     watch(one, times, FIRST)
     times.append(step(total_s=0.128))
     assert watch(one, times, auto_cache.TRIED + 1) == []
@@ -119,10 +119,10 @@ def test_auto_cache_counts_longer_steps_during_paper_scheduling_as_cost():
 
 def test_auto_cache_counts_remaining_round_trips_and_uncached_bytes_as_not_saved():
     times = deque([step()], maxlen=4096)
-    one = begun(times, trip_s=0.004)
+    one = decision_to_cache(times, trip_s=0.004)
     assert "12% of the step for round trips that remain" in one.why and "24% of a step gained" in one.why
     times = deque([step()])
-    one = made(times)
+    one = make_decision(times)
     probe(one, moved=lambda: 500 * len(times))
     assert watch(one, times, FIRST + auto_cache.TRIED + 1) == [True]
     assert "spares 20% of the bytes" in one.why, "100 of the 500 that this rank moved a step"
@@ -130,7 +130,7 @@ def test_auto_cache_counts_remaining_round_trips_and_uncached_bytes_as_not_saved
 
 def test_auto_cache_ignores_rare_outlier_steps():
     times = deque([step()], maxlen=4096)
-    one = begun(times)
+    one = decision_to_cache(times)
     times.append(step(total_s=0.07))
     watch(one, times, auto_cache.WARM + auto_cache.WATCHED - 3, on=True)
     times.extend(step(total_s=9.0) for _ in range(3))
@@ -149,7 +149,7 @@ def test_auto_cache_ignores_rare_outlier_steps():
 )
 def test_auto_cache_that_would_not_pay_stays_off_and_is_checked_again(timing, paper, why):
     times = deque([timing], maxlen=4096)
-    one = made(times, paper=paper)
+    one = make_decision(times, paper=paper)
     assert watch(one, times, FIRST + auto_cache.TRIED + 1) == []
     assert why in one.why and not one.trying
     times.append(step())
@@ -158,7 +158,7 @@ def test_auto_cache_that_would_not_pay_stays_off_and_is_checked_again(timing, pa
 
 def test_regrouped_auto_cache_keeps_its_decision_unless_the_group_size_changes():
     times = deque([step()], maxlen=4096)
-    one = made(times)
+    one = make_decision(times)
     one.regrouped()
     assert one.wish is None
     watch(one, times, FIRST + auto_cache.TRIED + 2)

@@ -130,7 +130,7 @@ def test_uncacheable_table_is_trained_alongside_cached_ones():
         torch.testing.assert_close(states[1][name], value, atol=1e-5, rtol=1e-4)
 
 
-class Shaky(Dataset):
+class DifferentIdsPerRank(Dataset):
     """Gives every rank other ids for the same samples."""
 
     def __init__(self, rank):
@@ -150,7 +150,7 @@ def test_ranks_that_read_different_samples_are_detected_before_any_loss(caplog):
     def work(job):
         model = models[job.rank]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        data = Shaky(job.rank)
+        data = DifferentIdsPerRank(job.rank)
         model, optimizer, batches = job.prepare(
             model, optimizer, data, batch_size=BATCH, cache="off", allocation="laia"
         )

@@ -12,7 +12,7 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.worker.cache import row_cache
 
 
-def served(number, rows=0, **spec):
+def served_table(number, rows=0, **spec):
     spec = TableSpec(id=number, name=f"table {number}", dim=4, **spec)
     return types.SimpleNamespace(spec=spec, name=spec.name, request=types.SimpleNamespace(rows=rows))
 
@@ -32,7 +32,7 @@ def read(client, keys):
 
 
 def test_async_row_cache_is_bounded_by_a_row_share_or_bytes():
-    for size, table in (("10%", served(0, rows=100)), (1000, served(0))):
+    for size, table in (("10%", served_table(0, rows=100)), (1000, served_table(0))):
         kept, client = begin(cache_rules.rules(size), table)
         for first in range(0, 100, 5):
             read(client, range(first, first + 5))
@@ -48,8 +48,8 @@ def test_rows_read_outside_a_step_come_from_the_servers():
     kept = row_cache.for_async(cache_rules.rules("64K", staleness=100), max_staleness=None)
     client = TableClient(tables.backend, behind=kept.wrap)
     for each in (tables, client):
-        each.declare([served(0).spec])
-    kept.keep([served(0)])
+        each.declare([served_table(0).spec])
+    kept.keep([served_table(0)])
     before = read(client, [7]).copy()
     part = tables.dense(0, [7], 4)
     part.grads()[:] = -1.0
@@ -61,11 +61,11 @@ def test_rows_read_outside_a_step_come_from_the_servers():
 
 def test_row_share_without_a_row_count_is_refused_with_advice():
     with pytest.raises(errors.BadInput, match="table 0 has no row count: give a size in bytes"):
-        begin(cache_rules.rules("10%"), served(0))
+        begin(cache_rules.rules("10%"), served_table(0))
 
 
 def test_tables_with_admission_or_eviction_are_left_uncached_and_named():
-    kept, client = begin(cache_rules.rules("64K"), served(0), served(1, min_count=2))
+    kept, client = begin(cache_rules.rules("64K"), served_table(0), served_table(1, min_count=2))
     read(client, [1, 2])
     assert "no rows of table 1, because servers admit or drop these rows" in kept.use().why
     assert kept.use().rows == 2

@@ -86,7 +86,7 @@ class Stream(IterableDataset):
         return iter(torch.arange(SAMPLES).reshape(-1, 1, 1))
 
 
-def prepared(job, *, data=None, schedule=None, register=False, lr=1.0, **options):
+def prepare_script(job, *, data=None, schedule=None, register=False, lr=1.0, **options):
     """What a script has before its loop."""
     model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
     own = torch.optim.SGD(model.parameters(), lr=lr)
@@ -107,7 +107,7 @@ def step(model, optimizer, x):
 def run(worker, *, epochs=4, top=False, die=None, by="job.epochs", leave=None, **options):
     """One life: what its loop saw, as (epoch, epoch by the data, rate, repeated). It dies at `die`: (epoch, batch)."""
     job = worker.start()
-    model, optimizer, scheduler, batches = prepared(job, **options)
+    model, optimizer, scheduler, batches = prepare_script(job, **options)
     seen, after = [], []
     try:
         for epoch in job.epochs(epochs) if by == "job.epochs" else range(epochs):
@@ -134,7 +134,7 @@ def run(worker, *, epochs=4, top=False, die=None, by="job.epochs", leave=None, *
     return seen, after
 
 
-def undisturbed(**options):
+def undisturbed_run(**options):
     """What the loop of a worker that nothing happens to sees."""
     return run(Worker(), **options)[0]
 
@@ -149,14 +149,16 @@ def test_restarted_worker_resumes_in_the_last_epoch_with_its_rate(options, die):
     before, _ = run(worker, die=die, **options)
     seen, after = run(worker, **options)
     assert after == list(range(die[0], 4)), "finished epochs are not gone through again"
-    assert before + seen == undisturbed(**options), "no batch is lost or repeated, and every rate is that of its epoch"
+    assert before + seen == undisturbed_run(**options), (
+        "no batch is lost or repeated, and every rate is that of its epoch"
+    )
 
 
 def test_learning_rates_match_their_epochs_across_many_restarts():
     worker, seen = Worker(), []
     for die in [(0, 2), (1, 1), (1, 1), (2, 1), (3, 0)]:
         seen += run(worker, die=die)[0]
-    assert seen + run(worker)[0] == undisturbed()
+    assert seen + run(worker)[0] == undisturbed_run()
 
 
 def test_restart_after_the_loop_reenters_the_epoch_with_an_untrained_batch():
@@ -164,14 +166,14 @@ def test_restart_after_the_loop_reenters_the_epoch_with_an_untrained_batch():
     before, _ = run(worker, die=(1, "after"))
     seen, after = run(worker)
     assert seen[0] == (1, 1, 0.5, True), "what follows the loop has not been done: it gets a batch for it"
-    assert before + seen[1:] == undisturbed() and after == [1, 2, 3]
+    assert before + seen[1:] == undisturbed_run() and after == [1, 2, 3]
 
 
 def test_a_repeated_batch_changes_neither_weights_nor_buffers():
     worker = Worker()
     run(worker, epochs=1, die=(0, "after"))
     job = worker.start()
-    model, optimizer, _, batches = prepared(job)
+    model, optimizer, _, batches = prepare_script(job)
     before = copy.deepcopy(model.state_dict())
     for x in batches:
         assert batches.repeated
@@ -190,7 +192,7 @@ def test_finished_job_reenters_the_last_epoch_so_its_variables_exist():
     assert after == [1] and [repeated for *_, repeated in seen] == [True]
     more, after = run(worker, epochs=4)
     assert after == [2, 3], "a resumed run with more epochs goes on behind them"
-    assert whole + more == undisturbed()
+    assert whole + more == undisturbed_run()
 
 
 @pytest.mark.parametrize("options", WAYS)
@@ -199,7 +201,7 @@ def test_plain_loop_that_cannot_be_resumed_gets_one_batch_per_finished_epoch(opt
     before, _ = run(worker, by="range", die=(2, 1), **options)
     seen, after = run(worker, by="range", **options)
     assert [(epoch, by_data, repeated) for epoch, by_data, _, repeated in seen[:2]] == [(0, 0, True), (1, 1, True)]
-    assert before + seen[2:] == undisturbed(by="range", **options) and after == [0, 1, 2, 3]
+    assert before + seen[2:] == undisturbed_run(by="range", **options) and after == [0, 1, 2, 3]
     assert "epochs before 2 were trained before this worker was started" in caplog.text
 
 
@@ -209,7 +211,9 @@ def test_worker_asked_to_leave_keeps_its_position_and_starts_no_epoch(by):
     before, after = run(worker, by=by, leave=(1, 0))
     assert after == ([0, 1] if by == "job.epochs" else [0, 1, "ended"])
     seen, _ = run(worker, by="job.epochs")
-    assert before + seen == undisturbed(), "the rest of the epoch, at its own rate: what followed the loop is not kept"
+    assert before + seen == undisturbed_run(), (
+        "the rest of the epoch, at its own rate: what followed the loop is not kept"
+    )
 
 
 def test_two_loops_in_one_epoch_are_both_resumed():
@@ -217,7 +221,7 @@ def test_two_loops_in_one_epoch_are_both_resumed():
 
     def life(die=None):
         job = worker.start()
-        model, optimizer, scheduler, batches = prepared(job)
+        model, optimizer, scheduler, batches = prepare_script(job)
         try:
             for epoch in job.epochs(3):
                 for turn in "first", "second":
@@ -244,12 +248,12 @@ def test_iterable_dataset_resumes_in_its_epoch():
     worker = Worker()
     before, _ = run(worker, data=Stream(), die=(1, 1))
     seen, after = run(worker, data=Stream())
-    assert after == [1, 2, 3] and before + seen == undisturbed(data=Stream())
+    assert after == [1, 2, 3] and before + seen == undisturbed_run(data=Stream())
 
 
 def test_epochs_are_counted_over_the_whole_job():
     job = Worker().start()
-    prepared(job)
+    prepare_script(job)
     assert list(job.epochs(2)) == [0, 1]
     assert list(job.epochs(5)) == [2, 3, 4] and list(job.epochs(5)) == []
 
@@ -264,7 +268,7 @@ def test_invalid_or_nested_epochs_are_refused():
         job.epochs(3)
     running.close()
     other = Worker().start()
-    prepared(other, epochs=3)
+    prepare_script(other, epochs=3)
     with pytest.raises(errors.BadInput, match=re.escape("Leave epochs= out of job.prepare")):
         other.epochs(3)
 
@@ -272,7 +276,7 @@ def test_invalid_or_nested_epochs_are_refused():
 def test_loop_over_several_epochs_reports_the_current_epoch():
     worker = Worker()
     job = worker.start()
-    model, optimizer, _, batches = prepared(job, epochs=3)
+    model, optimizer, _, batches = prepare_script(job, epochs=3)
     assert batches.epoch == 0 and len(batches) == 3 * BATCHES
     for number, x in enumerate(batches):
         if number == BATCHES + 1:
@@ -281,11 +285,11 @@ def test_loop_over_several_epochs_reports_the_current_epoch():
             break
         step(model, optimizer, x)
     job = worker.start()
-    _, _, _, batches = prepared(job, epochs=3)
+    _, _, _, batches = prepare_script(job, epochs=3)
     assert next(batches.epoch for _ in batches) == 1
 
 
-def by_hand(own):
+def manual_schedule(own):
     """Not a scheduler: what a script does to the groups itself."""
 
     class Halving:
@@ -297,8 +301,8 @@ def by_hand(own):
 
 def test_manually_set_learning_rates_survive_a_restart():
     worker = Worker()
-    before, _ = run(worker, die=(2, 1), schedule=by_hand)
-    assert before + run(worker, schedule=by_hand)[0] == undisturbed(schedule=by_hand)
+    before, _ = run(worker, die=(2, 1), schedule=manual_schedule)
+    assert before + run(worker, schedule=manual_schedule)[0] == undisturbed_run(schedule=manual_schedule)
 
 
 def test_schedulers_are_found_in_the_scripts_variables():
@@ -309,7 +313,7 @@ def test_schedulers_are_found_in_the_scripts_variables():
             raise AssertionError(name)
 
     job = Worker().start()
-    _, optimizer, _first, _ = prepared(job)
+    _, optimizer, _first, _ = prepare_script(job)
     second = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     third = torch.optim.lr_scheduler.ConstantLR(optimizer.own)
     registered = job.register(torch.optim.lr_scheduler.LinearLR(optimizer))
@@ -327,7 +331,7 @@ def test_scheduler_search_keeps_no_reference_to_user_objects():
         pass
 
     job = Worker().start()
-    prepared(job)
+    prepare_script(job)
 
     def loop():
         large = Large()
@@ -352,7 +356,7 @@ def test_error_in_the_epoch_of_a_restart_mentions_the_restart():
     worker = Worker()
     run(worker, die=(2, 1))
     job = worker.start()
-    model, optimizer, _, batches = prepared(job)
+    model, optimizer, _, batches = prepare_script(job)
     told = []
     for _ in job.epochs(4):
         for x in batches:

@@ -16,7 +16,7 @@ from springtide.worker.link.progress import StepMeter
 from springtide.worker.step.step import PushBatches
 
 
-class Diary:
+class RecordingObserver:
     """A follower that writes down what it is told."""
 
     def __init__(self, tracker=None):
@@ -65,7 +65,7 @@ def feed_of(count, batch_size, **options):
 
 
 def loop(feed, *, ahead):
-    diary = Diary(getattr(feed, "tracker", None))
+    diary = RecordingObserver(getattr(feed, "tracker", None))
     return batches.Batches(feed, diary, StepMeter(), ahead=ahead, length=None), diary
 
 
@@ -123,7 +123,7 @@ RANGE = (SampleRange(epoch=0, shard=0, first=0, count=1),)
 
 
 def test_batches_length_is_given_when_known():
-    assert len(batches.Batches(feed_of(4, 2), Diary(), StepMeter(), ahead=False, length=2)) == 2
+    assert len(batches.Batches(feed_of(4, 2), RecordingObserver(), StepMeter(), ahead=False, length=2)) == 2
     with pytest.raises(TypeError, match="len\\(batches\\) is not known"):
         len(loop(feed_of(4, 2), ahead=False)[0])
 
@@ -134,7 +134,7 @@ def test_reader_processes_give_the_same_batches():
     assert diary.entries[-1] == "close"
 
 
-class Scratched(data.Dataset):
+class PartlyUnreadable(data.Dataset):
     """A data set with one sample that cannot be read."""
 
     def __len__(self):
@@ -148,7 +148,7 @@ class Scratched(data.Dataset):
 
 @pytest.mark.parametrize("readers", [0, 2])
 def test_unreadable_batch_ends_its_lease_and_other_leases_continue(readers):
-    opened = source.open_source(Scratched(), batch_size=2, shuffle=False, num_workers=readers)
+    opened = source.open_source(PartlyUnreadable(), batch_size=2, shuffle=False, num_workers=readers)
     card = DatasetCard(samples=12, batch_size=2, shuffle=False, shard_batches=4)
     answers = iter([messages.LeaseReply((Grant(0, 0, 0, 0, 8), Grant(1, 0, 1, 0, 4)))])
     tracker = LeaseTracker()
@@ -198,7 +198,7 @@ def test_draining_job_returns_batches_read_ahead_untrained(readers):
 
 
 def test_reader_error_ends_the_loop_of_a_single_worker():
-    opened = source.open_source(Scratched(), batch_size=2, shuffle=False)
+    opened = source.open_source(PartlyUnreadable(), batch_size=2, shuffle=False)
     alone = master_link.local_link(config.load(environ={}))
     card = DatasetCard(samples=12, batch_size=2, shuffle=False)
     with pytest.raises(OSError, match="bad sector"):

@@ -102,7 +102,7 @@ def config_welcome(master, rules, folder):
     return msgspec.structs.replace(welcome, spec=spec, package=str(folder / "package"), secret=SECRET)
 
 
-def wants(count, first=0):
+def wanted_batches(count, first=0):
     return [WantedBatch(np.arange(4 * k, 4 * k + 4), BatchName(0, 0, 4 * k, 4)) for k in range(first, first + count)]
 
 
@@ -111,7 +111,7 @@ def numbers(one):
     return batch.flatten().tolist()
 
 
-def looped(feeding, wanted):
+def read_in_loop(feeding, wanted):
     """What a loop over these gets."""
     got = []
     for one in feeding.read(wanted):
@@ -122,31 +122,31 @@ def looped(feeding, wanted):
 
 def test_worker_without_data_workers_reads_its_own_batches(worker):
     feeding, _ = worker()
-    got = list(feeding.read(wants(5)))
-    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(5)]
+    got = list(feeding.read(wanted_batches(5)))
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wanted_batches(5)]
     assert feeding.state.taken == 5 and feeding.state.made == 0 and feeding.state.read_s > 0
     assert feeding.state.looped_s >= feeding.state.read_s
 
 
 def test_job_without_data_workers_reports_no_feed_state(worker):
     feeding, _ = worker(workers=0)
-    list(feeding.read(wants(2)))
+    list(feeding.read(wanted_batches(2)))
     assert feeding.state is None
 
 
 def test_job_without_data_workers_prepares_for_them_once_requested(worker):
     feeding, master = worker(workers=0)
-    looped(feeding, wants(2))
+    read_in_loop(feeding, wanted_batches(2))
     assert feeding.splitting is None
     master.want()
-    looped(feeding, wants(2))
+    read_in_loop(feeding, wanted_batches(2))
     assert feeding.splitting is not None and feeding.state.taken == 4
     assert master.packaged.wait(30)
 
 
 def test_worker_is_fed_while_data_workers_exist_and_reads_itself_afterwards(worker, tmp_path):
     feeding, master = worker()
-    reading = feeding.read(iter(wants(200)))
+    reading = feeding.read(iter(wanted_batches(200)))
     got = [next(reading)]
     master.want()
     feeding.between_batches()  # here the package is begun
@@ -162,7 +162,7 @@ def test_worker_is_fed_while_data_workers_exist_and_reads_itself_afterwards(work
         got += list(reading)
     finally:
         serving.close()
-    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(200)]
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wanted_batches(200)]
     assert isinstance(got[1], torch.Tensor | Fed) and isinstance(got[-1], torch.Tensor)
     state = feeding.state
     assert state.taken == 200 and 0 < state.made < 200
@@ -171,20 +171,20 @@ def test_worker_is_fed_while_data_workers_exist_and_reads_itself_afterwards(work
 def test_pauses_keep_their_position_in_fed_batches(worker, tmp_path):
     feeding, master = worker()
     pause = WantedBatch(np.empty(0, dtype=np.int64), None)
-    serving = fed(feeding, master, tmp_path)
+    serving = start_data_worker(feeding, master, tmp_path)
     try:
-        got = list(feeding.read([*wants(3), pause, *wants(2, first=3), pause]))
+        got = list(feeding.read([*wanted_batches(3), pause, *wanted_batches(2, first=3), pause]))
     finally:
         serving.close()
     assert [None if one is None else numbers(one) for one in got] == [
-        *[one.indices.tolist() for one in wants(3)],
+        *[one.indices.tolist() for one in wanted_batches(3)],
         None,
-        *[one.indices.tolist() for one in wants(2, first=3)],
+        *[one.indices.tolist() for one in wanted_batches(2, first=3)],
         None,
     ]
 
 
-def fed(feeding, master, folder, **serving):
+def start_data_worker(feeding, master, folder, **serving):
     """A data worker that feeds it."""
     master.want()
     feeding.between_batches()
@@ -200,12 +200,12 @@ def test_unreadable_batch_is_reported_in_its_place_or_raised_without_other_reade
     broken = Numbers()
     broken.broken = 6
     feeding, master = worker(broken)
-    serving = fed(feeding, master, tmp_path)
+    serving = start_data_worker(feeding, master, tmp_path)
     try:
-        got = list(feeding.read(wants(3), tolerant=True))
+        got = list(feeding.read(wanted_batches(3), tolerant=True))
         assert isinstance(got[1], UnreadableBatch) and "sample 6 is broken" in got[1].error
         assert numbers(got[0]) == [0, 1, 2, 3] and numbers(got[2]) == [8, 9, 10, 11]
-        reading = feeding.read(wants(3))
+        reading = feeding.read(wanted_batches(3))
         assert numbers(next(reading)) == [0, 1, 2, 3]
         with pytest.raises(ValueError, match="sample 6 is broken"):
             next(reading)
@@ -218,17 +218,17 @@ def test_poison_sample_is_skipped_and_reported_by_index(worker, tmp_path, by_oth
     broken = Numbers()
     broken.broken = 6
     feeding, master = worker(broken, poison="skip")
-    serving = fed(feeding, master, tmp_path) if by_others else None
+    serving = start_data_worker(feeding, master, tmp_path) if by_others else None
     try:
         for tolerant in (True, False):
-            first, rest, last = feeding.read(wants(3), tolerant=tolerant)
+            first, rest, last = feeding.read(wanted_batches(3), tolerant=tolerant)
             assert [numbers(first), numbers(rest.batch), numbers(last)] == [[0, 1, 2, 3], [4, 5, 7], [8, 9, 10, 11]]
             assert rest.kept.tolist() == [0, 1, 3] and not rest.borrowed
     finally:
         if serving is not None:
             serving.close()
     told = master.noted[-2:]
-    assert [(each.indices, each.batch) for each in told] == [((6,), wants(3)[1].name)] * 2
+    assert [(each.indices, each.batch) for each in told] == [((6,), wanted_batches(3)[1].name)] * 2
     assert all(each.error.startswith("ValueError: sample 6 is broken (test_feed_switch.py:") for each in told)
     handed = [what for what, _ in master.noted[:-2]]
     assert handed == (["hand reading and collating to data workers"] if by_others else [])
@@ -238,7 +238,7 @@ def test_error_names_the_poison_index_when_skipping_is_off(worker):
     broken = Numbers()
     broken.broken = 6
     feeding, master = worker(broken)
-    got = list(feeding.read(wants(3), tolerant=True))
+    got = list(feeding.read(wanted_batches(3), tolerant=True))
     assert got[1].error.startswith("sample 6: ValueError: sample 6 is broken") and not master.noted
 
 
@@ -256,10 +256,10 @@ class Broken(Numbers):
 @pytest.mark.parametrize("tolerant", [True, False])
 def test_batch_of_only_poison_samples_is_empty_and_fully_reported(worker, tolerant):
     feeding, master = worker(Broken(), poison="skip")
-    (one,) = feeding.read(wants(1), tolerant=tolerant)
+    (one,) = feeding.read(wanted_batches(1), tolerant=tolerant)
     assert one.batch is None and not len(one.kept)
     (told,) = master.noted
-    assert (told.batch, told.indices) == (wants(1)[0].name, (0, 1, 2, 3))
+    assert (told.batch, told.indices) == (wanted_batches(1)[0].name, (0, 1, 2, 3))
     assert told.error.startswith("ValueError: no such disk")
 
 
@@ -269,7 +269,7 @@ def test_samples_that_fail_to_collate_together_are_all_skipped(worker):
             return torch.zeros(1 + index)
 
     feeding, master = worker(Ragged(), poison="skip")
-    (one,) = feeding.read(wants(1), tolerant=True)
+    (one,) = feeding.read(wanted_batches(1), tolerant=True)
     assert one.batch is None and master.noted[0].indices == (0, 1, 2, 3)
     assert "stack expects each tensor to be equal size" in master.noted[0].error
 
@@ -278,7 +278,7 @@ def test_rank_without_readable_samples_borrows_one_from_the_group(worker):
     broken = Broken()
     broken.good = 6
     feeding, master = worker(broken, poison="skip")
-    own = wants(1)[0]
+    own = wanted_batches(1)[0]
     group = WantedBatch(np.arange(8), BatchName(0, 0, 0, 8))
     (one,) = feeding.read([own._replace(group=group)])
     assert numbers(one.batch) == [6] and one.borrowed
@@ -288,7 +288,7 @@ def test_rank_without_readable_samples_borrows_one_from_the_group(worker):
 def test_group_without_readable_samples_reports_its_whole_batch_on_all_ranks(worker):
     feeding, master = worker(Broken(), poison="skip")
     group = WantedBatch(np.arange(8), BatchName(0, 0, 0, 8))
-    parts = [one._replace(group=group) for one in wants(2)]
+    parts = [one._replace(group=group) for one in wanted_batches(2)]
     assert [one.batch for one in feeding.read(parts)] == [None, None]
     assert [(each.batch, each.indices) for each in master.noted] == [(group.name, tuple(range(8)))] * 2
 
@@ -298,8 +298,8 @@ def test_dataset_that_cannot_be_sent_is_refused_and_read_locally(worker):
     stuck.handle = threading.Lock()
     feeding, master = worker(stuck)
     master.want()
-    got = looped(feeding, wants(3))
-    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(3)]
+    got = read_in_loop(feeding, wanted_batches(3))
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wanted_batches(3)]
     assert master.refused.wait(20)
     assert "lock" in master.told[0].lower()
     assert not feeding.fed
@@ -345,7 +345,7 @@ def marked_tensor(samples):
 def test_unsendable_batches_are_made_locally_without_asking_data_workers(worker, collate_fn, why):
     feeding, master = worker(collate_fn=collate_fn)
     master.want()
-    got = looped(feeding, wants(3))
+    got = read_in_loop(feeding, wanted_batches(3))
     assert len(got) == 3 and type(got[0]) is type(collate_fn([torch.zeros(1)]))
     assert master.refused.wait(20)
     assert re.search(why, master.told[0]) and not master.packaged.is_set()
@@ -358,12 +358,14 @@ def test_single_unsendable_batch_is_made_locally_and_logged_once(worker, tmp_pat
         return stacked.to_sparse() if int(stacked[0]) in (4, 8) else stacked
 
     feeding, master = worker(collate_fn=collate)
-    serving = fed(feeding, master, tmp_path)
+    serving = start_data_worker(feeding, master, tmp_path)
     try:
-        got = list(feeding.read(wants(4), tolerant=tolerant))
+        got = list(feeding.read(wanted_batches(4), tolerant=tolerant))
     finally:
         serving.close()
-    assert [one.batch.to_dense().flatten().tolist() for one in got] == [one.indices.tolist() for one in wants(4)]
+    assert [one.batch.to_dense().flatten().tolist() for one in got] == [
+        one.indices.tolist() for one in wanted_batches(4)
+    ]
     ((what, why),) = master.noted[1:]
     assert what == "read batches here that data workers cannot read" and "torch.sparse_coo" in why
 
@@ -373,7 +375,7 @@ def test_unwritable_package_is_refused_and_batches_read_locally(worker, tmp_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "package"))
     feeding, master = worker()
     master.want()
-    assert len(looped(feeding, wants(3))) == 3
+    assert len(read_in_loop(feeding, wanted_batches(3))) == 3
     assert master.refused.wait(20) and "cannot be written" in master.told[0]
 
 
@@ -387,7 +389,7 @@ def test_search_for_poison_samples_leaves_the_loops_random_state(worker):
 
     feeding, _ = worker(Noisy(), poison="skip")
     failed, before = UnreadableBatch("torn"), torch.get_rng_state()
-    assert numbers(feeding._replacement(failed, wants(1)[0], True, False).batch) == [0, 1, 3]
+    assert numbers(feeding._replacement(failed, wanted_batches(1)[0], True, False).batch) == [0, 1, 3]
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -434,6 +436,6 @@ def test_undeliverable_package_is_reported_and_settled(worker, monkeypatch):
     monkeypatch.setattr(master.link.shared, "settle", settled.append)
     monkeypatch.setattr(master.link.shared, "deliver", Mock(side_effect=errors.BadInput("far too large for the wire")))
     master.want()
-    assert len(looped(feeding, wants(2))) == 2
+    assert len(read_in_loop(feeding, wanted_batches(2))) == 2
     assert master.refused.wait(20) and "far too large" in master.told[0]
     assert settled == [data_workers.PACKAGE_KEY], "checkpoints begin only when all that is done once is done"

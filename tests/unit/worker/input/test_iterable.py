@@ -149,12 +149,12 @@ class Visits(data.IterableDataset):
         return iter(zip(self.ids, self.hits, strict=True))
 
 
-def opened(count, size=2, **how):
+def open_dataset(count, size=2, **how):
     return source.open_source(RankNumbers(count), batch_size=size, **how)
 
 
 def test_every_rank_gets_equally_many_batches_of_its_own():
-    read = [list(IterableRounds(opened(13), rank=rank, workers=2).read(range(2))) for rank in range(2)]
+    read = [list(IterableRounds(open_dataset(13), rank=rank, workers=2).read(range(2))) for rank in range(2)]
     assert [len(one) for one in read] == [6, 6]
     assert [handed.batch.x.tolist() for handed in read[1][:3]] == [[2, 3], [6, 7], [10, 11]]
     assert all(handed.order.whole is None for handed in read[0])
@@ -166,7 +166,7 @@ def whole_rounds(source):
 
 
 def test_iterable_round_is_one_schedulable_batch_with_samples_by_number():
-    one, read = whole_rounds(opened(8))
+    one, read = whole_rounds(open_dataset(8))
     assert [handed.batch.x.tolist() for handed in read] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert all(handed.whole for handed in read) and read[1].order.whole.tolist() == [4, 5, 6, 7]
     assert one.fetch(np.array([5, 7])).y.tolist() == [10, 14]
@@ -183,18 +183,18 @@ def summed(items):
 
 @pytest.mark.parametrize("readers", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_collated_iterable_samples_can_be_regrouped_into_any_batch(readers):
-    one, read = whole_rounds(opened(8, collate_fn=summed, num_workers=readers))
+    one, read = whole_rounds(open_dataset(8, collate_fn=summed, num_workers=readers))
     assert [handed.batch for handed in read] == [{"samples": 4, "sum": 0 + 1 + 2 + 3}, {"samples": 4, "sum": 22}]
     assert one.fetch(np.array([5, 7])) == {"samples": 2, "sum": 5 + 7}
     assert one.pick(None, read[0].order.whole, np.array([0, 3]), jagged=True) == {"samples": 2, "sum": 0 + 3}
     assert [handed.batch["sum"] for handed in one.read(range(1), wholes=lambda: False)] == [2 + 3, 6 + 7]
-    alone = IterableRounds(opened(8, collate_fn=summed), rank=1, workers=2)
+    alone = IterableRounds(open_dataset(8, collate_fn=summed), rank=1, workers=2)
     assert [handed.batch["sum"] for handed in alone.read(range(1))] == [2 + 3, 6 + 7]
 
 
 @pytest.mark.parametrize("how", [{}, {"collate_fn": lambda items: torch.stack([x for x, _ in items])}])
 def test_round_of_unequal_parts_is_trained_one_part_per_rank(how):
-    _, uneven = whole_rounds(opened(7, **how))
+    _, uneven = whole_rounds(open_dataset(7, **how))
     assert [handed.whole for handed in uneven] == [True, False] and uneven[1].order.whole is None
 
 

@@ -76,7 +76,7 @@ def ranks(log, workers, **options):
     return feeds
 
 
-def everything(feeds):
+def read_to_the_end(feeds):
     """What each rank is handed until the stream is over, claims acknowledged as by a step."""
     found = []
     for feed in feeds:
@@ -95,7 +95,7 @@ def test_ranks_train_disjoint_parts_that_make_up_each_stream_batch(log):
     append(log, 1, range(100, 133))
     log.seal()
     feeds = ranks(log, 2)
-    first, second = everything(feeds)
+    first, second = read_to_the_end(feeds)
     assert [one.order.claim for one in first] == [one.order.claim for one in second]
     assert all(a.order.share + b.order.share == 1 for a, b in zip(first, second, strict=True))
     numbers = torch.cat([one.batch for one in (*first, *second)]).tolist()
@@ -112,7 +112,7 @@ def test_untrainable_records_are_skipped_by_all_ranks_and_reported_by_one(log, t
     append(log, 1, range(3), size=16)  # a batch of which nothing can be trained
     log.seal()
     feeds = ranks(log, 2, max_record_bytes=12)
-    first, second = everything(feeds)
+    first, second = read_to_the_end(feeds)
     numbers = torch.cat([one.batch for one in (*first, *second)]).tolist()
     assert sorted(numbers) == [0, 1, 2, 3, 4, 5, 8]
     assert [len(one.batch) for one in first] == [3] and [len(one.batch) for one in second] == [4]
@@ -173,5 +173,5 @@ def test_temporarily_unreachable_stream_is_waited_for(log, monkeypatch):
 
     monkeypatch.setattr(log, "open", lambda: reader)
     monkeypatch.setattr(reader, "poll", polled)
-    ((handed,),) = everything([feed])
+    ((handed,),) = read_to_the_end([feed])
     assert handed.batch.tolist() == list(range(BATCH)) and not away

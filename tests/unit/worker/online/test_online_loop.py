@@ -55,7 +55,7 @@ def log(tmp_path):
     made.writer = made.stream = None  # what it has mapped goes with it
 
 
-def prepared(log, model=None, accumulate=1, **options):
+def prepare_loop(log, model=None, accumulate=1, **options):
     """Model, optimizer, batches and how often each id was counted."""
     job, model = st.join(), model or Counter()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -81,7 +81,7 @@ def test_every_record_of_a_sealed_log_counts_once_and_the_loop_ends(log):
     log.append(100, partition=0)
     log.append(7, partition=1)
     log.seal()
-    job, model, optimizer, batches, counts = prepared(log)
+    job, model, optimizer, batches, counts = prepare_loop(log)
     sizes = []
     for batch in batches:
         sizes.append(len(batch))
@@ -93,7 +93,7 @@ def test_every_record_of_a_sealed_log_counts_once_and_the_loop_ends(log):
 
 def test_late_records_are_trained_on_arrival_in_partial_batches(log):
     log.append(B + 3)
-    job, model, optimizer, batches, counts = prepared(log)
+    job, model, optimizer, batches, counts = prepare_loop(log)
     sizes = []
     for batch in batches:
         sizes.append(len(batch))
@@ -112,7 +112,7 @@ def test_late_records_are_trained_on_arrival_in_partial_batches(log):
 
 def test_until_now_ends_at_the_stream_end_of_job_start(log):
     log.append(40)
-    _, model, optimizer, batches, counts = prepared(log, until="now")
+    _, model, optimizer, batches, counts = prepare_loop(log, until="now")
     for batch in batches:
         log.append(1)
         step(model, optimizer, batch)
@@ -122,7 +122,7 @@ def test_until_now_ends_at_the_stream_end_of_job_start(log):
 def test_stream_loop_resumes_after_break(log):
     log.append(4 * B)
     log.seal()
-    _, model, optimizer, batches, counts = prepared(log)
+    _, model, optimizer, batches, counts = prepare_loop(log)
     for batch in batches:
         step(model, optimizer, batch)
         break
@@ -134,7 +134,7 @@ def test_stream_loop_resumes_after_break(log):
 
 def test_accumulated_stream_batches_survive_a_wait_for_records(log, monkeypatch):
     log.append(B)
-    _, model, optimizer, batches, counts = prepared(log)
+    _, model, optimizer, batches, counts = prepare_loop(log)
     rest, rests = batches._step.rest, []
 
     def resting():
@@ -167,7 +167,7 @@ def test_untrainable_records_are_set_aside_and_the_others_trained(log, tmp_path,
         return decode(bodies)
 
     options = {"decode": strict, "max_record_bytes": 50, "dead_letters": str(tmp_path / "dead")}
-    job, model, optimizer, batches, counts = prepared(log, **options)
+    job, model, optimizer, batches, counts = prepare_loop(log, **options)
     for batch in batches:
         step(model, optimizer, batch)
     job.finish()
@@ -189,7 +189,7 @@ def test_row_expiry_follows_the_streams_event_time(log):
         log.count += B
         log.writer.append(0, b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64))
     log.seal()
-    _, model, optimizer, batches, counts = prepared(log, Counter(ttl=100))
+    _, model, optimizer, batches, counts = prepare_loop(log, Counter(ttl=100))
     most = 0
     for batch in batches:
         step(model, optimizer, batch)
@@ -201,7 +201,7 @@ def test_row_expiry_follows_the_streams_event_time(log):
 def test_records_deleted_by_retention_before_reading_are_counted(tmp_path, caplog):
     log = Log(tmp_path, partitions=1, segment_bytes=8 * 50, retain_bytes=8 * 200)
     log.append(60)
-    job, model, optimizer, batches, counts = prepared(log)
+    job, model, optimizer, batches, counts = prepare_loop(log)
     for batch in batches:
         step(model, optimizer, batch)
         break
@@ -222,7 +222,7 @@ def test_jumping_clock_affects_only_the_reported_lag(log):
     for number in range(12):
         log.append(B, partition=number % 2, at=[1e9, 4e9, 2e9][number % 3])
     log.seal()
-    job, model, optimizer, batches, counts = prepared(log)
+    job, model, optimizer, batches, counts = prepare_loop(log)
     for batch in batches:
         step(model, optimizer, batch)
     job.finish()
@@ -233,7 +233,7 @@ def test_jumping_clock_affects_only_the_reported_lag(log):
 def test_torn_batch_is_dropped_unless_this_worker_holds_its_lease(log):
     log.append(2 * B)
     log.seal()
-    job, *_, batches, _ = prepared(log)
+    job, *_, batches, _ = prepare_loop(log)
     step_of = batches._step
     for _ in batches:
         claims = list(step_of._batches.claims)
@@ -251,7 +251,7 @@ def test_stream_reader_error_ends_the_loop(log, monkeypatch):
 
     monkeypatch.setattr(LogReader, "poll", broken)
     log.append(B)
-    *_, batches, _ = prepared(log)
+    *_, batches, _ = prepare_loop(log)
     with pytest.raises(errors.BadInput, match="the log is broken"):
         next(iter(batches))
 
@@ -270,7 +270,7 @@ def test_accumulated_stream_parts_train_every_record_once(log):
     log.append(100, partition=0)
     log.append(7, partition=1)
     log.seal()
-    job, model, optimizer, batches, counts = prepared(log, accumulate=3)
+    job, model, optimizer, batches, counts = prepare_loop(log, accumulate=3)
     sizes, steps = [], 0
     for batch in batches:
         model(batch).backward()

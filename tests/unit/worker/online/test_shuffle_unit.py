@@ -21,7 +21,7 @@ class Bytes:
         return bytes(self.nbytes)
 
 
-class Wires:
+class RecordingPeers:
     def __init__(self):
         self.said, self.sent_bytes = [], 0
 
@@ -53,7 +53,7 @@ def run(tracker, size=100):
 
 
 def shuffling(tracker, strategy="advanced", queue=(1, 2), now=None):
-    unit, wires = ShuffleUnit(tracker, strategy=strategy, queue=queue, clock=(now or (lambda: 0.0))), Wires()
+    unit, wires = ShuffleUnit(tracker, strategy=strategy, queue=queue, clock=(now or (lambda: 0.0))), RecordingPeers()
     unit.connect(wires)
     return unit, wires
 

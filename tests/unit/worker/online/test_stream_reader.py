@@ -10,7 +10,7 @@ from springtide.worker.online.stream_reader import StreamLeases
 CARD = DatasetCard(samples=0, batch_size=8, stream=StreamCard(url="log:///x"))
 
 
-class Away:
+class AbsentMasterLink:
     """A link whose master is away until `back` is set."""
 
     def __init__(self):
@@ -25,7 +25,7 @@ class Away:
 
 
 def test_unanswered_cut_is_not_repeated_and_its_thread_is_a_daemon():
-    link = Away()
+    link = AbsentMasterLink()
     asking = StreamLeases(link, CARD, stream=None)
     first, second = (BatchCut(0, 0, 5),), (BatchCut(0, 0, 6),)
     asking.cut(first)
@@ -44,7 +44,7 @@ def test_unanswered_cut_is_not_repeated_and_its_thread_is_a_daemon():
     assert len(link.asked) == 2
 
 
-class Patient:
+class IdleMasterLink:
     """A link with partitions in hand, whose master has nothing more; and the stream that it reads."""
 
     def __init__(self):
@@ -63,7 +63,7 @@ class Patient:
 
 
 def test_stream_reader_keeps_a_request_pending_between_rare_polls():
-    link = Patient()
+    link = IdleMasterLink()
     asking = StreamLeases(link, CARD, stream=link, every_s=1e9)
     asking.begin()
     try:

@@ -67,7 +67,7 @@ class Training:
             self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
         if self.made is None or not self.fed(self.number):
             return self.splitting.received.own(indices)
-        return self.splitting.received.receive(carried(self.package(indices), self.made.types), indices)
+        return self.splitting.received.receive(over_the_wire(self.package(indices), self.made.types), indices)
 
     def run(self):
         losses = []
@@ -78,7 +78,7 @@ class Training:
         return losses, {name: value.clone() for name, value in self.model.state_dict().items()}
 
 
-def carried(tree, types):
+def over_the_wire(tree, types):
     """As it comes out of a connection."""
     message = codec.pack(tree).copied()
     return codec.unpack(message.header, message.keep[0], types)

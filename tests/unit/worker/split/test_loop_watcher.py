@@ -20,7 +20,7 @@ class Net(nn.Module):
         return self.top(x * scale)
 
 
-def watched(use, *, model=None, batches=BATCHES):
+def watch_loop(use, *, model=None, batches=BATCHES):
     """What is seen of a loop that does `use(model, batch)`."""
     model = model or Net()
     watching = Watching(model)
@@ -33,7 +33,7 @@ def watched(use, *, model=None, batches=BATCHES):
 
 
 def test_watcher_knows_the_model_call_after_some_batches():
-    watching = watched(lambda model, batch: model(batch.x, scale=2.0))
+    watching = watch_loop(lambda model, batch: model(batch.x, scale=2.0))
     assert watching.ready and not watching.why and not watching.touched
     assert watching.seen == BATCHES and watching.recorded.forward_s > 0
     logs = watching.recorded.logs
@@ -52,24 +52,24 @@ def test_watched_forward_runs_once_per_batch():
             times.append(type(x))
             return super().forward(x)
 
-    watched(lambda model, batch: model(batch.x), model=Counting())
+    watch_loop(lambda model, batch: model(batch.x), model=Counting())
     assert times == [torch.Tensor] * BATCHES
 
 
 def test_watcher_leaves_no_hook():
     model = Net()
-    watched(lambda model, batch: model(batch.x), model=model)
+    watch_loop(lambda model, batch: model(batch.x), model=model)
     assert not model._forward_pre_hooks and not model._forward_hooks and "forward" not in vars(model)
 
 
 def test_second_model_call_with_a_batch_counts_as_a_read():
-    assert not watched(lambda model, batch: model(batch.x) + model(batch.x)).touched
+    assert not watch_loop(lambda model, batch: model(batch.x) + model(batch.x)).touched
 
 
 def test_watched_loop_gets_the_same_numbers():
     model = Net()
     outs = []
-    watched(lambda model, batch: outs.append(model(batch.x)), model=model)
+    watch_loop(lambda model, batch: outs.append(model(batch.x)), model=model)
     plain = [model(torch.rand(4, 3, generator=torch.Generator().manual_seed(seed))) for seed in range(BATCHES)]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(outs, plain, strict=True))
 
@@ -78,11 +78,11 @@ def test_leaves_read_by_the_loop_are_noted():
     def use(model, batch):
         (model(batch.x) + batch.x.sum() + len(batch.x)).sum()
 
-    assert watched(use).touched == {(("item", 0),)}
+    assert watch_loop(use).touched == {(("item", 0),)}
 
 
 def test_reading_a_leafs_shape_is_not_a_read():
-    assert not watched(lambda model, batch: (model(batch.x.to("cpu")), batch.x.shape[0])).touched
+    assert not watch_loop(lambda model, batch: (model(batch.x.to("cpu")), batch.x.shape[0])).touched
 
 
 def test_evaluating_the_current_batch_is_a_read():
@@ -92,7 +92,7 @@ def test_evaluating_the_current_batch_is_a_read():
         model(batch.x)
         model.train()
 
-    assert watched(use).touched == {(("item", 0),)}
+    assert watch_loop(use).touched == {(("item", 0),)}
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_evaluating_the_current_batch_is_a_read():
     ],
 )
 def test_unsplittable_call_is_reported_with_its_line(use, why):
-    watching = watched(use)
+    watching = watch_loop(use)
     assert watching.ready
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(watching.why)
 
 
 def test_watcher_waits_a_bounded_number_of_batches_for_a_model_call():
-    assert not watched(lambda model, batch: None, batches=PATIENCE - 1).ready
-    watching = watched(lambda model, batch: None, batches=PATIENCE)
+    assert not watch_loop(lambda model, batch: None, batches=PATIENCE - 1).ready
+    watching = watch_loop(lambda model, batch: None, batches=PATIENCE)
     assert watching.ready and "not called" in watching.why
 
 
@@ -121,7 +121,7 @@ def test_second_call_of_another_kind_is_ignored():
         model(batch.x)
         model(batch.x * 2)
 
-    watching = watched(use)
+    watching = watch_loop(use)
     assert watching.ready and not watching.why and watching.touched
 
 

@@ -16,7 +16,7 @@ from tests.unit.dataworker.recorded import sent, splitting
 from tests.unit.worker.hashed import Hashed, make
 
 
-def given(rows, seed=1):
+def draw_inputs(rows, seed=1):
     raw = torch.randint(0, 10_000, (rows, 3), generator=torch.Generator().manual_seed(seed))
     return raw, torch.rand(rows, 2, generator=torch.Generator().manual_seed(seed + 1))
 
@@ -26,12 +26,12 @@ class Loop:
 
     def __init__(self, *, absent=True, check=False, model=None):
         self.model = model or make()
-        self.raw, self.dense = given(6)
+        self.raw, self.dense = draw_inputs(6)
         self.read, self.told = 0, []
         raw = Absent((6, 3), torch.int64, self.reading, self.raw.clone) if absent else self.raw
         self.batch = (raw, self.dense)
         self.own = self.model(self.raw, self.dense)
-        self.split = splitting(self.model, [(given(6, seed), {}) for seed in (3, 5, 7)])
+        self.split = splitting(self.model, [(draw_inputs(6, seed), {}) for seed in (3, 5, 7)])
         call = arguments.trace(self.batch, self.batch, {})
         self.forward = SplitForward(
             self.model, call, self.split, sample=(self.raw, self.dense), on_difference=self.told.append

@@ -13,64 +13,64 @@ from springtide.worker.link.optimizer import JobOptimizer
 from springtide.worker.step.hyperparams import TableRates
 
 
-def served(model):
+def serve_model(model):
     return convert.convert(model, Lookups(table_client.TableClient.local(slots=64, seed=0)))
 
 
-def stepping(optimizer):
+def job_optimizer(optimizer):
     return JobOptimizer(optimizer, lambda _: None, fixed=False)
 
 
 def test_weight_in_no_group_is_not_trained_like_in_plain_pytorch():
     model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
-    tables = served(model)
+    tables = serve_model(model)
     optimizer = torch.optim.SGD([model[0].weight], lr=0.1)
     rates = TableRates([optimizer], tables)
-    assert rates.now([stepping(optimizer)]) == [(tables[0].spec.id, 0.1, 0.0, 0)]
-    assert rates.idle_weights([stepping(optimizer)]) == [model[1].weight]
+    assert rates.now([job_optimizer(optimizer)]) == [(tables[0].spec.id, 0.1, 0.0, 0)]
+    assert rates.idle_weights([job_optimizer(optimizer)]) == [model[1].weight]
 
 
 def test_table_with_an_optimizer_but_in_no_group_is_refused():
-    tables = served(nn.Sequential(springtide.EmbeddingBag(2, optimizer="ftrl")))
+    tables = serve_model(nn.Sequential(springtide.EmbeddingBag(2, optimizer="ftrl")))
     with pytest.raises(errors.BadInput, match="'0' names an optimizer, but its weight is in no parameter group"):
         TableRates([torch.optim.SGD([torch.zeros(1)], lr=0.1)], tables)
 
 
 def test_tables_of_an_unstepped_optimizer_are_idle():
     model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
-    tables = served(model)
+    tables = serve_model(model)
     first, second = (torch.optim.SGD([table.weight], lr=0.1) for table in tables)
     rates = TableRates([first, second], tables)
-    assert rates.idle_weights([stepping(first)]) == [tables[1].weight]
-    assert [hyper[0] for hyper in rates.now([stepping(first)])] == [tables[0].spec.id]
+    assert rates.idle_weights([job_optimizer(first)]) == [tables[1].weight]
+    assert [hyper[0] for hyper in rates.now([job_optimizer(first)])] == [tables[0].spec.id]
 
 
 def test_changed_learning_rate_is_sent_with_the_next_push():
     model = nn.Sequential(nn.EmbeddingBag(4, 2))
-    tables = served(model)
+    tables = serve_model(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rates = TableRates([optimizer], tables)
-    assert rates.now([stepping(optimizer)])[0][1] == 0.1
+    assert rates.now([job_optimizer(optimizer)])[0][1] == 0.1
     optimizer.param_groups[0]["lr"] = 0.05
-    assert rates.now([stepping(optimizer)])[0][1] == 0.05
+    assert rates.now([job_optimizer(optimizer)])[0][1] == 0.05
 
 
 @pytest.mark.parametrize("table", [nn.EmbeddingBag(4, 2), springtide.EmbeddingBag(2, lr=0.5)])
 def test_scheduled_momentum_change_is_refused(table):
     model = nn.Sequential(table)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-    rates = TableRates([optimizer], served(model))
-    rates.now([stepping(optimizer)])
+    rates = TableRates([optimizer], serve_model(model))
+    rates.now([job_optimizer(optimizer)])
     torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=9)
     with pytest.raises(
         errors.BadInput, match=r"momentum .* was 0\.5 at job\.prepare and is 0\.95 now.*cycle_momentum=False"
     ):
-        rates.now([stepping(optimizer)])
+        rates.now([job_optimizer(optimizer)])
 
 
 def test_table_with_its_own_optimizer_ignores_the_groups_momentum():
     model = nn.Sequential(springtide.EmbeddingBag(2, optimizer="adagrad"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    rates = TableRates([optimizer], served(model))
+    rates = TableRates([optimizer], serve_model(model))
     optimizer.param_groups[0]["momentum"] = 0.9
-    assert len(rates.now([stepping(optimizer)])) == 1
+    assert len(rates.now([job_optimizer(optimizer)])) == 1

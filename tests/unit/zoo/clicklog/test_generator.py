@@ -21,7 +21,7 @@ SMALL = LogSpec(seed=11, cardinalities=FIELDS, dense=5, history=6)
 
 
 @pytest.fixture(scope="module")
-def still():
+def still_generator():
     return Generator(SMALL)
 
 
@@ -37,9 +37,9 @@ def same(a, b):
 
 @settings(max_examples=30, deadline=None)
 @given(start=st.integers(0, 10**9), length=st.integers(1, 300), data=st.data())
-def test_slice_is_the_same_for_any_block_size(still, drifting, start, length, data):
+def test_slice_is_the_same_for_any_block_size(still_generator, drifting, start, length, data):
     cut = data.draw(st.integers(0, length))
-    for made in (still, drifting):
+    for made in (still_generator, drifting):
         whole = made.between(start, start + length)
         left, right = made.between(start, start + cut), made.between(start + cut, start + length)
         for name in whole.__slots__:
@@ -56,14 +56,14 @@ def test_samples_do_not_depend_on_their_block(drifting):
         np.testing.assert_array_equal(getattr(whole, name)[order], getattr(shuffled, name), err_msg=name)
 
 
-def test_equal_specs_give_equal_logs_and_seeds_differ(still):
-    same(still.between(0, 100), Generator(SMALL).between(0, 100))
+def test_equal_specs_give_equal_logs_and_seeds_differ(still_generator):
+    same(still_generator.between(0, 100), Generator(SMALL).between(0, 100))
     other = Generator(LogSpec(seed=12, cardinalities=FIELDS, dense=5, history=6)).between(0, 100)
-    assert not np.array_equal(still.between(0, 100).sparse, other.sparse)
+    assert not np.array_equal(still_generator.between(0, 100).sparse, other.sparse)
 
 
-def test_ids_fill_their_fields_with_a_zipf_distribution(still):
-    sparse = still.between(0, 50_000).sparse
+def test_ids_fill_their_fields_with_a_zipf_distribution(still_generator):
+    sparse = still_generator.between(0, 50_000).sparse
     assert (sparse >= 0).all()
     assert (sparse < np.array(FIELDS)).all()
     counts = np.sort(np.bincount(sparse[:, 0], minlength=FIELDS[0]))[::-1]
@@ -72,8 +72,8 @@ def test_ids_fill_their_fields_with_a_zipf_distribution(still):
     assert slope == pytest.approx(-SMALL.zipf, abs=0.25)
 
 
-def test_fields_of_one_user_or_item_correlate_and_contexts_do_not(still):
-    sparse = still.between(0, 40_000).sparse
+def test_fields_of_one_user_or_item_correlate_and_contexts_do_not(still_generator):
+    sparse = still_generator.between(0, 40_000).sparse
     kinds = population.field_kinds(len(FIELDS))
     assert kinds == ("user", "item", "item", "user", "context", "item")
 
@@ -111,15 +111,15 @@ def test_click_and_conversion_rates_are_as_requested():
         assert (rows.conversion <= rows.click).all()
 
 
-def test_labels_follow_the_true_probabilities(still):
-    rows = still.between(0, 100_000)
+def test_labels_follow_the_true_probabilities(still_generator):
+    rows = still_generator.between(0, 100_000)
     order = np.argsort(rows.probability)
     for part in np.array_split(order, 10):
         assert rows.click[part].mean() == pytest.approx(rows.probability[part].mean(), abs=0.02)
 
 
-def test_high_ratings_are_the_clicks(still):
-    rows = still.between(0, 5_000)
+def test_high_ratings_are_the_clicks(still_generator):
+    rows = still_generator.between(0, 5_000)
     assert set(np.unique(rows.rating)) == {1, 2, 3, 4, 5}
     np.testing.assert_array_equal(rows.rating >= 4, rows.click > 0)
 
@@ -129,9 +129,9 @@ def best_auc(made, start, stop):
     return generator.expected_auc(true, true)
 
 
-def test_known_best_auc_is_reached_by_the_true_probabilities(still):
-    rows = still.between(0, 200_000)
-    best = best_auc(still, 0, 200_000)
+def test_known_best_auc_is_reached_by_the_true_probabilities(still_generator):
+    rows = still_generator.between(0, 200_000)
+    best = best_auc(still_generator, 0, 200_000)
     assert 0.75 < best < 0.9
     assert metrics.auc(rows.click, rows.probability) == pytest.approx(best, abs=0.005)
 
@@ -151,8 +151,8 @@ def test_the_expected_auc_counts_every_pair(seed, size):
     assert generator.expected_auc(chance, score) == pytest.approx(right / total)
 
 
-def test_no_other_score_beats_the_truth(still):
-    true = still.between(0, 20_000).probability
+def test_no_other_score_beats_the_truth(still_generator):
+    true = still_generator.between(0, 20_000).probability
     best = generator.expected_auc(true, true)
     noise = np.random.default_rng(3).normal(size=len(true))
     assert generator.expected_auc(true, np.log(true / (1 - true)) + 0.3 * noise) < best - 0.002
@@ -174,8 +174,8 @@ def test_frozen_model_gets_worse_with_lag(drifting):
     assert aucs[4] == pytest.approx(0.5, abs=0.08)
 
 
-def test_without_drift_a_frozen_model_never_gets_worse(still):
-    first, last = generator.auc_vs_lag(still, [0, 1e6], samples=5_000)
+def test_without_drift_a_frozen_model_never_gets_worse(still_generator):
+    first, last = generator.auc_vs_lag(still_generator, [0, 1e6], samples=5_000)
     assert first.auc == last.auc
 
 
@@ -186,14 +186,14 @@ def test_drift_keeps_the_difficulty_constant(drifting):
     assert best_auc(drifting, 40_000_000, 40_050_000) == pytest.approx(best_auc(drifting, 0, 50_000), abs=0.05)
 
 
-def test_histories_match_the_users_taste_and_are_padded_at_the_end(still):
-    seen = population.histories(still.world)
+def test_histories_match_the_users_taste_and_are_padded_at_the_end(still_generator):
+    seen = population.histories(still_generator.world)
     assert seen.shape == (FIELDS[0], SMALL.history)
     assert seen.max() <= FIELDS[1]
     present = seen > 0
     assert (np.diff(present.astype(int), axis=1) <= 0).all()
     assert 0.3 < present.mean() < 0.7
-    assert population.categories(still.world)[0] == 0
+    assert population.categories(still_generator.world)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def call(rows, seed=0):
     return (torch.randint(0, 100, (rows, 3), generator=torch.Generator().manual_seed(seed)),), {}
 
 
-def weighed(model, ids, rows):
+def weighted_sum(model, ids, rows):
     return (rows * model.weight).sum()
 
 
@@ -41,7 +41,7 @@ def hashed(model, ids):
     return ((ids * 7 + 3) % 11).float()
 
 
-def divided(made, then=weighed):
+def split_model(made, then=weighted_sum):
     model = Model(made, then).train()
     found = splitting(model, [call(16), call(16, 1), call(16, 2)])
     assert isinstance(found, Split), found.explanation.text()
@@ -80,13 +80,13 @@ MADE = {
     "a constant": lambda model, ids: ids * torch.tensor([3, 5, 7]) % 11,
     "a view": lambda model, ids: (ids * 3)[:, [2, 1, 0]].t().contiguous().t() % 7,
     "a list": lambda model, ids: torch.stack([(ids * 3)[:, at] for at in range(3)], 1) % 7,
-    "memory written to": lambda model, ids: written(ids),
+    "memory written to": lambda model, ids: write_in_place(ids),
     "memory counted up": lambda model, ids: counted_up(ids),
     "a NumPy number": lambda model, ids: ids * torch.arange(3).numpy()[2] % 7,
 }
 
 
-def written(ids):
+def write_in_place(ids):
     own = (ids * 3).clone()
     own[own < 50] = 0
     return own % 11
@@ -101,30 +101,35 @@ def counted_up(ids):
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE.keys())
 def test_replay_gives_the_result_of_forward(made):
-    check(*divided(made))
+    check(*split_model(made))
 
 
 THEN = {
-    "what led there is read too": lambda model, ids, rows: weighed(model, ids, rows) + (ids * 7 + 3).max(),
-    "what led there is given out": lambda model, ids, rows: [weighed(model, ids, rows), ids * 7, ids],
+    "what led there is read too": lambda model, ids, rows: weighted_sum(model, ids, rows) + (ids * 7 + 3).max(),
+    "what led there is given out": lambda model, ids, rows: [weighted_sum(model, ids, rows), ids * 7, ids],
     "it is written to, and made again": lambda model, ids, rows: (
-        weighed(model, ids, rows.add_(1)) + weighed(model, ids, hashed(model, ids))
+        weighted_sum(model, ids, rows.add_(1)) + weighted_sum(model, ids, hashed(model, ids))
     ),
-    "a number of it": lambda model, ids, rows: weighed(model, ids, rows) * (2 if rows.max().item() > 9 else 1),
-    "its shape": lambda model, ids, rows: weighed(model, ids, rows) * rows.shape[0] + rows.dim() + len(rows),
-    "its type": lambda model, ids, rows: [weighed(model, ids, rows), rows.dtype, rows.device, rows.is_floating_point()],
-    "in NumPy": lambda model, ids, rows: weighed(model, ids, torch.from_numpy(rows.numpy() * 2)),
-    "under no_grad": lambda model, ids, rows: weighed(model, ids, torch.no_grad()(torch.exp)(rows * 2)),
+    "a number of it": lambda model, ids, rows: weighted_sum(model, ids, rows) * (2 if rows.max().item() > 9 else 1),
+    "its shape": lambda model, ids, rows: weighted_sum(model, ids, rows) * rows.shape[0] + rows.dim() + len(rows),
+    "its type": lambda model, ids, rows: [
+        weighted_sum(model, ids, rows),
+        rows.dtype,
+        rows.device,
+        rows.is_floating_point(),
+    ],
+    "in NumPy": lambda model, ids, rows: weighted_sum(model, ids, torch.from_numpy(rows.numpy() * 2)),
+    "under no_grad": lambda model, ids, rows: weighted_sum(model, ids, torch.no_grad()(torch.exp)(rows * 2)),
 }
 
 
 @pytest.mark.parametrize("then", THEN.values(), ids=THEN.keys())
 def test_replay_gives_the_result_of_forward_for_any_use_of_the_crossing(then):
-    check(*divided(hashed, then))
+    check(*split_model(hashed, then))
 
 
 def test_moved_calls_are_not_executed_during_replay(monkeypatch):
-    model, found = divided(hashed)
+    model, found = split_model(hashed)
     one = call(8, 3)
     wanted, crossing = model(*one[0]), sent(found, one)
     monkeypatch.setattr(ForwardReplay, "_make", lambda *_: pytest.fail("made after all"))
@@ -133,7 +138,7 @@ def test_moved_calls_are_not_executed_during_replay(monkeypatch):
 
 
 def test_wrong_crossing_is_detected_by_a_check():
-    model, found = divided(hashed)
+    model, found = split_model(hashed)
     crossing = sent(found, call(8, 3))
     crossing[0][0, 0] += 1
     given, answers = answered(found, model.forward, call(8, 3), crossing=crossing, check=True)
@@ -152,7 +157,7 @@ CHANGES = {
 
 @pytest.mark.parametrize(("change", "why"), CHANGES.values(), ids=CHANGES.keys())
 def test_forward_on_another_path_is_computed_locally_with_a_reason(change, why):
-    model, found = divided(hashed)
+    model, found = split_model(hashed)
     change(model)
     check(model, found, complete=False)
     _, answers = answered(found, model.forward, call(8, 3))
@@ -160,7 +165,7 @@ def test_forward_on_another_path_is_computed_locally_with_a_reason(change, why):
 
 
 def test_constant_is_compared_by_bits_after_any_kind_of_write():
-    model, found = divided(MADE["a buffer"])
+    model, found = split_model(MADE["a buffer"])
     check(model, found)
     for write in (
         lambda: model.edges.data.add_(1),
@@ -176,7 +181,7 @@ def test_constant_is_compared_by_bits_after_any_kind_of_write():
 
 
 def test_input_requiring_gradient_ends_the_replay():
-    model, found = divided(lambda model, ids: ids.float() * 3)
+    model, found = split_model(lambda model, ids: ids.float() * 3)
 
     def asking(ids):
         return (ids.float().requires_grad_() * 3 * model.weight).sum()
@@ -189,9 +194,9 @@ def test_deferred_result_uses_the_input_values_at_its_call():
     def then(model, ids, rows):
         later = ids * 7 + 3
         ids.view(-1)[1:].add_(100)
-        return weighed(model, ids, rows + later) + (ids * 7 + 3).sum()
+        return weighted_sum(model, ids, rows + later) + (ids * 7 + 3).sum()
 
-    check(*divided(hashed, then), complete=True)
+    check(*split_model(hashed, then), complete=True)
 
 
 def test_write_to_viewed_memory_is_visible_in_the_view():
@@ -202,12 +207,12 @@ def test_write_to_viewed_memory_is_visible_in_the_view():
         first.add_(5)
         return own % 11
 
-    check(*divided(made))
+    check(*split_model(made))
 
 
 def test_deferred_results_that_outlive_forward_are_computed():
     kept = []
-    model, found = divided(hashed, lambda model, ids, rows: weighed(model, ids, rows))
+    model, found = split_model(hashed, lambda model, ids, rows: weighted_sum(model, ids, rows))
     original = model.made
 
     def keeping(model, ids):
@@ -262,11 +267,11 @@ class Same(torch.autograd.Function):
     ids=["saves what it is given", "writes to what it is given"],
 )
 def test_custom_autograd_functions_get_real_tensors_and_are_not_traced(then):
-    check(*divided(hashed, then), complete=True)
+    check(*split_model(hashed, then), complete=True)
 
 
 def test_replay_is_off_under_autocast():
-    model, found = divided(hashed)
+    model, found = split_model(hashed)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         wanted = model(*call(8, 3)[0])
         given, answers = answered(found, model.forward, call(8, 3))
@@ -274,7 +279,7 @@ def test_replay_is_off_under_autocast():
 
 
 def test_changed_default_dtype_is_detected():
-    model, found = divided(lambda model, ids: ids / 3)
+    model, found = split_model(lambda model, ids: ids / 3)
     torch.set_default_dtype(torch.float64)
     try:
         wanted = model(*call(8, 3)[0])
@@ -290,13 +295,13 @@ def test_another_thread_using_a_deferred_result_gets_the_tensor():
         thread = threading.Thread(target=lambda scaled=ids * 7: seen.append((scaled + 1).sum()))
         thread.start()
         thread.join()
-        return weighed(model, ids, rows) + seen[0]
+        return weighted_sum(model, ids, rows) + seen[0]
 
-    check(*divided(hashed, then))
+    check(*split_model(hashed, then))
 
 
 def test_raising_forward_leaves_no_state():
-    model, found = divided(hashed)
+    model, found = split_model(hashed)
     made = model.made
 
     def raising(model, ids):
@@ -337,7 +342,7 @@ def test_containers_of_inputs_stay_the_same_objects():
 
 
 def test_replay_keeps_no_reference_to_a_batch():
-    model, found = divided(hashed)
+    model, found = split_model(hashed)
     one = call(8, 3)
     answered(found, model.forward, one)
     gc.collect()

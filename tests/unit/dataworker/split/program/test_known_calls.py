@@ -58,7 +58,7 @@ class Replay:
         return "run", args, kwargs or {}
 
 
-def known(args, kwargs, answer=-1, slots=(), inputs=0, surroundings=()):
+def make_known_calls(args, kwargs, answer=-1, slots=(), inputs=0, surroundings=()):
     context = MatchContext({key: at for at, key in enumerate(slots)}, {}, set(), inputs, MarkedCode())
     named = tuple((name, context.template(spec)) for name, spec in kwargs.items())
     own = tuple(context.template(spec) for spec in args)
@@ -95,7 +95,7 @@ def test_known_call_matches_only_equal_types_and_bits(recorded, called):
         spec = template(recorded)
     except UnknownKey:
         return
-    calls = known([spec], {"out": spec})
+    calls = make_known_calls([spec], {"out": spec})
     calls.begin(Replay(7), [], (), True)
     for one in (recorded, called):
         equal = bits(one) == bits(recorded)
@@ -107,7 +107,7 @@ def test_known_call_matches_only_equal_types_and_bits(recorded, called):
 
 
 def test_size_sequence_matches_a_tuple_and_multiples_follow_the_batch():
-    calls = known([template((2, 3)), TimesKey(3)], {})
+    calls = make_known_calls([template((2, 3)), TimesKey(3)], {})
     calls.begin(Replay(5), [], (), True)
     assert calls.matches(0, (torch.Size([2, 3]), 15), None) and calls.matches(0, ((2, 3), 15), {})
     for other in (14, 15.0, True, None, 15 + 2**64):
@@ -118,7 +118,7 @@ def test_size_sequence_matches_a_tuple_and_multiples_follow_the_batch():
 
 def test_known_call_of_an_unmodified_input_is_answered_once():
     modes = []
-    calls = known(
+    calls = make_known_calls(
         [InputKey(0), PartKey(0, 0)],
         {},
         answer=2,
@@ -156,7 +156,7 @@ def test_comparison_errors_reach_the_caller_and_nothing_is_kept():
         def is_unwritten(self, slot):
             raise LookupError("gone")
 
-    calls = known([InputKey(0)], {}, answer=0, slots=(InputKey(0),), inputs=1)
+    calls = make_known_calls([InputKey(0)], {}, answer=0, slots=(InputKey(0),), inputs=1)
     value = object()
     failing = Failing(values=[value])
     gone = weakref.ref(failing)

@@ -39,7 +39,7 @@ class Looked(programs.Base):
         return self.score(self.table(self.hashed(words)), dense, label)
 
 
-def alike(model, divided, call, *, complete=True):
+def compare_call(model, divided, call, *, complete=True):
     torch.manual_seed(1)
     wanted = model(*call[0], **call[1])
     crossing = sent(divided, call)
@@ -57,7 +57,7 @@ def test_marked_method_moves_with_its_state_and_without_the_model(kind):
     assert [group.operations for group in divided.explanation.moved] == [(f"{kind.__name__}.hashed",)]
     (owner,) = divided.stages[0].run.marked.owners.values()
     assert not list(owner.parameters()) and owner is not model
-    assert alike(model, divided, words(31, 4))[0]
+    assert compare_call(model, divided, words(31, 4))[0]
 
 
 def replace_function(value):
@@ -108,7 +108,7 @@ def test_marked_copy_that_changes_its_state_is_not_used_again():
     assert run([["w" * 9] * 8, dense, kwargs["label"]]) is None and "has changed model.more" in run.why
     assert run([given, dense, kwargs["label"]]) is None
     model.more["x"] = 0
-    assert alike(model, divided, words(9, 5), complete=False)[0]
+    assert compare_call(model, divided, words(9, 5), complete=False)[0]
 
 
 class Drawing(Looked):

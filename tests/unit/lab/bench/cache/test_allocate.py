@@ -14,20 +14,20 @@ def small(samples, seed=0):
     return id_streams.IdStream(name="small", ids=ids, rows=(200,) * 4, said="a few ids")
 
 
-def sent(way, stream, *, workers=4, warmup=2):
+def run_scheme(way, stream, *, workers=4, warmup=2):
     settings = way.settings(workers=workers, capacity_rows=800)
     return allocate.run_scheme(settings, stream.batches(64), warmup=warmup)
 
 
 def test_every_step_of_the_comparison_saves_transmissions():
-    found = {way.name: sent(way, small(64 * 10)) for way in allocate.WAYS}
+    found = {way.name: run_scheme(way, small(64 * 10)) for way in allocate.WAYS}
     totals = [found[way.name].total for way in allocate.WAYS]
     assert totals[0] > totals[2] > totals[4] > totals[5] > totals[6]
     assert found["vanilla"].p2p == found["ours, no P2P"].p2p == 0 < found["ours"].p2p
 
 
 def test_without_a_scheduler_every_trained_row_is_pushed():
-    one = sent(allocate.VANILLA, small(64 * 3), workers=1, warmup=0)
+    one = run_scheme(allocate.VANILLA, small(64 * 3), workers=1, warmup=0)
     distinct = [
         len({(t, key) for t, column in enumerate(batch.T) for key in column}) for batch in small(64 * 3).batches(64)
     ]

@@ -6,7 +6,7 @@ from springtide.embedding.schedule import scheduler
 from springtide_lab.bench.cache import id_streams, schedule
 
 
-def driven(**changed):
+def drive_stream(**changed):
     stream = id_streams.make("zipf-1.05", samples=8 * 64)
     choose = changed.pop("choose", None)
     chosen = schedule.settings(stream, workers=4, **changed)
@@ -14,12 +14,12 @@ def driven(**changed):
 
 
 def test_vanilla_training_sends_more_than_laia_with_a_plan():
-    vanilla = driven(policy="random", on_demand=False)
-    assert driven().transmissions < driven(on_demand=False).transmissions < vanilla.transmissions
+    vanilla = drive_stream(policy="random", on_demand=False)
+    assert drive_stream().transmissions < drive_stream(on_demand=False).transmissions < vanilla.transmissions
 
 
 def test_warm_up_steps_are_not_counted():
-    assert len(driven().seconds) == len(driven().took) == 5
+    assert len(drive_stream().seconds) == len(drive_stream().took) == 5
 
 
 def test_schedule_chooser_gets_measured_times_and_is_obeyed():
@@ -29,12 +29,12 @@ def test_schedule_chooser_gets_measured_times_and_is_obeyed():
         heard.append(len(history))
         return 7
 
-    kept = driven(choose=choose)
+    kept = drive_stream(choose=choose)
     assert heard == list(range(8)) and (kept.tables == 7).all()
 
 
 def test_adaptive_run_gets_the_plan_time_and_a_share_of_allocation_time():
-    static = driven()
+    static = drive_stream()
     stream = id_streams.make("zipf-1.05", samples=8 * 64)
     batches = schedule.features(stream, batch=64)
     given, kept = schedule.adaptive(batches, schedule.settings(stream, workers=4), static, share=0.5, warmup=3)

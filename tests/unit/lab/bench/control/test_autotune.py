@@ -35,7 +35,7 @@ def test_tried_shapes_are_within_the_loops_bounds():
     assert max(shape.cpu for shape in grid()) <= 1.6 * (1 + 1e-9)
 
 
-def judged(auto, best, *, settled=True):
+def judge_rounds(auto, best, *, settled=True):
     shapes = grid()
     alone = Alone(shape=shapes[0], settled=settled, seconds=40.0, changes=("2 workers: faster",))
     rounds = harness.Rounds(figures={"auto": auto, "best": best})
@@ -43,7 +43,7 @@ def judged(auto, best, *, settled=True):
 
 
 def test_ratio_of_neighbouring_rounds_has_an_interval():
-    told = judged([90.0, 95.0, 100.0, 85.0], [100.0] * 4)
+    told = judge_rounds([90.0, 95.0, 100.0, 85.0], [100.0] * 4)
     (goal,) = told.goals
     assert goal.id == "vs_best" and goal.value == 0.925 and goal.met
     assert goal.spread == (0.8875, 0.9625)
@@ -51,7 +51,7 @@ def test_ratio_of_neighbouring_rounds_has_an_interval():
 
 
 def test_slow_or_unsettled_loop_misses_its_goal():
-    (goal,) = judged([80.0] * 4, [100.0] * 4).goals
+    (goal,) = judge_rounds([80.0] * 4, [100.0] * 4).goals
     assert not goal.met
-    (goal,) = judged([95.0] * 4, [100.0] * 4, settled=False).goals
+    (goal,) = judge_rounds([95.0] * 4, [100.0] * 4, settled=False).goals
     assert goal.value is None and not goal.met and goal.why == "the loop had not settled after 40 s"

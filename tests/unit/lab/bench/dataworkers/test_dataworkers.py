@@ -11,7 +11,7 @@ def rounds(parts=None, **figures):
     return harness.Rounds(figures=named, parts=parts or {})
 
 
-def judged(told=TOLD, **changes):
+def judge_rounds(told=TOLD, **changes):
     paces = {
         "in_process": [10.0] * 3,
         "data_set": [15.0] * 3,
@@ -26,18 +26,18 @@ def judged(told=TOLD, **changes):
 
 
 def test_ideal_is_the_lesser_of_one_core_scaled_and_fake_data():
-    assert judged()["vs_ideal"].value == 24 / 25
-    assert judged(fake_data=[24.5] * 3)["vs_ideal"].value == round(24 / 24.5, 4)
+    assert judge_rounds()["vs_ideal"].value == 24 / 25
+    assert judge_rounds(fake_data=[24.5] * 3)["vs_ideal"].value == round(24 / 24.5, 4)
 
 
 def test_all_goals_are_ratios_of_neighbouring_rounds():
-    goals = judged(automatic=[30.0, 24.0, 21.0], data_set=[20.0, 16.0, 14.0])
+    goals = judge_rounds(automatic=[30.0, 24.0, 21.0], data_set=[20.0, 16.0, 14.0])
     assert goals["vs_dataset_split"].value == 1.5 and goals["vs_dataset_split"].met
     assert goals["overhead_when_cheap"].value == 1.01 and goals["overhead_when_cheap"].met
 
 
 def test_overhead_is_not_measured_if_the_tuner_wants_data_workers():
-    goal = judged({**TOLD, "wanted": 2})["overhead_when_cheap"]
+    goal = judge_rounds({**TOLD, "wanted": 2})["overhead_when_cheap"]
     assert goal.value is None and not goal.met and "wanted 2 data workers" in goal.why
 
 

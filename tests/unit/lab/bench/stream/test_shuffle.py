@@ -9,7 +9,7 @@ from springtide_lab.bench.stream.shuffle import Scene, ShuffleReport
 SCENE = Scene(name="few", partitions=4, workers=2, capacity=100.0, load=0.5, begins_s=1.0, burst_s=2.0)
 
 
-def told(strategy, waiting, sent=0):
+def report_of(strategy, waiting, sent=0):
     times, waiting = np.arange(len(waiting)) * 1.0, np.array(waiting) * 1.0
     return ShuffleReport(
         strategy=strategy,
@@ -59,11 +59,11 @@ def test_backlog_is_drained_once_the_queue_stays_small():
 
 def test_goals_use_the_worst_scene_and_fail_if_one_never_drains():
     runs = [
-        told("none", [1, 5, 5, 5, 5, 5, 5, 5, 5, 1]),
-        told("basic", [1] * 10, sent=900),
-        told("advanced", [1, 5, 5, 5, 1, 1, 1, 1, 1, 1], sent=50),
+        report_of("none", [1, 5, 5, 5, 5, 5, 5, 5, 5, 1]),
+        report_of("basic", [1] * 10, sent=900),
+        report_of("advanced", [1, 5, 5, 5, 1, 1, 1, 1, 1, 1], sent=50),
     ]
     drain, extra = shuffle._result({SCENE: runs}, []).goals
     assert (drain.value, drain.met) == (6.0, True) and (extra.value, extra.met) == (0.05, True)
-    never = [told("none", [1, *[5] * 9]), *runs[1:]]
+    never = [report_of("none", [1, *[5] * 9]), *runs[1:]]
     assert not shuffle._result({SCENE: never}, []).goals[0].met

@@ -17,7 +17,7 @@ def pod(name, cpu, node_name="", **spec):
     return {"metadata": {"name": name, "creationTimestamp": name}, "spec": body, "status": {}}
 
 
-def bound(decided):
+def bindings(decided):
     return [(each["metadata"]["name"], where) for each, where in decided.bind]
 
 
@@ -25,7 +25,7 @@ def test_pods_go_to_the_emptiest_suitable_node():
     decided = scheduler.place(
         [pod("x", "1"), pod("y", "1"), pod("z", "500m")], [pod("old", "1", node_name="a")], [node("a"), node("b")]
     )
-    assert bound(decided) == [("x", "b"), ("y", "a"), ("z", "b")]
+    assert bindings(decided) == [("x", "b"), ("y", "a"), ("z", "b")]
 
 
 def test_selectors_and_taints_exclude_nodes_with_counted_reasons():
@@ -37,4 +37,4 @@ def test_selectors_and_taints_exclude_nodes_with_counted_reasons():
         "1 node(s) had untolerated taint {spot: yes}."
     )
     bears = pod("y", "1", nodeSelector={"disk": "hdd"}, tolerations=[{"key": "spot", "operator": "Exists"}])
-    assert bound(scheduler.place([bears], [], [node("a"), tainted])) == [("y", "b")]
+    assert bindings(scheduler.place([bears], [], [node("a"), tainted])) == [("y", "b")]

@@ -234,7 +234,7 @@ def test_logs_arrive_line_by_line():
     with_server(work)
 
 
-def thing(name, uid, version):
+def make_object(name, uid, version):
     return {"metadata": {"namespace": "n", "name": name, "uid": uid, "resourceVersion": str(version)}}
 
 
@@ -260,9 +260,9 @@ def test_mirror_equals_the_cluster_after_lost_events(history):
     for version, (step, name) in enumerate(history, 1):
         event = ""
         if step == "make" and name not in cluster:
-            cluster[name], event = thing(name, f"uid-{version}", version), "ADDED"
+            cluster[name], event = make_object(name, f"uid-{version}", version), "ADDED"
         elif step == "change" and name in cluster:
-            cluster[name], event = thing(name, cluster[name]["metadata"]["uid"], version), "MODIFIED"
+            cluster[name], event = make_object(name, cluster[name]["metadata"]["uid"], version), "MODIFIED"
         elif step == "delete" and name in cluster:
             old, event = cluster.pop(name), "DELETED"
         elif step == "forget":

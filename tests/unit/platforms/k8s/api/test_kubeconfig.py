@@ -23,7 +23,7 @@ CONFIG = {
 }
 
 
-def written(folder, content, name="config"):
+def write_kubeconfig(folder, content, name="config"):
     path = pathlib.Path(folder) / name
     path.write_text(yaml.safe_dump(content))
     return path
@@ -34,26 +34,26 @@ def headers(reached):
 
 
 def test_current_context_gives_server_namespace_and_token(tmp_path):
-    reached = kubeconfig.find(str(written(tmp_path, CONFIG)))
+    reached = kubeconfig.find(str(write_kubeconfig(tmp_path, CONFIG)))
     assert (reached.server, reached.namespace) == ("http://127.0.0.1:1", "team")
     assert headers(reached) == {"Authorization": "Bearer abc"}
 
 
 def test_another_context_may_be_named_and_needs_no_user(tmp_path):
-    reached = kubeconfig.find(str(written(tmp_path, CONFIG)), "there")
+    reached = kubeconfig.find(str(write_kubeconfig(tmp_path, CONFIG)), "there")
     assert (reached.server, reached.namespace) == ("http://127.0.0.1:2", "default")
     assert (reached.proxy, reached.server_name, headers(reached)) == ("http://p", "n", {})
 
 
 def test_first_of_several_kubeconfigs_with_a_part_wins(tmp_path):
-    one = written(tmp_path, {"current-context": "here", "contexts": CONFIG["contexts"]}, "one")
-    two = written(tmp_path, CONFIG, "two")
+    one = write_kubeconfig(tmp_path, {"current-context": "here", "contexts": CONFIG["contexts"]}, "one")
+    two = write_kubeconfig(tmp_path, CONFIG, "two")
     assert kubeconfig.find(f"{one}:{two}").server == "http://127.0.0.1:1"
 
 
 def test_unknown_context_suggests_the_nearest(tmp_path):
     with pytest.raises(errors.UnknownName, match="Did you mean 'there'"):
-        kubeconfig.find(str(written(tmp_path, CONFIG)), "ther")
+        kubeconfig.find(str(write_kubeconfig(tmp_path, CONFIG)), "ther")
 
 
 def test_missing_or_invalid_kubeconfig_is_a_user_error(tmp_path):
@@ -88,12 +88,12 @@ def test_missing_configuration_says_what_to_set(monkeypatch, tmp_path):
 def test_exec_plugin_provides_the_token_or_its_error(tmp_path):
     says = 'import json; print(json.dumps({"status": {"token": "t", "expirationTimestamp": "2100-01-01T00:00:00Z"}}))'
     plain = {**CONFIG, "users": [{"name": "u", "user": {"exec": {"command": sys.executable, "args": ["-c", says]}}}]}
-    reached = kubeconfig.find(str(written(tmp_path, plain)))
+    reached = kubeconfig.find(str(write_kubeconfig(tmp_path, plain)))
     assert headers(reached)["Authorization"] == "Bearer t" and reached.until > 4e9
     fails = {"command": sys.executable, "args": ["-c", "import sys; sys.exit('not logged in')"]}
     plain["users"] = [{"name": "u", "user": {"exec": fails}}]
     with pytest.raises(errors.Forbidden, match="not logged in"):
-        headers(kubeconfig.find(str(written(tmp_path, plain))))
+        headers(kubeconfig.find(str(write_kubeconfig(tmp_path, plain))))
 
 
 def test_certificates_are_read_inline_or_from_files(tmp_path):

@@ -24,7 +24,7 @@ RUNNING = JobStatus(
 )
 
 
-def said(status):
+def condition_statuses(status):
     return {each.type: each.status for each in job_status.conditions(status)}
 
 
@@ -87,7 +87,7 @@ def test_non_finite_numbers_are_left_out_of_the_status():
     ],
 )
 def test_conditions_reflect_the_status(changes, expected):
-    found = said(msgspec.structs.replace(RUNNING, **changes))
+    found = condition_statuses(msgspec.structs.replace(RUNNING, **changes))
     assert tuple(found[kind] for kind in ("Ready", "Progressing", "Degraded", "Finished")) == expected
 
 
