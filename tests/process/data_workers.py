@@ -1,4 +1,4 @@
-"""Data workers in processes of their own, for tests: `with nursery() as workers: workers.start(stage=0)`.
+"""Data workers in processes of their own, for tests: `with forked_data_workers() as workers: workers.start(stage=0)`.
 
 One process imports torch and forks whoever is asked for: a data worker is there in some milliseconds.
 """
@@ -36,7 +36,7 @@ class Started:
         self.signal(signal.SIGKILL)
 
 
-class Nursery:
+class DataWorkerForker:
     """Forks data workers, and trainers that only read."""
 
     def __init__(self, process):
@@ -57,7 +57,7 @@ class Nursery:
 
 
 @contextlib.contextmanager
-def nursery():
+def forked_data_workers():
     """All that were forked are gone at the end."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -70,7 +70,7 @@ def nursery():
         start_new_session=True,
     ) as process:
         try:
-            yield Nursery(process)
+            yield DataWorkerForker(process)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 

@@ -26,7 +26,7 @@ While there is a file `wait`, workers that have joined prepare nothing, so no gr
 FORMED = re.compile(r"form a bsp group of (\d+) workers?, number (\d+)")
 
 
-def formed(job):
+def last_formed_group(job):
     """Workers and number of the group that was formed last, by the story: a status has only what was decided last."""
     told = [FORMED.match(str(event["what"])) for event in job.story if event["event"] == "decision"]
     return next(((int(one[1]), int(one[2])) for one in reversed(told) if one), (0, 0))
@@ -40,13 +40,13 @@ def until_trained(job):
 
 def until_formed(job, workers):
     """Until a group of so many is at work."""
-    job.until(lambda _: formed(job)[0] == workers)
+    job.until(lambda _: last_formed_group(job)[0] == workers)
     until_trained(job)
 
 
 def until_back(job, number):
     """Until the group trains again, in a later generation than this one."""
-    job.until(lambda _: formed(job)[1] > number, within_s=240.0)
+    job.until(lambda _: last_formed_group(job)[1] > number, within_s=240.0)
     until_trained(job)
 
 

@@ -21,7 +21,7 @@ from springtide.domain.plan.view import PastJob
 from tests.architecture import sources
 from tests.process import running
 from tests.unit.brain.serving_here import brain, master
-from tests.unit.brain.store.test_store import WRITER, past, pasts
+from tests.unit.brain.store.test_store import WRITER, any_past_job, past
 from tests.unit.planning import views
 
 pytestmark = [
@@ -79,7 +79,7 @@ def test_the_database_is_created_once_and_records_are_read_back(url):
 def test_any_past_job_survives_postgresql(url):
     with closing(store.open_store(url)) as opened:
 
-        @given(job=pasts())
+        @given(job=any_past_job())
         @settings(max_examples=30)
         def check(job):
             job = replace(job, name=f"{opened.count()} {job.name}")

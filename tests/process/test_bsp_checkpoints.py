@@ -14,7 +14,7 @@ from springtide.export import exporter
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clicklog.dataset import ClickLog
 from tests.process import counting, disks, group_counting
-from tests.process.group_counting import formed, until_back
+from tests.process.group_counting import last_formed_group, until_back
 
 pytestmark = pytest.mark.process
 
@@ -85,7 +85,7 @@ def train(folder, *, pause_s=0.0, meanwhile=lambda job: None, **more):
 def kill_together(job, *lists):
     """List by list all roles at once, each time until the group trains again."""
     for roles in lists:
-        _, before = formed(job)
+        _, before = last_formed_group(job)
         job.kill_each(*roles)
         until_back(job, before)
 
@@ -136,7 +136,7 @@ def test_bsp_resume_and_server_loss_give_a_bit_identical_model(tmp_path, workers
 
     def lose_a_server(job):
         job.until(lambda now: now.checkpoints.number if own else now.samples > manifest.progress.samples)
-        _, before = formed(job)
+        _, before = last_formed_group(job)
         job.kill_each("server-1")
         until_back(job, before)
 
@@ -161,7 +161,7 @@ def test_bsp_server_loss_before_the_first_checkpoint_gives_a_bit_identical_model
 
     def lose_a_server(job):
         job.until(lambda now: now.samples > 400 and now.checkpoints.trouble)
-        _, before = formed(job)
+        _, before = last_formed_group(job)
         job.kill_each("server-1")
         until_back(job, before)
         (small / "others").unlink()
@@ -187,7 +187,7 @@ def count(folder, seed, **how):
 @pytest.mark.parametrize("scaled", ["before the loss", pytest.param("after the loss", marks=pytest.mark.soak)])
 def test_server_added_during_a_bsp_rollback_joins_at_the_checkpoint_step(tmp_path, scaled):
     def hurt(job):
-        _, before = formed(job)
+        _, before = last_formed_group(job)
         if scaled == "before the loss":
             job.scale(servers=3)
             job.until(lambda _: any(event["event"] == "ready" and event["role"] == "server-2" for event in job.story))
@@ -229,7 +229,7 @@ def test_random_kills_in_a_bsp_job_lose_and_repeat_nothing(tmp_path, seed):
         for _ in range(6):
             if job.over:
                 return
-            (_, before), alive = formed(job), sorted(job.pids())
+            (_, before), alive = last_formed_group(job), sorted(job.pids())
             chosen = chance.sample(alive, chance.randint(1, min(3, len(alive))))
             print("kill", [(role, job.kill(role)) for role in chosen])
             if chosen != ["master"]:

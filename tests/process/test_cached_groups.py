@@ -8,7 +8,7 @@ from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from tests.process import group_counting
-from tests.process.group_counting import formed, until_back, until_formed
+from tests.process.group_counting import last_formed_group, until_back, until_formed
 from tests.process.test_bsp_checkpoints import kill_together
 
 pytestmark = pytest.mark.process
@@ -45,7 +45,7 @@ def test_lost_worker_rolls_a_cached_group_back_and_scaling_flushes_first(tmp_pat
     def hurt(job):
         job.until(lambda status: status.training.cache is not None and status.training.cache.dirty > 0)
         job.until(lambda _: "keep rows in the workers" in decisions_of(job))  # workers do not report together
-        _, before = formed(job)
+        _, before = last_formed_group(job)
         job.kill_each("worker-1")
         until_back(job, before)
         assert any(what.startswith("roll the bsp group back to checkpoint") for what in decisions_of(job))
@@ -82,7 +82,7 @@ def test_random_kills_and_rescaling_of_a_cached_group_lose_and_repeat_nothing(tm
         for _ in range(6):
             if job.over:
                 return
-            (_, before), alive = formed(job), sorted(job.pids())
+            (_, before), alive = last_formed_group(job), sorted(job.pids())
             if chance.random() < 0.4:
                 job.scale(**{chance.choice(["workers", "servers"]): chance.randint(2, 4)})
             else:

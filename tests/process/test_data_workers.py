@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def workers():
-    with data_workers.nursery() as found:
+    with data_workers.forked_data_workers() as found:
         yield found
 
 

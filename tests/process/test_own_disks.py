@@ -165,7 +165,7 @@ def test_bsp_group_rolls_back_with_a_lost_host_and_counts_once(tmp_path, monkeyp
         for server, worker, master in (("server-0", "worker-1", False), ("server-1", "worker-0", True)):
             copied = job.status.checkpoints.uploaded
             job.until(lambda status, copied=copied: status.checkpoints.uploaded > copied or not url)
-            _, before = group_counting.formed(job)
+            _, before = group_counting.last_formed_group(job)
             hosts.lose(job, server, worker, master=master)
             group_counting.until_back(job, before)
 

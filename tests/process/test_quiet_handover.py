@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.process.serving import HYPER, ITEMS, SLOTS
-from tests.process.test_server_containers import served, server
+from tests.process.test_server_containers import client_servers, server
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 
@@ -24,7 +24,7 @@ def test_pushes_wait_during_an_urgent_handover_and_reach_the_new_owner_once(shar
         first, here = stack.enter_context(server(0))
         second, there = stack.enter_context(server(1))
         waiting = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-        client = served(here).client(shared_memory=shared_memory)
+        client = client_servers(here).client(shared_memory=shared_memory)
         part = client.dense(ITEMS.id, KEYS, ITEMS.dim)
         client.pull([part])
         begun = part.rows().copy()

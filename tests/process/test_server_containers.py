@@ -67,7 +67,7 @@ def server(index, *, within=(), host="127.0.0.1"):
             process.kill()
 
 
-def served(*addresses):
+def client_servers(*addresses):
     pairs = [address.rpartition(":") for address in addresses]
     return Served([], [(host, int(port)) for host, _, port in pairs])
 
@@ -86,7 +86,7 @@ def push_ones(client, keys):
 
 def test_server_with_a_private_dev_shm_still_shares_memory():
     with server(0, within=CONTAINER) as (_, address):
-        client = served(address).client()
+        client = client_servers(address).client()
         assert client.stats()["transports"] == ["shm"]
         push_ones(client, np.arange(200, dtype=np.int64))
 
@@ -105,7 +105,7 @@ def test_server_on_another_network_is_reached_by_tcp(tmp_path):
 def test_urgent_slot_transfer_works_between_isolated_containers(giver, taker):
     keys = np.arange(300, dtype=np.int64)
     with server(0, within=giver) as (first, here), server(1, within=taker) as (_, there):
-        client = served(here).client()
+        client = client_servers(here).client()
         rows = push_ones(client, keys)
         first.stdin.write(there + "\n")
         first.stdin.flush()

@@ -11,7 +11,7 @@ from springtide.brain.service.executor_pool import PolicyQuery
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.rpc.transport import frames
-from tests.unit.brain.store.test_store import pasts
+from tests.unit.brain.store.test_store import any_past_job
 from tests.unit.planning import views
 
 QUERIES = msgspec.msgpack.Decoder(PolicyQuery)
@@ -35,7 +35,7 @@ advices = st.builds(
 )
 requests = st.one_of(
     st.builds(messages.Consult, view=views.jobs("job"), epoch=st.integers(0, 2**40), now=ANY, key=st.text(max_size=9)),
-    st.builds(messages.ConcludeJob, past=pasts(), key=st.text(max_size=9)),
+    st.builds(messages.ConcludeJob, past=any_past_job(), key=st.text(max_size=9)),
     st.just(messages.Inspect()),
     st.builds(messages.ResizeExecutors, executors=st.integers(-5, 500)),
 )
@@ -61,7 +61,7 @@ def test_advice_of_the_brain_survives_the_wire(number, advice):
     assert read.id == number and read.body.advice == advice
 
 
-@given(pasts())
+@given(any_past_job())
 def test_past_job_survives_the_wire(past):
     _, read = round_trip(messages.BrainCall(1, messages.ConcludeJob(past)), messages.CALLS)
     assert read.body.past == past

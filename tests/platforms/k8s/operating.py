@@ -124,7 +124,7 @@ async def mark(client: Client, pod: str, phase: str, **status: Any) -> None:
     await client.patch(kinds.PODS, pod, {"status": {"phase": phase, **status}}, subresource="status")
 
 
-async def gone(client: Client, pod: str) -> None:
+async def finish_deletion(client: Client, pod: str) -> None:
     """What a kubelet does once a pod that was deleted has ended."""
     with suppress(Exception):
         await client.delete(kinds.PODS, pod, grace_s=0)

@@ -12,7 +12,7 @@ from springtide.platforms.k8s.api.client import Client
 from tests import waiting
 from tests.platforms.k8s import operating
 from tests.platforms.k8s.conftest import Cluster
-from tests.platforms.k8s.operating import gone, mark, names, plan, plan_status, status_of, submit
+from tests.platforms.k8s.operating import finish_deletion, mark, names, plan, plan_status, status_of, submit
 
 # aiohttp ends TLS connections a moment after their session, and the operator's loop may be over by then
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -135,7 +135,7 @@ def test_killed_or_duplicate_operators_create_each_pod_once(cluster: Cluster, tm
             await plan(client, *wanted[:3])
             for rank in range(3, 12):
                 await waiting.soon(lambda name=f"ctr-worker-{rank}-0": deleting(client, name))
-                await gone(client, f"ctr-worker-{rank}-0")
+                await finish_deletion(client, f"ctr-worker-{rank}-0")
             assert await names(client) == {f"ctr-worker-{rank}-0" for rank in range(3)} | {"ctr-master"}
 
     cluster.run(within)

@@ -7,7 +7,7 @@ import pytest
 from springtide.domain.spec.elastic_job import CheckpointWish, RoleWish
 from springtide.platforms.k8s.api import kinds
 from tests.platforms.k8s import conftest, making
-from tests.platforms.k8s.test_whole_jobs import NODE, begun, wish
+from tests.platforms.k8s.test_whole_jobs import NODE, has_trained_and_saved, wish
 from tests.platforms.k8s.whole import Whole
 from tests.process import counting
 
@@ -75,7 +75,7 @@ def test_pods_about_to_be_removed_hand_over_while_running(whole_cluster, rng):
         checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(grace_s=60),
     )
-    whole_cluster.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
+    whole_cluster.until(job, lambda status: has_trained_and_saved(status) and status.roles.workers.alive == 2)
     announce(whole_cluster, "announced-worker-0-0")
     announce(whole_cluster, "announced-server-0-0")
     whole_cluster.until(
@@ -150,7 +150,7 @@ def test_worker_that_cannot_be_resized_is_replaced_elsewhere(whole_cluster, rng,
         found = whole_cluster.cluster.run(lambda client: client.get(kinds.PODS, pod))
         return found["spec"]["nodeName"], found["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"]
 
-    whole_cluster.until(job, begun)
+    whole_cluster.until(job, has_trained_and_saved)
     whole_cluster.until(job, lambda _: cores("refused-worker-0-0")[1] == "500m")  # in place: the same pod
     node = cores("refused-worker-0-0")[0]
     smaller = {"status": {"allocatable": {"cpu": room}}}

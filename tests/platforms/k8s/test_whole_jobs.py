@@ -33,7 +33,7 @@ def wish(**fields):
     return KubernetesWish(run_volume=volume, **{"pending_s": 60.0, "grace_s": 5, **fields})
 
 
-def begun(status):
+def has_trained_and_saved(status):
     return status.samples > 100 and status.checkpoints.number > 0
 
 
@@ -50,7 +50,7 @@ def test_k8s_job_trains_once_despite_pod_master_and_operator_loss(whole_cluster,
         kubernetes=wish(),
         pause_s=0.5,
     )
-    whole_cluster.until(job, begun)
+    whole_cluster.until(job, has_trained_and_saved)
 
     whole_cluster.operator.kill()
     whole_cluster.delete("hurt-worker-0-0", grace_s=0)
@@ -93,7 +93,7 @@ def test_servers_hand_over_when_a_node_is_drained_without_loss(whole_cluster, rn
         checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(grace_s=60),
     )
-    whole_cluster.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
+    whole_cluster.until(job, lambda status: has_trained_and_saved(status) and status.roles.workers.alive == 2)
     victim = next(node for node, pods in whole_cluster.nodes().items() if any("server" in pod for pod in pods))
     with contextlib.suppress(TimeoutError):  # on a busy machine it goes on behind our back
         whole_cluster.kubelet.drain(victim)
@@ -117,7 +117,7 @@ def test_pods_of_a_lost_node_are_recreated_elsewhere(whole_cluster, rng):
         checkpoints=CheckpointWish(every_s=1.0),
         kubernetes=wish(),
     )
-    whole_cluster.until(job, lambda status: begun(status) and status.roles.workers.alive == 2)
+    whole_cluster.until(job, lambda status: has_trained_and_saved(status) and status.roles.workers.alive == 2)
     nodes = whole_cluster.nodes()
     victim = next(node for node, pods in nodes.items() if "lost-master" not in pods and pods)
     whole_cluster.kubelet.kill_node(victim)

@@ -39,7 +39,7 @@ async def master(folder, service, **more):
 
 
 @contextlib.asynccontextmanager
-async def liar(answer, *, knows_secret=True, certificates=""):
+async def lying_brain(answer, *, knows_secret=True, certificates=""):
     """Listens as a brain would; `answer(call)` gives the bytes it sends, None: silence."""
     connections = set()
 

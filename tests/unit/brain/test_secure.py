@@ -9,7 +9,7 @@ from springtide import errors
 from springtide.brain.service import messages, serve
 from springtide.brain.service.advisers import RemoteAdviser
 from springtide.rpc.transport import addresses, tls
-from tests.unit.brain.serving_here import brain, liar, master
+from tests.unit.brain.serving_here import brain, lying_brain, master
 from tests.unit.planning import views
 
 
@@ -69,7 +69,7 @@ def test_master_certificates_cannot_serve_as_a_brain(tmp_path):
     asking = make_client_certificates(tmp_path)
 
     async def ask():
-        async with liar(lambda call: None, certificates=asking) as address:
+        async with lying_brain(lambda call: None, certificates=asking) as address:
             remote = RemoteAdviser(address, bytes(range(32)), certificates=asking, connect_s=20.0)
             try:
                 await remote.advise(views.running(), epoch=1, now=1.0)

@@ -48,7 +48,7 @@ def with_desk(test, tmp_path, path=None, **spec):
     asyncio.run(run())
 
 
-async def everyone(master, *, servers=1, workers=1):
+async def join_all_roles(master, *, servers=1, workers=1):
     """All roles join; their peers by name."""
     peers = {name: Peer(address=name) for name in ("agent", *(f"server-{n}" for n in range(servers)))}
     peers |= {f"worker-{n}": Peer(address=f"worker-{n}") for n in range(workers)}
@@ -70,7 +70,7 @@ async def everyone(master, *, servers=1, workers=1):
 
 def test_shards_are_leased_once_and_an_idle_worker_waits_for_the_last(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         first = await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         second = await master.handle(peers["worker-1"], messages.LeaseRequest(CARD))
         assert (first.grants[0].shard, second.grants[0].shard) == (0, 1)
@@ -86,7 +86,7 @@ def test_shards_are_leased_once_and_an_idle_worker_waits_for_the_last(tmp_path):
 
 def test_samples_trained_during_master_downtime_cause_no_rate_spike(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master)
+        peers = await join_all_roles(master)
         card = dataclasses.replace(CARD, samples=10_000, shard_batches=100)
         (grant,) = (await master.handle(peers["worker-0"], messages.LeaseRequest(card))).grants
         clock.now = 10.0
@@ -106,7 +106,7 @@ def test_samples_trained_during_master_downtime_cause_no_rate_spike(tmp_path):
 
 def test_loss_value_of_a_lost_worker_is_not_the_jobs(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         for name, loss in (("worker-0", 9.0), ("worker-1", 0.5)):
             await master.handle(peers[name], messages.Heartbeat(MemberReport(samples=100, loss=loss)))
         killed = RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")
@@ -120,7 +120,7 @@ def test_long_lease_wait_is_answered_so_the_worker_can_report(tmp_path, monkeypa
     monkeypatch.setattr(leases, "HOLD_S", 0.01)
 
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         await master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (HELD,)))
         assert await master.handle(peers["worker-1"], messages.LeaseRequest(CARD)) == messages.WaitReply()
@@ -130,7 +130,7 @@ def test_long_lease_wait_is_answered_so_the_worker_can_report(tmp_path, monkeypa
 
 def test_job_with_unreadable_samples_fails_and_names_them(tmp_path):
     async def test(master, clock):
-        worker = (await everyone(master))["worker-0"]
+        worker = (await join_all_roles(master))["worker-0"]
         words = ()
         while isinstance(
             leased := await master.handle(worker, messages.LeaseRequest(CARD, words)), messages.LeaseReply
@@ -152,7 +152,7 @@ def test_job_with_unreadable_samples_fails_and_names_them(tmp_path):
 
 def test_job_with_only_unreadable_data_fails_at_once(tmp_path):
     async def test(master, clock):
-        worker = (await everyone(master))["worker-0"]
+        worker = (await join_all_roles(master))["worker-0"]
         card = dataclasses.replace(CARD, samples=10_000)
         for shard in range(3):
             assert master.status().phase is JobPhase.RUNNING
@@ -168,7 +168,7 @@ def test_job_with_only_unreadable_data_fails_at_once(tmp_path):
 
 def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         card = dataclasses.replace(CARD, in_step=master.state.spec.sync == "bsp")
         await master.handle(peers["worker-0"], messages.LeaseRequest(card))
         await master.handle(peers["agent"], messages.StopRequest("Ctrl-C"))
@@ -194,7 +194,7 @@ def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_
 
 def test_status_sums_member_reports(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master)
+        peers = await join_all_roles(master)
         clock.now = 5.0
         await master.handle(peers["worker-0"], messages.Heartbeat(MemberReport(samples=100, loss=0.5)))
         clock.now = 7.0
@@ -216,7 +216,7 @@ def test_status_sums_member_reports(tmp_path):
 @pytest.mark.parametrize("sync", ["async", "bsp"])
 def test_end_of_data_is_logged_with_the_number_of_trained_samples(tmp_path, sync):
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         card = dataclasses.replace(CARD, in_step=sync == "bsp")
         words = {"worker-0": (), "worker-1": ()}
         for _ in range(2 if card.in_step else 1):  # in step both have a part of each shard, else each has one shard
@@ -235,7 +235,7 @@ def test_end_of_data_is_logged_with_the_number_of_trained_samples(tmp_path, sync
 
 def test_role_may_not_send_requests_of_another_role(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master)
+        peers = await join_all_roles(master)
         for who, request in (
             ("server-0", messages.LeaseRequest(CARD)),
             ("worker-0", messages.ShutdownRequest()),
@@ -251,7 +251,7 @@ def test_role_may_not_send_requests_of_another_role(tmp_path):
 
 def test_agent_gets_the_wanted_roles_and_its_measurements_are_shown(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         worker = Role(RoleKind.WORKER, 1)
         used = RoleUsage(role=worker, cpu_s=1.5, memory=100)
         outlook = await master.handle(peers["agent"], messages.AgentPoll((used,)))
@@ -267,7 +267,7 @@ def test_agent_gets_the_wanted_roles_and_its_measurements_are_shown(tmp_path):
 
 def test_event_log_has_joins_and_the_final_outcome(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master)
+        peers = await join_all_roles(master)
         ended = RoleExit(role=Role(RoleKind.SERVER, 0), pid=3, signal="SIGKILL")
         await master.handle(peers["agent"], messages.RoleExitReport(ended))
         assert master.status().why.startswith("server-0 (pid 3) was killed by SIGKILL")
@@ -304,7 +304,7 @@ FORGED = [
 @pytest.mark.parametrize(("certified", "request_"), FORGED)
 def test_a_request_in_the_name_of_another_role_is_refused(certified, request_, tmp_path):
     async def test(master, clock):
-        await everyone(master)
+        await join_all_roles(master)
         before = master.status()
         with pytest.raises(errors.Forbidden, match=f"whose certificate is for a {certified}; only these roles"):
             await master.handle(Peer(address="10.0.0.9:1", certified=certified), request_)

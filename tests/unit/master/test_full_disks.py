@@ -22,7 +22,7 @@ from springtide.telemetry.events import EventLog
 from tests.full_disks import no_file_longer_than
 from tests.unit.checkpoint import stores
 from tests.unit.master.checkpoint.test_schedule import with_job
-from tests.unit.master.test_dispatcher import Clock, everyone
+from tests.unit.master.test_dispatcher import Clock, join_all_roles
 from tests.waiting import soon
 
 
@@ -106,7 +106,7 @@ def with_journal(test, tmp_path, monkeypatch, **spec):
 
 def test_roles_wait_while_the_journal_cannot_be_written(tmp_path, monkeypatch):
     async def test(master, clock):
-        peers = await everyone(master)
+        peers = await join_all_roles(master)
         before = await master.handle(peers["agent"], messages.AgentPoll(()))
         with no_file_longer_than(0):
             lease = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD)))
@@ -137,7 +137,7 @@ def test_roles_wait_while_the_journal_cannot_be_written(tmp_path, monkeypatch):
 
 def test_journal_unwritable_past_the_limit_fails_the_job(tmp_path, monkeypatch):
     async def test(master, clock):
-        peers = await everyone(master)
+        peers = await join_all_roles(master)
         with no_file_longer_than(0):
             await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         status = (await master.handle(peers["agent"], messages.AgentPoll(()))).status
@@ -150,7 +150,7 @@ def test_snapshot_without_disk_space_is_harmless(tmp_path, monkeypatch):
     monkeypatch.setattr(dispatcher, "SNAPSHOT_ENTRIES", 1)
 
     async def test(master, clock):
-        await everyone(master)
+        await join_all_roles(master)
         with no_file_longer_than(0):
             master.tick()
         assert master.status().phase is JobPhase.RUNNING

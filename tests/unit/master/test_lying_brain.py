@@ -13,7 +13,7 @@ from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.planning.policy import acceptance
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
-from tests.unit.brain.serving_here import SECRET, liar
+from tests.unit.brain.serving_here import SECRET, lying_brain
 from tests.unit.master.autoscale.test_loop import CONFIG, LARGER, RULES, SMALL, World
 from tests.unit.planning import views
 
@@ -48,7 +48,7 @@ LIES = {
 @pytest.mark.parametrize(("lie", "why"), LIES.values(), ids=LIES)
 def test_invalid_brain_answer_changes_nothing_and_is_logged(tmp_path, lie, why):
     async def run():
-        async with liar(reply_bytes(lie)) as address:
+        async with lying_brain(reply_bytes(lie)) as address:
             remote = RemoteAdviser(address, SECRET)
             world = await World(tmp_path, remote).begin()
             try:
@@ -77,7 +77,7 @@ GARBAGE = {
 @pytest.mark.parametrize("answer", GARBAGE.values(), ids=GARBAGE)
 def test_job_plans_by_itself_when_the_brain_sends_garbage(tmp_path, answer):
     async def run():
-        async with liar(answer) as address:
+        async with lying_brain(answer) as address:
             either = FailoverAdviser(RemoteAdviser(address, SECRET), EmbeddedAdviser("", CONFIG, RULES.bounds.quota))
             advice = await either.advise(views.running(), epoch=0, now=0.0)
             await either.close()
@@ -97,7 +97,7 @@ def test_valid_brain_plan_is_applied(tmp_path):
         return plan(consult)
 
     async def run():
-        async with liar(reply_bytes(honest)) as address:
+        async with lying_brain(reply_bytes(honest)) as address:
             world = await World(tmp_path, RemoteAdviser(address, SECRET)).begin()
             try:
                 await world.train(30)
@@ -117,7 +117,7 @@ def test_answer_to_an_earlier_brain_request_is_refused():
         return frames.pack(counsel.BrainReturn(call.id, plan(held[0].body))) if len(held) > 1 else None
 
     async def run():
-        async with liar(late) as address:
+        async with lying_brain(late) as address:
             hasty, patient = RemoteAdviser(address, SECRET, connect_s=1.0, answer_s=0.0), RemoteAdviser(address, SECRET)
             with pytest.raises(errors.BrainUnreachable, match="no answer within"):
                 await hasty.advise(views.running(), epoch=1, now=0.0)

@@ -14,7 +14,7 @@ from springtide.domain.plan.view import PastJob
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
 from tests import waiting
-from tests.unit.brain.serving_here import SECRET, liar
+from tests.unit.brain.serving_here import SECRET, lying_brain
 from tests.unit.planning import views
 
 
@@ -22,7 +22,7 @@ def ask_brain(answer, *, epoch=3, answer_s=5.0, **more):
     """What a master hears of a brain that answers so."""
 
     async def ask():
-        async with liar(answer, **more) as address:
+        async with lying_brain(answer, **more) as address:
             remote = RemoteAdviser(address, SECRET, answer_s=answer_s)
             try:
                 return await remote.advise(views.running(), epoch=epoch, now=1.0)

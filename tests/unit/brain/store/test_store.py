@@ -158,7 +158,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8
 
 
 @st.composite
-def pasts(draw):
+def any_past_job(draw):
     return PastJob(
         name=draw(TEXT.filter(bool)),
         user=draw(TEXT),
@@ -172,7 +172,7 @@ def pasts(draw):
     )
 
 
-@given(job=pasts())
+@given(job=any_past_job())
 def test_any_past_job_survives_conversion_to_a_row(job):
     assert rows.past_of(rows.row_of(job)) == job
 
@@ -180,7 +180,7 @@ def test_any_past_job_survives_conversion_to_a_row(job):
 def test_any_past_job_survives_sqlite():
     with closing(store.open_store("sqlite://")) as opened:
 
-        @given(job=pasts())
+        @given(job=any_past_job())
         @settings(max_examples=20)
         def check(job):
             job = replace(job, name=f"{opened.count()} {job.name}")

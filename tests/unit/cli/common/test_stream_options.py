@@ -28,7 +28,7 @@ from springtide.domain.spec.online_job import (
 from springtide.rpc.messages.types import DataStatus, JobStatus
 from springtide.telemetry import logs
 from springtide.telemetry.events import Series
-from tests.unit.cli.show.test_status import folder, output, past  # noqa: F401 - folder is a fixture
+from tests.unit.cli.show.test_status import folder, make_past_run, output  # noqa: F401 - folder is a fixture
 
 STATE = OnlineState(
     lag_s=75.0,
@@ -64,7 +64,7 @@ def test_stream_options_are_those_of_run(capsys, tmp_path, monkeypatch):
 
 
 def test_stream_status_fits_80_columns(folder, capsys):  # noqa: F811
-    past(folder, "clicks", began_at=100.0, status=ENDED)
+    make_past_run(folder, "clicks", began_at=100.0, status=ENDED)
     lines = output(capsys, "status", "clicks", "--json")
     text = " ".join(" ".join(lines).split())
     for said in (
@@ -89,7 +89,7 @@ def test_line_and_live_view_show_the_lag():
 
 
 def test_metrics_of_a_finished_job_are_available(folder, capsys):  # noqa: F811
-    past(folder, "clicks", began_at=100.0, status=ENDED)
+    make_past_run(folder, "clicks", began_at=100.0, status=ENDED)
     assert app.main(["metrics", "clicks", "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert 'springtide_stream_lag_seconds{job_name="clicks",run="clicks"} 75' in lines
@@ -97,7 +97,7 @@ def test_metrics_of_a_finished_job_are_available(folder, capsys):  # noqa: F811
 
 
 def test_top_of_a_finished_job_is_its_last_line(folder, capsys):  # noqa: F811
-    past(folder, "clicks", began_at=100.0, status=ENDED)
+    make_past_run(folder, "clicks", began_at=100.0, status=ENDED)
     assert output(capsys, "top", "clicks", "--once")[-1].startswith("  30.0 s  stopped")
 
 
@@ -105,7 +105,7 @@ def test_top_of_a_finished_job_is_its_last_line(folder, capsys):  # noqa: F811
 def page(folder):  # noqa: F811
     """Where a dashboard of a job is served."""
     told = [("online", {"workers": 2, "why": "all is well"}), ("alert", {"why": "cannot keep up"})]
-    files = past(folder, "clicks", began_at=100.0, status=ENDED, told=told)
+    files = make_past_run(folder, "clicks", began_at=100.0, status=ENDED, told=told)
     series = Series(files.online, OnlinePoint, most=10)
     common = {"arriving": 5.0, "trained": 5.0, "lag_s": 0.5, "backlog": 2.0, "workers": 2, "wanted": 2}
     series.add(OnlinePoint(at=100.0, **common), OnlinePoint(at=115.0, **common))

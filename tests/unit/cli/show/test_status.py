@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / ".springtide" / "runs"
 
 
-def past(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_start=-1):
+def make_past_run(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_start=-1):
     """A run that is over; without a status, one whose agent was killed."""
     files = logs.make_run(folder, name)
     card = RunCard(name=name, script="train.py", began_at=began_at, agent_pid=agent_pid, agent_start=agent_start)
@@ -66,8 +66,8 @@ def output(capsys, *arguments, code=0):
 
 
 def test_status_shows_the_newest_job_by_default(folder, capsys):
-    past(folder, "train", began_at=100.0, status=FAILED)
-    past(folder, "good", began_at=200.0, status=FINISHED)
+    make_past_run(folder, "train", began_at=100.0, status=FAILED)
+    make_past_run(folder, "good", began_at=200.0, status=FINISHED)
     assert output(capsys, "status")[0].startswith("job good finished in 3.0 s")
     lines = output(capsys, "status", "train", "--json")
     assert lines[0] == "ValueError: no (train.py:3)"
@@ -82,9 +82,9 @@ def test_status_shows_the_newest_job_by_default(folder, capsys):
 
 
 def test_second_run_of_a_name_has_a_numbered_name(folder, capsys):
-    past(folder, "train", began_at=100.0, status=FAILED)
+    make_past_run(folder, "train", began_at=100.0, status=FAILED)
     again = msgspec.structs.replace(FINISHED, name="train", training=TrainingStatus(staleness=18, staleness_p50=5))
-    past(folder, "train", began_at=200.0, status=again)
+    make_past_run(folder, "train", began_at=200.0, status=again)
     first, second, *rest = output(capsys, "status")
     assert first.startswith("job train-2 finished") and second == "staleness 5 pushes at the median, 18 at most"
     assert "stale" not in " ".join(rest)
@@ -94,28 +94,28 @@ def test_second_run_of_a_name_has_a_numbered_name(folder, capsys):
 @pytest.mark.parametrize("trouble", ["", "checkpoint 8 was not completed: no room"])
 def test_last_checkpoint_of_a_finished_job_is_shown_once(folder, capsys, phase, trouble):
     ended = msgspec.structs.replace(FINISHED, phase=phase, checkpoints=CheckpointStatus(number=7, trouble=trouble))
-    past(folder, "good", began_at=100.0, status=ended)
+    make_past_run(folder, "good", began_at=100.0, status=ended)
     (saved,) = [line for line in output(capsys, "status") if line.startswith("saved ")]
     assert "checkpoint 7" in saved
 
 
 def test_rate_of_a_finished_job_is_equal_in_text_and_json(folder, capsys):
     ended = msgspec.structs.replace(FINISHED, training=TrainingStatus(trained_s=2.0, samples_per_s=99.0))
-    past(folder, "good", began_at=100.0, status=ended)
+    make_past_run(folder, "good", began_at=100.0, status=ended)
     first, *_, last = output(capsys, "status", "--json")
     assert "617 samples/s" in first and json.loads(last)["training"]["samples_per_s"] == 617.0
 
 
 def test_all_jobs_are_listed_newest_first(folder, capsys):
-    past(folder, "train", began_at=100.0, status=FAILED)
-    past(folder, "good", began_at=200.0, status=FINISHED)
+    make_past_run(folder, "train", began_at=100.0, status=FAILED)
+    make_past_run(folder, "good", began_at=200.0, status=FINISHED)
     lines = output(capsys, "status", "--all", "--json")
     assert [line.split()[:2] for line in lines[1:3]] == [["good", "finished"], ["train", "failed"]]
     assert [each["job"] for each in json.loads(lines[-1])["jobs"]] == ["good", "train"]
 
 
 def test_misspelt_job_suggests_the_nearest(folder, capsys):
-    past(folder, "train", began_at=100.0, status=FAILED)
+    make_past_run(folder, "train", began_at=100.0, status=FAILED)
     for verb in (["status"], ["events"], ["explain"], ["stop"], ["logs"], ["scale", "--workers", "2"]):
         assert app.main([*verb, "trian"]) == 2
         assert "no job named 'trian'. Did you mean 'train'?" in capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_status_without_jobs_says_how_to_start_one(folder, capsys):
 
 
 def test_finished_job_cannot_be_controlled(folder, capsys):
-    past(folder, "good", began_at=200.0, status=FINISHED)
+    make_past_run(folder, "good", began_at=200.0, status=FINISHED)
     assert app.main(["scale", "good", "--workers", "2"]) == 2
     assert "job good does not run: finished" in capsys.readouterr().err
     assert app.main(["stop", "good"]) == 2
@@ -135,7 +135,7 @@ def test_finished_job_cannot_be_controlled(folder, capsys):
 
 def test_job_with_a_killed_agent_is_not_shown_as_running(folder, capsys):
     told = [("phase", {"phase": "running", "why": "all there", "samples": 7})]
-    past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
+    make_past_run(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
     lines = output(capsys, "status", "--json")
     assert lines[0] == "the command that ran the job was killed, which ended the job (it was running)"
     assert json.loads(lines[-1])["samples"] == 7
@@ -147,7 +147,7 @@ def test_job_with_a_killed_agent_names_the_checkpoint_to_resume(folder, capsys):
         ("checkpoint", {"number": 1, "outcome": "complete", "samples": 900}),
         ("checkpoint", {"number": 2, "outcome": "failed", "why": "disk full"}),
     ]
-    past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
+    make_past_run(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
     shown = "\n".join(output(capsys, "status"))
     assert "900 samples" in shown and "saved   checkpoint 1, from which --resume continues" in shown
 
@@ -179,7 +179,7 @@ def test_events_shows_all_and_explain_only_those_with_a_reason(folder, capsys):
         ("fenced", {"role": "worker-0", "incarnation": 0, "why": "its script has ended"}),
         ("exited", {"role": "worker-0", "how": "worker-0 (pid 8) exited with status 0"}),
     ]
-    past(folder, "train", began_at=100.0, told=told, status=FAILED)
+    make_past_run(folder, "train", began_at=100.0, told=told, status=FAILED)
     lines = output(capsys, "events", "--json")
     assert len(json.loads(lines[-1])["events"]) == 16 and any("pid=9" in line for line in lines)
     lines = output(capsys, "explain", "--json")
@@ -201,7 +201,7 @@ def test_explain_shows_when_a_job_planned_without_the_brain(folder, capsys):
     away = "planned without the brain: no brain at 10.0.0.5:7790 after 2 s"
     fields = {"outcome": "nothing", "why": "it has its size", "stage": "adjusting"}
     told = [("plan", {**fields, "notes": ["1 of 1 jobs"]}), ("plan", {**fields, "notes": [away]})]
-    past(folder, "train", began_at=100.0, told=told, status=FAILED)
+    make_past_run(folder, "train", began_at=100.0, told=told, status=FAILED)
     story = [each["what"] for each in json.loads(output(capsys, "explain", "--json")[-1])["story"]]
     assert story == [
         "unchanged: it has its size [adjusting]",
@@ -210,7 +210,7 @@ def test_explain_shows_when_a_job_planned_without_the_brain(folder, capsys):
 
 
 def test_logs_shows_the_last_lines_of_a_role(folder, capsys):
-    files = past(folder, "train", began_at=100.0, status=FAILED)
+    files = make_past_run(folder, "train", began_at=100.0, status=FAILED)
     (files.logs / "worker-0.log").write_text("".join(f"line {number}\n" for number in range(30)))
     (files.logs / "worker-1.log").write_text("")
     assert output(capsys, "logs", "train", "worker-0", "--lines", "2")[1:] == ["line 28", "line 29"]
@@ -229,7 +229,7 @@ def test_event_log_in_progress_is_read_up_to_its_last_whole_line(tmp_path):
 
 def test_far_more_workers_than_cores_need_confirmation(folder, capsys, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    past(folder, "train", began_at=100.0)
+    make_past_run(folder, "train", began_at=100.0)
     assert app.main(["scale", "--data-workers", "9999"]) == 2
     assert "9999 data workers: this machine has 2 cores" in capsys.readouterr().err
     assert app.main(["scale", "--workers", "1000"]) != 0

@@ -19,16 +19,16 @@ from tests.unit.job.test_state import WORKERS, exited, killed, started, tick, wa
 DATA = [Role(RoleKind.DATA_WORKER, rank) for rank in range(4)]
 
 
-def fed(count=2, cpu=1.0, **spec):
+def job_with_data_workers(count=2, cpu=1.0, **spec):
     """A job with data workers that feed, at 2 s."""
     state = started(**spec)
     state.handle(events.DataWorkersScaled(count, cpu, "asked"), at=2)
     for role in DATA[:count]:
-        come(state, role)
+        join_and_ready(state, role)
     return state
 
 
-def come(state, role, incarnation=0, at=2.0):
+def join_and_ready(state, role, incarnation=0, at=2.0):
     state.handle(events.RoleJoined(role, incarnation), at=at)
     state.handle(events.RoleReady(role, f"host:{role.rank}.{incarnation}", incarnation), at=at)
     job_invariants.check(state)
@@ -68,14 +68,14 @@ def test_data_workers_have_their_cores_and_feed_once_ready():
 
 
 def test_changed_cores_apply_to_running_data_workers_without_restart():
-    state = fed()
+    state = job_with_data_workers()
     (decided,) = state.handle(events.DataWorkersScaled(2, 2.0, "linear so far"), at=3)
     assert decided.what == "scale from 2 to 2 data workers of 2 CPU: no role changes"
     assert [(want(state, role).cpu, want(state, role).incarnation) for role in DATA[:2]] == [(2.0, 0)] * 2
 
 
 def test_highest_ranks_drain_until_their_batches_are_fetched():
-    state = fed(3)
+    state = job_with_data_workers(3)
     (decided,) = state.handle(events.DataWorkersScaled(1, 1.0, "queues are full"), at=3)
     assert decided.what.endswith("drain data-worker-1, data-worker-2")
     assert names(state) == ["data-worker-0.0"] and want(state, DATA[2]) is not None  # it still hands out
@@ -85,7 +85,7 @@ def test_highest_ranks_drain_until_their_batches_are_fetched():
 
 
 def test_data_worker_that_drains_too_long_is_ended():
-    state = fed(2, drain_s=5)
+    state = job_with_data_workers(2, drain_s=5)
     state.handle(events.DataWorkersScaled(1, 1.0, "less"), at=3)
     for role in (*WORKERS[:2], *[node.role for node in state.nodes.values()]):
         state.handle(events.RoleAlive(role), at=8)
@@ -94,7 +94,7 @@ def test_data_worker_that_drains_too_long_is_ended():
 
 
 def test_drained_rank_returns_as_its_next_incarnation():
-    state = fed(2)
+    state = job_with_data_workers(2)
     state.handle(events.DataWorkersScaled(1, 1.0, "less"), at=3)
     state.handle(events.DataWorkersScaled(2, 1.0, "more"), at=3)  # the first still drains: another rank comes
     assert [str(each.role) for each in state.wanted()][-3:] == ["data-worker-0", "data-worker-1", "data-worker-2"]
@@ -105,17 +105,17 @@ def test_drained_rank_returns_as_its_next_incarnation():
 
 
 def test_lost_data_worker_is_relaunched_and_trainers_are_told():
-    state = fed(2)
+    state = job_with_data_workers(2)
     epoch = state.feeding.epoch
     (decided,) = state.handle(killed(DATA[1]), at=3)
     assert decided.what == "relaunch data-worker-1 as incarnation 1"
     assert names(state) == ["data-worker-0.0"] and state.feeding.epoch == epoch + 1
-    come(state, DATA[1], 1, at=4)
+    join_and_ready(state, DATA[1], 1, at=4)
     assert names(state) == ["data-worker-0.0", "data-worker-1.1"]
 
 
 def test_silent_data_worker_is_lost():
-    state = fed(1, silence_s=10)
+    state = job_with_data_workers(1, silence_s=10)
     for role in (*WORKERS[:2], Role(RoleKind.SERVER, 0), Role(RoleKind.SERVER, 1)):
         state.handle(events.RoleAlive(role), at=12)
     done = tick(state, at=12.5)
@@ -123,10 +123,10 @@ def test_silent_data_worker_is_lost():
 
 
 def test_job_continues_without_data_workers_after_too_many_failures():
-    state = fed(2, relaunches=2)
+    state = job_with_data_workers(2, relaunches=2)
     for life in range(2):
         state.handle(killed(DATA[0], life), at=3 + life)
-        come(state, DATA[0], life + 1, at=3.5 + life)
+        join_and_ready(state, DATA[0], life + 1, at=3.5 + life)
     (decided,) = state.handle(killed(DATA[0], 2), at=6)
     assert decided.what == "continue without data workers: workers read data themselves"
     assert "relaunched 2 times already" in decided.why
@@ -150,7 +150,7 @@ def test_data_worker_that_never_joins_is_relaunched():
 
 
 def test_refused_data_workers_are_removed():
-    state = fed(2)
+    state = job_with_data_workers(2)
     (decided,) = state.handle(events.DataWorkersRefused("worker-0: the data set cannot be pickled"), at=3)
     assert decided.why == "worker-0: the data set cannot be pickled"
     assert state.handle(events.DataWorkersRefused("worker-1: the same"), at=3) == []
@@ -159,14 +159,14 @@ def test_refused_data_workers_are_removed():
 
 
 def test_finishing_job_does_not_wait_for_data_workers():
-    state = fed(2)
+    state = job_with_data_workers(2)
     state.handle(events.ScriptFinished(WORKERS[0]), at=3)
     done = state.handle(events.ScriptFinished(WORKERS[1]), at=3)  # it keeps no checkpoints
     assert any(isinstance(action, actions.EndJob) for action in done) and state.phase is JobPhase.FINISHED
 
 
 def test_data_worker_lost_while_draining_is_not_relaunched():
-    state = fed(1)
+    state = job_with_data_workers(1)
     state.handle(events.StopRequested("Ctrl-C"), at=3)
     assert state.handle(killed(DATA[0]), at=4) == [] and want(state, DATA[0]) is None
     with pytest.raises(errors.BadInput, match="is draining"):
@@ -174,7 +174,7 @@ def test_data_worker_lost_while_draining_is_not_relaunched():
 
 
 def test_bsp_rollback_leaves_data_workers_running():
-    state = fed(1)
+    state = job_with_data_workers(1)
     state.bsp.members, state.bsp.in_step = {0: 0, 1: 0}, True
     state.handle(events.CheckpointSaved(3), at=3)
     state.handle(events.GroupLost("rows"), at=4)
@@ -182,7 +182,7 @@ def test_bsp_rollback_leaves_data_workers_running():
 
 
 def test_invalid_data_worker_counts_are_refused():
-    state = fed(1)
+    state = job_with_data_workers(1)
     for count in (-1, data_workers.MOST + 1):
         with pytest.raises(errors.BadInput, match="expected 0 to"):
             state.handle(events.DataWorkersScaled(count, None, "asked"), at=3)
@@ -190,7 +190,7 @@ def test_invalid_data_worker_counts_are_refused():
 
 
 def test_successor_master_knows_the_data_workers():
-    state = fed(2)
+    state = job_with_data_workers(2)
     state.handle(killed(DATA[0]), at=3)
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=JobState)
     assert dataclasses.asdict(again) == dataclasses.asdict(state)
@@ -203,7 +203,7 @@ def test_each_stage_has_its_own_ranks_and_scales_independently():
     assert "(stages: 2 of 0.5 CPU, 1 of 1 CPU): add data-worker-1, data-worker-3, data-worker-0" in decided.what
     assert [want(state, DATA[rank]).cpu for rank in (0, 1, 3)] == [1.0, 0.5, 0.5]
     for rank in (0, 1, 3):
-        come(state, DATA[rank])
+        join_and_ready(state, DATA[rank])
     fewer = (StageTarget(1, 0.5), StageTarget(2, 1.0))
     (decided,) = state.handle(events.DataWorkersScaled(3, 1.0, "the second is the limit", stages=fewer), at=3)
     assert "add data-worker-2, drain data-worker-3" in decided.what

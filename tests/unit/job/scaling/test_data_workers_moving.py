@@ -8,7 +8,7 @@ from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import evictions
 from tests.oracles import job_invariants
-from tests.unit.job.scaling.test_data_workers import DATA, come, fed, names, states
+from tests.unit.job.scaling.test_data_workers import DATA, job_with_data_workers, join_and_ready, names, states
 from tests.unit.job.test_state import exited, killed, want
 
 WHY = "there is room beside its trainers"
@@ -23,7 +23,7 @@ def notice_eviction(state, role, incarnation=0):
 
 
 def test_evicted_data_worker_feeds_until_its_replacement_is_ready():
-    state = fed(2)
+    state = job_with_data_workers(2)
     epoch = state.feeding.epoch
     (decided,), free = notice_eviction(state, DATA[0])
     assert (decided.what, decided.why) == ("data-worker-2 in place of data-worker-0, which feeds until then", WHY)
@@ -40,34 +40,34 @@ def test_evicted_data_worker_feeds_until_its_replacement_is_ready():
 
 
 def test_repeated_data_worker_eviction_changes_nothing():
-    state = fed(1)
+    state = job_with_data_workers(1)
     notice_eviction(state, DATA[0])
     assert notice_eviction(state, DATA[0]) == ([], False)
     assert len(states(state)) == 2
 
 
 def test_data_worker_lost_before_its_replacement_is_ready_is_not_relaunched():
-    state = fed(1)
+    state = job_with_data_workers(1)
     notice_eviction(state, DATA[0])
     assert state.handle(killed(DATA[0]), at=6) == []
     job_invariants.check(state)
     assert want(state, DATA[0]) is None and notice_eviction(state, DATA[0])[1]
-    come(state, DATA[1], at=7)
+    join_and_ready(state, DATA[1], at=7)
     assert names(state) == ["data-worker-1.0"]
 
 
 def test_lost_replacement_is_relaunched_while_the_first_feeds_on():
-    state = fed(1)
+    state = job_with_data_workers(1)
     notice_eviction(state, DATA[0])
     state.handle(killed(DATA[1]), at=6)
     job_invariants.check(state)
     assert names(state) == ["data-worker-0.0"] and want(state, DATA[1]).incarnation == 1
-    come(state, DATA[1], 1, at=7)
+    join_and_ready(state, DATA[1], 1, at=7)
     assert names(state) == ["data-worker-1.1"]
 
 
 def test_evicted_data_worker_stays_if_its_replacement_cannot_be_placed():
-    state = fed(1)
+    state = job_with_data_workers(1)
     notice_eviction(state, DATA[0])
     (decided,) = state.handle(events.RoleExited(RoleExit(role=DATA[1], pid=0, unplaced="no node took it")), at=6)
     assert decided.what == "data-worker-0 continues, because no host has room for data-worker-1"
@@ -78,24 +78,24 @@ def test_evicted_data_worker_stays_if_its_replacement_cannot_be_placed():
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_scaling_during_an_eviction_reaches_the_wanted_count(count):
-    state = fed(2)
+    state = job_with_data_workers(2)
     notice_eviction(state, DATA[0])
     state.handle(events.DataWorkersScaled(count, 1.0, "asked"), at=6)
     job_invariants.check(state)
     for role in DATA:
         if want(state, role) is not None and not state.draining(role):
-            come(state, role, state.node(role).incarnation, at=7)
+            join_and_ready(state, role, state.node(role).incarnation, at=7)
     assert len(names(state)) == count and "data-worker-0.0" not in names(state)
 
 
 def test_replacement_joins_the_same_stage():
-    state = fed(4)
+    state = job_with_data_workers(4)
     state.handle(events.DataWorkersScaled(4, 1.0, "two stages", stages=spread(4, 1.0, 2)), at=3)
     (decided,), _ = notice_eviction(state, DATA[1])
     assert decided.what.startswith("data-worker-5 in place of data-worker-1")
 
 
 def test_no_replacement_starts_in_an_ending_job():
-    state = fed(1)
+    state = job_with_data_workers(1)
     state.handle(events.StopRequested("enough"), at=4)
     assert notice_eviction(state, DATA[0]) == ([], True)

@@ -21,7 +21,7 @@ from springtide.rpc.messages.types import MemberReport
 from springtide.telemetry import events as stories
 from springtide.telemetry.events import EventLog
 from tests import waiting
-from tests.unit.master.test_dispatcher import Clock, everyone
+from tests.unit.master.test_dispatcher import Clock, join_all_roles
 
 CARD = DatasetCard(samples=100_000, batch_size=10)
 LEAST = Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1)
@@ -71,7 +71,7 @@ class World:
         self.story = EventLog(self.path)
         advised = AdviserSetup(make=lambda: self.adviser, name="job-2", wall=lambda: 1e9 + self.clock.now)
         self.desk = build_service(self.record, self.story, self.clock, advised=advised)
-        self.peers = await everyone(self.desk)
+        self.peers = await join_all_roles(self.desk)
         await self.desk.handle(self.peers["worker-0"], messages.LeaseRequest(CARD))
         return self
 

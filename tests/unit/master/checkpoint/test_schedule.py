@@ -30,7 +30,7 @@ from springtide.server import checkpoints, recovery
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
 from tests.unit.master.checkpoint import test_schedule
-from tests.unit.master.test_dispatcher import Clock, everyone
+from tests.unit.master.test_dispatcher import Clock, join_all_roles
 from tests.waiting import soon
 
 CARD = DatasetCard(samples=40, batch_size=10, shard_batches=1)  # four shards
@@ -111,7 +111,7 @@ def with_job(test, tmp_path, *, servers=2, rules=RULES, claim=stores.CLAIM, **sp
             folder = tmp_path / "checkpoints"
             master = build_service(JobRecord(made), story, clock, saving=CheckpointStore(rules, folder, claim))
             master.parts.checkpoints.resume()
-            await test(Job(master, clock, await everyone(master, servers=servers), folder, servers))
+            await test(Job(master, clock, await join_all_roles(master, servers=servers), folder, servers))
         finally:
             story.close()
 

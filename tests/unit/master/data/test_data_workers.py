@@ -28,7 +28,7 @@ from springtide.rpc.messages.data_workers import (
 from springtide.rpc.messages.types import MemberReport
 from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
-from tests.unit.master.test_dispatcher import CARD, Clock, everyone, with_desk
+from tests.unit.master.test_dispatcher import CARD, Clock, join_all_roles, with_desk
 
 FIXED = FeedRules(workers=2, cpu=0.5)
 AUTO = FeedRules(every_s=10.0, cores=8.0)
@@ -37,7 +37,7 @@ BEAT = messages.Heartbeat()
 
 async def training(master, clock):
     """Everyone is there and a lease is out."""
-    peers = await everyone(master)
+    peers = await join_all_roles(master)
     await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
     master.tick()
     return peers
@@ -57,7 +57,7 @@ async def wanted_data_workers(master, peers):
 
 def test_fixed_data_workers_start_once_training_has_begun(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master)
+        peers = await join_all_roles(master)
         master.tick()
         assert await wanted_data_workers(master, peers) == []
         await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))

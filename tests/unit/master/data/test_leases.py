@@ -15,7 +15,7 @@ from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.coordination import CutRequest, CutsNoted
 from springtide.telemetry.events import EventLog
-from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
+from tests.unit.master.test_dispatcher import Clock, join_all_roles, with_desk
 
 CARD = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/clicks"))
 FOUR = tuple(PartitionRange(partition, 0, 100) for partition in range(4))
@@ -47,7 +47,7 @@ def test_successor_master_has_the_same_stream_leases_and_cuts(tmp_path):
     async def run():
         story = EventLog(tmp_path / "events.jsonl")
         master = build_service(JobRecord(JobSpec(name="job", workers=1)), story, Clock(), journal)
-        worker = (await everyone(master))["worker-0"]
+        worker = (await join_all_roles(master))["worker-0"]
         leased = await master.handle(worker, ask())
         assert leased.grants == tuple(Grant(number, 0, number, 0, FAR) for number in range(4))
         asked = (BatchCut(0, 0, 7), BatchCut(3, 0, 13), BatchCut(9, 0, 1))
@@ -77,7 +77,7 @@ def test_stream_lease_includes_known_cuts_above_it(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "HOLD_S", 0.01)
 
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         first = await master.handle(peers["worker-0"], ask())
         assert len(first.grants) == 2
         await master.handle(peers["worker-0"], CutRequest((BatchCut(0, 0, 7),)))
@@ -92,7 +92,7 @@ def test_stream_lease_includes_known_cuts_above_it(tmp_path, monkeypatch):
 
 async def with_idle_second_worker(master, clock):
     """Of two workers one does not read; the other one, and its four leases."""
-    peers = await everyone(master, workers=2)
+    peers = await join_all_roles(master, workers=2)
     zero, one = peers["worker-0"], peers["worker-1"]
     mine = (await master.handle(zero, ask())).grants
     clock.now = leases.PATIENCE_S + 1
@@ -152,7 +152,7 @@ def test_slow_worker_gives_up_all_partitions_but_one_and_regains_some_later(tmp_
 
 def test_partitions_of_a_lost_worker_go_to_others_at_once(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         mine = (await master.handle(peers["worker-0"], ask())).grants
         await master.handle(peers["worker-1"], ask())
         lost = RoleExit(role=Role(RoleKind.WORKER, 1), pid=2, signal="SIGKILL")
@@ -170,7 +170,7 @@ def test_unleased_partitions_are_reserved_for_workers_still_starting(tmp_path, m
     monkeypatch.setattr(leases, "HOLD_S", 0.01)
 
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         mine = (await master.handle(peers["worker-0"], ask())).grants
         master.tick()
         clock.now = leases.PATIENCE_S - 0.1
@@ -189,7 +189,7 @@ def test_bsp_ranks_get_equal_stream_grants_and_a_partial_batch_after_waiting(tmp
     card = dataclasses.replace(CARD, in_step=True, shard_batches=2)
 
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
+        peers = await join_all_roles(master, workers=2)
         zero, one = peers["worker-0"], peers["worker-1"]
         request = messages.LeaseRequest(card, seen=(PartitionRange(0, 0, 35), PartitionRange(1, 0, 4)))
         first = await master.handle(zero, request)

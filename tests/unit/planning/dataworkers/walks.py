@@ -7,7 +7,7 @@ from springtide.planning.dataworkers import tuner
 from springtide.planning.dataworkers.tuning_rules import Tuning
 
 
-def seen(**fields: Any) -> FeedSeen:
+def observed(**fields: Any) -> FeedSeen:
     usual: dict[str, Any] = dict(
         at=0.0,
         trainers=1,
@@ -39,12 +39,12 @@ def seen(**fields: Any) -> FeedSeen:
     return FeedSeen(**{"stages": (stage,), **given})
 
 
-def fed(target: FeedTarget, **fields: Any) -> FeedSeen:
+def observed_after(target: FeedTarget, **fields: Any) -> FeedSeen:
     there: dict[str, Any] = dict(data_workers=target.data_workers, wait_share=0.5, made_per_s=10.0)
     there["data_worker_cpu"] = target.data_worker_cpu
     if target.trainer_cpu is not None:
         there["trainer_cpu"] = target.trainer_cpu
-    return seen(**{**there, **fields})
+    return observed(**{**there, **fields})
 
 
 def stage(**fields: Any) -> StageSeen:
@@ -57,6 +57,6 @@ def stage(**fields: Any) -> StageSeen:
 KEEPS_UP: dict[str, Any] = dict(wait_share=0.0, fill=1.0, made_per_s=100.0, steps_per_s=100.0)
 
 
-def begun(rules: FeedRules | None = None, **fields: Any) -> tuple[Tuning, FeedTarget]:
+def after_baseline(rules: FeedRules | None = None, **fields: Any) -> tuple[Tuning, FeedTarget]:
     """After the baseline."""
-    return tuner.decide(tuner.begin(rules or FeedRules()), seen(**fields))
+    return tuner.decide(tuner.begin(rules or FeedRules()), observed(**fields))
